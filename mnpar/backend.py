@@ -1,0 +1,95 @@
+"""Which library holds an array: the only file that knows CuPy.
+
+CuPy is never imported to see whether it is there: an array of its can only arrive from a program that has imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = Any  # a numpy.ndarray or a cupy.ndarray: CuPy ships no types, and need not be installed
+
+
+def _cupy() -> Any:
+    return sys.modules.get("cupy")
+
+
+def is_array(x: object) -> bool:
+    """Is it an array that a Variable can hold?
+
+    Example:
+        >>> import numpy as np
+        >>> from mnpar.backend import is_array
+        >>> is_array(np.ones(3)), is_array([1.0, 1.0])
+        (True, False)
+    """
+    if isinstance(x, np.ndarray):
+        return True
+    cupy = _cupy()
+    return cupy is not None and isinstance(x, cupy.ndarray)
+
+
+def get_array_module(*args: Any) -> Any:
+    """The module, numpy or cupy, whose functions work on these arrays (Variables are looked into).
+
+    Example:
+        >>> import numpy as np
+        >>> from mnpar.backend import get_array_module
+        >>> get_array_module(np.ones(3)).__name__
+        'numpy'
+    """
+    cupy = _cupy()
+    if cupy is None:
+        return np
+    for x in args:
+        if isinstance(getattr(x, "array", x), cupy.ndarray):
+            return cupy
+    return np
+
+
+def to_host(x: Array) -> Array:
+    """The array in the memory of the host; a numpy array is returned as it is.
+
+    Example:
+        >>> import numpy as np
+        >>> from mnpar.backend import to_host
+        >>> to_host(np.arange(2))
+        array([0, 1])
+    """
+    cupy = _cupy()
+    return x if cupy is None or not isinstance(x, cupy.ndarray) else cupy.asnumpy(x)
+
+
+def to_device(device: int | str | None, x: Array) -> Array:
+    """The array on a device.
+
+    Args:
+        device: a GPU's number (``0``), ``'@cupy:0'``, or ``-1``, ``'@numpy'``, None for the host.
+        x: an array.
+
+    Example:
+        >>> import numpy as np
+        >>> from mnpar.backend import to_device
+        >>> to_device("@numpy", np.arange(2))
+        array([0, 1])
+    """
+    if isinstance(device, str):
+        name, _, number = device.partition(":")
+        if name not in ("@numpy", "@cupy"):
+            raise ValueError(f"unknown device {device!r}: '@numpy', '@cupy:0' and plain GPU numbers are known")
+        device = -1 if name == "@numpy" else int(number or 0)
+    if device is None or device < 0:
+        return to_host(x)
+    import cupy
+
+    with cupy.cuda.Device(device):
+        return cupy.asarray(x)
+
+
+def like(x: Array, other: Array) -> Array:
+    """``x`` (on the host) where ``other`` is: what a communication received goes back to the sender's kind of device."""
+    xp = get_array_module(other)
+    return x if xp is np else xp.asarray(x)

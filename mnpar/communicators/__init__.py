@@ -1,0 +1,6 @@
+"""The ranks that work together, and what carries their messages."""
+
+from mnpar.communicators.communicator import ANY_SOURCE, ANY_TAG, Communicator
+from mnpar.communicators.create import create_communicator, run
+
+__all__ = ["ANY_SOURCE", "ANY_TAG", "Communicator", "create_communicator", "run"]

@@ -1,0 +1,319 @@
+"""All communications, built on a transport: point to point, and collectives that know what they are.
+
+Every collective opens with one exchange of fixed size, the same for all: each rank says which operation it is in, as its
+how-manieth on this communicator, with which root, reduction, dtype and shape, and from which source line. Ranks that do not
+mean the same thing so find out together, before any value is delivered, and raise the same table. Values of up to 320 bytes
+travel inside the opening; larger ones follow by the MPI collective or, where parts differ, as self-describing messages.
+A rank may have *nothing* to give (None): a gradient that does not exist. Reductions skip it; others deliver None.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.communicators import message
+from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, TUPLE, Call, Header, read_header
+from mnpar.communicators.transport import ANY, BACKWARD, BLOCK, FORWARD, ROOM, Transport, Waiting
+from mnpar.errors import MismatchError
+
+_UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+_PIECE = 2**30  # bytes; more than this is sent part by part
+
+
+class Opening:
+    """What the opening of a collective told: every rank's header, and the values that came with it."""
+
+    def __init__(self, raw: bytes, size: int) -> None:
+        self._raw = raw
+        self.size = size
+        self.wants = any(raw[r * BLOCK + message.FLAGS] & message.WANTS for r in range(size))
+
+    def header(self, rank: int) -> Header:
+        """What this rank said of itself."""
+        return read_header(memoryview(self._raw)[rank * BLOCK :])
+
+    def headers(self) -> list[Header]:
+        """All of them, in rank order."""
+        return [self.header(rank) for rank in range(self.size)]
+
+    def value(self, rank: int, header: Header) -> Any:
+        """The value that travelled inside the opening."""
+        start = rank * BLOCK + message.SIZE
+        body = np.frombuffer(self._raw, np.uint8, header.nbytes, start)
+        if header.kind == ARRAY:
+            return message.as_array(body, header).copy()
+        return None if header.kind == NOTHING else pickle.loads(body)
+
+    def same_form(self) -> bool:
+        """Whether all values have one dtype and shape."""
+        forms = [self._raw[r * BLOCK :][message.FORM] for r in range(self.size)]
+        forms = [form for form in forms if form[0] != NOTHING]
+        return all([form == forms[0] for form in forms])
+
+
+class Channel:
+    """One order of differentiation on one communicator: 0 its forward, 1 the gradients, 2 the gradients of gradients …
+
+    All ranks of the communicator call its collectives, in the same order.
+    """
+
+    def __init__(self, transport: Transport, order: int) -> None:
+        self.transport = transport
+        self.order = order
+        self.lane = FORWARD if order == 0 else BACKWARD
+        self._collectives = 0
+        self._sent = [0] * transport.size
+
+    # ---- point to point ----
+
+    def send(self, x: Any, call: Call, dest: int, tag: int) -> int:
+        """Start sending a value (array, None, or tuple, list, dict of arrays); the message's number between the two ranks."""
+        seq = self._sent[dest]
+        self._sent[dest] += 1
+        self.transport.post(message.encode(x, call, seq), dest, tag, self.lane)
+        return seq
+
+    def send_object(self, obj: Any, call: Call, dest: int, tag: int) -> None:
+        """Start sending a pickled object."""
+        seq = self._sent[dest]
+        self._sent[dest] += 1
+        self.transport.post(message.encode_object(obj, call, seq), dest, tag, self.lane)
+
+    def recv(self, call: Call, source: int, tag: int) -> tuple[Any, Header, int, int]:
+        """Wait for a message: value, header, source, tag.
+
+        Raises:
+            MismatchError: an object came where an array is awaited, or the other way round.
+        """
+        frame, source, tag = self.transport.fetch(source, tag, self.lane, Waiting(call.name, call.site, source, tag))
+        header = read_header(frame[: message.SIZE].tobytes())
+        if (header.kind == OBJECT) != (call.op == "recv_obj") or header.order != self.order:
+            raise MismatchError(
+                f"rank {self.transport.rank} waits in {call.name} at {call.site} for {'an object' if call.op == 'recv_obj' else 'arrays'}"
+                f" from rank {source}, tag {tag}, but {header.name} at {header.site} sent {header.form}: the two calls do not belong together"
+            )
+        return message.decode(frame, header)[0], header, source, tag
+
+    def reply_tag(self, seq: int, part: bool = False) -> int:
+        """The tag of the gradient of message ``seq``, or of a part of collective ``seq``: matched by identity, not by arrival."""
+        return 2 * ((8 * seq + self.order) % (self.transport.tag_limit // 2)) + part
+
+    # ---- collectives ----
+
+    def barrier(self, call: Call) -> None:
+        """Return when every rank has come."""
+        self._open(call, None)
+
+    def allreduce(self, x: Array | None, call: Call, root: int | None = None) -> tuple[Array | None, bool]:
+        """The reduction over ranks (on ``root`` alone, or on all), and whether any rank wants its gradient."""
+        opening, _ = self._open(call, x)
+        if not opening.same_form():
+            raise self._mismatch(opening, "ranks reduce values of different dtype or shape")
+        headers = opening.headers()
+        given = [rank for rank, header in enumerate(headers) if header.kind != NOTHING]
+        if not given:
+            return None, opening.wants
+        form = headers[given[0]]
+        if form.nbytes <= ROOM:
+            total = reduce_arrays([opening.value(rank, form) for rank in given], call.reduction)
+        else:
+            if x is None:
+                if call.reduction != "sum":
+                    raise ValueError(f"rank {self.transport.rank} has nothing to give to {call.name}")
+                x = np.zeros(form.shape, form.dtype)
+            flat = np.ascontiguousarray(x).reshape(-1)
+            total = self.transport.reduce(flat, call.reduction, root, self.lane, self._waiting(call)).reshape(form.shape)
+        return (total if root is None or root == self.transport.rank else None), opening.wants
+
+    def bcast(self, x: Any, call: Call) -> tuple[Any, bool]:
+        """The root's value on every rank (an object where ``call.op`` ends in _obj)."""
+        root = call.root
+        opening, body = self._open(call, x if self.transport.rank == root else None)
+        header = opening.header(root)
+        if header.nbytes <= ROOM:
+            return (x if self.transport.rank == root else opening.value(root, header)), opening.wants
+        if self.transport.rank != root:
+            body = np.empty(header.nbytes, np.uint8)
+        self.transport.bcast(body, root, self.lane, self._waiting(call))
+        if self.transport.rank == root:
+            return x, opening.wants
+        return (pickle.loads(body) if header.kind == OBJECT else message.as_array(body, header)), opening.wants
+
+    def allgather(self, x: Any, call: Call) -> tuple[tuple[Any, ...], bool]:
+        """Every rank's value on every rank, in rank order."""
+        opening, body = self._open(call, x)
+        headers = opening.headers()
+        counts = [header.nbytes for header in headers]
+        if max(counts) <= ROOM:
+            return tuple([opening.value(rank, header) for rank, header in enumerate(headers)]), opening.wants
+        if sum(counts) > _PIECE:
+            return self._trade([x] * self.transport.size, call), opening.wants
+        joined = self.transport.allgather(body, counts, self.lane, self._waiting(call))
+        values, start = [], 0
+        for header in headers:
+            part = joined[start : start + header.nbytes]
+            start += header.nbytes
+            values.append(_value(part, header))
+        return tuple(values), opening.wants
+
+    def gather(self, x: Any, call: Call) -> tuple[tuple[Any, ...] | None, bool]:
+        """Every rank's value on the root, in rank order; None elsewhere."""
+        opening, _ = self._open(call, x)
+        headers, me, root = opening.headers(), self.transport.rank, call.root
+        if max(header.nbytes for header in headers) <= ROOM:
+            values = [opening.value(rank, header) for rank, header in enumerate(headers)] if me == root else None
+        elif me != root:
+            self._post_part(x, call, root)
+            values = None
+        else:
+            values = [_owned(x) if rank == me else self._fetch_part(call, rank) for rank in range(self.transport.size)]
+        return (None if values is None else tuple(values)), opening.wants
+
+    def scatter(self, xs: Any, call: Call) -> tuple[Any, bool]:
+        """The root's ``xs[rank]`` on each rank."""
+        me, root = self.transport.rank, call.root
+        opening, _ = self._open(call, tuple(xs) if me == root else None, parts=self.transport.size if me == root else None)
+        if me != root:
+            return self._fetch_part(call, root), opening.wants
+        for rank, x in enumerate(xs):
+            if rank != me:
+                self._post_part(x, call, rank)
+        return _owned(xs[me]), opening.wants
+
+    def alltoall(self, xs: Any, call: Call) -> tuple[tuple[Any, ...], bool]:
+        """On rank r, what each rank q had as its ``xs[r]``, in the order of q."""
+        opening, _ = self._open(call, tuple(xs), parts=self.transport.size)
+        return self._trade(xs, call), opening.wants
+
+    def reduce_scatter(self, xs: Any, call: Call) -> tuple[Array | None, bool]:
+        """On rank r, the reduction over ranks of their ``xs[r]``, summed in rank order."""
+        opening, _ = self._open(call, tuple(xs), parts=self.transport.size)
+        if not opening.same_form():
+            raise self._mismatch(opening, "ranks reduce lists of different dtypes or shapes")
+        given = [x for x in self._trade(xs, call) if x is not None]
+        return (reduce_arrays(given, call.reduction) if given else None), opening.wants
+
+    # ---- inside ----
+
+    def _open(self, call: Call, x: Any, parts: int | None = None) -> tuple[Opening, Array]:
+        """Say what this rank is in, hear the others, and agree; also this rank's value as bytes."""
+        transport, seq, fault = self.transport, self._collectives, None
+        self._collectives += 1
+        try:
+            kind, nbytes, shape, dtype, body = _form(x, call, parts)
+        except (TypeError, ValueError) as error:
+            fault, text = error, str(error).encode()[:ROOM]
+            kind, nbytes, shape, dtype, body = FAULT, len(text), (0,), "", np.frombuffer(text, np.uint8)
+        block = message.pack_header(call, seq, kind, nbytes, shape, dtype) + (body.tobytes() if nbytes <= ROOM else b"")
+        raw = transport.exchange(block.ljust(BLOCK, b"\0"), self.lane, Waiting(call.name, call.site, seq=seq))
+        if fault is not None:
+            raise fault
+        opening = Opening(raw, transport.size)
+        identity = raw[: message.IDENTITY]
+        for start in range(0, len(raw), BLOCK):
+            if raw[start : start + message.IDENTITY] != identity:
+                raise self._mismatch(opening, "ranks are in different collectives")
+            if raw[start + message.FORM.start] == FAULT:
+                header = opening.header(start // BLOCK)
+                text = raw[start + message.SIZE : start + message.SIZE + header.nbytes].decode(errors="replace")
+                raise MismatchError(f"rank {start // BLOCK} could not take part in {header.name} at {header.site}: {text}")
+        if opening.wants and not all([raw[r * BLOCK + message.FLAGS] & message.RECORDING for r in range(transport.size)]):
+            raise self._mismatch(opening, "some ranks record for backward and others do not (no_backprop_mode)")
+        return opening, body
+
+    def _mismatch(self, opening: Opening, what: str) -> MismatchError:
+        rows = []
+        for rank, h in enumerate(opening.headers()):
+            root = f", root {h.root}" if h.op in ("bcast", "reduce", "gather", "scatter", "bcast_obj", "gather_obj", "scatter_obj") else ""
+            mode = "" if h.flags & message.RECORDING or self.order else ", not recording"
+            rows.append(f"  rank {rank}: collective {h.seq}, {h.name}{root} of {h.form}{mode}, at {h.site}")
+        return MismatchError(f"{what}:\n" + "\n".join(rows) + "\nall ranks of a communicator make the same calls in the same order")
+
+    def _waiting(self, call: Call) -> Waiting:
+        return Waiting(call.name, call.site, seq=self._collectives)
+
+    def _trade(self, xs: Any, call: Call) -> tuple[Any, ...]:
+        """Give ``xs[q]`` to each rank q; what they gave, in rank order."""
+        me, size = self.transport.rank, self.transport.size
+        for step in range(1, size):
+            self._post_part(xs[(me + step) % size], call, (me + step) % size)
+        return tuple([_owned(xs[me]) if rank == me else self._fetch_part(call, rank) for rank in range(size)])
+
+    def _post_part(self, x: Any, call: Call, dest: int) -> None:
+        seq = self._collectives
+        frame = message.encode_object(x, call, seq) if call.op.endswith("_obj") else message.encode(x, call, seq)
+        self.transport.post(frame, dest, self.reply_tag(seq, part=True), BACKWARD)
+
+    def _fetch_part(self, call: Call, source: int) -> Any:
+        tag = self.reply_tag(self._collectives, part=True)
+        frame, _, _ = self.transport.fetch(source, tag, BACKWARD, Waiting(call.name, call.site, source, ANY))
+        return message.decode(frame)[0]
+
+
+def _form(x: Any, call: Call, parts: int | None) -> tuple[int, int, tuple[int, ...], str, Array]:
+    """Kind, size, shape, dtype and bytes of a value, for the opening."""
+    if call.op.endswith("_obj"):
+        if x is None and parts is None and call.op in ("bcast_obj", "scatter_obj"):
+            return NOTHING, 0, (), "", _EMPTY
+        body = np.frombuffer(pickle.dumps(x, protocol=pickle.HIGHEST_PROTOCOL), np.uint8) if parts is None else _EMPTY
+        return OBJECT, len(body), (), "", body
+    if x is None:
+        return NOTHING, 0, (), "", _EMPTY
+    if parts is not None:
+        if len(x) != parts:
+            raise ValueError(f"{call.name} takes one array for each of the {parts} ranks, not {len(x)}")
+        for part in x:
+            _check_reducible(part, call)
+        forms = [(part.shape, message.describe(part)[1]) for part in x if part is not None]
+        if call.order:  # gradients have the forms that were compared forward, and some of them may be missing
+            return TUPLE, 0, (0,), "", _EMPTY
+        return (TUPLE, 0, (zlib.crc32(repr(forms).encode()),), "", _EMPTY) if forms else (NOTHING, 0, (), "", _EMPTY)
+    _check_reducible(x, call)
+    x, dtype = message.describe(x)
+    body = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+    return ARRAY, x.nbytes, x.shape, dtype, body
+
+
+_EMPTY = np.empty(0, np.uint8)
+
+
+def _value(body: Array, header: Header) -> Any:
+    if header.kind == NOTHING:
+        return None
+    return pickle.loads(body) if header.kind == OBJECT else message.as_array(body, header)
+
+
+def _owned(x: Any) -> Any:
+    """A rank's own part is a copy too, like the parts of the others."""
+    return x.copy() if isinstance(x, np.ndarray) else x
+
+
+_REDUCING = ("allreduce", "reduce", "reduce_from", "reduce_scatter", "scan", "exscan")
+
+
+def _check_reducible(x: Array, call: Call) -> None:
+    if call.op not in _REDUCING or not backend.is_array(x):
+        return
+    if x.dtype.kind in "bmM" and call.reduction in ("sum", "prod"):
+        raise TypeError(f"{call.name} cannot {call.reduction} {x.dtype}: convert it to integers first, x.astype('i4')")
+    if x.dtype.kind == "c" and call.reduction in ("max", "min"):
+        raise TypeError(f"{call.name}: complex numbers have no {call.reduction}")
+
+
+def reduce_arrays(arrays: list[Array], reduction: str) -> Array:
+    """The reduction in the order of the list; 16-bit floats are summed in 32 bits."""
+    first = arrays[0]
+    if len(arrays) == 1:
+        return first
+    wide = np.float32 if first.dtype.itemsize == 2 and first.dtype.kind in "fV" else first.dtype
+    ufunc = _UFUNCS[reduction]
+    total = np.asarray(ufunc(first, arrays[1], dtype=None if wide == first.dtype else wide))
+    for array in arrays[2:]:
+        ufunc(total, array, out=total)
+    return total.astype(first.dtype, copy=False)

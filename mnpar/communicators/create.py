@@ -1,0 +1,106 @@
+"""Where communicators come from: the launcher's processes, thread ranks, or this process alone."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from mnpar.backprop import Tape
+from mnpar.communicators import mpi
+from mnpar.communicators.communicator import Communicator
+from mnpar.communicators.threads import ThreadTransport, World, current_transport, run_threads
+
+_NAMES = ("auto", "mpi", "threads", "self")
+_CHAINERMN = ("naive", "flat", "hierarchical", "two_dimensional", "single_node", "non_cuda_aware", "pure_nccl", "dummy")
+
+
+def create_communicator(communicator_name: str = "auto", mpi_comm: Any = None, **kwargs: Any) -> Communicator:
+    """The communicator of all ranks; every rank calls it.
+
+    Args:
+        communicator_name: ``'auto'`` takes thread ranks inside :func:`mnpar.run`, MPI under mpiexec, and one rank alone
+            otherwise; ``'mpi'``, ``'threads'`` and ``'self'`` insist. ChainerMN's names mean ``'auto'``.
+        mpi_comm: an mpi4py communicator to work on (a private duplicate of it), instead of COMM_WORLD.
+        patience: seconds (10, or ``MNPAR_STALL``) after which a rank that waits asks the others why.
+        allreduce_grad_dtype, batched_copy: ChainerMN's; accepted and not needed.
+
+    Raises:
+        ValueError: an unknown name.
+        LauncherError: MPI is missing, or the launcher and the MPI library do not belong together.
+
+    Example:
+        >>> import mnpar
+        >>> comm = mnpar.create_communicator("self")
+        >>> comm.rank, comm.size
+        (0, 1)
+    """
+    patience = float(kwargs.pop("patience", None) or os.environ.get("MNPAR_STALL", 10))
+    for known in ("allreduce_grad_dtype", "batched_copy"):
+        kwargs.pop(known, None)
+    if kwargs:
+        raise TypeError(f"create_communicator takes patience, not {', '.join(kwargs)}")
+    name = "auto" if communicator_name in _CHAINERMN else communicator_name
+    if name not in _NAMES:
+        raise ValueError(f"unknown communicator {communicator_name!r}: {', '.join(_NAMES)} and ChainerMN's names are known")
+    transport = current_transport.get()
+    if name == "threads" or (name == "auto" and transport is not None and mpi_comm is None):
+        if transport is None:
+            raise ValueError("thread ranks are made by mnpar.run(program, ranks=4), which hands each its communicator")
+        return Communicator(transport.duplicate())
+    if name == "mpi" or mpi_comm is not None or (name == "auto" and mpi.under_launcher()):
+        process = mpi.Process.get(patience)
+        process.watch.patience = patience
+        communicator = Communicator(mpi.MpiTransport(process, mpi_comm or process.MPI.COMM_WORLD))
+        share_cores(communicator)
+        return communicator
+    return Communicator(ThreadTransport(World(1), 0, [0], 0))
+
+
+def share_cores(comm: Communicator) -> int | None:
+    """Set the threads of BLAS to cores / ranks on this machine (2 to 3.5 times faster than all using all), unless the user
+    chose a number himself; all ranks call it. Returns the number, None where nothing was changed."""
+    chosen = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+    local_ranks = comm.intra_size
+    if local_ranks == 1 or any(name in os.environ for name in chosen):
+        return None
+    try:
+        import threadpoolctl
+    except ImportError:
+        if comm.rank == 0:
+            warnings.warn("threadpoolctl is missing, so each rank uses all cores: pip install threadpoolctl", stacklevel=3)
+        return None
+    threads = max(1, len(os.sched_getaffinity(0)) // local_ranks)
+    threadpoolctl.threadpool_limits(threads)
+    return threads
+
+
+def run(program: Callable[..., Any], ranks: int = 2, args: tuple[Any, ...] = ()) -> list[Any]:
+    """Run ``program(comm, *args)`` on ranks that are threads of this process: no MPI, deterministic, made for finding errors.
+
+    Only one rank runs at a time, and a deadlock is an error that shows what each rank waits for.
+
+    Args:
+        program: called once on each rank, with its communicator.
+        ranks: how many.
+        args: more arguments, the same for all ranks.
+
+    Returns:
+        What the ranks returned, in rank order.
+
+    Raises:
+        DeadlockError: no rank can go on.
+        Exception: the first error of any rank, with a note that names the rank.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.run(lambda comm: comm.allreduce_obj(comm.rank), ranks=4)
+        [6, 6, 6, 6]
+    """
+
+    def body(transport: ThreadTransport) -> Any:
+        with Tape():
+            return program(Communicator(transport), *args)
+
+    return run_threads(body, ranks)

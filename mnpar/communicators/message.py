@@ -1,0 +1,222 @@
+"""What travels: a 192-byte header that says what a message is, and the bytes of its arrays.
+
+A receiver is told nothing by its user: operation, sequence number, shape, dtype and the sender's source line arrive in the
+header, so that a message which does not belong is an error that names both sides and never a wrong number. Arrays travel as
+they are in memory; only objects (``send_obj`` and its like) are pickled, and only between the ranks of one job.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+import sys
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.errors import MismatchError
+
+# What all ranks of a collective must agree on comes first, then the form of the value, then what is the rank's own.
+_LAYOUT = struct.Struct("<HBBBxiQ" + "BB16sQ12q" + "Bi47s")
+SIZE = _LAYOUT.size
+IDENTITY = 18  # bytes: magic, op, reduction, order, root, seq
+FORM = slice(18, 140)  # kind, ndim, dtype, nbytes, shape
+FLAGS = 140
+WANTS, RECORDING = 1, 2
+MAX_NDIM = 12
+_MAGIC = 0x6D6E
+_NO_SHAPE = (0,) * MAX_NDIM
+NOTHING, ARRAY, OBJECT, TUPLE, DICT, FAULT = range(6)
+KINDS = ("nothing", "an array", "an object", "a tuple", "a dict", "a fault")
+
+OPS = (
+    "send", "recv", "send_obj", "recv_obj", "bcast", "reduce", "gather", "scatter", "allgather", "reduce_scatter", "allreduce", "alltoall", "barrier", "reduce_from",
+    "split", "scan", "exscan", "bcast_obj", "gather_obj", "scatter_obj", "allgather_obj", "allreduce_obj", "alltoall_obj",
+)  # fmt: skip
+_OP_CODES = {name: code for code, name in enumerate(OPS)}
+REDUCTIONS = ("sum", "max", "min", "prod")
+_REDUCTION_CODES = {name: code for code, name in enumerate(REDUCTIONS)}
+
+
+class Call(NamedTuple):
+    """One use of a communication: what its messages say of it."""
+
+    op: str
+    site: str  # the user's source line, "model.py:42"
+    wants: bool = False  # a gradient flows through this rank's part
+    recording: bool = False  # this rank records for backward
+    root: int = 0
+    reduction: str = "sum"
+    order: int = 0  # 0 forward, 1 the gradient of it, 2 the gradient of the gradient …
+    tag: int = 0
+
+    @property
+    def name(self) -> str:
+        """The operation as errors call it."""
+        return "gradient of " * self.order + self.op
+
+
+class Header(NamedTuple):
+    """A header, read."""
+
+    op: str
+    reduction: str
+    order: int
+    root: int
+    seq: int
+    kind: int
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    flags: int
+    tag: int
+    site: str
+
+    @property
+    def wants(self) -> bool:
+        """Whether a gradient flows through the sender's part."""
+        return bool(self.flags & WANTS)
+
+    @property
+    def name(self) -> str:
+        """The operation as errors call it."""
+        reduced = "reduce" in self.op or "scan" in self.op
+        return "gradient of " * self.order + self.op + (f" ({self.reduction})" if reduced else "")
+
+    @property
+    def form(self) -> str:
+        """The value as errors describe it: ``float32 (3, 4)``."""
+        return f"{self.dtype} {self.shape}" if self.kind == ARRAY else KINDS[self.kind]
+
+
+def pack_header(call: Call, seq: int, kind: int, nbytes: int, shape: tuple[int, ...] = (), dtype: str = "") -> bytes:
+    """The header of a message."""
+    return _LAYOUT.pack(
+        _MAGIC, _OP_CODES[call.op], _REDUCTION_CODES[call.reduction], call.order, call.root, seq,
+        kind, len(shape), dtype.encode(), nbytes, *shape, *_NO_SHAPE[len(shape) :],
+        call.wants * WANTS + call.recording * RECORDING, call.tag, call.site.encode()[:47],
+    )  # fmt: skip
+
+
+def read_header(raw: bytes | memoryview) -> Header:
+    """Raises MismatchError if it is no header of mnpar's."""
+    f = _LAYOUT.unpack_from(raw)
+    if f[0] != _MAGIC:
+        raise MismatchError("a message arrived that mnpar did not send: use a communicator of your own for mpi4py's calls")
+    return Header(
+        OPS[f[1]], REDUCTIONS[f[2]], f[3], f[4], f[5], f[6], f[10 : 10 + f[7]] if f[6] == ARRAY else f[10:11],
+        f[8].rstrip(b"\0").decode(), f[9], f[22], f[23], f[24].rstrip(b"\0").decode(),
+    )  # fmt: skip
+
+
+_NAMES: dict[Any, str] = {}
+
+
+def dtype_name(dtype: Any) -> str:
+    """The dtype as it travels: numpy's own short name; the name itself for the dtypes of ml_dtypes (bfloat16).
+
+    Raises:
+        TypeError: arrays of this dtype have no meaning in another process.
+    """
+    name = _NAMES.get(dtype)
+    if name is None:
+        if dtype.kind not in "biufcmMV" or dtype.names or dtype.hasobject or (dtype.kind == "V" and dtype.name.startswith("void")):
+            raise TypeError(f"arrays of dtype {dtype} cannot be sent: convert them to numbers, or use the _obj methods")
+        name = _NAMES[dtype] = dtype.name if dtype.kind == "V" else dtype.str
+    return name
+
+
+def describe(x: Array) -> tuple[Array, str]:
+    """The array on the host, and its dtype's name; checks that it can travel."""
+    if not backend.is_array(x):
+        raise TypeError(f"a numpy or cupy array is sent here, not {type(x).__name__}: use the _obj methods for objects")
+    if x.ndim > MAX_NDIM:
+        raise TypeError(f"arrays of at most {MAX_NDIM} axes can be sent, not {x.ndim}: reshape it first")
+    return backend.to_host(x), dtype_name(x.dtype)
+
+
+def encode(x: Any, call: Call, seq: int) -> Array:
+    """One message of its own memory, uint8: header and value. ``x`` is an array, None, or a tuple, list or dict of such."""
+    if x is None:
+        return np.frombuffer(pack_header(call, seq, NOTHING, 0), np.uint8)
+    if isinstance(x, dict):
+        keys = np.frombuffer(json.dumps([_text(key) for key in x]).encode(), np.uint8)
+        return _encode_parts([keys, *x.values()], DICT, call, seq)
+    if isinstance(x, tuple | list):
+        return _encode_parts(list(x), TUPLE, call, seq)
+    x, name = describe(x)
+    frame = np.empty(SIZE + x.nbytes, np.uint8)
+    frame[:SIZE] = np.frombuffer(pack_header(call, seq, ARRAY, x.nbytes, x.shape, name), np.uint8)
+    frame[SIZE:].view(x.dtype).reshape(x.shape)[...] = x
+    return frame
+
+
+def _encode_parts(parts: list[Any], kind: int, call: Call, seq: int) -> Array:
+    """A container is a header and the messages of its parts, each on a 64-byte boundary."""
+    frames = [encode(part, call, seq) for part in parts]
+    room = sum(-(-len(frame) // 64) * 64 for frame in frames)
+    whole = np.zeros(SIZE + room, np.uint8)
+    whole[:SIZE] = np.frombuffer(pack_header(call, seq, kind, room, (len(parts),)), np.uint8)
+    start = SIZE
+    for frame in frames:
+        whole[start : start + len(frame)] = frame
+        start += -(-len(frame) // 64) * 64
+    return whole
+
+
+def _text(key: object) -> str:
+    if not isinstance(key, str):
+        raise TypeError(f"a dict of arrays is sent with text as its keys, not {key!r}")
+    return key
+
+
+def encode_object(obj: Any, call: Call, seq: int) -> Array:
+    """One message that holds a pickled object."""
+    body = pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
+    return np.frombuffer(pack_header(call, seq, OBJECT, len(body)) + body, np.uint8)
+
+
+def decode(frame: Array, header: Header | None = None) -> tuple[Any, Header]:
+    """The value of a message, and its header. An array is a view of the message's own memory: it was written once."""
+    header = header or read_header(frame[:SIZE].tobytes())
+    body = frame[SIZE : SIZE + header.nbytes]
+    if header.kind == NOTHING:
+        return None, header
+    if header.kind == OBJECT:
+        return pickle.loads(body), header
+    if header.kind == ARRAY:
+        return as_array(body, header), header
+    parts, start = [], 0
+    for _ in range(header.shape[0]):
+        part, inner = decode(body[start:])
+        parts.append(part)
+        start += -(-(SIZE + inner.nbytes) // 64) * 64
+    if header.kind == TUPLE:
+        return tuple(parts), header
+    return dict(zip(json.loads(parts[0].tobytes()), parts[1:], strict=True)), header
+
+
+def as_array(body: Array, header: Header) -> Array:
+    """Bytes as the array that the header describes."""
+    return body.view(np.dtype(header.dtype)).reshape(header.shape)
+
+
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+_SITES: dict[tuple[CodeType, int], str] = {}
+
+
+def call_site() -> str:
+    """The source line of the innermost caller outside mnpar, ``"train/model.py:42"``."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    key = (frame.f_code, frame.f_lineno)
+    site = _SITES.get(key)
+    if site is None:
+        site = _SITES[key] = f"{'/'.join(Path(key[0].co_filename).parts[-2:])}:{key[1]}"[-47:]
+    return site

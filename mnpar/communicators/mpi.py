@@ -1,0 +1,325 @@
+"""Ranks that are processes started by mpiexec: the only file that knows mpi4py.
+
+No call here blocks: each is posted and polled (``Watch``). The calls that MPI offers only in a blocking form (making a group)
+are made right after an exchange that has brought all their ranks to the same place.
+Unless it is told otherwise, MPI lets the other ranks hang for ever when one of them fails; so the first communicator installs
+hooks: an uncaught error on any rank, in any thread, shows its traceback and ends the job.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.communicators import message
+from mnpar.communicators.transport import ANY, BLOCK, Waiting
+from mnpar.communicators.watch import Watch
+from mnpar.errors import LauncherError
+
+_PIECE = 2**30  # bytes: no MPI library is asked for more at once
+_OPS = {"sum": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
+_WORLD_SIZES = ("PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
+
+
+def launched_ranks() -> int:
+    """How many ranks the launcher says it has started; 0 where no launcher is seen."""
+    return max((int(os.environ[name]) for name in _WORLD_SIZES if os.environ.get(name, "").isdigit()), default=0)
+
+
+def under_launcher() -> bool:
+    """Whether an MPI launcher started this process, or the program has started MPI with several ranks."""
+    loaded = sys.modules.get("mpi4py.MPI")
+    if loaded is not None and loaded.Is_initialized() and not loaded.Is_finalized() and loaded.COMM_WORLD.Get_size() > 1:
+        return True
+    return launched_ranks() > 1
+
+
+def load() -> Any:
+    """mpi4py's MPI, started.
+
+    Raises:
+        LauncherError: mpi4py or the MPI library is missing, or the launcher belongs to another MPI.
+    """
+    try:
+        import mpi4py
+
+        if "mpi4py.MPI" not in sys.modules:
+            mpi4py.rc.finalize = False  # the end is ours: mpi4py's would wait for ever for a rank that failed
+            mpi4py.rc.thread_level = "serialized"
+        from mpi4py import MPI
+    except ImportError as error:
+        raise LauncherError("this job was started by an MPI launcher, but mpi4py is missing: pip install 'mnpar[mpi]'") from error
+    except RuntimeError as error:
+        raise LauncherError(
+            "mpi4py finds no MPI library: pip install 'mnpar[mpi]', or load the machine's MPI and set MPI4PY_LIBMPI to its "
+            f"libmpi.so ({str(error).splitlines()[0]})"
+        ) from error
+    told, size = launched_ranks(), MPI.COMM_WORLD.Get_size()
+    if size == 1 and told > 1:
+        raise LauncherError(
+            f"the launcher started {told} ranks, but this one is alone: its MPI library ({MPI.Get_library_version().split(',')[0].strip()}) "
+            f"is not the launcher's. Use the mpiexec beside this Python: {os.path.join(os.path.dirname(sys.executable), 'mpiexec')}"
+        )
+    return MPI
+
+
+class Process:
+    """This process among all of the job: its watch, its hooks and its end. There is one, made by the first communicator."""
+
+    _one: Process | None = None
+
+    @classmethod
+    def get(cls, patience: float) -> Process:
+        """The process; the first call makes it, on all ranks together."""
+        if cls._one is None:
+            cls._one = Process(load(), patience)
+        return cls._one
+
+    def __init__(self, MPI: Any, patience: float) -> None:
+        self.MPI = MPI
+        self.transports: list[weakref.ref[MpiTransport]] = []
+        self._control, request = MPI.COMM_WORLD.Idup()
+        while not request.Test():
+            time.sleep(0.0001)
+        self.rank, self.size = self._control.Get_rank(), self._control.Get_size()
+        self._letters: deque[tuple[Any, bytes]] = deque()
+        self._status = MPI.Status()
+        self.watch = Watch(self, patience)
+        self._hooks = sys.excepthook, threading.excepthook
+        if self.size > 1:
+            sys.excepthook, threading.excepthook = self._on_error, self._on_thread_error
+        atexit.register(self._leave)
+
+    # ---- questions and answers (watch.Post) ----
+
+    def tell(self, dest: int, tag: int, text: bytes) -> None:
+        while self._letters and self._letters[0][0].Test():
+            self._letters.popleft()
+        self._letters.append((self._control.Isend([text, len(text), self.MPI.BYTE], dest, tag), text))
+
+    def heard(self) -> tuple[int, int, bytes] | None:
+        letter = self._control.Improbe(self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status)
+        if letter is None:
+            return None
+        source, tag = self._status.Get_source(), self._status.Get_tag()
+        text = bytearray(self._status.Get_count(self.MPI.BYTE))
+        request = letter.Irecv([text, len(text), self.MPI.BYTE])
+        while not request.Test():
+            pass
+        return source, tag, bytes(text)
+
+    # ---- the end ----
+
+    def _on_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            if self.rank:
+                time.sleep(0.2)  # rank 0 speaks for all
+            self._abort(f"mnpar: interrupted (rank {self.rank} of {self.size})\n", 130)
+        text = "".join(traceback.format_exception(kind, error, trace))
+        self._abort(f"mnpar: rank {self.rank} of {self.size} failed, the job ends\n{text}", 1)
+
+    def _on_thread_error(self, args: Any) -> None:
+        if args.exc_type is not SystemExit:
+            self._on_error(args.exc_type, args.exc_value, args.exc_traceback)
+
+    def _abort(self, text: str, code: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.write(text)
+        sys.stderr.flush()
+        self.MPI.COMM_WORLD.Abort(code)
+
+    def _leave(self) -> None:
+        """At exit: wait until all ranks are there, so that one which still waits for this one can learn that it has ended."""
+        MPI = self.MPI
+        if MPI.Is_finalized():
+            return
+        sys.stdout.flush()
+        try:
+            self.watch.finish(self._control.Ibarrier().Test)
+            self._report_unreceived()
+            MPI.Finalize()
+        except KeyboardInterrupt:
+            self._abort("" if self.rank else "mnpar: interrupted\n", 130)
+
+    def _report_unreceived(self) -> None:
+        for reference in self.transports:
+            transport = reference()
+            for source, tag, text in transport.unreceived() if transport is not None else ():
+                sys.stderr.write(f"mnpar: rank {self.rank} never received a message from rank {source}, tag {tag}: {text}\n")
+
+
+class MpiTransport:
+    """The transport of processes: two private duplicates of an MPI communicator, one for each lane."""
+
+    name = "mpi"
+
+    def __init__(self, process: Process, mpi_comm: Any, own: bool = False) -> None:
+        self._process, self.MPI = process, process.MPI
+        self.mpi_comm = mpi_comm
+        self._own = own
+        self.rank, self.size = mpi_comm.Get_rank(), mpi_comm.Get_size()
+        self.tag_limit = min(mpi_comm.Get_attr(self.MPI.TAG_UB), 2**30)
+        group = mpi_comm.Get_group()
+        everyone = self.MPI.COMM_WORLD.Get_group()
+        self._world_ranks = group.Translate_ranks(list(range(self.size)), everyone)
+        self._lanes: list[Any] = []
+        self._outbox: deque[tuple[Any, Array]] = deque()
+        self._status = self.MPI.Status()
+        self._label = f"{self._world_ranks[0]}.{len(process.transports)}"
+        process.transports.append(weakref.ref(self))
+        for _ in range(2):
+            lane, request = mpi_comm.Idup()
+            self._wait(request.Test, Waiting("making a communicator", message.call_site()), f"{self._label} dup")
+            self._lanes.append(lane)
+        self._places: tuple[int, int, int, int] | None = None
+
+    # ---- messages ----
+
+    def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
+        outbox = self._outbox
+        while outbox and outbox[0][0].Test():
+            outbox.popleft()
+        comm = self._lanes[lane]
+        if frame.nbytes <= _PIECE:
+            outbox.append((comm.Isend(frame, dest, tag), frame))
+            return
+        outbox.append((comm.Isend(frame[: message.SIZE], dest, tag), frame))
+        for start in range(message.SIZE, frame.nbytes, _PIECE):
+            piece = frame[start : start + _PIECE]
+            outbox.append((comm.Isend(piece, dest, self.tag_limit), piece))
+
+    def fetch(self, source: int, tag: int, lane: int, waiting: Waiting) -> tuple[Array, int, int]:
+        comm, status = self._lanes[lane], self._status
+        its_source = self.MPI.ANY_SOURCE if source == ANY else source
+        its_tag = self.MPI.ANY_TAG if tag == ANY else tag
+        found: list[Any] = []
+
+        def arrived() -> bool:
+            letter = comm.Improbe(its_source, its_tag, status)
+            if letter is None:
+                return False
+            found.append(letter)
+            return True
+
+        peers = self._others() if source == ANY else (self._world_ranks[source],)
+        self._process.watch.until(arrived, waiting, peers, "")
+        source, tag = status.Get_source(), status.Get_tag()
+        frame = np.empty(status.Get_count(self.MPI.BYTE), np.uint8)
+        self._finish(found[0].Irecv(frame), waiting, peers)
+        if frame.nbytes == message.SIZE:
+            frame = self._fetch_pieces(frame, source, comm, waiting, peers)
+        return frame, source, tag
+
+    def _fetch_pieces(self, head: Array, source: int, comm: Any, waiting: Waiting, peers: tuple[int, ...]) -> Array:
+        """The rest of a message of more than a piece; ``head`` itself if there is none."""
+        nbytes = message.read_header(head.tobytes()).nbytes
+        if message.SIZE + nbytes <= _PIECE:
+            return head
+        frame = np.empty(message.SIZE + nbytes, np.uint8)
+        frame[: message.SIZE] = head
+        for start in range(message.SIZE, frame.nbytes, _PIECE):
+            self._finish(comm.Irecv(frame[start : start + _PIECE], source, self.tag_limit), waiting, peers)
+        return frame
+
+    def _finish(self, request: Any, waiting: Waiting, peers: tuple[int, ...]) -> None:
+        if not request.Test():
+            self._process.watch.until(request.Test, waiting, peers, "")
+
+    def unreceived(self) -> list[tuple[int, int, str]]:
+        """(source, tag, description) of the messages that have arrived and that nobody took."""
+        found = []
+        for comm in self._lanes:
+            while (letter := comm.Improbe(self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status)) is not None:
+                frame = np.empty(self._status.Get_count(self.MPI.BYTE), np.uint8)
+                source, tag = self._status.Get_source(), self._status.Get_tag()
+                request = letter.Irecv(frame)
+                while not request.Test():
+                    os.sched_yield()
+                header = message.read_header(frame[: message.SIZE].tobytes())
+                found.append((source, tag, f"{header.name} of {header.form} at {header.site}"))
+        return found
+
+    # ---- collectives ----
+
+    def exchange(self, block: bytes, lane: int, waiting: Waiting) -> bytes:
+        whole = bytearray(self.size * BLOCK)
+        BYTE = self.MPI.BYTE
+        request = self._lanes[lane].Iallgather([block, BLOCK, BYTE], [whole, BLOCK, BYTE])
+        self._wait(request.Test, waiting, f"{self._label} {lane} {waiting.seq}")
+        return bytes(whole)
+
+    def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> None:
+        for start in range(0, array.size, _PIECE):
+            request = self._lanes[lane].Ibcast(array[start : start + _PIECE], root)
+            self._wait(request.Test, waiting, f"{self._label} {lane} {waiting.seq} data")
+
+    def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Array:
+        whole = np.empty(sum(counts), np.uint8)
+        request = self._lanes[lane].Iallgatherv(array, [whole, counts])
+        self._wait(request.Test, waiting, f"{self._label} {lane} {waiting.seq} data")
+        return whole
+
+    def reduce(self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting) -> Array:
+        """Sums of 16-bit floats are made in 32 bits; other byte orders in the machine's."""
+        dtype, MPI = array.dtype, self.MPI
+        if dtype.itemsize == 2 and dtype.kind in "fV":
+            array = array.astype(np.float32)
+        elif dtype.kind == "b":
+            array = array.view(np.uint8)
+        elif not dtype.isnative:
+            array = array.astype(dtype.newbyteorder("="))
+        total = np.empty_like(array)
+        comm, op, length = self._lanes[lane], getattr(MPI, _OPS[reduction]), _PIECE // array.itemsize
+        for start in range(0, array.size, length):
+            part, out = array[start : start + length], total[start : start + length]
+            request = comm.Iallreduce(part, out, op) if root is None else comm.Ireduce(part, out, op, root)
+            self._wait(request.Test, waiting, f"{self._label} {lane} {waiting.seq} data")
+        return total.view(np.bool_) if dtype.kind == "b" else total.astype(dtype, copy=False)
+
+    # ---- the group ----
+
+    def split(self, color: int | None, key: int) -> MpiTransport | None:
+        comm = self.mpi_comm.Split(self.MPI.UNDEFINED if color is None else color, key)  # everybody is here: see Communicator.split
+        return None if color is None else MpiTransport(self._process, comm, own=True)
+
+    def places(self) -> tuple[int, int, int, int]:
+        if self._places is None:
+            names = self._gather_names(self.MPI.Get_processor_name())
+            machines = list(dict.fromkeys(names))
+            mine = names[self.rank]
+            intra = [rank for rank, name in enumerate(names) if name == mine]
+            self._places = intra.index(self.rank), len(intra), machines.index(mine), len(machines)
+        return self._places
+
+    def _gather_names(self, name: str) -> list[str]:
+        raw = self.exchange(name.encode()[:BLOCK].ljust(BLOCK, b"\0"), 0, Waiting("naming the machines", message.call_site()))
+        return [raw[start : start + BLOCK].rstrip(b"\0").decode() for start in range(0, len(raw), BLOCK)]
+
+    def finalize(self) -> None:
+        while self._outbox and self._outbox[0][0].Test():
+            self._outbox.popleft()
+        if not self._outbox:
+            for comm in self._lanes:
+                comm.Free()
+            self._lanes.clear()
+            if self._own:
+                self.mpi_comm.Free()
+
+    def _others(self) -> tuple[int, ...]:
+        return tuple(rank for rank in self._world_ranks if rank != self._process.rank)
+
+    def _wait(self, ready: Callable[[], bool], waiting: Waiting, meeting: str) -> None:
+        if not ready():
+            self._process.watch.until(ready, waiting, self._others(), meeting)

@@ -1,0 +1,226 @@
+"""Ranks that are threads of one process: for tests, teaching and debugging, never for speed.
+
+One baton goes round, and only the rank that holds it runs: a rank hands it on where it has to wait, to the next rank (in rank
+order) that can go on. So a program runs the same way each time, and when nobody can go on, that is a deadlock, known at once
+and shown as a table of who waits for what. A single process is the world of one thread rank.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.communicators.transport import ANY, Waiting
+from mnpar.errors import DeadlockError, RankFailedError
+
+_UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+
+
+class World:
+    """The ranks of one program, the baton, and the messages under way."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.mail: dict[tuple[int, int, int, int], deque[tuple[int, Array]]] = {}  # (group, lane, source, dest) -> (tag, bytes)
+        self.meetings: dict[tuple[int, int, int], dict[int, Any]] = {}  # (group, lane, number) -> what each rank brought
+        self.groups = 1
+        self.failure: tuple[int, BaseException] | None = None
+        self.done = [False] * size
+        self.waiting: list[tuple[Callable[[], bool], Waiting] | None] = [None] * size
+        self._batons = [threading.Semaphore(0) for _ in range(size)]
+
+    def start(self) -> None:
+        """Give the baton to rank 0."""
+        self._batons[0].release()
+
+    def take(self, rank: int) -> None:
+        """Wait for the baton the first time."""
+        self._batons[rank].acquire()
+
+    def wait(self, rank: int, ready: Callable[[], bool], waiting: Waiting) -> None:
+        """Go on when ``ready()``; until then let the others run."""
+        self._raise_failure(rank)
+        if ready():
+            return
+        self.waiting[rank] = (ready, waiting)
+        self._hand_on(rank)
+        self._batons[rank].acquire()
+        self.waiting[rank] = None
+        self._raise_failure(rank)
+
+    def leave(self, rank: int, error: BaseException | None) -> None:
+        """The rank's program has ended."""
+        if error is not None and self.failure is None:
+            self.failure = (rank, error)
+        self.done[rank] = True
+        self._hand_on(rank)
+
+    def _hand_on(self, rank: int) -> None:
+        for step in range(1, self.size + 1):
+            other = (rank + step) % self.size
+            if not self.done[other] and self._can_run(other):
+                self._batons[other].release()
+                return
+        if not all(self.done):
+            self.failure = (rank, DeadlockError(self._table()))
+            self._batons[self.done.index(False)].release()
+
+    def _can_run(self, rank: int) -> bool:
+        entry = self.waiting[rank]
+        return self.failure is not None or entry is None or entry[0]()
+
+    def _raise_failure(self, rank: int) -> None:
+        if self.failure is None:
+            return
+        culprit, error = self.failure
+        if self.size == 1:
+            self.failure = None  # the process goes on: its world can be used again
+        if isinstance(error, DeadlockError):
+            raise DeadlockError(*error.args)
+        raise RankFailedError(f"rank {rank} stops because rank {culprit} failed: {type(error).__name__}: {error}") from error
+
+    def _table(self) -> str:
+        rows = [
+            f"  rank {rank}: " + (f"waits in {entry[1]}" if entry else "has finished" if self.done[rank] else "has not started")
+            for rank, entry in enumerate(self.waiting)
+        ]
+        return "no rank can go on, each waits for another:\n" + "\n".join(rows)
+
+
+class ThreadTransport:
+    """The transport of thread ranks."""
+
+    name = "threads"
+    tag_limit = 2**31 - 1
+
+    def __init__(self, world: World, group: int, members: list[int], rank: int) -> None:
+        self._world, self._group, self._members = world, group, members
+        self.rank, self.size = rank, len(members)
+        self._me = members[rank]
+        self._met = [0, 0]  # meetings so far, on each lane
+
+    def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
+        self._world.mail.setdefault((self._group, lane, self.rank, dest), deque()).append((tag, frame))
+
+    def fetch(self, source: int, tag: int, lane: int, waiting: Waiting) -> tuple[Array, int, int]:
+        sources = range(self.size) if source == ANY else (source,)
+        found: list[tuple[int, int]] = []
+
+        def arrived() -> bool:
+            for peer in sources:
+                for place, (its_tag, _) in enumerate(self._world.mail.get((self._group, lane, peer, self.rank), ())):
+                    if tag in (ANY, its_tag):
+                        found[:] = [(peer, place)]
+                        return True
+            return False
+
+        self._world.wait(self._me, arrived, waiting)
+        peer, place = found[0]
+        queue = self._world.mail[self._group, lane, peer, self.rank]
+        its_tag, frame = queue[place]
+        del queue[place]
+        return frame, peer, its_tag
+
+    def _meet(self, thing: Any, lane: int, waiting: Waiting) -> list[Any]:
+        """Every rank brings a thing; every rank sees them all, in rank order."""
+        self._met[lane] += 1
+        key = (self._group, lane, self._met[lane])
+        meeting = self._world.meetings.setdefault(key, {})
+        meeting[self.rank] = thing
+        self._world.wait(self._me, lambda: len(meeting) == self.size, waiting)
+        self._world.meetings.pop(key, None)
+        return [meeting[rank] for rank in range(self.size)]
+
+    def exchange(self, block: bytes, lane: int, waiting: Waiting) -> bytes:
+        return b"".join(self._meet(block, lane, waiting))
+
+    def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> None:
+        array[...] = self._meet(array.copy() if self.rank == root else None, lane, waiting)[root]
+
+    def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Array:
+        return np.concatenate(self._meet(array.copy(), lane, waiting))
+
+    def reduce(self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting) -> Array:
+        arrays = self._meet(array.copy(), lane, waiting)
+        return _UFUNCS[reduction].reduce(np.stack(arrays), axis=0, dtype=array.dtype)
+
+    def split(self, color: int | None, key: int) -> ThreadTransport | None:
+        keys = self._meet((color, key), 0, Waiting("split", ""))
+        groups = self._meet(self._new_groups(keys), 0, Waiting("split", ""))[0]
+        if color is None:
+            return None
+        mine = sorted((k, rank) for rank, (c, k) in enumerate(keys) if c == color)
+        members = [self._members[rank] for _, rank in mine]
+        return ThreadTransport(self._world, groups[color], members, [rank for _, rank in mine].index(self.rank))
+
+    def _new_groups(self, keys: list[tuple[int | None, int]]) -> dict[int, int]:
+        """Rank 0 numbers the new groups for all."""
+        if self.rank != 0:
+            return {}
+        colors = list(dict.fromkeys(color for color, _ in keys if color is not None))
+        first, self._world.groups = self._world.groups, self._world.groups + len(colors)
+        return {color: first + i for i, color in enumerate(colors)}
+
+    def duplicate(self) -> ThreadTransport:
+        """The same ranks with messages of their own."""
+        return self.split(0, self.rank) or self
+
+    def places(self) -> tuple[int, int, int, int]:
+        return self.rank, self.size, 0, 1
+
+    def unreceived(self) -> list[tuple[int, int, int, Array]]:
+        """(source, dest, tag, bytes) of the messages that nobody took."""
+        mail = self._world.mail.items()
+        return [(s, d, tag, frame) for (group, _, s, d), queue in mail if group == self._group for tag, frame in queue]
+
+    def finalize(self) -> None:
+        pass
+
+
+current_transport: contextvars.ContextVar[ThreadTransport | None] = contextvars.ContextVar("mnpar.transport", default=None)
+
+
+def run_threads(program: Callable[[ThreadTransport], Any], ranks: int) -> list[Any]:
+    """Run ``program`` on thread ranks; their results in rank order, or the first rank's error with its number in a note."""
+    if ranks < 1:
+        raise ValueError(f"a program runs on 1 rank or more, not on {ranks}")
+    world = World(ranks)
+    results: list[Any] = [None] * ranks
+
+    def body(rank: int) -> None:
+        transport = ThreadTransport(world, 0, list(range(ranks)), rank)
+        current_transport.set(transport)
+        error: BaseException | None = None
+        world.take(rank)
+        try:
+            results[rank] = program(transport)
+        except BaseException as caught:
+            error = caught
+        world.leave(rank, error)
+
+    threads = [
+        threading.Thread(target=contextvars.copy_context().run, args=(body, rank), name=f"rank {rank}", daemon=True)
+        for rank in range(ranks)
+    ]
+    for thread in threads:
+        thread.start()
+    world.start()
+    try:
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt as interrupt:
+        world.failure = (0, interrupt)  # the ranks stop at their next communication; they are daemons if they have none
+        raise
+    if world.failure is not None:
+        rank, error = world.failure
+        if not isinstance(error, DeadlockError) and sys.version_info >= (3, 11):
+            error.add_note(f"on rank {rank} of {ranks}")
+        raise error
+    return results

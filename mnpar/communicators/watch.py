@@ -1,0 +1,193 @@
+"""Waiting politely, and knowing why it takes so long.
+
+A rank never sits in a blocking MPI call. It polls: first eagerly, then with short naps; so Ctrl-C gets through, and a rank that
+waits can answer questions. After half a second it asks those it waits for whether they have ended; after its patience it asks
+everybody what they wait for, and if from all the answers nobody in its reach can go on, that is a deadlock: it raises an error
+with the table of all ranks. A rank that does not answer computes (or is stopped): that is a warning, never an error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from mnpar.communicators.transport import ANY, Waiting
+from mnpar.errors import DeadlockError
+
+_EAGER = 300  # polls before the first look at the clock
+_SPIN = 0.003  # s of yielding before the first nap
+_NAP, _LONG_NAP = 0.0001, 0.001  # s
+_FIRST_QUESTION = 0.5  # s
+_DELAY = 0.5  # s between a suspicion and its confirmation
+
+ASK, ANSWER = 1, 2
+
+
+class Post(Protocol):
+    """What carries the questions and answers: never in the way of the data."""
+
+    rank: int
+    size: int
+
+    def tell(self, dest: int, tag: int, text: bytes) -> None:
+        """Start sending; return at once."""
+
+    def heard(self) -> tuple[int, int, bytes] | None:
+        """The next (source, tag, text) that has arrived, if any."""
+
+
+class Wait:
+    """One wait that is going on."""
+
+    def __init__(self, waiting: Waiting, peers: tuple[int, ...], meeting: str, count: int) -> None:
+        self.waiting = waiting
+        self.peers = peers  # numbers in the world of those it waits for
+        self.meeting = meeting  # the same for all ranks that wait in the same collective; "" for messages
+        self.count = count  # how many waits this rank has been through
+        self.since = time.monotonic()
+        self.questions = 0
+        self.suspected: tuple[float, dict[int, int]] | None = None
+
+
+class Watch:
+    """Polls for a rank, answers the others' questions, and finds deadlocks."""
+
+    def __init__(self, post: Post, patience: float) -> None:
+        self._post = post
+        self.patience = patience
+        self._wait: Wait | None = None
+        self._count = 0
+        self._finished = False
+        self._answers: dict[int, tuple[float, dict[str, Any]]] = {}
+        self._warned = False
+
+    def until(self, ready: Callable[[], bool], waiting: Waiting, peers: tuple[int, ...], meeting: str) -> None:
+        """Return when ``ready()``.
+
+        Raises:
+            DeadlockError: it never will be.
+        """
+        for _ in range(_EAGER):
+            if ready():
+                return
+            os.sched_yield()
+        self._count += 1
+        self._wait = Wait(waiting, peers, meeting, self._count)
+        try:
+            self._poll(ready, self._wait)
+        finally:
+            self._wait = None
+
+    def _poll(self, ready: Callable[[], bool], wait: Wait) -> None:
+        while not ready():
+            elapsed = time.monotonic() - wait.since
+            if elapsed < _SPIN:
+                os.sched_yield()
+                continue
+            time.sleep(_NAP if elapsed < 1 else _LONG_NAP)
+            self.serve()
+            if elapsed > _FIRST_QUESTION:
+                self._inquire(wait, elapsed)
+
+    def finish(self, ready: Callable[[], bool]) -> None:
+        """The rank's program has ended: answer questions until all others' have ended too."""
+        self._finished = True
+        begin = time.monotonic()
+        while not ready():
+            self.serve()
+            time.sleep(_NAP if time.monotonic() - begin < 1 else _LONG_NAP)
+
+    def serve(self) -> None:
+        """Answer what was asked, note what was answered."""
+        while (heard := self._post.heard()) is not None:
+            source, tag, text = heard
+            if tag == ASK:
+                self._post.tell(source, ANSWER, json.dumps(self._state()).encode())
+            else:
+                self._answers[source] = (time.monotonic(), json.loads(text))
+
+    def _state(self) -> dict[str, Any]:
+        wait = self._wait
+        if self._finished or wait is None:
+            return {"state": "finished" if self._finished else "running", "count": self._count}
+        any_of = wait.waiting.peer == ANY
+        return {
+            "state": "waiting", "count": wait.count, "what": str(wait.waiting), "peers": wait.peers,
+            "meeting": wait.meeting, "any": any_of,
+        }  # fmt: skip
+
+    def _inquire(self, wait: Wait, elapsed: float) -> None:
+        """Ask now and then, the peers first and everybody later, and judge by the answers."""
+        if elapsed > _FIRST_QUESTION * (1 + wait.questions):
+            wait.questions += 1
+            everybody = elapsed >= self.patience - 2 * _FIRST_QUESTION
+            for rank in range(self._post.size) if everybody else wait.peers:
+                if rank != self._post.rank:
+                    self._post.tell(rank, ASK, b"")
+        stuck = self._stuck(wait, elapsed)
+        if not stuck:
+            wait.suspected = None
+            return
+        counts = {rank: self._answers[rank][1]["count"] for rank in stuck if rank != self._post.rank}
+        now = time.monotonic()
+        if wait.suspected is None or wait.suspected[1] != counts:
+            wait.suspected = (now, counts)
+        elif now - wait.suspected[0] > _DELAY * (1 if self._post.rank == min(stuck) else 3):  # the lowest speaks first
+            raise DeadlockError(self._table(wait))
+
+    def _fresh(self) -> dict[int, dict[str, Any]]:
+        """The answers of the last moments, with this rank's own state."""
+        now = time.monotonic()
+        states = {rank: answer for rank, (when, answer) in sorted(self._answers.items()) if now - when < 3 * _FIRST_QUESTION}
+        states[self._post.rank] = self._state()
+        return states
+
+    def _stuck(self, wait: Wait, elapsed: float) -> list[int]:
+        """The ranks that can never go on, if this one is among them: an ended peer shows at once, a cycle after the patience."""
+        states = self._fresh()
+        gone = [rank for rank, state in states.items() if state["state"] == "finished"]
+        if wait.waiting.peer != ANY and any(rank in gone for rank in wait.peers):
+            return [self._post.rank, *gone]
+        if elapsed < self.patience:
+            return []
+        free = {rank: rank not in states or states[rank]["state"] == "running" for rank in range(self._post.size)}
+        changed = True
+        while changed:
+            changed = False
+            for rank, state in states.items():
+                if not free[rank] and state["state"] == "waiting" and self._can_go_on(state, free, states):
+                    free[rank] = changed = True
+        if free[self._post.rank]:
+            self._warn(elapsed, [rank for rank in range(self._post.size) if rank not in states])
+            return []
+        return [rank for rank in sorted(states) if not free[rank]]
+
+    def _can_go_on(self, state: dict[str, Any], free: dict[int, bool], states: dict[int, dict[str, Any]]) -> bool:
+        met = [state["meeting"] != "" and states.get(peer, {}).get("meeting") == state["meeting"] for peer in state["peers"]]
+        able = [free[peer] or here for peer, here in zip(state["peers"], met, strict=True)]
+        return any(able) if state["any"] else all(able)
+
+    def _warn(self, elapsed: float, silent: list[int]) -> None:
+        if silent and not self._warned:
+            self._warned = True
+            what = self._wait.waiting if self._wait else ""
+            sys.stderr.write(
+                f"mnpar: rank {self._post.rank} has waited {elapsed:.0f} s in {what}; no answer from rank "
+                f"{', '.join(map(str, silent))}: busy in its own code, or stopped\n"
+            )
+
+    def _table(self, wait: Wait) -> str:
+        rows = []
+        states = self._fresh()
+        for rank in range(self._post.size):
+            state = states.get(rank, {"state": "silent"})
+            text = {
+                "waiting": f"waits in {state.get('what')}", "finished": "has finished its program",
+                "running": "is running", "silent": "does not answer: busy in its own code, or stopped",
+            }[state["state"]]  # fmt: skip
+            rows.append(f"  rank {rank}: {text}")
+        return f"rank {self._post.rank} waits for ever in {wait.waiting}:\n" + "\n".join(rows)

@@ -1,0 +1,133 @@
+"""What a rank is doing: does it record, does it train, in which dtype?
+
+Each setting is a context variable behind an attribute. Ranks may be threads of one process (``mnpar.run``), so nothing here
+is global: a new context starts from the defaults, and ``mnpar.run`` hands its caller's settings to its ranks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+
+
+class Setting(Generic[T]):
+    """A context variable that reads and writes like an attribute."""
+
+    variable: ContextVar[T]
+
+    def __init__(self, default: T) -> None:
+        self.default = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.variable = ContextVar(f"mnpar.{name}", default=self.default)
+
+    def __get__(self, instance: object, owner: type | None = None) -> T:
+        return self.variable.get()
+
+    def __set__(self, instance: object, value: T) -> None:
+        self.variable.set(value)
+
+
+class Config:
+    """The settings of the calling rank, Chainer's names.
+
+    Example:
+        >>> import mnpar
+        >>> with mnpar.using_config("train", False):
+        ...     mnpar.config.train
+        False
+        >>> mnpar.config.train
+        True
+    """
+
+    __slots__ = ()
+
+    train = Setting(True)  # dropout drops, batch normalization takes the batch's statistics
+    enable_backprop = Setting(True)  # functions record themselves for backward
+    dtype: Setting[Any] = Setting(np.dtype(np.float32))  # of parameters and data sets that are not told another
+    debug = Setting(os.environ.get("MNPAR_DEBUG", "0") not in ("", "0"))  # check every output and gradient for NaN
+    keep_graph_on_report = Setting(False)  # reported Variables keep their graph
+    # Chainer's programs set these; mnpar has nothing to switch with them.
+    type_check = Setting(True)
+    autotune = Setting(False)
+    cudnn_deterministic = Setting(False)
+    cudnn_fast_batch_normalization = Setting(False)
+    use_cudnn = Setting("auto")
+    use_ideep = Setting("never")
+    lazy_grad_sum = Setting(False)
+
+
+config = Config()
+global_config = config
+is_recording = Config.__dict__["enable_backprop"].variable.get
+_recording = Config.__dict__["enable_backprop"].variable
+
+
+@contextmanager
+def using_config(name: str, value: Any) -> Iterator[None]:
+    """Change one setting of this rank inside a ``with`` block.
+
+    Args:
+        name: a setting of :class:`Config`, ``'train'`` for example.
+        value: what it is inside the block.
+
+    Raises:
+        AttributeError: there is no such setting.
+
+    Example:
+        >>> import mnpar
+        >>> with mnpar.using_config("enable_backprop", False):
+        ...     mnpar.config.enable_backprop
+        False
+    """
+    setting = Config.__dict__.get(name)
+    if not isinstance(setting, Setting):
+        known = ", ".join(key for key, entry in Config.__dict__.items() if isinstance(entry, Setting))
+        raise AttributeError(f"mnpar.config has no setting {name!r}; it has {known}")
+    token = setting.variable.set(value)
+    try:
+        yield
+    finally:
+        setting.variable.reset(token)
+
+
+def no_backprop_mode() -> Any:
+    """Record nothing inside a ``with`` block: evaluation needs no graph and no messages of gradients.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> x = mnpar.Variable(np.ones(2))
+        >>> with mnpar.no_backprop_mode():
+        ...     (x * 2).requires_grad
+        False
+    """
+    return using_config("enable_backprop", False)
+
+
+def force_backprop_mode() -> Any:
+    """Record inside a ``with`` block even where an outer block switched it off.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> with mnpar.no_backprop_mode(), mnpar.force_backprop_mode():
+        ...     (mnpar.Variable(np.ones(2)) * 2).requires_grad
+        True
+    """
+    return using_config("enable_backprop", True)
+
+
+@contextmanager
+def recording(on: bool) -> Iterator[None]:
+    """The engine's own switch: ``using_config('enable_backprop', on)`` without the look-up."""
+    token = _recording.set(on)
+    try:
+        yield
+    finally:
+        _recording.reset(token)

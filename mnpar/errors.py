@@ -1,0 +1,27 @@
+"""The errors of mnpar: each says what was wrong, with the numbers, the rank and the remedy."""
+
+from __future__ import annotations
+
+
+class MnparError(RuntimeError):
+    """Whatever goes wrong between ranks; the base of the errors below."""
+
+
+class MismatchError(MnparError):
+    """Ranks that meet in one communication disagree on what it is; raised on all of them before any value is delivered."""
+
+
+class DeadlockError(MnparError):
+    """No rank can go on: the message shows what each of them waits for and where."""
+
+
+class RankFailedError(MnparError):
+    """Another rank failed while this one was waiting; the cause is that rank's error."""
+
+
+class LauncherError(MnparError):
+    """The MPI launcher and the MPI library do not belong together, or one of them is missing."""
+
+
+class DatasetError(MnparError, ValueError):
+    """A data file is damaged or not what its name says: the message gives file, offset, expected and actual."""

@@ -1,0 +1,177 @@
+"""FunctionNode: one step of a computation, on arrays forward and differentiable backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+from weakref import ReferenceType, ref
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.backprop import Gradient, VariableNode, current_tape, tick
+from mnpar.config import config, is_recording
+from mnpar.variable import Variable, as_variable
+
+
+class FunctionNode:
+    """A differentiable function; to write one's own, define ``forward`` and ``backward``.
+
+    ``forward(self, *xs)`` takes arrays and returns an array or a tuple of them. What backward needs, it names by
+    :meth:`retain_inputs` and :meth:`retain_outputs`; the rest can be freed. ``backward(self, *gys)`` takes the gradients of
+    the outputs as Variables (None where an output has none) and returns, for each input, its gradient or None or, best, a
+    function of no arguments that computes it: it is called only if somebody wants that gradient. Written with mnpar's
+    functions, a backward is itself differentiable, any number of times. A gradient that is returned is given away.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> class Cube(mnpar.FunctionNode):
+        ...     def forward(self, x):
+        ...         self.retain_inputs((0,))
+        ...         return x**3
+        ...     def backward(self, gy):
+        ...         (x,) = self.get_retained_inputs()
+        ...         return lambda: 3 * x**2 * gy
+        >>> x = mnpar.Variable(np.array(2.0))
+        >>> (y,) = Cube().apply((x,))
+        >>> (gx,) = mnpar.grad([y], [x], enable_double_backprop=True)
+        >>> gx.backward()
+        >>> float(gx.array), float(x.grad)
+        (12.0, 12.0)
+    """
+
+    generic: ClassVar[bool] = False
+    """Its backward uses only what arrays and Variables share (operators, ``sum``, ``reshape`` …): where nothing is to be
+    recorded it is then run on plain arrays, with no wrapper in between. All functions of mnpar are so."""
+    communicates: ClassVar[bool] = False
+    """It speaks to other ranks: recorded on the tape, and visited by backward whatever happens (law 4)."""
+
+    inputs: tuple[VariableNode, ...] = ()
+    outputs: tuple[ReferenceType[VariableNode], ...] = ()
+    number = 0
+    differentiable = False  # while forward runs: does a gradient flow through? A communication agrees on it with its peers.
+    _inputs_kept: tuple[int, ...] = ()
+    _outputs_kept: tuple[int, ...] = ()
+    _kept_inputs: tuple[Array, ...] = ()
+    _kept_outputs: tuple[Array, ...] = ()
+    _on_arrays = False
+
+    @property
+    def label(self) -> str:
+        """The name that errors and graph pictures give this function."""
+        return type(self).__name__
+
+    def forward(self, *xs: Any) -> Any:
+        """Compute the outputs, arrays, from the inputs, arrays."""
+        raise TypeError(f"{self.label} does not define forward(self, *xs)")
+
+    def backward(self, *gys: Any) -> Any:
+        """Compute the inputs' gradients from the outputs'. Not defining it says: nothing flows back."""
+        return (None,) * len(self.inputs)
+
+    def retain_inputs(self, indexes: tuple[int, ...]) -> None:
+        """Called in ``forward``: keep these inputs for ``backward``."""
+        self._inputs_kept = indexes
+
+    def retain_outputs(self, indexes: tuple[int, ...]) -> None:
+        """Called in ``forward``: keep these outputs for ``backward``."""
+        self._outputs_kept = indexes
+
+    def get_retained_inputs(self) -> tuple[Any, ...]:
+        """Called in ``backward``: the inputs that were kept, connected to the graph."""
+        if self._on_arrays:
+            return self._kept_inputs
+        pairs = zip(self._inputs_kept, self._kept_inputs, strict=True)
+        return tuple(Variable.of(x, self.inputs[i]) for i, x in pairs)
+
+    def get_retained_outputs(self) -> tuple[Any, ...]:
+        """Called in ``backward``: the outputs that were kept, connected to the graph."""
+        if self._on_arrays:
+            return self._kept_outputs
+        pairs = zip(self._outputs_kept, self._kept_outputs, strict=True)
+        return tuple(Variable.of(y, self.outputs[i]() or self._output_node(i, y)) for i, y in pairs)
+
+    def apply(self, inputs: tuple[Any, ...]) -> tuple[Variable, ...]:
+        """Run forward on Variables (or arrays) and record it, if a gradient can flow.
+
+        Returns:
+            The outputs, always a tuple.
+        """
+        variables = [x if isinstance(x, Variable) else as_variable(x) for x in inputs]
+        self.differentiable = is_recording() and any([x.node.requires_grad for x in variables])
+        xs = [x.array for x in variables]
+        ys = self.forward(*xs)
+        if not isinstance(ys, tuple):
+            ys = (ys,)
+        ys = tuple([y if type(y) is np.ndarray or y is None else _as_array(y, xs) for y in ys])
+        if config.debug:
+            _check_finite(self.label, "output", ys)
+        if not self.differentiable:
+            return tuple([Variable.of(y, VariableNode(False, *_form(y))) for y in ys])
+        self.number = tick()
+        self.inputs = tuple([x.node for x in variables])
+        nodes = [self._output_node(i, y) for i, y in enumerate(ys)]
+        self.outputs = tuple([ref(node) for node in nodes])
+        if self._inputs_kept:
+            self._kept_inputs = tuple([xs[i] for i in self._inputs_kept])
+        if self._outputs_kept:
+            self._kept_outputs = tuple([ys[i] for i in self._outputs_kept])
+        if self.communicates:
+            current_tape().append(self)
+        return tuple([Variable.of(y, node) for y, node in zip(ys, nodes, strict=True)])
+
+    def _output_node(self, index: int, y: Array) -> VariableNode:
+        shape, dtype = _form(y)
+        node = VariableNode(dtype is None or dtype.kind not in Variable.WITHOUT_GRADIENT, shape, dtype)
+        node.creator, node.index = self, index
+        return node
+
+    def pull(self, gys: list[Gradient], wanted: list[bool], record: bool) -> Iterator[Gradient]:
+        """The wanted gradients of the inputs, one by one; what nobody wants is None and is not computed."""
+        self._on_arrays = self.generic and not record
+        if not (self._on_arrays or record):
+            gys = [None if gy is None else Variable(gy, requires_grad=False) for gy in gys]
+        try:
+            gxs = self.backward(*gys)
+            if not isinstance(gxs, tuple):
+                gxs = (gxs,)
+            if len(gxs) != len(self.inputs):
+                raise ValueError(f"it returned {len(gxs)} gradients for {len(self.inputs)} inputs")
+            for i, gx in enumerate(gxs):
+                yield self._checked(i, gx() if callable(gx) else gx, record) if wanted[i] else None
+        except Exception as error:
+            error.add_note(f"in the backward of {self.label}")
+            raise
+
+    def _checked(self, i: int, gx: Any, record: bool) -> Gradient:
+        """The gradient in the form in which the loop adds it up: array or Variable, of the input's shape and dtype."""
+        x = self.inputs[i]
+        array = gx.array if isinstance(gx, Variable) else gx
+        if array is None:
+            return None
+        if not backend.is_array(array):
+            array = gx = np.asarray(array, x.dtype)
+        if array.shape != x.shape:
+            raise ValueError(f"its gradient for input {i} has shape {array.shape}, but the input has shape {x.shape}")
+        if config.debug:
+            _check_finite(self.label, "gradient", (array,))
+        if not record:
+            return array if array.dtype == x.dtype else array.astype(x.dtype)
+        gx = as_variable(gx)
+        return gx if array.dtype == x.dtype else gx.astype(x.dtype)
+
+
+def _form(y: Array) -> tuple[tuple[int, ...], Any]:
+    return ((), None) if y is None else (y.shape, y.dtype)
+
+
+def _as_array(y: Any, xs: list[Array]) -> Array:
+    """Operations on 0-d numpy arrays return scalars: back to an array."""
+    return y if backend.is_array(y) else backend.get_array_module(*xs).asarray(y)
+
+
+def _check_finite(label: str, what: str, arrays: tuple[Array, ...]) -> None:
+    for i, y in enumerate(arrays):
+        if y is not None and y.dtype.kind in "fc" and not backend.get_array_module(y).isfinite(y).all():
+            raise FloatingPointError(f"{what} {i} of {label} has NaN or infinity (mnpar.config.debug looks for them)")

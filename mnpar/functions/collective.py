@@ -1,0 +1,371 @@
+"""Collectives in adjoint pairs: what every rank has, what every rank wants, and the same with the two words exchanged.
+
+    bcast ⇄ reduce      gather ⇄ scatter      allgather ⇄ reduce_scatter      allreduce      alltoall      copy_to ⇄ reduce_from
+
+All ranks of the communicator call each of them, in the same order. ``backward`` differentiates the sum over ranks of what they
+called it on (law 1): a loss that all ranks compute alike from gathered values counts P times, unless only one of them calls
+``loss.backward()`` and the others ``mnpar.backward()``, or the pair copy_to / reduce_from says that the ranks hold it together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar.config import is_recording
+from mnpar.functions.communication import Communication
+from mnpar.functions.shape import concat
+from mnpar.variable import Variable
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+
+def _nothing() -> Any:
+    """What a rank gets that is not the root: an empty array, so that it has a Variable to call backward on."""
+    return np.empty(0, np.float32)
+
+
+class Rooted(Communication):
+    """A collective in which one rank, the root, has or wants all."""
+
+    def __init__(self, comm: Communicator, root: int, of: Communication | None = None) -> None:
+        super().__init__(comm, of)
+        self.root = root
+        self.at_root = comm.rank == root
+
+
+class Bcast(Rooted):
+    op = "bcast"
+
+    def forward(self, *xs: Any) -> Any:
+        return self.agreed(*self.channel.bcast(xs[0] if xs else None, self.call(self.root)))
+
+    def backward(self, gy: Any) -> Any:
+        gxs = self.adjoint(Reduce(self.comm, self.root, of=self), gy)
+        return gxs if self.at_root else ()
+
+
+class Reduce(Rooted):
+    op = "reduce"
+
+    def forward(self, x: Any) -> Any:
+        y = self.agreed(*self.channel.allreduce(x, self.call(self.root), self.root))
+        return y if self.at_root else _nothing()
+
+    def backward(self, gy: Any) -> Any:
+        return self.adjoint(Bcast(self.comm, self.root, of=self), *((gy,) if self.at_root else ()))
+
+
+class Gather(Rooted):
+    op = "gather"
+
+    def forward(self, x: Any) -> Any:
+        ys = self.agreed(*self.channel.gather(x, self.call(self.root)))
+        return ys if self.at_root else _nothing()
+
+    def backward(self, *gys: Any) -> Any:
+        return self.adjoint(Scatter(self.comm, self.root, of=self), *(gys if self.at_root else ()))
+
+
+class Scatter(Rooted):
+    op = "scatter"
+
+    def forward(self, *xs: Any) -> Any:
+        return self.agreed(*self.channel.scatter(xs, self.call(self.root)))
+
+    def backward(self, gy: Any) -> Any:
+        gxs = self.adjoint(Gather(self.comm, self.root, of=self), gy)
+        return gxs if self.at_root else ()
+
+
+class AllGather(Communication):
+    op = "allgather"
+
+    def forward(self, x: Any) -> Any:
+        return self.agreed(*self.channel.allgather(x, self.call()))
+
+    def backward(self, *gys: Any) -> Any:
+        return self.adjoint(ReduceScatter(self.comm, of=self), *gys)
+
+
+class ReduceScatter(Communication):
+    op = "reduce_scatter"
+
+    def forward(self, *xs: Any) -> Any:
+        return self.agreed(*self.channel.reduce_scatter(xs, self.call()))
+
+    def backward(self, gy: Any) -> Any:
+        return self.adjoint(AllGather(self.comm, of=self), gy)
+
+
+class AllReduce(Communication):
+    op = "allreduce"
+
+    def forward(self, x: Any) -> Any:
+        return self.agreed(*self.channel.allreduce(x, self.call()))
+
+    def backward(self, gy: Any) -> Any:
+        return self.adjoint(AllReduce(self.comm, of=self), gy)
+
+
+class AllToAll(Communication):
+    op = "alltoall"
+
+    def forward(self, *xs: Any) -> Any:
+        return self.agreed(*self.channel.alltoall(xs, self.call()))
+
+    def backward(self, *gys: Any) -> Any:
+        return self.adjoint(AllToAll(self.comm, of=self), *gys)
+
+
+class CopyTo(Communication):
+    op = "copy_to"
+
+    def forward(self, x: Any) -> Any:
+        return self.agreed(x, is_recording())  # nothing is said forward: so it is always on the tape of every rank
+
+    def backward(self, gy: Any) -> Any:
+        return self.adjoint(ReduceFrom(self.comm, of=self), gy)
+
+
+class ReduceFrom(Communication):
+    op = "reduce_from"
+
+    def forward(self, x: Any) -> Any:
+        return self.agreed(*self.channel.allreduce(x, self.call()))
+
+    def backward(self, gy: Any) -> Any:
+        return self.adjoint(CopyTo(self.comm, of=self), gy)
+
+
+def bcast(comm: Communicator, x: Any = None, root: int = 0) -> Variable:
+    """The root's array on every rank; its gradient is the sum of all ranks' gradients.
+
+    Args:
+        comm: all its ranks call this.
+        x: on the root a Variable or array of any shape; elsewhere not looked at.
+        root: whose array it is.
+
+    Returns:
+        A Variable of the root's shape and dtype, on every rank.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> def program(comm):
+        ...     x = mnpar.Variable(np.array([1.0, 2.0])) if comm.rank == 0 else None
+        ...     F.sum(F.bcast(comm, x)).backward()
+        ...     return x.grad if x is not None else None
+        >>> mnpar.run(program, ranks=3)[0]
+        array([3., 3.])
+    """
+    root = comm.peer(root)
+    return Bcast(comm, root).apply((x,) if comm.rank == root else ())[0]
+
+
+def reduce(comm: Communicator, x: Any, root: int = 0) -> Variable:
+    """The sum over ranks, on the root; every rank's gradient is the root's.
+
+    Args:
+        comm: all its ranks call this.
+        x: a Variable or array, of the same shape and dtype on each rank.
+        root: who gets the sum.
+
+    Returns:
+        On the root the sum; elsewhere an empty Variable, on which backward may be called.
+
+    Raises:
+        MismatchError: shapes or dtypes differ; on all ranks.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> mnpar.run(lambda comm: F.reduce(comm, np.array([comm.rank])).array, ranks=3)[0]
+        array([3])
+    """
+    return Reduce(comm, comm.peer(root)).apply((x,))[0]
+
+
+def gather(comm: Communicator, x: Any, root: int = 0) -> Any:
+    """Every rank's array on the root; each gets back its own gradient.
+
+    Args:
+        comm: all its ranks call this.
+        x: a Variable or array; shapes may differ between ranks.
+        root: who gets them.
+
+    Returns:
+        On the root a tuple of P Variables in rank order; elsewhere an empty Variable, on which backward may be called.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> ys = mnpar.run(lambda comm: F.gather(comm, np.ones(comm.rank)), ranks=3)[0]
+        >>> [y.shape for y in ys]
+        [(0,), (1,), (2,)]
+    """
+    root = comm.peer(root)
+    ys = Gather(comm, root).apply((x,))
+    return ys if comm.rank == root else ys[0]
+
+
+def scatter(comm: Communicator, xs: Any = None, root: int = 0) -> Variable:
+    """The root's ``xs[rank]`` on each rank; the root gets back all gradients.
+
+    Args:
+        comm: all its ranks call this.
+        xs: on the root P Variables or arrays of any shapes; elsewhere not looked at.
+        root: whose arrays they are.
+
+    Returns:
+        This rank's part.
+
+    Raises:
+        ValueError: on the root, not P arrays; MismatchError then on the others.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> parts = mnpar.run(lambda comm: F.scatter(comm, [np.full(2, r) for r in range(3)]).array, ranks=3)
+        >>> parts[2]
+        array([2, 2])
+    """
+    root = comm.peer(root)
+    return Scatter(comm, root).apply(tuple(xs) if comm.rank == root else ())[0]
+
+
+def allgather(comm: Communicator, x: Any, axis: int | None = None) -> Any:
+    """Every rank's array on every rank; each gets back the sum over ranks of the gradients of its own.
+
+    Args:
+        comm: all its ranks call this.
+        x: a Variable or array; shapes may differ between ranks (with ``axis``: along that axis only).
+        axis: join the arrays along it.
+
+    Returns:
+        A tuple of P Variables in rank order; one Variable if ``axis`` is given.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> mnpar.run(lambda comm: F.allgather(comm, np.full(comm.rank, comm.rank), axis=0).array, ranks=3)[0]
+        array([1, 2, 2])
+    """
+    ys = AllGather(comm).apply((x,))
+    return ys if axis is None else concat(ys, axis=axis)
+
+
+def reduce_scatter(comm: Communicator, xs: Any) -> Variable:
+    """Rank r gets the sum over ranks of their ``xs[r]``; each ``xs[r]`` gets rank r's gradient.
+
+    Args:
+        comm: all its ranks call this.
+        xs: P Variables or arrays; ``xs[r]`` has the same shape and dtype on each rank.
+
+    Returns:
+        The sum of this rank's parts.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> mnpar.run(lambda comm: F.reduce_scatter(comm, [np.ones(1), np.ones(2)]).array, ranks=2)
+        [array([2.]), array([2., 2.])]
+    """
+    return ReduceScatter(comm).apply(tuple(xs))[0]
+
+
+def allreduce(comm: Communicator, x: Any) -> Variable:
+    """The sum over ranks, on every rank; the gradient is the sum of all ranks' gradients.
+
+    If every rank then computes the same loss from it and calls backward, that loss counts P times: see :func:`reduce_from`.
+
+    Args:
+        comm: all its ranks call this.
+        x: a Variable or array, of the same shape and dtype on each rank.
+
+    Returns:
+        The sum.
+
+    Raises:
+        MismatchError: shapes or dtypes differ; on all ranks.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> def program(comm):
+        ...     x = mnpar.Variable(np.array([1.0]))
+        ...     y = F.allreduce(comm, x)
+        ...     F.sum(y * (comm.rank + 1)).backward()
+        ...     return x.grad.tolist()
+        >>> mnpar.run(program, ranks=2)
+        [[3.0], [3.0]]
+    """
+    return AllReduce(comm).apply((x,))[0]
+
+
+def alltoall(comm: Communicator, xs: Any) -> tuple[Variable, ...]:
+    """Rank r gets what each rank q has as its ``xs[r]``; gradients go back the same ways.
+
+    Args:
+        comm: all its ranks call this.
+        xs: P Variables or arrays of any shapes.
+
+    Returns:
+        P Variables, in the order of the ranks they come from.
+
+    Raises:
+        ValueError: not P arrays; MismatchError then on the others.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> ys = mnpar.run(lambda comm: F.alltoall(comm, [np.array([10 * comm.rank + r]) for r in range(2)]), ranks=2)[1]
+        >>> [y.array for y in ys]
+        [array([1]), array([11])]
+    """
+    return AllToAll(comm).apply(tuple(xs))
+
+
+def copy_to(comm: Communicator, x: Any) -> Variable:
+    """A value that all ranks hold alike, on its way into work that they divide: as it is forward, summed over ranks backward.
+
+    With :func:`reduce_from` at the end, the ranks compute one loss together, and the gradient is that of the loss once.
+    (Megatron-LM's f and g: Shoeybi et al. 2019, arXiv 1909.08053, figure 3.)
+
+    Args:
+        comm: all its ranks call this.
+        x: the same Variable on each rank.
+
+    Returns:
+        The same values.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> def program(comm):
+        ...     x = mnpar.Variable(np.array([2.0]))
+        ...     part = F.copy_to(comm, x) * (comm.rank + 1)
+        ...     F.sum(F.reduce_from(comm, part)).backward()
+        ...     return x.grad.tolist()
+        >>> mnpar.run(program, ranks=3)
+        [[6.0], [6.0], [6.0]]
+    """
+    return CopyTo(comm).apply((x,))[0]
+
+
+def reduce_from(comm: Communicator, x: Any) -> Variable:
+    """The sum over ranks as a value that they own together: summed forward, its gradient taken as it is backward.
+
+    Args:
+        comm: all its ranks call this, and then do the same with the result.
+        x: this rank's part of the sum, of the same shape and dtype on each rank.
+
+    Returns:
+        The sum, on every rank.
+
+    Example:
+        See :func:`copy_to`.
+    """
+    return ReduceFrom(comm).apply((x,))[0]

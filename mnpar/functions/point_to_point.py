@@ -1,0 +1,157 @@
+"""send and recv, each the other's gradient.
+
+ChainerMN's programs thread *delegate variables* from one communication to the next, so that backward finds all of them in an
+order that works. Here the tape does that (laws 3 and 4): a delegate may be passed on, dropped or returned as a loss.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar.communicators.message import Call
+from mnpar.communicators.transport import ANY
+from mnpar.config import is_recording
+from mnpar.functions.communication import Communication
+from mnpar.variable import Variable, as_variable
+from mnpar.variable import backward as backward_from
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+
+class Send(Communication):
+    """Give arrays to a rank. Adjoint: receive their gradients from it."""
+
+    op = "send"
+
+    def __init__(self, comm: Communicator, dest: int, tag: int, as_tuple: bool = False, of: Communication | None = None) -> None:
+        super().__init__(comm, of)
+        self.dest, self.tag, self.as_tuple = dest, tag, as_tuple
+        self.seq = 0
+
+    def forward(self, *xs: Any) -> Any:
+        self.seq = self.channel.send(xs if self.as_tuple else xs[0], self.call()._replace(tag=self.tag), self.dest, self.tag)
+        return np.empty(0, np.float32)
+
+    def backward(self, delegate: Any) -> Any:
+        tag = self.comm.channel(self.order + 1).reply_tag(self.seq)
+        return self.adjoint(Recv(self.comm, self.dest, tag, self.as_tuple, of=self))
+
+
+class Recv(Communication):
+    """Take arrays from a rank. Adjoint: send it their gradients."""
+
+    op = "recv"
+
+    def __init__(self, comm: Communicator, source: int, tag: int, as_tuple: bool = False, of: Communication | None = None) -> None:
+        super().__init__(comm, of)
+        self.source, self.tag, self.as_tuple = source, tag, as_tuple
+        self.seq = 0
+
+    def forward(self) -> Any:
+        value, header, self.source, self.tag = self.channel.recv(self.call(), self.source, self.tag)
+        self.seq = header.seq
+        self.as_tuple = isinstance(value, tuple)
+        self.differentiable = header.wants and is_recording()
+        if header.wants and not self.differentiable:  # its sender will ask for a gradient: there is none
+            back = self.comm.channel(self.order + 1)
+            back.send(None, Call("send", self.site, order=self.order + 1), self.source, back.reply_tag(self.seq))
+        return value
+
+    def backward(self, *gys: Any) -> Any:
+        tag = self.comm.channel(self.order + 1).reply_tag(self.seq)
+        self.adjoint(Send(self.comm, self.source, tag, self.as_tuple, of=self), *gys)
+        return ()
+
+
+class Connected(tuple[Variable, ...]):
+    """What :func:`pseudo_connect` returns: a tuple of Variables that can itself be returned as a loss."""
+
+    __slots__ = ()
+
+    def backward(self, **kwargs: Any) -> None:
+        """:func:`mnpar.backward` from all of them."""
+        backward_from(self, **kwargs)
+
+
+def send(x: Any, communicator: Communicator, rank: int, tag: int = 0) -> Variable:
+    """Give an array, or several in one message, to another rank; their gradients come back from there in backward.
+
+    Args:
+        x: a Variable or array of any shape and dtype, or a tuple or list of them.
+        communicator: the ranks among which ``rank`` counts.
+        rank: who calls :func:`recv`.
+        tag: tells messages between the same ranks apart.
+
+    Returns:
+        A delegate variable, empty: it may be given to ``recv`` or returned as this rank's loss, and need not be.
+
+    Raises:
+        ValueError: there is no such rank or tag.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> def program(comm):
+        ...     if comm.rank == 0:
+        ...         x = mnpar.Variable(np.array([1.0, 2.0]))
+        ...         F.send(x, comm, rank=1)
+        ...         mnpar.backward()
+        ...         return x.grad
+        ...     y = F.recv(comm, rank=0)
+        ...     F.sum(y * y).backward()
+        >>> mnpar.run(program, ranks=2)[0]
+        array([2., 4.])
+    """
+    dest, tag = communicator.peer(rank), communicator.tag(tag)
+    several = isinstance(x, tuple | list)
+    (delegate,) = Send(communicator, dest, tag, several).apply(tuple(x) if several else (x,))
+    return delegate
+
+
+def recv(
+    communicator: Communicator, rank: int, delegate_variable: Any = None, tag: int = 0, force_tuple: bool = False
+) -> Any:
+    """Take what another rank sends; the gradient goes back there in backward, and if there is none, word of that.
+
+    Args:
+        communicator: the ranks among which ``rank`` counts.
+        rank: who calls :func:`send`; ``mnpar.ANY_SOURCE`` takes the first that comes.
+        delegate_variable: ChainerMN's; accepted and not needed.
+        tag: the sender's; ``mnpar.ANY_TAG`` takes any.
+        force_tuple: return a tuple even for a single array.
+
+    Returns:
+        A Variable with the sender's shape and dtype; a tuple of them if a tuple or list was sent.
+
+    Example:
+        See :func:`send`.
+    """
+    source, tag = communicator.peer(rank, ANY), communicator.tag(tag, ANY)
+    function = Recv(communicator, source, tag)
+    ys = function.apply(())
+    return ys if function.as_tuple or force_tuple else ys[0]
+
+
+def pseudo_connect(delegate_variable: Any, *actual_variables: Variable) -> Connected:
+    """The actual variables, as they are: the tape already connects what ChainerMN's delegates had to.
+
+    Args:
+        delegate_variable: what a ``send`` returned, or None.
+        actual_variables: any Variables.
+
+    Returns:
+        A tuple of the actual variables, whose ``backward()`` starts from all of them.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> (y,) = F.pseudo_connect(None, mnpar.Variable(np.ones(2)))
+        >>> y.array
+        array([1., 1.])
+    """
+    return Connected(x if isinstance(x, Variable) else as_variable(x) for x in actual_variables)
+
+

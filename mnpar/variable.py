@@ -1,0 +1,289 @@
+"""Variable: an array and its place in the graph; backward and grad, the two ways to ask for derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.backprop import Function, Gradient, VariableNode, reverse
+
+_NO_TRUTH = "a Variable has no truth value and no order: compare its .array"
+
+
+class Variable:
+    """An array that remembers how it was computed.
+
+    Args:
+        data: a numpy or cupy array, or None.
+        name: shown in graphs.
+        grad: its gradient to start with, an array of the same shape and dtype.
+        requires_grad: whether backward computes its gradient. Integers and booleans never have one.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> x = mnpar.Variable(np.array([1.0, 2.0]))
+        >>> y = (x * x).sum()
+        >>> y.backward()
+        >>> x.grad
+        array([2., 4.])
+    """
+
+    __slots__ = ("__weakref__", "array", "node")
+    __array_ufunc__ = None  # ndarray + Variable asks Variable.__radd__ instead of looping over the elements
+    WITHOUT_GRADIENT = "biuSUOmM"  # the kinds of dtypes that are not differentiable
+
+    if TYPE_CHECKING:  # the operators are functions like any other: functions/operators.py puts them here, by a table
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = (
+            __matmul__
+        ) = __rmatmul__ = __floordiv__ = __rfloordiv__ = lambda self, other: Variable()
+        __neg__ = __abs__ = lambda self: Variable()
+        __getitem__ = lambda self, slices: Variable()  # noqa: E731
+        reshape: Callable[..., Variable]
+        transpose: Callable[..., Variable]
+        sum: Callable[..., Variable]
+        mean: Callable[..., Variable]
+        max: Callable[..., Variable]
+        min: Callable[..., Variable]
+        astype: Callable[..., Variable]
+
+    def __init__(
+        self, data: Array = None, *, name: str | None = None, grad: Array = None, requires_grad: bool = True
+    ) -> None:
+        if data is not None and not backend.is_array(data):
+            raise TypeError(f"a Variable holds a numpy or cupy array, not {type(data).__name__}: wrap it in numpy.asarray")
+        self.array = data
+        shape, dtype = ((), None) if data is None else (data.shape, data.dtype)
+        possible = data is None or dtype.kind not in self.WITHOUT_GRADIENT
+        self.node = VariableNode(requires_grad and possible, shape, dtype)
+        self.node.name = name
+        if grad is not None:
+            self.grad = grad
+
+    @classmethod
+    def of(cls, array: Array, node: VariableNode) -> Variable:
+        """A Variable for an existing place in the graph (no checks: it is made for every output of every function)."""
+        variable = Variable.__new__(Variable)
+        variable.array, variable.node = array, node
+        return variable
+
+    data = property(lambda self: self.array, lambda self, value: setattr(self, "array", value), doc="Chainer's old name of array.")
+    shape = property(lambda self: self.array.shape, doc="The shape of the array.")
+    ndim = property(lambda self: self.array.ndim, doc="The number of axes.")
+    size = property(lambda self: self.array.size, doc="The number of elements.")
+    dtype = property(lambda self: self.array.dtype, doc="The dtype of the array.")
+    xp = property(lambda self: backend.get_array_module(self.array), doc="numpy or cupy.")
+    T = property(lambda self: self.transpose(), doc="The axes in reverse order.")
+    creator = property(lambda self: self.node.creator, doc="The FunctionNode that made it; None for a leaf.")
+    requires_grad = property(lambda self: self.node.requires_grad, doc="Whether backward computes its gradient.")
+
+    @property
+    def name(self) -> str | None:
+        """Its name in graphs."""
+        return self.node.name
+
+    @name.setter
+    def name(self, value: str | None) -> None:
+        self.node.name = value
+
+    @property
+    def grad(self) -> Array:
+        """Its gradient, an array of the same shape and dtype, or None."""
+        g = self.node.gradient
+        return g.array if isinstance(g, Variable) else g
+
+    @grad.setter
+    def grad(self, g: Array) -> None:
+        if g is not None and (not backend.is_array(g) or g.shape != self.shape or g.dtype != self.dtype):
+            form = f"{getattr(g, 'shape', type(g))} {getattr(g, 'dtype', '')}"
+            raise ValueError(f"the gradient of a {self.shape} {self.dtype} Variable cannot be a {form}")
+        self.node.gradient = g
+
+    @property
+    def grad_var(self) -> Variable | None:
+        """Its gradient as a Variable: connected to the graph after a backward with ``enable_double_backprop``."""
+        g = self.node.gradient
+        if g is not None and not isinstance(g, Variable):
+            self.node.gradient = g = Variable(g)
+        return g
+
+    @grad_var.setter
+    def grad_var(self, g: Variable | None) -> None:
+        self.grad = None if g is None else g.array
+        self.node.gradient = g
+
+    def backward(
+        self, retain_grad: bool = False, enable_double_backprop: bool = False, loss_scale: float | None = None, *,
+        retain_tape: bool = False,
+    ) -> None:  # fmt: skip
+        """Add to every leaf's ``grad`` the derivative of this Variable: :func:`mnpar.backward` of it alone."""
+        backward([self], None, retain_grad=retain_grad, enable_double_backprop=enable_double_backprop,
+                 loss_scale=loss_scale, retain_tape=retain_tape)  # fmt: skip
+
+    def cleargrad(self) -> None:
+        """Forget the gradient."""
+        self.node.gradient = None
+
+    def zerograd(self) -> None:
+        """Set the gradient to zeros."""
+        self.grad = self.xp.zeros_like(self.array)
+
+    def addgrad(self, other: Variable) -> None:
+        """Add the gradient of another Variable to this one's."""
+        if other.grad is not None:
+            g = backend.like(backend.to_host(other.grad), self.array) if other.xp is not self.xp else other.grad
+            self.grad = g.copy() if self.grad is None else self.grad + g
+
+    def copydata(self, other: Variable) -> None:
+        """Copy the values of another Variable into this one's array, across devices too."""
+        self.array[...] = backend.like(backend.to_host(other.array), self.array) if other.xp is not self.xp else other.array
+
+    def unchain(self) -> None:
+        """Forget how it was computed: backward stops here."""
+        self.node.creator = None
+
+    def unchain_backward(self) -> None:
+        """Forget all that this Variable was computed from (truncated backpropagation through time)."""
+        stack: list[Function | None] = [self.node.creator]
+        while stack:
+            function = stack.pop()
+            if function is not None and not function.communicates:
+                stack += [x.creator for x in function.inputs]
+                for output in (reference() for reference in function.outputs):
+                    if output is not None:
+                        output.creator = None
+
+    def to_device(self, device: int | str | None) -> None:
+        """Move array and gradient to a device: ``-1`` or ``'@numpy'`` the host, ``0`` or ``'@cupy:0'`` the first GPU."""
+        self.array, g = backend.to_device(device, self.array), self.grad
+        self.node.gradient = None if g is None else backend.to_device(device, g)
+
+    def to_cpu(self) -> None:
+        """Move to the host."""
+        self.to_device(-1)
+
+    def to_gpu(self, device: int | None = None) -> None:
+        """Move to a GPU, the first one unless told."""
+        self.to_device(device or 0)
+
+    def item(self) -> Any:
+        """The only element, as a Python number."""
+        return self.array.item()
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __repr__(self) -> str:
+        return f"variable{f' {self.name}' if self.name else ''}({'' if self.array is None else repr(self.array)[6:-1]})"
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def _no_truth(self, other: object = None) -> bool:
+        raise NotImplementedError(_NO_TRUTH)
+
+    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _no_truth  # type: ignore[assignment]
+
+
+def as_variable(x: Any, requires_grad: bool = False) -> Variable:
+    """``x`` itself if it is a Variable, else a Variable without gradient that holds it."""
+    return x if isinstance(x, Variable) else Variable(x, requires_grad=requires_grad)
+
+
+def backward(
+    outputs: Sequence[Variable] = (), grad_outputs: Sequence[Variable | None] | None = None, *,
+    enable_double_backprop: bool = False, retain_grad: bool = False, loss_scale: float | None = None, retain_tape: bool = False,
+) -> None:  # fmt: skip
+    """Add to every leaf's ``grad`` the derivative of the sum of ``outputs`` (and, law 1, of all ranks' outputs).
+
+    Every rank that took part in a communication must call it, those without a loss as ``mnpar.backward()``.
+
+    Args:
+        outputs: where to start. Arrays of size 1 start from their ``grad``, or 1; others need a gradient.
+        grad_outputs: the gradients to start from instead.
+        enable_double_backprop: make the gradients differentiable themselves; the tape is kept then.
+        retain_grad: leave gradients on intermediate Variables too.
+        loss_scale: multiplies the gradients that start from 1; optimizers divide by it.
+        retain_tape: keep the communications for another backward through them.
+
+    Raises:
+        ValueError: an output that is not a scalar has no gradient.
+        RuntimeError: it led to a communication that an earlier backward has replayed.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> x = mnpar.Variable(np.array(3.0))
+        >>> mnpar.backward([x * 2, x * x])
+        >>> float(x.grad)
+        8.0
+    """
+    seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop)
+    found = reverse(seeds, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape)
+    shared = {id(g) for _, g in seeds}  # gradients that something else refers to: a leaf gets a copy
+    for node, g in found.items():
+        if not isinstance(g, Variable):
+            g = g.copy() if retain_grad or g.base is not None or id(g) in shared else g
+            shared.add(id(g))
+        node.gradient = g if node.gradient is None else _sum(node.gradient, g)
+        node.loss_scale = loss_scale
+
+
+def grad(
+    outputs: Sequence[Variable], inputs: Sequence[Variable], grad_outputs: Sequence[Variable | None] | None = None,
+    grad_inputs: Sequence[Variable | None] | None = None, set_grad: bool = False, retain_grad: bool = False,
+    enable_double_backprop: bool = False, loss_scale: float | None = None, *, retain_tape: bool = False,
+) -> list[Variable | None]:  # fmt: skip
+    """The derivative of the sum of ``outputs`` by each of ``inputs``; no leaf's ``grad`` changes.
+
+    Collective like :func:`mnpar.backward`: ranks with nothing to ask call ``mnpar.grad([], [])``.
+
+    Args:
+        outputs, grad_outputs, retain_grad, enable_double_backprop, loss_scale, retain_tape: as in :func:`mnpar.backward`.
+        inputs: any Variables of the graph.
+        grad_inputs: Variables to add to the results.
+        set_grad: also leave the results on the inputs' ``grad``.
+
+    Returns:
+        A Variable for each input, None where nothing leads from it to the outputs.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> x = mnpar.Variable(np.array(3.0))
+        >>> (g,) = mnpar.grad([x * x], [x])
+        >>> float(g.array), x.grad
+        (6.0, None)
+    """
+    seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop)
+    nodes = [x.node for x in inputs]
+    found = reverse(seeds, nodes, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape)
+    results: list[Variable | None] = []
+    for i, x in enumerate(inputs):
+        g, more = found.get(x.node.key), grad_inputs[i] if grad_inputs else None
+        g = more if g is None else g if more is None else _sum(more, g)
+        results.append(None if g is None else as_variable(g))
+        if set_grad:
+            x.grad_var = results[-1]
+    return results
+
+
+def _sum(a: Gradient, b: Gradient) -> Gradient:
+    return as_variable(a) + as_variable(b) if isinstance(a, Variable) or isinstance(b, Variable) else a + b
+
+
+def _seeds(
+    outputs: Sequence[Variable], gys: Sequence[Variable | None] | None, loss_scale: float | None, record: bool
+) -> list[tuple[VariableNode, Gradient]]:
+    """Where backward starts, and the gradients it starts from."""
+    if isinstance(outputs, Variable):
+        raise TypeError("the outputs are a list of Variables: write mnpar.backward([y]) or y.backward()")
+    seeds = []
+    for i, y in enumerate(outputs):
+        g: Any = gys[i] if gys is not None else y.node.gradient
+        if g is None and y.array is not None and y.size == 1:
+            g = y.xp.full_like(y.array, 1 if loss_scale is None else loss_scale)
+        if g is not None:
+            seeds.append((y.node, as_variable(g) if record else getattr(g, "array", g)))
+        elif y.array is not None and y.size:  # a send's delegate is empty and starts from nothing
+            raise ValueError(f"backward from an array of shape {y.shape} needs its gradient: set y.grad, or sum it to a scalar")
+    return seeds
