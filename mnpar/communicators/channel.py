@@ -231,7 +231,7 @@ class Channel:
         rows = []
         for rank, h in enumerate(opening.headers()):
             root = f", root {h.root}" if h.op in ("bcast", "reduce", "gather", "scatter", "bcast_obj", "gather_obj", "scatter_obj") else ""
-            mode = "" if h.flags & message.RECORDING or self.order else ", not recording"
+            mode = ", not recording" if opening.wants and not h.flags & message.RECORDING else ""
             rows.append(f"  rank {rank}: collective {h.seq}, {h.name}{root} of {h.form}{mode}, at {h.site}")
         return MismatchError(f"{what}:\n" + "\n".join(rows) + "\nall ranks of a communicator make the same calls in the same order")
 

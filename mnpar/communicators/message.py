@@ -8,6 +8,7 @@ they are in memory; only objects (``send_obj`` and its like) are pickled, and on
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import struct
 import sys
@@ -91,7 +92,8 @@ class Header(NamedTuple):
     @property
     def form(self) -> str:
         """The value as errors describe it: ``float32 (3, 4)``."""
-        return f"{self.dtype} {self.shape}" if self.kind == ARRAY else KINDS[self.kind]
+        name = np.dtype(self.dtype).name if self.dtype[:1] in "<>|=" else self.dtype
+        return f"{name} {self.shape}" if self.kind == ARRAY else KINDS[self.kind]
 
 
 def pack_header(call: Call, seq: int, kind: int, nbytes: int, shape: tuple[int, ...] = (), dtype: str = "") -> bytes:
@@ -206,8 +208,13 @@ def as_array(body: Array, header: Header) -> Array:
     return body.view(np.dtype(header.dtype)).reshape(header.shape)
 
 
-_PACKAGE = str(Path(__file__).resolve().parents[1])
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _SITES: dict[tuple[CodeType, int], str] = {}
+
+
+def is_internal(filename: str) -> bool:
+    """Whether a source file is mnpar's own."""
+    return filename.startswith(_PACKAGE)
 
 
 def call_site() -> str:

@@ -26,9 +26,10 @@ from mnpar.backend import Array
 from mnpar.communicators import message
 from mnpar.communicators.transport import ANY, BLOCK, Waiting
 from mnpar.communicators.watch import Watch
-from mnpar.errors import LauncherError
+from mnpar.errors import LauncherError, MismatchError, MnparError
 
 _PIECE = 2**30  # bytes: no MPI library is asked for more at once
+_SPEAK = 0.2  # s for a launcher to pass on what a rank wrote, before the job ends
 _OPS = {"sum": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
 _WORLD_SIZES = ("PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
 
@@ -73,6 +74,19 @@ def load() -> Any:
             f"is not the launcher's. Use the mpiexec beside this Python: {os.path.join(os.path.dirname(sys.executable), 'mpiexec')}"
         )
     return MPI
+
+
+def _own_lines(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback up to the user's last line: mnpar's own would hide it."""
+    frames = []
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    users = [i for i, entry in enumerate(frames) if not message.is_internal(entry.tb_frame.f_code.co_filename)]
+    tail: TracebackType | None = None
+    for entry in reversed(frames[: users[-1] + 1] if users and "MNPAR_DEBUG" not in os.environ else frames):
+        tail = TracebackType(tail, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return tail
 
 
 class Process:
@@ -123,11 +137,11 @@ class Process:
     # ---- the end ----
 
     def _on_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if self.rank and issubclass(kind, KeyboardInterrupt | MismatchError):
+            time.sleep(2 * _SPEAK)  # all ranks have it: rank 0 speaks for them, and ends the job
         if issubclass(kind, KeyboardInterrupt):
-            if self.rank:
-                time.sleep(0.2)  # rank 0 speaks for all
             self._abort(f"mnpar: interrupted (rank {self.rank} of {self.size})\n", 130)
-        text = "".join(traceback.format_exception(kind, error, trace))
+        text = "".join(traceback.format_exception(kind, error, _own_lines(trace) if isinstance(error, MnparError) else trace))
         self._abort(f"mnpar: rank {self.rank} of {self.size} failed, the job ends\n{text}", 1)
 
     def _on_thread_error(self, args: Any) -> None:
@@ -138,6 +152,7 @@ class Process:
         sys.stdout.flush()
         sys.stderr.write(text)
         sys.stderr.flush()
+        time.sleep(_SPEAK)
         self.MPI.COMM_WORLD.Abort(code)
 
     def _leave(self) -> None:

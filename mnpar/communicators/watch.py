@@ -162,7 +162,8 @@ class Watch:
                 if not free[rank] and state["state"] == "waiting" and self._can_go_on(state, free, states):
                     free[rank] = changed = True
         if free[self._post.rank]:
-            self._warn(elapsed, [rank for rank in range(self._post.size) if rank not in states])
+            if self._post.rank == min(rank for rank, state in states.items() if state["state"] == "waiting"):
+                self._warn(elapsed, [rank for rank in range(self._post.size) if rank not in states])
             return []
         return [rank for rank in sorted(states) if not free[rank]]
 

@@ -1,0 +1,88 @@
+"""Starting ranks: find the mpiexec that belongs to this Python, and start the running script again under it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from mnpar.communicators.mpi import launched_ranks
+from mnpar.errors import LauncherError
+
+# What a launcher leaves in the environment of its ranks; a second launcher inside must not see it.
+_LAUNCHERS_MARKS = ("PMI", "PMIX", "OMPI_", "PRTE", "HYDI", "HYDRA", "MPI_LOCAL", "MPIEXEC_", "I_MPI_HYDRA", "MPIR_")
+_SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "COBALT_JOBID")
+_AGAIN = "MNPAR_RELAUNCHED"
+
+
+def find_mpiexec() -> str:
+    """The mpiexec beside this Python (it belongs to the MPI that pip installed), else the first on PATH.
+
+    Raises:
+        LauncherError: there is none.
+    """
+    beside = os.path.join(os.path.dirname(sys.executable), "mpiexec")
+    found = beside if os.access(beside, os.X_OK) else shutil.which("mpiexec")
+    if found is None:
+        raise LauncherError("no mpiexec beside this Python or on PATH: pip install 'mnpar[mpi]', or load the machine's MPI")
+    return found
+
+
+def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without a launcher's marks, as a launcher inside needs it."""
+    return {name: value for name, value in environment.items() if not name.startswith(_LAUNCHERS_MARKS)}
+
+
+def mpiexec_command(ranks: int) -> tuple[list[str], dict[str, str]]:
+    """The command that starts ``ranks`` ranks on this machine, and the environment to start it in.
+
+    Open MPI alone refuses more ranks than cores, and to run as root (containers, CI): both are allowed here.
+    """
+    mpiexec = find_mpiexec()
+    environment = clean_environment(os.environ)
+    version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, env=environment, check=False).stdout
+    if "Open MPI" in version or "OpenRTE" in version or "prte" in version.lower():
+        environment["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
+        if os.getuid() == 0:
+            environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+            environment |= {"PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return [mpiexec, "-n", str(ranks)], environment
+
+
+def relaunch(ranks: int) -> bool:
+    """Start this script again on ``ranks`` ranks, if it runs alone; call it first, before anything starts MPI.
+
+    ``python script.py`` and ``mpiexec python script.py`` (which with MPICH starts one rank) so become ``mpiexec -n ranks``;
+    under a launcher with several ranks, and in the second run, nothing happens. It replaces the process: the exit code is the
+    job's.
+
+    Args:
+        ranks: how many to start; 1 changes nothing.
+
+    Returns:
+        Whether the script now runs as it should; False if it stays alone because no MPI is installed, or because a scheduler
+        is to start the ranks: what to type is then printed.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.relaunch(1)
+        True
+    """
+    if ranks <= 1 or launched_ranks() > 1 or _AGAIN in os.environ:
+        return True
+    if any(name in os.environ for name in _SCHEDULERS):
+        print(f"mnpar: running alone; in this batch job start the ranks yourself: srun -n {ranks} python {' '.join(sys.argv)}")
+        return False
+    try:
+        if importlib.util.find_spec("mpi4py") is None:
+            raise LauncherError("mpi4py is missing: pip install 'mnpar[mpi]'")
+        command, environment = mpiexec_command(ranks)
+    except LauncherError as error:
+        print(f"mnpar: running alone, because {error}")
+        return False
+    environment[_AGAIN] = "1"
+    sys.stdout.flush()
+    os.execve(command[0], [*command, sys.executable, *sys.argv], environment)

@@ -1,0 +1,115 @@
+"""The pytest plugin: a test that takes ``comm`` runs on several ranks.
+
+    def test_sum(comm): ...                     on 1, 2, 3 and 4 thread ranks
+    @pytest.mark.ranks(2, 3)                    on 2 and 3 ranks, as threads and as processes under mpiexec
+    @pytest.mark.ranks(2, on="threads")         (or on="mpi")
+
+It is pytest's own run all the way: fixtures, parameters and assertions work as ever, on every rank. The processes are started
+once, as a pool, and run one test after another; a rank's failure is shown with that rank's traceback, and what it leaves
+behind (a rank that hangs or died) costs the pool, not the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from mnpar.communicators.communicator import Communicator
+from mnpar.communicators.create import run
+from mnpar.communicators.threads import ThreadTransport
+from mnpar.testing.pool import Pool
+
+_POOL = pytest.StashKey["Pool | None"]()
+_WORKER = pytest.StashKey[Any]()
+
+
+class Ranks(NamedTuple):
+    """On how many ranks of which kind a test runs."""
+
+    on: str
+    size: int
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("mnpar")
+    group.addoption("--ranks-on", choices=("threads", "mpi", "both"), default="both", help="run the tests on these ranks only")
+    group.addoption("--rank-timeout", type=float, default=60.0, help="seconds for one test on mpiexec ranks (60)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "ranks(*sizes, on=('threads', 'mpi')): run this test, which takes `comm`, on so many ranks")
+    config.stash[_POOL] = None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "comm" not in metafunc.fixturenames:
+        return
+    mark = metafunc.definition.get_closest_marker("ranks")
+    sizes, kinds = ((1, 2, 3, 4), ("threads",)) if mark is None else (mark.args, mark.kwargs.get("on", ("threads", "mpi")))
+    kinds = (kinds,) if isinstance(kinds, str) else kinds
+    chosen = metafunc.config.getoption("--ranks-on")
+    cases = [Ranks(on, size) for on in kinds for size in sizes if chosen in (on, "both")]
+    metafunc.parametrize("comm", cases, ids=[f"{case.on}-{case.size}" for case in cases], indirect=True)
+
+
+@pytest.fixture
+def comm(request: pytest.FixtureRequest) -> Any:
+    """The communicator of the ranks on which the test runs."""
+    return request.param
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    __tracebackhide__ = True
+    ranks = pyfuncitem.funcargs.get("comm")
+    if not isinstance(ranks, Ranks):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+    worker = pyfuncitem.config.stash.get(_WORKER, None)
+    if ranks.on == "threads":
+        run(lambda comm: _on_thread(pyfuncitem.obj, arguments, comm), ranks=ranks.size)
+    elif worker is not None:
+        worker.call(pyfuncitem.obj, arguments)
+    else:
+        failure = _pool(pyfuncitem.session).run(pyfuncitem.nodeid, ranks.size)
+        if failure:
+            pytest.fail(failure, pytrace=False)
+    return True
+
+
+def _on_thread(test: Any, arguments: dict[str, Any], comm: Communicator) -> None:
+    __tracebackhide__ = True
+    test(**{**arguments, "comm": comm})
+    comm.barrier()
+    transport = comm.transport
+    if isinstance(transport, ThreadTransport) and comm.rank == 0:
+        left = transport.unreceived()
+        assert not left, "messages that nobody received: " + ", ".join(f"from {s} to {d}, tag {t}" for s, d, t, _ in left)
+
+
+def _pool(session: pytest.Session) -> Pool:
+    """The session's pool, as large as its largest test needs."""
+    pool = session.config.stash[_POOL]
+    if pool is None:
+        mine = [item for item in session.items if _mpi_size(item)]
+        files = list(dict.fromkeys(str(item.path) for item in mine))
+        pool = Pool(max(map(_mpi_size, mine)), files, session.config)
+        session.config.stash[_POOL] = pool
+    return pool
+
+
+def _mpi_size(item: pytest.Item) -> int:
+    callspec = getattr(item, "callspec", None)
+    ranks = callspec.params.get("comm") if callspec is not None else None
+    return ranks.size if isinstance(ranks, Ranks) and ranks.on == "mpi" else 0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    pool = session.config.stash.get(_POOL, None)
+    if pool is not None:
+        pool.close()
+    return (yield)

@@ -1,0 +1,144 @@
+"""A pool of mpiexec ranks for tests, seen from the pytest process, which itself never starts MPI.
+
+Each rank is a pytest session of its own (``worker.py``) on a local socket: it is told the node id of a test and answers with
+its outcome.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mnpar.launch import mpiexec_command
+
+_START = 120.0  # s for all ranks to import, collect and connect
+_GRACE = 2.0  # s for the other ranks to finish after one has failed
+
+
+class Pool:
+    """So many ranks, started when the first test asks, and again after a test has broken them."""
+
+    def __init__(self, size: int, files: list[str], config: pytest.Config) -> None:
+        self.size, self._files, self._config = size, files, config
+        self._timeout: float = config.getoption("--rank-timeout")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lines: dict[int, socket.socket] = {}
+        self._pids: dict[int, int] = {}
+        self._folder: Path | None = None
+
+    def run(self, nodeid: str, ranks: int) -> str:
+        """Run a test on the first ``ranks`` ranks; what failed, rank by rank, or nothing."""
+        if self._process is None:
+            trouble = self._start()
+            if trouble:
+                return trouble
+        for line in self._lines.values():
+            line.sendall(json.dumps({"nodeid": nodeid, "ranks": ranks}).encode() + b"\n")
+        answers, silent = self._collect(self._timeout)
+        failed = {rank: text for rank, text in sorted(answers.items()) if text}
+        if not failed and not silent:
+            return ""
+        report = [f"---------- rank {rank} of {ranks} ----------\n{text}" for rank, text in failed.items()]
+        if silent:
+            report.append(self._autopsy(silent, bool(failed)))
+        if silent or failed:
+            self.close(kill=True)
+        return "\n".join(report)
+
+    def _start(self) -> str:
+        """Start the ranks; what went wrong, or nothing."""
+        self._folder = Path(tempfile.mkdtemp(prefix="mnpar-pool-"))
+        server = socket.socket(socket.AF_UNIX)
+        server.bind(str(self._folder / "socket"))
+        server.listen(self.size)
+        server.settimeout(0.2)
+        command, environment = mpiexec_command(self.size)
+        rootdir, inifile = str(self._config.rootpath), self._config.inipath
+        options = [f"--rootdir={rootdir}", *(["-c", str(inifile)] if inifile else []), "-p", "no:cacheprovider", "-q"]
+        command += [sys.executable, "-m", "mnpar.testing.worker", str(self._folder), *options, *self._files]
+        environment.setdefault("MNPAR_STALL", "5")
+        with open(self._folder / "log", "wb") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=rootdir, start_new_session=True
+            )
+        deadline = time.monotonic() + _START
+        while len(self._lines) < self.size:
+            with contextlib.suppress(TimeoutError):
+                line, _ = server.accept()
+                line.settimeout(_START)
+                hello = json.loads(line.makefile().readline())
+                self._lines[hello["rank"]], self._pids[hello["rank"]] = line, hello["pid"]
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                log_text = self._log()
+                self.close(kill=True)
+                return f"the pool of {self.size} mpiexec ranks did not start:\n{' '.join(command)}\n{log_text}"
+        server.close()
+        return ""
+
+    def _collect(self, timeout: float) -> tuple[dict[int, str], list[int]]:
+        """The ranks' answers ("" is success), and those that gave none."""
+        answers: dict[int, str] = {}
+        deadline = time.monotonic() + timeout
+        with selectors.DefaultSelector() as selector:
+            for rank, line in self._lines.items():
+                selector.register(line, selectors.EVENT_READ, rank)
+            while len(answers) < len(self._lines) and (left := deadline - time.monotonic()) > 0:
+                for key, _ in selector.select(min(left, 0.5)):
+                    text = self._lines[key.data].makefile().readline()
+                    selector.unregister(key.fileobj)
+                    if text:
+                        answers[key.data] = json.loads(text)["failure"]
+                        if answers[key.data]:
+                            deadline = min(deadline, time.monotonic() + _GRACE)
+                if not selector.get_map():
+                    break
+        return answers, [rank for rank in self._lines if rank not in answers]
+
+    def _autopsy(self, silent: list[int], others_failed: bool) -> str:
+        """What the ranks were doing that did not answer."""
+        for rank in silent:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pids[rank], signal.SIGUSR1)
+        time.sleep(0.3)
+        names = ", ".join(map(str, silent))
+        what = "was left waiting" if others_failed else f"died or did not end within {self._timeout:g} s (--rank-timeout)"
+        return f"---------- rank {names} {what} ----------\n{self._log()}"
+
+    def _log(self) -> str:
+        assert self._folder is not None
+        return (self._folder / "log").read_text(errors="replace")[-6000:]
+
+    def close(self, kill: bool = False) -> None:
+        """End the ranks; the next test starts new ones."""
+        for line in self._lines.values():
+            line.close()
+        self._lines.clear()
+        process, self._process = self._process, None
+        if process is not None:
+            try:
+                process.wait(0.1 if kill else 20)
+            except subprocess.TimeoutExpired:
+                for pid in [*self._pids.values(), process.pid]:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                process.wait()
+        self._pids.clear()
+        if self._folder is not None:
+            for path in self._folder.iterdir():
+                path.unlink()
+            self._folder.rmdir()
+            self._folder = None
+
+

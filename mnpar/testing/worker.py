@@ -1,0 +1,77 @@
+"""One rank of the pool: a pytest session that runs the tests it is told, one at a time, together with the other ranks."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from mnpar.communicators.create import create_communicator
+from mnpar.testing.plugin import _WORKER
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Worker:
+    """The pytest plugin that turns a session into a rank of the pool."""
+
+    def __init__(self, folder: Path) -> None:
+        self._world = create_communicator("mpi")
+        self._line = socket.socket(socket.AF_UNIX)
+        self._line.connect(str(folder / "socket"))
+        self._sub: Any = None
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.stash[_WORKER] = self
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Instead of pytest's own loop over the tests."""
+        items = {item.nodeid: item for item in session.items}
+        self._say({"rank": self._world.rank, "pid": os.getpid()})
+        for text in self._line.makefile():
+            order = json.loads(text)
+            self._sub = self._world.split(0 if self._world.rank < order["ranks"] else None, self._world.rank)
+            failure = "" if self._sub is None else self._run(items.get(order["nodeid"]))
+            if self._sub is not None and not failure:
+                self._sub.finalize()
+            self._say({"failure": failure})
+        return True
+
+    def _run(self, item: pytest.Item | None) -> str:
+        if item is None:
+            return "this rank did not collect the test: the ranks see different files or parameters"
+        reports = runtestprotocol(item, log=False, nextitem=None)
+        return "\n".join(report.longreprtext for report in reports if report.failed)
+
+    def call(self, test: Any, arguments: dict[str, Any]) -> None:
+        """Run a test function with this rank's communicator (called by the plugin)."""
+        __tracebackhide__ = True
+        test(**{**arguments, "comm": self._sub})
+        self._sub.barrier()
+        left = self._sub.transport.unreceived()
+        assert not left, "messages that nobody received: " + ", ".join(f"from {s}, tag {t}: {text}" for s, t, text in left)
+
+    def _say(self, what: dict[str, Any]) -> None:
+        self._line.sendall(json.dumps(what).encode() + b"\n")
+
+
+def main() -> None:
+    """``python -m mnpar.testing.worker FOLDER PYTEST_ARGS…``, started by the pool."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a rank does not outlive its launcher
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)
+    sys.exit(pytest.main(sys.argv[2:], plugins=[Worker(Path(sys.argv[1]))]))
+
+
+if __name__ == "__main__":
+    main()
