@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -15,6 +17,7 @@ from mnpar.errors import LauncherError
 # What a launcher leaves in the environment of its ranks; a second launcher inside must not see it.
 _LAUNCHERS_MARKS = ("PMI", "PMIX", "OMPI_", "PRTE", "HYDI", "HYDRA", "MPI_LOCAL", "MPIEXEC_", "I_MPI_HYDRA", "MPIR_")
 _SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "COBALT_JOBID")
+_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 _AGAIN = "MNPAR_RELAUNCHED"
 
 
@@ -50,6 +53,26 @@ def mpiexec_command(ranks: int) -> tuple[list[str], dict[str, str]]:
             environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
             environment |= {"PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return [mpiexec, "-n", str(ranks)], environment
+
+
+def parse_args(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The command line, as ``parser.parse_args()`` has it, with one rank that speaks of errors instead of all.
+
+    Args:
+        parser: of the script.
+
+    Example:
+        >>> import argparse, mnpar
+        >>> parser = argparse.ArgumentParser()
+        >>> mnpar.launch.parse_args(parser)  # doctest: +SKIP
+        Namespace()
+    """
+    silent = any(os.environ.get(name, "0") != "0" for name in _RANKS)
+    with open(os.devnull, "w") as nowhere, contextlib.ExitStack() as stack:
+        if silent:
+            stack.enter_context(contextlib.redirect_stderr(nowhere))
+            stack.enter_context(contextlib.redirect_stdout(nowhere))
+        return parser.parse_args()
 
 
 def relaunch(ranks: int) -> bool:

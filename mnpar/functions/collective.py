@@ -15,7 +15,7 @@ import numpy as np
 
 from mnpar.config import is_recording
 from mnpar.functions.communication import Communication
-from mnpar.functions.shape import concat
+from mnpar.functions.joining import concat
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:

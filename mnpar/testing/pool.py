@@ -66,7 +66,8 @@ class Pool:
         server.settimeout(0.2)
         command, environment = mpiexec_command(self.size)
         rootdir, inifile = str(self._config.rootpath), self._config.inipath
-        options = [f"--rootdir={rootdir}", *(["-c", str(inifile)] if inifile else []), "-p", "no:cacheprovider", "-q"]
+        quiet = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"  # the worker has imported mnpar before pytest
+        options = [f"--rootdir={rootdir}", *(["-c", str(inifile)] if inifile else []), "-p", "no:cacheprovider", "-q", "-W", quiet]
         command += [sys.executable, "-m", "mnpar.testing.worker", str(self._folder), *options, *self._files]
         environment.setdefault("MNPAR_STALL", "5")
         with open(self._folder / "log", "wb") as log:
@@ -78,9 +79,14 @@ class Pool:
             with contextlib.suppress(TimeoutError):
                 line, _ = server.accept()
                 line.settimeout(_START)
-                hello = json.loads(line.makefile().readline())
+                text = line.makefile().readline()
+                if not text:
+                    line.close()
+                    continue  # it failed while it collected: the process ends, and its log says why
+                hello = json.loads(text)
                 self._lines[hello["rank"]], self._pids[hello["rank"]] = line, hello["pid"]
             if time.monotonic() > deadline or self._process.poll() is not None:
+                server.close()
                 log_text = self._log()
                 self.close(kill=True)
                 return f"the pool of {self.size} mpiexec ranks did not start:\n{' '.join(command)}\n{log_text}"

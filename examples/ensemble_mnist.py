@@ -1,0 +1,216 @@
+"""An ensemble over MPI: each rank trains its own member, and the members answer together.
+
+    mpiexec -n 4 python examples/ensemble_mnist.py
+    python examples/ensemble_mnist.py                 starts four ranks itself
+    python examples/ensemble_mnist.py --threads 4     ranks that are threads: needs no MPI
+
+Every member draws its own sample of the training images (bagging). At evaluation the members' outputs go through ``allgather``
+and are averaged inside the model's ``__call__``. With ``--joint`` that happens in training too: one loss of the averaged output,
+whose gradients flow back to all ranks, and at the end the same ensemble is trained on one rank and compared. With ``--groups G``
+each member is itself spread over G ranks, which hand its activations on by ``send`` and ``recv``.
+
+The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead from ``--data DIR``, or where MNPAR_DATA says.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+import numpy as np
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+
+
+class Stage(mnpar.ChainList):
+    """The layers of one member that are on one of its G ranks; with G = 1, the whole member."""
+
+    def __init__(self, group, sizes, seed):
+        super().__init__()
+        self.group = group
+        self.layers = np.array_split(np.arange(len(sizes) - 1), group.size)[group.rank]  # which of all layers are here
+        self.last = len(sizes) - 2
+        for i in self.layers:  # first weights depend on member and layer, not on the rank they are on
+            weights = mnpar.initializers.LeCunNormal(rng=np.random.default_rng([*seed, i]))
+            self.append(L.Linear(sizes[i], sizes[i + 1], initialW=weights))
+
+    def __call__(self, x):
+        h = F.recv(self.group, self.group.rank - 1) if self.group.rank > 0 else x
+        for i, layer in zip(self.layers, self, strict=True):
+            h = layer(h) if i == self.last else F.relu(layer(h))
+        if self.group.rank < self.group.size - 1:
+            F.send(h, self.group, self.group.rank + 1)
+            return None
+        return h
+
+
+class Ensemble(mnpar.Chain):
+    """A member in training; in evaluation, or jointly, the average of all members."""
+
+    def __init__(self, peers, member, joint):
+        super().__init__()
+        self.peers, self.joint = peers, joint
+        self.member = member
+
+    def __call__(self, x):
+        h = self.member(x)
+        if h is None or (mnpar.config.train and not self.joint):
+            return h
+        hs = F.allgather(self.peers, h)
+        return F.average(F.stack(hs, axis=0), axis=0)
+
+    def loss(self, x, t):
+        """The loss of this rank; None on a rank that only hands on. A joint loss is one loss, held by all P members alike."""
+        y = self(x)
+        if y is None:
+            return None
+        return F.softmax_cross_entropy(y, t) / (self.peers.size if self.joint else 1)
+
+
+def batches(train, args, member, group, comm):
+    """The member's batches: its own draw of the data, or jointly the same for all; within a group always the same."""
+    if args.joint:
+        rng = np.random.RandomState(args.seed)
+        iterator = mnpar.iterators.SerialIterator(
+            train, args.batchsize, order_sampler=mnpar.iterators.ShuffleOrderSampler(rng)
+        )
+        return mnpar.iterators.create_multi_node_iterator(iterator, comm)
+    rng = np.random.RandomState(1000 * args.seed + member)
+    drawn = mnpar.datasets.SubDataset(train, 0, len(train), order=rng.randint(len(train), size=len(train)))
+    iterator = mnpar.iterators.SerialIterator(drawn, args.batchsize, order_sampler=mnpar.iterators.ShuffleOrderSampler(rng))
+    return mnpar.iterators.create_multi_node_iterator(iterator, group)
+
+
+def evaluate(model, test, comm):
+    """The accuracies, rank 0's to print: of each member, and of the ensemble."""
+    x, t = mnpar.dataset.concat_examples(test)
+    with mnpar.using_config("train", False), mnpar.no_backprop_mode():
+        alone, together = model.member(x), model(x)
+    mine = None if alone is None else (F.accuracy(alone, t).item(), F.accuracy(together, t).item())
+    answers = [answer for answer in comm.allgather_obj(mine) if answer is not None]
+    return [alone for alone, _ in answers], answers[0][1]
+
+
+def load(args):
+    """Training and test images, flat and between 0 and 1, and a line that says what they are."""
+    where = args.data or os.environ.get("MNPAR_DATA")
+    if where:
+        train, test = mnpar.datasets.get_mnist(data=where, dtype=mnpar.config.dtype)
+        return train, test, f"MNIST from {where}: {len(train)} images to train, {len(test)} to test"
+    train, test = mnpar.datasets.get_digits(dtype=mnpar.config.dtype)
+    return train, test, f"scikit-learn's handwritten digits (no --data given): {len(train)} images to train, {len(test)} to test"
+
+
+def main(comm, args):
+    """Train and evaluate; returns the last accuracies of the members and of the ensemble."""
+    if args.joint:
+        mnpar.config.dtype = np.dtype("f8")  # to compare with one rank, digit for digit
+    group = comm.split(comm.rank // args.groups, comm.rank)  # the ranks of one member
+    peers = comm.split(group.rank, comm.rank)  # the ranks with the same part of each member
+    train, test, data = load(args)
+    sizes = [train[0][0].size] + [args.unit] * max(1, args.groups - 1) + [10]
+    model = Ensemble(peers, Stage(group, sizes, (args.seed, peers.rank)), args.joint)
+    optimizer = (mnpar.optimizers.MomentumSGD(lr=0.1) if args.joint else mnpar.optimizers.Adam()).setup(model)
+    if comm.is_root:
+        ways = "jointly" if args.joint else "each on its own draw"
+        print(f"data: {data}\n{peers.size} members of {group.size} rank(s) on {comm.name}, {ways}, {args.epoch} epochs", flush=True)
+
+    iterator, history, total, steps = batches(train, args, peers.rank, group, comm), [], 0.0, 0
+    while iterator.epoch < args.epoch:
+        x, t = mnpar.dataset.concat_examples(next(iterator))
+        loss = []
+        optimizer.update(lambda x, t, keep=loss: keep.append(model.loss(x, t)) or keep[0], x, t)
+        total, steps = total + (0.0 if loss[0] is None else loss[0].item()), steps + 1
+        if iterator.is_new_epoch:
+            members, together = evaluate(model, test, comm)
+            mean_loss = comm.allreduce(np.array(total / steps)).item() / (1 if args.joint else peers.size)
+            history.append((members, together))
+            total, steps = 0.0, 0
+            if comm.is_root:
+                each = " ".join(f"{accuracy:.4f}" for accuracy in members)
+                print(f"epoch {iterator.epoch:3d}   loss {mean_loss:.4f}   members {each}   ensemble {together:.4f}", flush=True)
+    if comm.is_root:
+        draw(history, Path(args.out) / "ensemble_mnist.png", data)
+    if args.joint:
+        compare(model, train, sizes, comm, args)
+    return history[-1]
+
+
+def compare(model, train, sizes, comm, args):
+    """Train the joint ensemble once more on one rank, and show that the weights are the same."""
+    weights = comm.gather_obj([p.array for p in model.params()])
+    if not comm.is_root:
+        return
+    alone = mnpar.create_communicator("self")
+    members = mnpar.ChainList(*(Stage(alone, sizes, (args.seed, i)) for i in range(comm.size // args.groups)))
+
+    def loss(x, t):
+        return F.softmax_cross_entropy(F.average(F.stack([member(x) for member in members], axis=0), axis=0), t)
+
+    optimizer = mnpar.optimizers.MomentumSGD(lr=0.1).setup(members)
+    iterator = batches(train, args, 0, alone, alone)
+    while iterator.epoch < args.epoch:
+        optimizer.update(loss, *mnpar.dataset.concat_examples(next(iterator)))
+    spread = [w for rank in weights for w in rank]
+    difference = max(abs(w - p.array).max() for w, p in zip(spread, members.params(), strict=True))
+    print(f"the same ensemble trained on one rank: the weights differ by {difference:.1e} at most", flush=True)
+    if not difference < 1e-10:
+        raise SystemExit("the two runs do not agree")
+
+
+def draw(history, path, data):
+    """The accuracies over the epochs, as a picture."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        print("no plot: matplotlib is missing (pip install 'mnpar[examples]')")
+        return
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    epochs = np.arange(1, len(history) + 1)
+    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    for i, accuracies in enumerate(np.array([members for members, _ in history]).T):
+        axes.plot(epochs, 100 * accuracies, color="0.7", linewidth=1, label="members" if i == 0 else None)
+    axes.plot(epochs, 100 * np.array([together for _, together in history]), color="C0", linewidth=2, label="ensemble")
+    axes.set(xlabel="epoch", ylabel="test accuracy, %")
+    axes.set_title(data, fontsize=9)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    print(f"plot: {path}", flush=True)
+
+
+def parse():
+    """The command line, checked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epoch", "-e", type=int, default=20, help="epochs (20)")
+    parser.add_argument("--batchsize", "-b", type=int, default=32, help="examples per step (32)")
+    parser.add_argument("--unit", "-u", type=int, default=100, help="width of a hidden layer (100)")
+    parser.add_argument("--seed", "-s", type=int, default=0, help="of weights, draws and order (0)")
+    parser.add_argument("--joint", action="store_true", help="train the averaged output, through the allgather")
+    parser.add_argument("--groups", type=int, default=1, metavar="G", help="ranks of each member (1)")
+    parser.add_argument("--data", metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz")
+    parser.add_argument("--out", "-o", default="result", metavar="DIR", help="where the plot goes (result)")
+    parser.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
+    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    args = mnpar.launch.parse_args(parser)
+    for name in ("epoch", "batchsize", "unit", "groups", "ranks", "threads"):
+        if (getattr(args, name) if getattr(args, name) is not None else 1) < 1:
+            parser.error(f"--{name} is at least 1, not {getattr(args, name)}")
+    return parser, args
+
+
+if __name__ == "__main__":
+    parser, args = parse()
+    ranks = args.threads or mnpar.launch.launched_ranks() or args.ranks
+    ranks = args.ranks if ranks == 1 and not args.threads else ranks
+    if ranks % args.groups:
+        parser.error(f"{ranks} ranks do not make members of {args.groups} ranks each: choose --groups so that it divides them")
+    if args.threads:
+        mnpar.run(main, ranks=args.threads, args=(args,))
+    else:
+        mnpar.launch.relaunch(args.ranks)
+        main(mnpar.create_communicator(), args)

@@ -1,0 +1,20 @@
+"""A ring: each rank hands its number to the next one, and backward hands the gradients back.
+
+    mpiexec -n 4 python examples/ring.py
+"""
+
+import numpy as np
+
+import mnpar
+import mnpar.functions as F
+
+comm = mnpar.create_communicator()
+left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+
+x = mnpar.Variable(np.array([comm.rank + 1.0]))
+F.send(x, comm, rank=right)
+y = F.recv(comm, rank=left)
+loss = F.sum(x * y)
+loss.backward()  # of the sum of all ranks' losses: so x gets a gradient from its own loss, and one from the right
+
+print(f"rank {comm.rank} of {comm.size}: x = {x.item():g}, loss = {loss.item():g}, left + right = {x.grad.item():g}")

@@ -1,0 +1,117 @@
+"""From a list of examples to the arrays that a model takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+
+
+def to_device(device: int | str | None, x: Array) -> Array:
+    """The array on a device; ``device=None`` leaves it where it is.
+
+    Example:
+        >>> import numpy as np
+        >>> from mnpar.dataset import to_device
+        >>> to_device(-1, np.arange(2))
+        array([0, 1])
+    """
+    return x if device is None else backend.to_device(device, x)
+
+
+def concat_examples(batch: Sequence[Any], device: int | str | None = None, padding: Any = None) -> Any:
+    """Join the examples of a batch along a new first axis, each part of an example into an array of its own.
+
+    Args:
+        batch: N examples, all of one kind: arrays or numbers; tuples of them; dicts of them; empty tuples
+            (:func:`mnpar.datasets.create_empty_dataset`).
+        device: where the arrays go: a GPU's number, -1 or ``'@numpy'`` for the host; None leaves them where they are.
+        padding: with examples of different shapes, what fills the places that an example does not have; a tuple or a dict
+            gives each part its own. None: different shapes are an error.
+
+    Returns:
+        An array (N, …); a tuple of arrays; a dict of arrays; ``()`` from empty tuples. dtypes are kept, Python numbers get
+        numpy's (int64, float64). Local: every rank converts its own batch.
+
+    Raises:
+        ValueError: the batch is empty, its examples do not have the same parts, or their shapes differ with no ``padding``.
+
+    Example:
+        >>> import numpy as np
+        >>> from mnpar.dataset import concat_examples
+        >>> x, t = concat_examples([(np.ones(2), 0), (np.zeros(2), 1)])
+        >>> x.shape, t
+        ((2, 2), array([0, 1]))
+        >>> concat_examples([np.ones(2), np.ones(1)], padding=-1)
+        array([[ 1.,  1.],
+               [ 1., -1.]])
+    """
+    if len(batch) == 0:
+        raise ValueError("concat_examples got an empty batch; a rank without examples needs no conversion")
+    first = batch[0]
+    if isinstance(first, tuple):
+        keys: Sequence[Any] = range(len(first))
+        _same_parts(batch, [len(example) for example in batch], "tuples of length")
+    elif isinstance(first, dict):
+        keys = list(first)
+        _same_parts(batch, [sorted(map(str, example)) for example in batch], "dicts with the keys")
+    else:
+        return _join(batch, "", device, padding)
+    shared = not isinstance(padding, type(first))
+    parts = (
+        _join([example[key] for example in batch], f"part {key!r} of ", device, padding if shared else padding[key])
+        for key in keys
+    )
+    return dict(zip(keys, parts, strict=True)) if isinstance(first, dict) else tuple(parts)
+
+
+def _same_parts(batch: Sequence[Any], parts: list[Any], what: str) -> None:
+    for number, (example, found) in enumerate(zip(batch, parts, strict=True)):
+        if found != parts[0] or type(example) is not type(batch[0]):
+            raise ValueError(
+                f"the examples of a batch must have the same parts: example 0 is one of {what} {parts[0]}, "
+                f"example {number} is a {type(example).__name__} with {found}"
+            )
+
+
+def _join(examples: Sequence[Any], where: str, device: int | str | None, padding: Any) -> Array:
+    """(N, …) from N arrays or numbers."""
+    if not backend.is_array(examples[0]):
+        examples = _numbers(examples, where) if padding is None else [np.asarray(example) for example in examples]
+    xp = backend.get_array_module(*examples)
+    if padding is not None:
+        return to_device(device, _pad(xp, examples, padding))
+    try:
+        return to_device(device, xp.stack(examples))
+    except ValueError:
+        raise ValueError(_several_shapes(where, [example.shape for example in examples])) from None
+
+
+def _numbers(examples: Sequence[Any], where: str) -> Array:
+    """(N, …) from N numbers or N nested lists of them."""
+    try:
+        joined = np.asarray(examples)
+    except ValueError:
+        raise ValueError(_several_shapes(where, [np.shape(example) for example in examples])) from None
+    if joined.dtype == object:
+        raise TypeError(f"{where}the examples are no arrays and no numbers but {type(examples[0]).__name__}; give a converter")
+    return joined
+
+
+def _several_shapes(where: str, shapes: list[tuple[int, ...]]) -> str:
+    found = ", ".join(str(shape) for shape in sorted(set(shapes)))
+    return f"{where}the examples of this batch have different shapes: {found}; give concat_examples a padding, or a converter"
+
+
+def _pad(xp: Any, examples: Sequence[Array], padding: Any) -> Array:
+    if len({example.ndim for example in examples}) > 1:
+        raise ValueError(f"padding joins arrays with one number of axes; these have {[example.ndim for example in examples]}")
+    shape = np.max([example.shape for example in examples], axis=0).astype(int).tolist()  # the smallest that holds them all
+    joined = xp.full((len(examples), *shape), padding, dtype=examples[0].dtype)
+    for i, example in enumerate(examples):
+        joined[(i, *map(slice, example.shape))] = example
+    return joined

@@ -1,0 +1,67 @@
+"""Indexing for data sets that know how to read one example.
+
+A data set is anything with ``len`` and ``[i]``: a list, an array, a class of one's own. A class that reads example number
+``i`` (from a file, say) gets slices, lists of indices and negative indices from here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+class DatasetMixin:
+    """A data set of one's own: define ``__len__`` and ``get_example(i)``, and index it like a list.
+
+    Example:
+        >>> from mnpar.dataset import DatasetMixin
+        >>> class Squares(DatasetMixin):
+        ...     def __len__(self):
+        ...         return 5
+        ...     def get_example(self, i):
+        ...         return i * i
+        >>> Squares()[3], Squares()[-1], Squares()[1:3], Squares()[[4, 0]]
+        (9, 16, [1, 4], [16, 0])
+    """
+
+    def __len__(self) -> int:
+        raise NotImplementedError(f"{type(self).__name__} does not define __len__")
+
+    def get_example(self, i: int) -> Any:
+        """Read the example number ``i``, which lies in ``0 … len - 1``."""
+        raise NotImplementedError(f"{type(self).__name__} does not define get_example(self, i)")
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self.get_example(i) for i in range(*index.indices(len(self)))]
+        if isinstance(index, (list, np.ndarray)):
+            return [self.get_example(i) for i in positions(index, len(self)).tolist()]
+        return self.get_example(position(index, len(self)))
+
+
+def position(index: Any, length: int) -> int:
+    """The place ``0 … length - 1`` that an index, perhaps negative, means.
+
+    Raises:
+        IndexError: there is no such example. (``for example in dataset`` ends by it.)
+    """
+    if not -length <= index < length:
+        raise IndexError(f"example {index} of a data set of {length} was asked for")
+    return int(index) % length
+
+
+def positions(index: Any, length: int) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """:func:`position` for a list or an array of indices; a boolean array says which examples are wanted."""
+    index = np.asarray(index)
+    if index.dtype == bool:
+        if index.shape != (length,):
+            raise IndexError(f"a mask of shape {index.shape} was used on a data set of {length} examples")
+        return np.flatnonzero(index)
+    if index.size == 0:
+        return np.empty(0, np.intp)
+    if index.ndim != 1 or index.dtype.kind not in "iu":
+        raise IndexError(f"examples are chosen by a list of integers; this one has shape {index.shape}, dtype {index.dtype}")
+    if index.min() < -length or index.max() >= length:
+        raise IndexError(f"examples {index.min()} … {index.max()} of a data set of {length} were asked for")
+    return (index % length).astype(np.intp)

@@ -1,0 +1,183 @@
+"""One data set over the ranks: each receives its part, and only its part.
+
+ChainerMN broadcasts the whole, pickled, and takes a view; its names, its arguments and its arithmetic are kept here. Its
+default gives every rank the same number of examples, ceil(n / P), so that all make the same number of steps; where P does not
+divide n some examples are then on two ranks. A scattered data set knows which (:class:`ScatteredDataset`), as an accuracy
+that counts them twice is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar.dataset.agreement import agree, check_root
+from mnpar.datasets.parcel import hand_out, receive
+from mnpar.datasets.sub_dataset import SubDataset, permutation
+
+if TYPE_CHECKING:
+    from mnpar.communicators import Communicator
+
+
+class DataSizeError(RuntimeError):
+    """ChainerMN's error for data sets too large to send; kept for programs that catch it: mnpar has no such limit."""
+
+
+class ScatteredDataset(SubDataset):
+    """The examples of one rank, and their place in the whole.
+
+    Attributes:
+        begin, end: they are the examples ``begin … end - 1`` of the whole (of its reordering, if it was shuffled).
+        total: how many examples the whole has.
+        n_duplicates: its first so many examples are on another rank, too, which counts them as its own. Over all ranks,
+            ``len(part) - part.n_duplicates`` adds up to ``total``.
+    """
+
+    def __init__(self, part: Any, begin: int, end: int, total: int, n_duplicates: int) -> None:
+        super().__init__(part, 0, end - begin)
+        self.begin = begin
+        self.end = end
+        self.total = total
+        self.n_duplicates = n_duplicates
+
+    def without_duplicates(self) -> SubDataset:
+        """The exact part: over all ranks, each example of the whole once. For evaluation."""
+        return SubDataset(self, self.n_duplicates, len(self))
+
+
+def scatter_dataset(
+    dataset: Any,
+    comm: Communicator,
+    root: int = 0,
+    shuffle: bool = False,
+    seed: int | None = None,
+    max_buf_len: int = 256 * 1024 * 1024,
+    *,
+    force_equal_length: bool = True,
+) -> ScatteredDataset:
+    """Send each rank its part of the root's data set; arrays travel as arrays, nobody receives the whole. Collective.
+
+    Args:
+        dataset: on the root: an array, a TupleDataset of arrays, a list of examples, anything with ``len`` and ``[i]``.
+            On the other ranks None. TupleDataset, SubDataset and TransformDataset are looked through; other classes are read
+            example by example on the root, unless they define ``take_examples(indices)`` (a data set of those examples,
+            which can be pickled). A tuple or list is a sequence of examples, as everywhere.
+        comm: the ranks that share the data set; all call this.
+        root: the rank whose arguments count.
+        shuffle: whether the examples are reordered before they are cut.
+        seed: of the reordering (Chainer's order for the same seed); None draws from the root's generator
+            (:func:`mnpar.random.seed`).
+        max_buf_len: ChainerMN's; must be positive, any size goes.
+        force_equal_length: True, ChainerMN's default: every rank gets ceil(n / P) examples, some are on two ranks
+            (``n_duplicates``, ``without_duplicates()``). False: each example on one rank, the first n mod P ranks have one
+            more, and with n < P some have none. See :func:`scatter_index` for the numbers.
+
+    Returns:
+        On rank r its part: a copy, in a :class:`ScatteredDataset`.
+
+    Raises:
+        TypeError: the root's data set is None or has no length.
+        ValueError: ``root`` or ``max_buf_len`` is out of range.
+        Exception: what reading an example raised. Whatever the root raises, every rank raises.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> from mnpar.datasets import scatter_dataset
+        >>> def program(comm):
+        ...     part = scatter_dataset(np.arange(10) if comm.rank == 0 else None, comm)
+        ...     return [int(x) for x in part], part.n_duplicates
+        >>> mnpar.run(program, ranks=3)
+        [([0, 1, 2, 3], 0), ([3, 4, 5, 6], 1), ([6, 7, 8, 9], 1)]
+    """
+    check_root(comm, root)
+    n, equal = agree(comm, root, lambda: (_length(dataset, max_buf_len), bool(force_equal_length)))
+    error: Exception | None = None
+    if comm.rank == root:
+        order = permutation(n, seed) if shuffle else np.arange(n)
+        part, error = hand_out(dataset, [order[begin:end] for begin, end in spans(n, comm.size, equal)], comm)
+    else:
+        part = receive(comm, root)
+    agree(comm, root, lambda: _raise(error))
+    begin, end = spans(n, comm.size, equal)[comm.rank]
+    before = spans(n, comm.size, equal)[comm.rank - 1][1] if comm.rank else 0
+    return ScatteredDataset(part, begin, end, n, max(0, before - begin))
+
+
+def _length(dataset: Any, max_buf_len: int) -> int:
+    if dataset is None:
+        raise TypeError("scatter_dataset got None as the data set of the root; the root passes it, the others pass None")
+    if max_buf_len <= 0:
+        raise ValueError(f"max_buf_len = {max_buf_len}: it must be positive")
+    try:
+        return len(dataset)
+    except TypeError:
+        raise TypeError(
+            f"scatter_dataset needs to know how many examples there are, and a {type(dataset).__name__} has no length: "
+            "make a list of it"
+        ) from None
+
+
+def _raise(error: Exception | None) -> None:
+    if error is not None:
+        raise error
+
+
+def spans(n: int, size: int, equal: bool) -> list[tuple[int, int]]:
+    """(begin, end) of each rank, as :func:`scatter_index` gives them."""
+    if equal:
+        return [(n * rank // size, n * rank // size + -(-n // size)) for rank in range(size)]
+    most, rest = divmod(n, size)
+    begins = [rank * most + min(rank, rest) for rank in range(size + 1)]
+    return list(zip(begins[:-1], begins[1:], strict=True))
+
+
+def scatter_index(
+    n_total_samples: int, comm: Communicator, root: int = 0, *, force_equal_length: bool = True
+) -> tuple[int, int]:
+    """Cut 0 … n - 1 into parts: for data that every rank can read on its own. Collective.
+
+    Args:
+        n_total_samples: n; the root's counts.
+        comm: the ranks that share; all call this.
+        root: the rank whose arguments count.
+        force_equal_length: True: every rank gets ceil(n / P), starting at floor(n · rank / P): 10 over 3 ranks are
+            (0, 4), (3, 7), (6, 10). False: each index on one rank: (0, 4), (4, 7), (7, 10).
+
+    Returns:
+        ``(begin, end)`` of this rank, end not counted.
+
+    Raises:
+        ValueError: n is negative (on every rank), or there is no such root.
+        TypeError: n is no integer (on every rank).
+
+    Example:
+        >>> import mnpar
+        >>> from mnpar.datasets import scatter_index
+        >>> mnpar.run(lambda comm: scatter_index(10, comm, force_equal_length=False), ranks=3)
+        [(0, 4), (4, 7), (7, 10)]
+    """
+    check_root(comm, root)
+    n, equal = agree(comm, root, lambda: (_count(n_total_samples), bool(force_equal_length)))
+    return spans(n, comm.size, equal)[comm.rank]
+
+
+def _count(n: Any) -> int:
+    if isinstance(n, bool) or not isinstance(n, int | np.integer):
+        raise TypeError(f"scatter_index cuts a number of samples, not {n!r}")
+    if n < 0:
+        raise ValueError(f"scatter_index cannot cut {n} samples")
+    return int(n)
+
+
+def create_empty_dataset(dataset: Any) -> list[tuple[()]]:
+    """As many examples, with nothing in them: for a rank that takes part in training and needs no data.
+
+    ``concat_examples`` makes ``()`` of such a batch, and the model is called with no arguments.
+
+    Example:
+        >>> from mnpar.datasets import create_empty_dataset
+        >>> create_empty_dataset([5, 6, 7])
+        [(), (), ()]
+    """
+    return [()] * len(dataset)

@@ -1,0 +1,253 @@
+"""What stands between linear layers. All are stable: no exponential of a large number is ever taken.
+
+Masks are multiplied in, not chosen with ``where``: numpy multiplies eight times faster than it chooses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.elementwise import Exp
+from mnpar.functions.generic import either
+from mnpar.variable import Variable
+
+
+class ReLU(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.y = y = backend.get_array_module(x).maximum(x, 0)
+        return y
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: gy * (self.y > 0)
+
+
+class LeakyReLU(FunctionNode):
+    generic = True
+
+    def __init__(self, slope: float) -> None:
+        self.slope = slope
+
+    def forward(self, x: Array) -> Array:
+        self.factor = (x >= 0).astype(x.dtype)
+        self.factor *= 1 - self.slope
+        self.factor += self.slope
+        return x * self.factor
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: gy * self.factor
+
+
+class ELU(FunctionNode):
+    generic = True
+
+    def __init__(self, alpha: float) -> None:
+        self.alpha = alpha
+
+    def forward(self, x: Array) -> Array:
+        self.retain_outputs((0,))
+        xp = backend.get_array_module(x)
+        self.negative = x < 0
+        return xp.maximum(x, 0) + self.alpha * xp.expm1(xp.minimum(x, 0))
+
+    def backward(self, gy: Any) -> Any:
+        (y,) = self.get_retained_outputs()
+        return lambda: gy * ((y + self.alpha) * self.negative + ~self.negative)  # αeˣ = y + α
+
+
+class Sigmoid(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_outputs((0,))
+        return logistic(x)
+
+    def backward(self, gy: Any) -> Any:
+        (y,) = self.get_retained_outputs()
+        return lambda: gy * y * (1 - y)
+
+
+class Tanh(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_outputs((0,))
+        return backend.get_array_module(x).tanh(x)
+
+    def backward(self, gy: Any) -> Any:
+        (y,) = self.get_retained_outputs()
+        return lambda: gy * (1 - y * y)
+
+
+class Softplus(FunctionNode):
+    generic = True
+
+    def __init__(self, beta: float) -> None:
+        self.beta = beta
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        xp, z = backend.get_array_module(x), x * self.beta
+        return (xp.maximum(z, 0) + xp.log1p(xp.exp(-abs(z)))) * (1 / self.beta)
+
+    def backward(self, gy: Any) -> Any:
+        (x,) = self.get_retained_inputs()
+        return lambda: gy * either(Sigmoid(), x * self.beta)
+
+
+class Softmax(FunctionNode):
+    generic = True
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, x: Array) -> Array:
+        self.retain_outputs((0,))
+        xp = backend.get_array_module(x)
+        y = xp.asarray(x - x.max(axis=self.axis, keepdims=True))
+        xp.exp(y, out=y)
+        y /= y.sum(axis=self.axis, keepdims=True)
+        return y
+
+    def backward(self, gy: Any) -> Any:
+        (y,) = self.get_retained_outputs()
+        return lambda: y * (gy - (gy * y).sum(axis=self.axis, keepdims=True))
+
+
+class LogSoftmax(FunctionNode):
+    generic = True
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, x: Array) -> Array:
+        self.retain_outputs((0,))
+        xp = backend.get_array_module(x)
+        y = xp.asarray(x - x.max(axis=self.axis, keepdims=True))
+        y -= xp.log(xp.exp(y).sum(axis=self.axis, keepdims=True))
+        return y
+
+    def backward(self, gy: Any) -> Any:
+        (y,) = self.get_retained_outputs()
+        return lambda: gy - either(Exp(), y) * gy.sum(axis=self.axis, keepdims=True)
+
+
+def logistic(x: Array) -> Array:
+    """1 / (1 + e⁻ˣ) of an array; e⁻ˣ is held below the largest number of the dtype."""
+    xp = backend.get_array_module(x)
+    return 1 / (1 + xp.exp(xp.minimum(-x, _LARGE.get(x.dtype.char, 700))))
+
+
+_LARGE = {"e": 11, "f": 88, "d": 700}  # their exponentials are still finite
+
+
+def relu(x: Any) -> Variable:
+    """``max(x, 0)``; the gradient at 0 is 0.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.relu(np.array([-1.0, 2.0])).array
+        array([0., 2.])
+    """
+    return ReLU().apply((x,))[0]
+
+
+def leaky_relu(x: Any, slope: float = 0.2) -> Variable:
+    """``x`` where it is positive, ``slope * x`` elsewhere; the gradient at 0 is 1.
+
+    Args:
+        x: an array or Variable.
+        slope: of the negative side.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.leaky_relu(np.array([-1.0, 2.0])).array
+        array([-0.2,  2. ])
+    """
+    return LeakyReLU(slope).apply((x,))[0]
+
+
+def elu(x: Any, alpha: float = 1.0) -> Variable:
+    """``x`` where it is positive, ``alpha * (exp(x) - 1)`` elsewhere (Clevert et al., 2016); the gradient at 0 is 1.
+
+    Args:
+        x: an array or Variable.
+        alpha: what negative arguments approach, with the sign changed.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.elu(np.array([-1000.0, 2.0])).array
+        array([-1.,  2.])
+    """
+    return ELU(alpha).apply((x,))[0]
+
+
+def sigmoid(x: Any) -> Variable:
+    """``1 / (1 + exp(-x))``, with all its digits for very negative ``x`` too.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.sigmoid(np.array([-1000.0, 0.0])).array.round(3)
+        array([0. , 0.5])
+    """
+    return Sigmoid().apply((x,))[0]
+
+
+def tanh(x: Any) -> Variable:
+    """The hyperbolic tangent.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.tanh(np.array([0.0, 100.0])).array
+        array([0., 1.])
+    """
+    return Tanh().apply((x,))[0]
+
+
+def softplus(x: Any, beta: float = 1.0) -> Variable:
+    """``log(1 + exp(beta * x)) / beta``, a smooth relu.
+
+    Args:
+        x: an array or Variable.
+        beta: the larger, the sharper its bend.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.softplus(np.array([-1000.0, 1000.0])).array
+        array([   0., 1000.])
+    """
+    return Softplus(beta).apply((x,))[0]
+
+
+def softmax(x: Any, axis: int = 1) -> Variable:
+    """Positive numbers that sum to 1, in the proportions of ``exp(x)``.
+
+    Args:
+        x: an array or Variable, ``(N, C, …)``.
+        axis: along which they sum to 1, the classes unless told.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.softmax(np.array([[1000.0, 1000.0]])).array
+        array([[0.5, 0.5]])
+    """
+    return Softmax(axis).apply((x,))[0]
+
+
+def log_softmax(x: Any, axis: int = 1) -> Variable:
+    """The logarithm of ``softmax(x)``, finite where the softmax itself would round to 0.
+
+    Args:
+        x: an array or Variable, ``(N, C, …)``.
+        axis: along which the exponentials sum to 1, the classes unless told.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.log_softmax(np.array([[0.0, 1000.0]])).array
+        array([[-1000.,     0.]])
+    """
+    return LogSoftmax(axis).apply((x,))[0]

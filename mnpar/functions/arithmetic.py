@@ -1,0 +1,185 @@
+"""Sums, products and powers with broadcasting: the functions behind the operators.
+
+Each backward is written once and works on arrays and on Variables alike (``FunctionNode.generic``). A number beside a
+Variable (``2 * x``, ``x + 1``, ``x**3``) has nodes of its own, which make no array of it.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import add as _add
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.broadcasting import fit
+from mnpar.functions.elementwise import Log
+from mnpar.functions.generic import either, listed, plain
+from mnpar.functions.indexing import Where
+from mnpar.variable import Variable, as_variable
+
+
+class Add(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array, y: Array) -> Array:
+        return x + y
+
+    def backward(self, gz: Any) -> Any:
+        x, y = self.inputs
+        return lambda: fit(gz, x.shape), lambda: fit(gz, y.shape)
+
+
+class Sub(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array, y: Array) -> Array:
+        return x - y
+
+    def backward(self, gz: Any) -> Any:
+        x, y = self.inputs
+        return lambda: fit(gz, x.shape), lambda: fit(-gz, y.shape)
+
+
+class Mul(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array, y: Array) -> Array:
+        self.retain_inputs((0, 1))
+        return x * y
+
+    def backward(self, gz: Any) -> Any:
+        x, y = self.get_retained_inputs()
+        return lambda: fit(gz * y, x.shape), lambda: fit(gz * x, y.shape)
+
+
+class Div(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array, y: Array) -> Array:
+        self.retain_inputs((0, 1))
+        return x / y
+
+    def backward(self, gz: Any) -> Any:
+        x, y = self.get_retained_inputs()
+        return lambda: fit(gz / y, x.shape), lambda: fit(-(gz / y) * (x / y), y.shape)  # y · y would underflow in float16
+
+
+class Neg(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        return -x
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: -gy
+
+
+class AddConstant(FunctionNode):
+    generic = True
+
+    def __init__(self, c: float) -> None:
+        self.c = c
+
+    def forward(self, x: Array) -> Array:
+        return x + self.c
+
+    def backward(self, gy: Any) -> Any:
+        return gy
+
+
+class MulConstant(FunctionNode):
+    generic = True
+
+    def __init__(self, c: float) -> None:
+        self.c = c
+
+    def forward(self, x: Array) -> Array:
+        return x * self.c
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: gy * self.c
+
+
+class PowConstant(FunctionNode):
+    generic = True
+
+    def __init__(self, c: float) -> None:
+        self.c = c
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        return x**self.c
+
+    def backward(self, gy: Any) -> Any:
+        (x,), c = self.get_retained_inputs(), self.c
+        if c == 0:
+            return lambda: gy * 0  # 0 · x⁻¹ would be NaN at 0
+        return lambda: gy * x ** (c - 1) * c
+
+
+class Pow(FunctionNode):
+    """``x ** y`` with d/dx = y·xʸ⁻¹ and d/dy = xʸ·log x; at x = 0 their limits are taken where they exist."""
+
+    generic = True
+
+    def forward(self, x: Array, y: Array) -> Array:
+        self.retain_inputs((0, 1))
+        self.retain_outputs((0,))
+        return x**y
+
+    def backward(self, gz: Any) -> Any:
+        (x, y), (z,) = self.get_retained_inputs(), self.get_retained_outputs()
+        xp = backend.get_array_module(x)
+
+        def gx() -> Any:
+            less = ~((plain(x) == 0) & (plain(y) == 0))  # 0 · 0⁻¹ would be NaN
+            return fit(gz * y * x ** (y - less.astype(y.dtype)), x.shape)
+
+        def gy() -> Any:
+            one = xp.ones((), x.dtype)
+            return fit(gz * z * either(Log(), either(Where(plain(x) != 0), x, one)), y.shape)  # 0ʸ · log 0 is 0, not NaN
+
+        return gx, gy
+
+
+def floor_divide(x: Any, y: Any) -> Variable:
+    """``x // y``; its derivative is 0 wherever it has one, so nothing flows back.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> (mnpar.Variable(np.array([7.0, -7.0])) // 2).array
+        array([ 3., -4.])
+    """
+    return Variable(np.asarray(plain(x) // plain(y)) if np.isscalar(y) else plain(x) // plain(y), requires_grad=False)
+
+
+def add(*xs: Any) -> Variable:
+    """The sum of two or more arrays.
+
+    Args:
+        xs: arrays or Variables that broadcast.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.add(np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array(1.0)).array
+        array([5., 7.])
+    """
+    if len(xs) < 2:
+        raise ValueError(f"add: it needs two arrays or more, not {len(xs)}")
+    return as_variable(reduce(_add, xs[1:], as_variable(xs[0])))
+
+
+def explain(name: str, x: Any, y: Any, error: ValueError) -> ValueError:
+    """The error to raise for two operands that do not broadcast; other errors are passed on."""
+    try:
+        np.broadcast_shapes(x.shape, y.shape)
+    except ValueError:
+        return ValueError(
+            f"{name}: shapes {listed([x.shape, y.shape])} do not broadcast: from the right, lengths must be equal or 1; "
+            "reshape, expand_dims or transpose one of the operands"
+        )
+    return error

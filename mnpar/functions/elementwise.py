@@ -1,0 +1,221 @@
+"""Functions of each element by itself: exponentials, logarithms, roots, angles.
+
+Where the derivative is a function of the result (exp, sqrt) the result is kept and the argument can be freed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.generic import either, plain
+from mnpar.variable import Variable
+
+
+class Exp(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_outputs((0,))
+        return backend.get_array_module(x).exp(x)
+
+    def backward(self, gy: Any) -> Any:
+        (y,) = self.get_retained_outputs()
+        return lambda: gy * y
+
+
+class Expm1(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_outputs((0,))
+        return backend.get_array_module(x).expm1(x)
+
+    def backward(self, gy: Any) -> Any:
+        (y,) = self.get_retained_outputs()
+        return lambda: gy * (y + 1)
+
+
+class Log(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        return backend.get_array_module(x).log(x)
+
+    def backward(self, gy: Any) -> Any:
+        (x,) = self.get_retained_inputs()
+        return lambda: gy / x
+
+
+class Log1p(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        return backend.get_array_module(x).log1p(x)
+
+    def backward(self, gy: Any) -> Any:
+        (x,) = self.get_retained_inputs()
+        return lambda: gy / (x + 1)
+
+
+class Sqrt(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_outputs((0,))
+        return backend.get_array_module(x).sqrt(x)
+
+    def backward(self, gy: Any) -> Any:
+        (y,) = self.get_retained_outputs()
+        return lambda: gy / (y * 2)
+
+
+class Square(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        return x * x
+
+    def backward(self, gy: Any) -> Any:
+        (x,) = self.get_retained_inputs()
+        return lambda: gy * x * 2
+
+
+class Sin(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        return backend.get_array_module(x).sin(x)
+
+    def backward(self, gy: Any) -> Any:
+        (x,) = self.get_retained_inputs()
+        return lambda: gy * either(Cos(), x)
+
+
+class Cos(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        return backend.get_array_module(x).cos(x)
+
+    def backward(self, gy: Any) -> Any:
+        (x,) = self.get_retained_inputs()
+        return lambda: gy * -either(Sin(), x)
+
+
+class Absolute(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        return abs(x)
+
+    def backward(self, gy: Any) -> Any:
+        (x,) = self.get_retained_inputs()
+        return lambda: gy * backend.get_array_module(x).sign(plain(x))
+
+
+def exp(x: Any) -> Variable:
+    """e to the power of each element.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.exp(np.array([0.0, 1.0])).array
+        array([1.        , 2.71828183])
+    """
+    return Exp().apply((x,))[0]
+
+
+def expm1(x: Any) -> Variable:
+    """``exp(x) - 1``, exact for small ``x`` too.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> float(F.expm1(np.array(1e-20)).array)
+        1e-20
+    """
+    return Expm1().apply((x,))[0]
+
+
+def log(x: Any) -> Variable:
+    """The natural logarithm of each element.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.log(np.array([1.0, 2.0])).array
+        array([0.        , 0.69314718])
+    """
+    return Log().apply((x,))[0]
+
+
+def log1p(x: Any) -> Variable:
+    """``log(1 + x)``, exact for small ``x`` too.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> float(F.log1p(np.array(1e-20)).array)
+        1e-20
+    """
+    return Log1p().apply((x,))[0]
+
+
+def sqrt(x: Any) -> Variable:
+    """The square root of each element; its gradient at 0 is infinite.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.sqrt(np.array([4.0, 9.0])).array
+        array([2., 3.])
+    """
+    return Sqrt().apply((x,))[0]
+
+
+def square(x: Any) -> Variable:
+    """Each element times itself.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.square(np.array([-2.0, 3.0])).array
+        array([4., 9.])
+    """
+    return Square().apply((x,))[0]
+
+
+def sin(x: Any) -> Variable:
+    """The sine of each element, in radians.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.sin(np.array([0.0, np.pi / 2])).array
+        array([0., 1.])
+    """
+    return Sin().apply((x,))[0]
+
+
+def cos(x: Any) -> Variable:
+    """The cosine of each element, in radians.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.cos(np.array([0.0, np.pi])).array
+        array([ 1., -1.])
+    """
+    return Cos().apply((x,))[0]
+
+
+def absolute(x: Any) -> Variable:
+    """The distance of each element from 0; the gradient at 0 is 0.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.absolute(np.array([-2.0, 3.0])).array
+        array([2., 3.])
+    """
+    return Absolute().apply((x,))[0]

@@ -1,0 +1,109 @@
+"""The larger or smaller of two at each place, and the two ends of an interval.
+
+At a tie the gradient goes to one side, the same as in Chainer: each docstring says to which.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.broadcasting import fit
+from mnpar.functions.generic import operand
+from mnpar.variable import Variable, as_variable
+
+
+class Maximum(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array, y: Array) -> Array:
+        self.first = x >= y
+        return backend.get_array_module(x, y).maximum(x, y)
+
+    def backward(self, gz: Any) -> Any:
+        x, y = self.inputs
+        return lambda: fit(gz * self.first, x.shape), lambda: fit(gz * ~self.first, y.shape)
+
+
+class Minimum(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array, y: Array) -> Array:
+        self.first = x <= y
+        return backend.get_array_module(x, y).minimum(x, y)
+
+    def backward(self, gz: Any) -> Any:
+        x, y = self.inputs
+        return lambda: fit(gz * self.first, x.shape), lambda: fit(gz * ~self.first, y.shape)
+
+
+class Clip(FunctionNode):
+    generic = True
+
+    def __init__(self, low: Any, high: Any) -> None:
+        self.low, self.high = low, high
+
+    def forward(self, x: Array) -> Array:
+        low, high = (-np.inf if self.low is None else self.low), (np.inf if self.high is None else self.high)
+        self.inside = (low <= x) & (x <= high)
+        return x.clip(self.low, self.high)
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: gy * self.inside
+
+
+def maximum(*xs: Any) -> Variable:
+    """The largest of several arrays at each place; where two are equal, the earlier one gets the gradient.
+
+    Args:
+        xs: two or more arrays, Variables or numbers that broadcast.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.maximum(np.array([1.0, 4.0]), np.array([2.0, 3.0])).array
+        array([2., 4.])
+    """
+    return as_variable(reduce(lambda x, y: Maximum().apply(_pair(x, y))[0], xs))
+
+
+def minimum(*xs: Any) -> Variable:
+    """The smallest of several arrays at each place; where two are equal, the earlier one gets the gradient.
+
+    Args:
+        xs: two or more arrays, Variables or numbers that broadcast.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.minimum(np.array([1.0, 4.0]), np.array([2.0, 3.0])).array
+        array([1., 3.])
+    """
+    return as_variable(reduce(lambda x, y: Minimum().apply(_pair(x, y))[0], xs))
+
+
+def _pair(x: Any, y: Any) -> tuple[Any, Any]:
+    return operand(x, y), operand(y, x)
+
+
+def clip(x: Any, x_min: float | None, x_max: float | None) -> Variable:
+    """Move what lies outside an interval to its ends; the gradient passes inside, ends included.
+
+    Args:
+        x: an array or Variable.
+        x_min, x_max: the ends; None leaves that side open.
+
+    Raises:
+        ValueError: the interval is empty.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.clip(np.array([-2.0, 0.5, 3.0]), 0, 1).array
+        array([0. , 0.5, 1. ])
+    """
+    if x_min is not None and x_max is not None and x_min > x_max:
+        raise ValueError(f"clip: x_min = {x_min} is larger than x_max = {x_max}")
+    return Clip(x_min, x_max).apply((x,))[0]

@@ -1,0 +1,66 @@
+"""What lets one backward serve both orders of differentiation.
+
+mnpar's functions are *generic*: their backward is written once, in terms that arrays and Variables share, and runs on plain
+arrays unless it is to be differentiated itself. Operators, ``sum``, ``reshape``, ``transpose`` and indexing are such terms
+by nature; :func:`either` makes one of any other function.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.variable import Variable
+
+
+def either(function: FunctionNode, *xs: Any) -> Any:
+    """Run a function as its arguments need it: recorded if one of them is a Variable, else plainly on the arrays.
+
+    Args:
+        function: a new FunctionNode with one output.
+        xs: its inputs, all arrays or some of them Variables.
+
+    Returns:
+        A Variable or an array.
+    """
+    for x in xs:
+        if isinstance(x, Variable):
+            return function.apply(xs)[0]
+    return function.forward(*xs)
+
+
+def plain(x: Any) -> Array:
+    """The array of a Variable, or the array itself: for masks and labels, through which nothing is differentiated."""
+    return x.array if isinstance(x, Variable) else x
+
+
+def operand(x: Any, other: Any) -> Any:
+    """A number beside an array takes the array's dtype (and device), as numpy's own rule for Python numbers has it."""
+    if isinstance(x, Variable) or (backend.is_array(x) and x.ndim):
+        return x
+    if not isinstance(x, (int, float, complex, np.generic)) and not backend.is_array(x):
+        return NotImplemented
+    like = plain(other)
+    if not backend.is_array(like):
+        return np.asarray(x)
+    dtype = like.dtype if backend.is_array(x) or like.dtype.kind in "fcV" else np.result_type(like.dtype, x)
+    return backend.get_array_module(like).asarray(x, dtype)
+
+
+def wide(x: Array) -> Array:
+    """float16 as float32, others as they are: sums of many halves need more than 11 bits, and soon exceed 65504."""
+    return x.astype("f4") if x.dtype.char == "e" else x
+
+
+def listed(shapes: Any) -> str:
+    """Shapes as an error shows them.
+
+    Example:
+        >>> listed([(2, 3), (4,)])
+        '(2, 3) and (4,)'
+    """
+    return " and ".join(str(tuple(shape)) for shape in shapes)

@@ -1,0 +1,135 @@
+"""Picking elements out: ``x[...]``, whose backward adds gradients into their old places, and ``where``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.broadcasting import Shape, fit
+from mnpar.functions.generic import either, listed, operand, plain
+from mnpar.variable import Variable, as_variable
+
+
+class GetItem(FunctionNode):
+    generic = True
+
+    def __init__(self, index: Any) -> None:
+        self.index = index
+
+    def forward(self, x: Array) -> Array:
+        return x[self.index]
+
+    def backward(self, gy: Any) -> Any:
+        x = self.inputs[0]
+        return lambda: either(ScatterAdd(self.index, x.shape), gy)
+
+
+class ScatterAdd(FunctionNode):
+    """Zeros of a shape, with the input added at an index: the transpose of GetItem."""
+
+    generic = True
+
+    def __init__(self, index: Any, shape: Shape) -> None:
+        self.index, self.shape = index, shape
+
+    def forward(self, x: Array) -> Array:
+        xp = backend.get_array_module(x)
+        y = xp.zeros(self.shape, x.dtype)
+        if _may_repeat(self.index):
+            xp.add.at(y, self.index, x)
+        else:
+            y[self.index] = x
+        return y
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: gy[self.index]
+
+
+class Where(FunctionNode):
+    generic = True
+
+    def __init__(self, condition: Array) -> None:
+        self.condition = condition
+
+    def forward(self, x: Array, y: Array) -> Array:
+        return backend.get_array_module(self.condition).where(self.condition, x, y)
+
+    def backward(self, gz: Any) -> Any:
+        x, y = self.inputs
+        zero = backend.get_array_module(gz).zeros((), gz.dtype)  # not a product: ∞ · 0 is NaN
+        return (
+            lambda: fit(either(Where(self.condition), gz, zero), x.shape),
+            lambda: fit(either(Where(self.condition), zero, gz), y.shape),
+        )
+
+
+def _may_repeat(index: Any) -> bool:
+    """Integer arrays can name an element twice; slices, numbers and masks cannot."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return any([isinstance(i, list) or (backend.is_array(i) and i.dtype.kind != "b" and i.ndim > 0) for i in parts])
+
+
+def get_item(x: Any, slices: Any) -> Variable:
+    """What ``x[slices]`` calls; an element that is picked twice gets both gradients.
+
+    Args:
+        x: an array or Variable.
+        slices: any index that numpy takes: numbers, slices, None, Ellipsis, integer arrays, masks, tuples of them.
+
+    Returns:
+        A Variable; it shares ``x``'s memory where no array is among the slices.
+
+    Raises:
+        IndexError: the index is outside ``x``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.get_item(np.array([1.0, 2.0, 3.0]), [0, 2, 2]).array
+        array([1., 3., 3.])
+    """
+    index = tuple([plain(i) for i in slices]) if isinstance(slices, tuple) else plain(slices)
+    return GetItem(index).apply((x,))[0]
+
+
+def select_item(x: Any, t: Any) -> Variable:
+    """One element of each row.
+
+    Args:
+        x: ``(N, C)``.
+        t: ``(N,)`` integers, the column of each row.
+
+    Returns:
+        ``(N,)``.
+
+    Raises:
+        ValueError: shapes that do not belong together, or a column that is not there.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.select_item(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 0])).array
+        array([2., 3.])
+    """
+    x, labels = as_variable(x), plain(t)
+    if x.ndim != 2 or labels.shape != x.shape[:1]:
+        raise ValueError(f"select_item: shapes {listed([x.shape, labels.shape])} are not (N, C) and (N,)")
+    if labels.size and (labels.min() < 0 or labels.max() >= x.shape[1]):
+        raise ValueError(f"select_item: a column is outside the {x.shape[1]} that x has: {labels.min()} … {labels.max()}")
+    return get_item(x, (x.xp.arange(len(labels)), labels))
+
+
+def where(condition: Any, x: Any, y: Any) -> Variable:
+    """``x`` where the condition holds, ``y`` elsewhere; each gets the gradient of its places only.
+
+    Args:
+        condition: a boolean array; no gradient goes to it.
+        x, y: arrays, Variables or numbers; all three are broadcast.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.where(np.array([True, False]), np.array([1.0, 2.0]), 0).array
+        array([1., 0.])
+    """
+    mask = plain(condition)
+    return Where(mask if mask.dtype.kind == "b" else mask != 0).apply((operand(x, y), operand(y, x)))[0]

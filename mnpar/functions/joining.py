@@ -1,0 +1,221 @@
+"""Putting arrays together along an axis and taking them apart: concat ⇄ split_axis, stack ⇄ separate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.generic import either
+from mnpar.variable import Variable, as_variable
+
+
+def at(axis: int, place: Any) -> tuple[Any, ...]:
+    """The index that takes ``place`` on one axis and everything on those before it."""
+    return (slice(None),) * axis + (place,)
+
+
+class Concat(FunctionNode):
+    generic = True
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, *xs: Array) -> Array:
+        return backend.get_array_module(*xs).concatenate(xs, self.axis)
+
+    def backward(self, gy: Any) -> Any:
+        axis = self.axis % len(self.inputs[0].shape)
+        ends = accumulate([x.shape[axis] for x in self.inputs], initial=0)
+        return tuple([lambda i=i, j=j: gy[at(axis, slice(i, j))] for i, j in pairwise(ends)])
+
+
+class SplitAxis(FunctionNode):
+    generic = True
+
+    def __init__(self, cuts: Sequence[int], axis: int) -> None:
+        self.cuts, self.axis = cuts, axis
+
+    def forward(self, x: Array) -> tuple[Array, ...]:
+        ys = [x[at(self.axis, slice(i, j))] for i, j in pairwise(self.cuts)]
+        self.shapes = [y.shape for y in ys]
+        return tuple(ys)
+
+    def backward(self, *gys: Any) -> Any:
+        return lambda: either(Concat(self.axis), *_filled(gys, self.shapes, self.inputs[0].dtype))
+
+
+class Stack(FunctionNode):
+    generic = True
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, *xs: Array) -> Array:
+        return backend.get_array_module(*xs).stack(xs, self.axis)
+
+    def backward(self, gy: Any) -> Any:
+        axis = self.axis % gy.ndim
+        return tuple([lambda i=i: gy[at(axis, i)] for i in range(len(self.inputs))])
+
+
+class Separate(FunctionNode):
+    generic = True
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, x: Array) -> tuple[Array, ...]:
+        xp = backend.get_array_module(x)
+        return tuple([xp.asarray(x[at(self.axis, i)]) for i in range(x.shape[self.axis])])
+
+    def backward(self, *gys: Any) -> Any:
+        x = self.inputs[0]
+        shape = x.shape[: self.axis] + x.shape[self.axis + 1 :]
+        return lambda: either(Stack(self.axis), *_filled(gys, [shape] * len(gys), x.dtype))
+
+
+def _filled(gys: Sequence[Any], shapes: Sequence[tuple[int, ...]], dtype: Any) -> list[Any]:
+    """Zeros for the parts from which no gradient came."""
+    xp = backend.get_array_module(*gys)
+    return [xp.zeros(shape, dtype) if gy is None else gy for gy, shape in zip(gys, shapes, strict=True)]
+
+
+def concat(xs: Sequence[Any], axis: int = 1) -> Variable:
+    """One after the other along an axis that they all have.
+
+    Args:
+        xs: arrays or Variables that differ in nothing but the length of that axis.
+        axis: 1, the features of a batch, unless told.
+
+    Raises:
+        ValueError: there is nothing to join, or the other axes differ.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.concat([np.zeros((2, 1)), np.ones((2, 2))]).array
+        array([[0., 1., 1.],
+               [0., 1., 1.]])
+    """
+    try:
+        return Concat(axis).apply(tuple(xs))[0]
+    except ValueError as error:
+        raise _explain("concat", xs, axis, error) from None
+
+
+def stack(xs: Sequence[Any], axis: int = 0) -> Variable:
+    """Side by side along a new axis.
+
+    Args:
+        xs: arrays or Variables of one shape.
+        axis: where the new axis stands in the result.
+
+    Raises:
+        ValueError: there is nothing to join, or the shapes differ.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.stack([np.zeros(2), np.ones(2)], axis=1).array
+        array([[0., 1.],
+               [0., 1.]])
+    """
+    try:
+        return Stack(axis).apply(tuple(xs))[0]
+    except ValueError as error:
+        raise _explain("stack", xs, axis, error) from None
+
+
+def _explain(name: str, xs: Sequence[Any], axis: int, error: ValueError) -> ValueError:
+    rule = "all lengths but that axis's must agree" if name == "concat" else "all shapes must be the same"
+    return ValueError(f"{name}: shapes {[x.shape for x in xs]} do not join along axis {axis}, {rule} ({error})")
+
+
+def hstack(xs: Sequence[Any]) -> Variable:
+    """Side by side: along axis 1, or along the only axis of vectors.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.hstack([np.zeros(1), np.ones(2)]).array
+        array([0., 1., 1.])
+    """
+    return concat(xs, axis=0 if xs[0].ndim == 1 else 1)
+
+
+def vstack(xs: Sequence[Any]) -> Variable:
+    """On top of each other: along axis 0; vectors are rows.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.vstack([np.zeros(2), np.ones(2)]).array
+        array([[0., 0.],
+               [1., 1.]])
+    """
+    return stack(xs) if xs[0].ndim == 1 else concat(xs, axis=0)
+
+
+def split_axis(
+    x: Any, indices_or_sections: int | Sequence[int], axis: int, force_tuple: bool = True
+) -> tuple[Variable, ...] | Variable:
+    """Cut along an axis; parts from which no gradient comes back count as zeros.
+
+    Args:
+        x: an array or Variable.
+        indices_or_sections: the number of equal parts, or the places of the cuts in rising order.
+        axis: the axis that is cut.
+        force_tuple: whether a single part comes in a tuple too.
+
+    Returns:
+        The parts, which share ``x``'s memory.
+
+    Raises:
+        ValueError: the axis is not divisible, or the cuts do not rise.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> [y.shape for y in F.split_axis(np.ones((2, 5)), [2], axis=1)]
+        [(2, 2), (2, 3)]
+    """
+    x = as_variable(x)
+    axis = _axis("split_axis", x.shape, axis)
+    cuts = _cuts(x.shape[axis], indices_or_sections)
+    ys = SplitAxis(cuts, axis).apply((x,))
+    return ys if len(ys) > 1 or force_tuple else ys[0]
+
+
+def _cuts(length: int, parts: Any) -> list[int]:
+    if isinstance(parts, int):
+        if parts < 1 or length % parts:
+            raise ValueError(f"split_axis: length {length} is not {parts} equal parts; name the places of the cuts instead")
+        return list(range(0, length + 1, length // parts)) if length else [0] * (parts + 1)
+    cuts = [0, *[min(int(i), length) for i in parts], length]
+    if any(i > j for i, j in pairwise(cuts)):
+        raise ValueError(f"split_axis: the cuts {list(parts)} do not rise from 0 to the length {length}")
+    return cuts
+
+
+def separate(x: Any, axis: int = 0) -> tuple[Variable, ...]:
+    """Take an axis apart: the inverse of ``stack``.
+
+    Args:
+        x: an array or Variable.
+        axis: the axis, which the parts no longer have.
+
+    Returns:
+        A tuple of as many Variables as the axis is long.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> [y.shape for y in F.separate(np.ones((2, 3)), axis=1)]
+        [(2,), (2,), (2,)]
+    """
+    x = as_variable(x)
+    return Separate(_axis("separate", x.shape, axis)).apply((x,))
+
+
+def _axis(name: str, shape: tuple[int, ...], axis: int) -> int:
+    if not -len(shape) <= axis < len(shape):
+        raise ValueError(f"{name}: shape {shape} has no axis {axis}")
+    return axis % len(shape)

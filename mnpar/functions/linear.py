@@ -1,0 +1,144 @@
+"""Products of matrices: ``matmul`` and the fused ``linear``, each with one BLAS call per product."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.broadcasting import fit
+from mnpar.functions.generic import listed
+from mnpar.functions.shape import reshape, swapaxes
+from mnpar.variable import Variable, as_variable
+
+
+def _turned(x: Any) -> Any:
+    """The last two axes exchanged."""
+    n = x.ndim
+    return x.transpose((*range(n - 2), n - 1, n - 2)) if n > 2 else x.transpose()
+
+
+class MatMul(FunctionNode):
+    """Stacks of matrices; the axes before the last two are broadcast."""
+
+    generic = True
+
+    def forward(self, x: Array, y: Array) -> Array:
+        self.retain_inputs((0, 1))
+        return x @ y
+
+    def backward(self, gz: Any) -> Any:
+        x, y = self.get_retained_inputs()
+        return lambda: fit(gz @ _turned(y), x.shape), lambda: self._right(x, y, gz)
+
+    @staticmethod
+    def _right(x: Any, y: Any, gz: Any) -> Any:
+        if y.ndim == 2 < x.ndim:  # one large product instead of a sum of small ones
+            rows = math.prod(x.shape[:-1])
+            x, gz = x.reshape((rows, x.shape[-1])), gz.reshape((rows, gz.shape[-1]))  # (…, K) → (rows, K)
+        return fit(_turned(x) @ gz, y.shape)
+
+
+class Linear(FunctionNode):
+    """y = x Wᵀ + b for x (N, D), W (O, D), b (O,)."""
+
+    generic = True
+
+    def forward(self, x: Array, W: Array, b: Array | None = None) -> Array:
+        self.retain_inputs((0, 1))
+        y = x @ W.T  # (N, D) · (D, O)
+        if b is None:
+            return y
+        if y.dtype != b.dtype:
+            return y + b
+        y += b
+        return y
+
+    def backward(self, gy: Any) -> Any:
+        x, W = self.get_retained_inputs()
+        gx, gW = lambda: gy @ W, lambda: gy.transpose() @ x  # (N, O) · (O, D), (O, N) · (N, D)
+        return (gx, gW, lambda: gy.sum(axis=0)) if len(self.inputs) == 3 else (gx, gW)
+
+
+def matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> Variable:
+    """The product of two matrices, of stacks of them, or of vectors with them, as ``a @ b`` has it.
+
+    Args:
+        a: ``(…, M, K)``, or a vector ``(K,)``.
+        b: ``(…, K, N)``, or a vector ``(K,)``.
+        transa, transb: exchange the last two axes of ``a``, ``b`` first; vectors stay as they are.
+
+    Returns:
+        ``(…, M, N)``, with the leading axes broadcast; vectors leave no axis behind.
+
+    Raises:
+        ValueError: the shapes do not belong together.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.matmul(np.ones((2, 3)), np.ones((4, 3)), transb=True).shape
+        (2, 4)
+    """
+    a, b = as_variable(a), as_variable(b)
+    shapes = a.shape, b.shape
+    left, right = a.ndim == 1, b.ndim == 1
+    if left and b.ndim:
+        a = reshape(a, (1, *a.shape))  # (K,) → (1, K)
+    elif transa and a.ndim > 1:
+        a = swapaxes(a, -1, -2)
+    if right and a.ndim:
+        b = reshape(b, (*b.shape, 1))  # (K,) → (K, 1)
+    elif transb and b.ndim > 1:
+        b = swapaxes(b, -1, -2)
+    try:
+        y = MatMul().apply((a, b))[0]
+    except ValueError:
+        turned = " (transposed as asked)" if transa or transb else ""
+        raise ValueError(
+            f"matmul: shapes {listed(shapes)}{turned} do not belong together: the last axis of the first must be as long as "
+            f"the last but one of the second, and the axes before them must broadcast; transa and transb exchange two axes"
+        ) from None
+    if not (left or right):
+        return y
+    end = y.ndim - 2
+    return reshape(y, y.shape[:end] + (() if left else (y.shape[end],)) + (() if right else (y.shape[-1],)))
+
+
+def linear(x: Any, W: Any, b: Any = None, n_batch_axes: int = 1) -> Variable:
+    """``x Wᵀ + b`` for each sample; all axes after the batch's are one axis of features.
+
+    Args:
+        x: ``(N, …)`` with D features per sample.
+        W: ``(O, D)``.
+        b: ``(O,)``, or None.
+        n_batch_axes: how many axes of ``x`` come before the features.
+
+    Returns:
+        ``(N, O)``; with more batch axes, these and O.
+
+    Raises:
+        ValueError: the sizes do not belong together.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.linear(np.ones((2, 3)), np.ones((4, 3)), np.ones(4)).array
+        array([[4., 4., 4., 4.],
+               [4., 4., 4., 4.]])
+    """
+    x, W = as_variable(x), as_variable(W)
+    shape = x.shape
+    if not 0 < n_batch_axes < len(shape):
+        raise ValueError(f"linear: n_batch_axes = {n_batch_axes} leaves no features, or no batch, of x's shape {shape}")
+    D = math.prod(shape[n_batch_axes:])
+    if W.ndim != 2 or W.shape[1] != D:
+        raise ValueError(
+            f"linear: x of shape {shape} has {D} features after {n_batch_axes} batch axes, but W of shape {W.shape} is not "
+            f"(outputs, {D}): give W that shape, or reshape x"
+        )
+    if b is not None and b.shape != W.shape[:1]:
+        raise ValueError(f"linear: b of shape {b.shape} must have shape {W.shape[:1]}, one for each row of W {W.shape}")
+    if len(shape) > 2:
+        x = reshape(x, (math.prod(shape[:n_batch_axes]), D))  # (N, …) → (N, D)
+    y = Linear().apply((x, W) if b is None else (x, W, b))[0]
+    return y if n_batch_axes == 1 else reshape(y, (*shape[:n_batch_axes], W.shape[0]))

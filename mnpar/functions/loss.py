@@ -1,0 +1,146 @@
+"""Losses of regression and of yes-or-no questions.
+
+A mean is this rank's mean, over the elements it has; over none it is 0. Where ranks have different numbers of elements, their
+gradients are to be weighted by these numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.activation import Sigmoid
+from mnpar.functions.generic import either, listed, plain, wide
+from mnpar.variable import Variable, as_variable
+
+
+class MeanSquaredError(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array, y: Array) -> Array:
+        self.retain_inputs((0, 1))
+        xp, d = backend.get_array_module(x), x - y
+        self.scale = 1 / max(d.size, 1)
+        flat = wide(d).ravel()
+        return xp.asarray(flat.dot(flat) * self.scale, d.dtype)
+
+    def backward(self, gz: Any) -> Any:
+        x, y = self.get_retained_inputs()
+        g = gz * (2 * self.scale)
+        return lambda: (x - y) * g, lambda: (y - x) * g
+
+
+class MeanAbsoluteError(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array, y: Array) -> Array:
+        xp, d = backend.get_array_module(x), x - y
+        self.slope = xp.sign(d) * (1 / max(d.size, 1))
+        return xp.asarray(wide(abs(d)).sum() / max(d.size, 1), d.dtype)
+
+    def backward(self, gz: Any) -> Any:
+        return lambda: self.slope * gz, lambda: -self.slope * gz
+
+
+class SigmoidCrossEntropy(FunctionNode):
+    """log(1 + eˣ) - t·x for each element, times ``factor``: an array, or the number of a mean."""
+
+    generic = True
+
+    def __init__(self, t: Array, counted: Array, mean: float | None) -> None:
+        self.t, self.counted, self.mean = t, counted, mean
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        xp, z = backend.get_array_module(x), wide(x)
+        loss = (xp.maximum(z, 0) + xp.log1p(xp.exp(-abs(z))) - z * self.t) * self.counted
+        return xp.asarray(loss if self.mean is None else loss.sum() * self.mean, x.dtype)
+
+    def backward(self, gy: Any) -> Any:
+        (x,) = self.get_retained_inputs()
+        g = gy if self.mean is None else gy * self.mean
+        return lambda: (either(Sigmoid(), x) - self.t) * self.counted * g
+
+
+def _same(name: str, x: Any, y: Any) -> None:
+    if x.shape != y.shape:
+        raise ValueError(f"{name}: shapes {listed([x.shape, y.shape])} must be the same; nothing is broadcast here")
+
+
+def mean_squared_error(x0: Any, x1: Any) -> Variable:
+    """The mean of ``(x0 - x1)²`` over all elements.
+
+    Args:
+        x0, x1: arrays or Variables of one shape.
+
+    Returns:
+        0-d; 0 where there are no elements.
+
+    Raises:
+        ValueError: the shapes differ.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> float(F.mean_squared_error(np.array([1.0, 2.0]), np.array([1.0, 4.0])).array)
+        2.0
+    """
+    _same("mean_squared_error", x0, x1)
+    return MeanSquaredError().apply((x0, x1))[0]
+
+
+def mean_absolute_error(x0: Any, x1: Any) -> Variable:
+    """The mean of ``|x0 - x1|`` over all elements; the gradient where they are equal is 0.
+
+    Args:
+        x0, x1: arrays or Variables of one shape.
+
+    Returns:
+        0-d; 0 where there are no elements.
+
+    Raises:
+        ValueError: the shapes differ.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> float(F.mean_absolute_error(np.array([1.0, 2.0]), np.array([1.0, 4.0])).array)
+        1.0
+    """
+    _same("mean_absolute_error", x0, x1)
+    return MeanAbsoluteError().apply((x0, x1))[0]
+
+
+def sigmoid_cross_entropy(x: Any, t: Any, normalize: bool = True, reduce: str = "mean") -> Variable:
+    """How many nats yes-or-no answers cost, when ``sigmoid(x)`` is the believed probability of yes.
+
+    Args:
+        x: scores before the sigmoid.
+        t: integers of ``x``'s shape: 1 yes, 0 no, -1 not counted.
+        normalize: divide by the number of counted answers; False divides by the length of the first axis.
+        reduce: ``'mean'``, or ``'no'`` for the loss of each answer.
+
+    Returns:
+        0-d (0 where nothing counts) or, with ``reduce='no'``, of ``x``'s shape; of ``x``'s dtype.
+
+    Raises:
+        ValueError: the shapes differ, a label is none of -1, 0, 1, or an unknown option.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.sigmoid_cross_entropy(np.array([0.0, 1000.0]), np.array([1, 1]), reduce="no").array
+        array([0.69314718, 0.        ])
+    """
+    if reduce not in ("mean", "no"):
+        raise ValueError(f"sigmoid_cross_entropy: reduce is 'mean' or 'no', not {reduce!r}")
+    _same("sigmoid_cross_entropy", x, t)
+    x, labels = as_variable(x), plain(t)
+    if labels.dtype.kind not in "iub":
+        raise ValueError(f"sigmoid_cross_entropy: the labels have dtype {labels.dtype}; they are integers")
+    if labels.size and (labels.max() > 1 or (labels.dtype.kind == "i" and labels.min() < -1)):
+        raise ValueError(f"sigmoid_cross_entropy: labels {labels.min()} … {labels.max()} are not all -1, 0 or 1")
+    counted = (labels != -1).astype(x.dtype)
+    mean = None
+    if reduce == "mean":
+        mean = 1 / max(int((labels != -1).sum()) if normalize else x.shape[0] if x.ndim else 1, 1)
+    return SigmoidCrossEntropy(labels.astype(x.dtype), counted, mean).apply((x,))[0]

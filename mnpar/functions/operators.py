@@ -1,0 +1,116 @@
+"""The operators and methods of Variable: a table that puts functions under Python's names for them.
+
+They take what numpy's own methods take, so that a generic backward reads the same for arrays and Variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mnpar.function_node import FunctionNode
+from mnpar.functions.arithmetic import (
+    Add,
+    AddConstant,
+    Div,
+    Mul,
+    MulConstant,
+    Neg,
+    Pow,
+    PowConstant,
+    Sub,
+    explain,
+    floor_divide,
+)
+from mnpar.functions.elementwise import absolute
+from mnpar.functions.generic import operand
+from mnpar.functions.indexing import get_item
+from mnpar.functions.linear import matmul
+from mnpar.functions.reduction import average, max, min, sum
+from mnpar.functions.shape import cast, reshape, transpose
+from mnpar.variable import Variable
+
+Method = Callable[[Variable, Any], Any]
+_NUMBERS = (float, int)
+
+
+def _binary(symbol: str, node: type[FunctionNode], number: Callable[[Any], FunctionNode] | None = None) -> Method:
+    """``x ∘ other``; ``number`` makes the node for a plain number beside floats."""
+
+    def method(x: Variable, other: Any) -> Any:
+        if not isinstance(other, Variable):
+            if number is not None and type(other) in _NUMBERS and x.node.dtype.kind == "f":
+                return number(other).apply((x,))[0]
+            other = operand(other, x)
+            if other is NotImplemented:
+                return other
+        try:
+            return node().apply((x, other))[0]
+        except ValueError as error:
+            raise explain(symbol, x, other, error) from None
+
+    return method
+
+
+def _reflected(symbol: str, node: type[FunctionNode]) -> Method:
+    """``other ∘ x``, where ``other`` is no Variable."""
+
+    def method(x: Variable, other: Any) -> Any:
+        other = operand(other, x)
+        if other is NotImplemented:
+            return other
+        try:
+            return node().apply((other, x))[0]
+        except ValueError as error:
+            raise explain(symbol, other, x, error) from None
+
+    return method
+
+
+def _floordiv(x: Any, other: Any) -> Any:
+    other = operand(other, x)
+    return other if other is NotImplemented else floor_divide(x, other)
+
+
+def _rfloordiv(x: Any, other: Any) -> Any:
+    other = operand(other, x)
+    return other if other is NotImplemented else floor_divide(other, x)
+
+
+def _single(sequence: tuple[Any, ...]) -> Any:
+    """``(2, 3)`` of both ``f(2, 3)`` and ``f((2, 3))``."""
+    return sequence[0] if len(sequence) == 1 else sequence
+
+
+_add = _binary("+", Add, AddConstant)
+_mul = _binary("*", Mul, MulConstant)
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "__add__": _add,
+    "__radd__": _add,
+    "__sub__": _binary("-", Sub, lambda c: AddConstant(-c)),
+    "__rsub__": _reflected("-", Sub),
+    "__mul__": _mul,
+    "__rmul__": _mul,
+    "__truediv__": _binary("/", Div),
+    "__rtruediv__": _reflected("/", Div),
+    "__floordiv__": _floordiv,
+    "__rfloordiv__": _rfloordiv,
+    "__pow__": _binary("**", Pow, PowConstant),
+    "__rpow__": _reflected("**", Pow),
+    "__matmul__": matmul,
+    "__rmatmul__": lambda x, other: matmul(other, x),
+    "__neg__": lambda x: Neg().apply((x,))[0],
+    "__abs__": absolute,
+    "__getitem__": get_item,
+    "reshape": lambda x, *shape: reshape(x, _single(shape)),
+    "transpose": lambda x, *axes: transpose(x, _single(axes) if axes else None),
+    "sum": sum,
+    "mean": lambda x, axis=None, weights=None, keepdims=False: average(x, axis, weights, keepdims),
+    "max": max,
+    "min": min,
+    "astype": cast,
+}
+
+for _name, _method in METHODS.items():
+    setattr(Variable, _name, _method)

@@ -1,0 +1,186 @@
+"""The loss of classification, fused: one exponential forward, and backward the one array that it returns.
+
+For scores x (C classes) and the right class t, ``l = log Σⱼ exp xⱼ - xₜ`` and ``dl/dx = softmax(x) - onehot(t)``. Samples are
+rows here: an x of shape (N, C, d₁, …) becomes (N·d₁·…, C).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.activation import Softmax, log_softmax
+from mnpar.functions.generic import either, listed, plain, wide
+from mnpar.variable import Variable, as_variable
+
+
+class SoftmaxCrossEntropy(FunctionNode):
+    """Args as :func:`softmax_cross_entropy` has them; ``mean`` is the factor of the sum, None where nothing is reduced."""
+
+    generic = True
+
+    def __init__(self, labels: Array, weight: Array | None, mean: float | None, cache_score: bool) -> None:
+        self.labels, self.weight, self.mean, self.cache_score = labels, weight, mean, cache_score
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        xp = backend.get_array_module(x)
+        self.places = xp.arange(self.labels.size), self.labels
+        e, total, score = self._exponentials(x)
+        loss = xp.log(total)
+        loss -= score
+        if self.weight is not None:
+            loss *= self.weight
+        self.cached = (e, total) if self.cache_score else None
+        if self.mean is None:
+            return loss.reshape(x.shape[:1] + x.shape[2:]).astype(x.dtype, copy=False)
+        return xp.asarray(loss.sum() * self.mean, x.dtype)
+
+    def _exponentials(self, x: Array) -> tuple[Array, Array, Array]:
+        """exp(x - max x) (M, C), its sums (M,), and x - max x at the labels (M,)."""
+        rows = wide(to_rows(x))
+        e = rows - rows.max(axis=1, keepdims=True)
+        score = e[self.places]
+        backend.get_array_module(x).exp(e, out=e)
+        return e, e.sum(axis=1), score
+
+    def backward(self, gy: Any) -> Any:
+        (x,) = self.get_retained_inputs()
+        g = gy.reshape((-1,)) if self.mean is None else gy * self.mean  # (M,) or a number
+        if self.weight is not None:
+            g = g * self.weight
+        return lambda: (self._recorded if isinstance(x, Variable) else self._at_once)(x, g)
+
+    def _at_once(self, x: Array, g: Array) -> Array:
+        e, total = self.cached or self._exponentials(x)[:2]
+        gx = e * (g / total)[:, None]  # (M, C): softmax · g
+        gx[self.places] -= g
+        return from_rows(gx, x.shape)
+
+    def _recorded(self, x: Variable, g: Variable) -> Any:
+        rows = to_rows(x)
+        onehot = x.xp.zeros(rows.shape, x.dtype)
+        onehot[self.places] = 1
+        gx = (either(Softmax(1), rows) - onehot) * (g.reshape((-1, 1)) if g.ndim else g)
+        return from_rows(gx.astype(x.dtype), x.shape)
+
+
+def to_rows(x: Any) -> Any:
+    """(N, C, d₁, …) → (N·d₁·…, C), of an array or a Variable."""
+    if x.ndim == 2:
+        return x
+    return x.transpose((0, *range(2, x.ndim), 1)).reshape((math.prod(x.shape[:1] + x.shape[2:]), x.shape[1]))
+
+
+def from_rows(rows: Any, shape: tuple[int, ...]) -> Any:
+    """(N·d₁·…, C) → (N, C, d₁, …): the inverse of :func:`to_rows`."""
+    n = len(shape)
+    return rows if n == 2 else rows.reshape((shape[0], *shape[2:], shape[1])).transpose((0, n - 1, *range(1, n - 1)))
+
+
+def softmax_cross_entropy(
+    x: Any, t: Any, normalize: bool = True, cache_score: bool = True, class_weight: Array = None,
+    ignore_label: int | None = -1, reduce: str = "mean", enable_double_backprop: bool = False,
+    soft_target_loss: str = "cross-entropy",
+) -> Variable:  # fmt: skip
+    """How many nats the right labels cost, when ``softmax(x)`` is what the model believes; the mean over samples.
+
+    It is this rank's mean: the gradients of ranks whose batches differ in size are to be weighted by these sizes.
+
+    Args:
+        x: ``(N, C, …)`` scores before the softmax.
+        t: ``(N, …)`` labels of any integer dtype, or probabilities of ``x``'s shape (soft targets).
+        normalize: divide by the number of samples that are not ignored, places included; False divides by N.
+        cache_score: keep the exponentials for backward; False computes them again and saves their memory.
+        class_weight: ``(C,)`` what the loss of each class is multiplied by; it does not change the divisor.
+        ignore_label: samples with this label do not count; None counts all.
+        reduce: ``'mean'``, or ``'no'`` for the loss of each sample.
+        enable_double_backprop: accepted for Chainer's programs; it can always be differentiated twice.
+        soft_target_loss: for soft targets, ``'cross-entropy'`` or ``'kl-divergence'``.
+
+    Returns:
+        0-d (0 where no sample counts) or, with ``reduce='no'``, of ``t``'s shape; of ``x``'s dtype.
+
+    Raises:
+        ValueError: shapes that do not belong together, a label outside the classes, an unknown option.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> x = np.array([[0.0, 0.0], [0.0, 1000.0]])
+        >>> F.softmax_cross_entropy(x, np.array([0, 1]), reduce="no").array
+        array([0.69314718, 0.        ])
+    """
+    if reduce not in ("mean", "no"):
+        raise ValueError(f"softmax_cross_entropy: reduce is 'mean' or 'no', not {reduce!r}")
+    x = as_variable(x)
+    shape = x.shape[:1] + x.shape[2:]
+    if x.ndim < 2:
+        raise ValueError(f"softmax_cross_entropy: scores of shape {x.shape} are not (N, C, …)")
+    if t.dtype.kind == "f":
+        return _soft(x, t, normalize, reduce, soft_target_loss)
+    if t.dtype.kind not in "iu":
+        raise ValueError(f"softmax_cross_entropy: the labels have dtype {t.dtype}; they are integers")
+    if t.shape != shape:
+        raise ValueError(
+            f"softmax_cross_entropy: shapes {listed([x.shape, t.shape])} do not belong together: for scores (N, C, …) the "
+            f"labels have shape (N, …), here {shape}"
+        )
+    labels, valid = _checked(plain(t), x.shape[1], ignore_label)
+    mean = None
+    if reduce == "mean":
+        count = shape[0] if not normalize else labels.size if valid is None else int(valid.sum())
+        mean = 1 / max(count, 1)
+    weight = _weights(labels, valid, class_weight, x)
+    return SoftmaxCrossEntropy(labels, weight, mean, cache_score).apply((x,))[0]
+
+
+def _checked(t: Array, classes: int, ignore_label: int | None) -> tuple[Array, Array | None]:
+    """The labels as a vector, 0 where they are ignored, and where they are not (None: nowhere)."""
+    labels = t.ravel()
+    ignores = ignore_label is not None and 0 <= ignore_label < classes
+    if not labels.size or (not ignores and labels.min() >= 0 and labels.max() < classes):
+        return labels, None
+    xp = backend.get_array_module(t)
+    valid = xp.ones(labels.shape, bool) if ignore_label is None else labels != ignore_label
+    wrong = valid & ((labels < 0) | (labels >= classes))
+    if wrong.any():
+        place = int(wrong.argmax())
+        where = [place]
+        for n in reversed(t.shape[1:]):
+            where[:1] = divmod(where[0], n)
+        raise ValueError(
+            f"softmax_cross_entropy: label {labels[place]} at t[{', '.join(map(str, where))}] is outside the {classes} classes "
+            f"0 … {classes - 1} of x, and is not ignore_label = {ignore_label}"
+        )
+    return labels * valid, valid
+
+
+def _weights(labels: Array, valid: Array | None, class_weight: Array, x: Variable) -> Array | None:
+    """What each sample's loss is multiplied by; None stands for 1."""
+    if class_weight is None:
+        return None if valid is None else valid.astype(wide(x.array[:0]).dtype)
+    if isinstance(class_weight, Variable) or class_weight.shape != (x.shape[1],) or class_weight.dtype.kind != "f":
+        raise ValueError(
+            f"softmax_cross_entropy: class_weight of shape {class_weight.shape} and dtype {class_weight.dtype} "
+            f"({type(class_weight).__name__}) must be a floating array of shape {(x.shape[1],)}, one weight a class"
+        )
+    weight = class_weight[labels].astype(wide(x.array[:0]).dtype)
+    return weight if valid is None else weight * valid
+
+
+def _soft(x: Variable, t: Any, normalize: bool, reduce: str, kind: str) -> Variable:
+    if kind not in ("cross-entropy", "kl-divergence"):
+        raise ValueError(f"softmax_cross_entropy: soft_target_loss is 'cross-entropy' or 'kl-divergence', not {kind!r}")
+    if t.shape != x.shape:
+        raise ValueError(f"softmax_cross_entropy: soft targets of shape {t.shape} must have x's shape {x.shape}")
+    p = plain(t)
+    loss: Variable = -(log_softmax(x) * p).sum(axis=1)  # (N, …)
+    if kind == "kl-divergence":
+        xp = x.xp
+        loss = loss + (p * xp.log(xp.where(p > 0, p, xp.ones((), p.dtype)))).sum(axis=1)
+    if reduce == "mean":
+        loss = loss.sum() * (1 / max(loss.size if normalize else x.shape[0], 1))
+    return loss

@@ -1,0 +1,77 @@
+"""Initializers: what parameters hold before they learn. All of them work on arrays and know no Variables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.config import config
+from mnpar.initializers.constant import Constant, Identity, NaN, One, Zero
+from mnpar.initializers.initializer import Initializer, get_fans
+from mnpar.initializers.normal import GlorotNormal, HeNormal, LeCunNormal, Normal
+from mnpar.initializers.orthogonal import Orthogonal
+from mnpar.initializers.uniform import GlorotUniform, HeUniform, LeCunUniform, Uniform
+
+__all__ = [
+    "Constant",
+    "GlorotNormal",
+    "GlorotUniform",
+    "HeNormal",
+    "HeUniform",
+    "Identity",
+    "Initializer",
+    "LeCunNormal",
+    "LeCunUniform",
+    "NaN",
+    "Normal",
+    "One",
+    "Orthogonal",
+    "Uniform",
+    "Zero",
+    "generate_array",
+    "get_fans",
+]
+
+
+def generate_array(initializer: Any, shape: tuple[int, ...], xp: Any = np, dtype: Any = None, device: Any = None) -> Array:
+    """A new array, filled.
+
+    Args:
+        initializer: a function ``(array) -> None``, as the initializers here are.
+        shape: of the array.
+        xp: numpy or cupy.
+        dtype: of the array; None takes the initializer's, or else ``mnpar.config.dtype``.
+        device: where to put it, as in ``backend.to_device``; None: the current one of ``xp``.
+
+    Raises:
+        ValueError: ``dtype`` contradicts the initializer's.
+
+    Example:
+        >>> from mnpar.initializers import One, generate_array
+        >>> generate_array(One(), (2,))
+        array([1., 1.], dtype=float32)
+    """
+    own = getattr(initializer, "dtype", None)
+    if dtype is not None and own is not None and np.dtype(dtype) != np.dtype(own):
+        raise ValueError(f"a {np.dtype(dtype)} array was asked of {initializer!r}, which makes {np.dtype(own)}")
+    chosen = dtype if dtype is not None else own if own is not None else config.dtype
+    array = xp.empty(shape, np.dtype(chosen))
+    initializer(array)
+    return array if device is None else backend.to_device(device, array)
+
+
+def _get_initializer(initializer: Any) -> Any:
+    """What the ``initialW`` of a link means: None is LeCunNormal, a number or array a Constant."""
+    if initializer is None:
+        return LeCunNormal()
+    if np.isscalar(initializer) or backend.is_array(initializer):
+        return Constant(initializer)
+    if not callable(initializer):
+        raise TypeError(
+            f"an initializer is a number, an array or a function (array) -> None, not {type(initializer).__name__}: "
+            "wrap lists in numpy.asarray"
+        )
+    return initializer

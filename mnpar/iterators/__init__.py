@@ -1,0 +1,17 @@
+"""Batches of examples: on one rank, the same on all ranks, and in one order on all ranks."""
+
+from mnpar.dataset import Iterator
+from mnpar.iterators.multi_node_iterator import MultiNodeIterator, create_multi_node_iterator
+from mnpar.iterators.order_samplers import OrderSampler, ShuffleOrderSampler
+from mnpar.iterators.serial_iterator import SerialIterator
+from mnpar.iterators.synchronized_iterator import create_synchronized_iterator
+
+__all__ = [
+    "Iterator",
+    "MultiNodeIterator",
+    "OrderSampler",
+    "SerialIterator",
+    "ShuffleOrderSampler",
+    "create_multi_node_iterator",
+    "create_synchronized_iterator",
+]

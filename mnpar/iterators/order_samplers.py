@@ -1,0 +1,71 @@
+"""In which order the examples of the next epoch come."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Protocol
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.random import generator
+
+ROOM = 1 << 14  # bytes for a generator's state as text: numpy's largest, the Mersenne twister's, takes 8 KB
+
+
+class OrderSampler(Protocol):
+    """A function of the current order and the position in it that returns the order of the next epoch, equally long."""
+
+    def __call__(self, current_order: Array, current_position: int, /) -> Array: ...
+
+
+class ShuffleOrderSampler:
+    """Draws a new random order for every epoch.
+
+    Its generator is its own, so the orders do not depend on what else draws random numbers (dropout, threads that prefetch).
+
+    Args:
+        random_state: a numpy RandomState or Generator, or a seed; ``RandomState(seed)`` gives the orders that Chainer draws
+            from it. None: a generator seeded from the rank's (:func:`mnpar.random.seed`).
+
+    Example:
+        >>> import numpy as np
+        >>> from mnpar.iterators import ShuffleOrderSampler
+        >>> ShuffleOrderSampler(np.random.RandomState(0))(np.arange(5), 0)
+        array([2, 0, 1, 3, 4])
+    """
+
+    def __init__(self, random_state: np.random.RandomState | np.random.Generator | int | None = None) -> None:
+        if random_state is None:
+            random_state = np.random.default_rng(int(generator().integers(2**63)))
+        elif isinstance(random_state, int | np.integer):
+            random_state = np.random.default_rng(random_state)
+        self._random = random_state
+
+    def __call__(self, current_order: Array, current_position: int) -> Array:
+        return self._random.permutation(len(current_order))
+
+    def serialize(self, serializer: Any) -> None:
+        """Keep the generator's state, so that a resumed run draws the orders that this one would have drawn."""
+        state = serializer("state", _as_bytes(_state(self._random)))
+        try:
+            loaded = json.loads(bytes(np.asarray(state, np.uint8)))
+            if isinstance(self._random, np.random.RandomState):
+                self._random.set_state(loaded)
+            else:
+                self._random.bit_generator.state = loaded
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"the saved order sampler does not fit this one, a {type(self._random).__name__}: {error}; "
+                "make the iterator with the same random_state as in the run that was saved"
+            ) from None
+
+
+def _state(random: np.random.RandomState | np.random.Generator) -> Any:
+    return random.get_state(legacy=False) if isinstance(random, np.random.RandomState) else random.bit_generator.state
+
+
+def _as_bytes(state: Any) -> Array:
+    """uint8, always of one length: a serializer reads into it what it wrote from it."""
+    text = json.dumps(state, default=lambda numbers: numbers.tolist()).encode()
+    return np.frombuffer(text.ljust(ROOM), np.uint8).copy()

@@ -1,0 +1,161 @@
+"""Batches read one after the other, in this thread: the iterator to begin with, and the one that others are measured by."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.dataset import Iterator
+from mnpar.iterators.order_samplers import OrderSampler, ShuffleOrderSampler
+
+
+class State(NamedTuple):
+    """Where an iterator is."""
+
+    position: int  # examples read in this epoch
+    epoch: int
+    is_new_epoch: bool
+    order: Array | None  # of this epoch; None: as they come
+
+
+class SerialIterator(Iterator):
+    """Gives lists of examples; repeating, a batch that reaches the end of an epoch is filled up from the next one.
+
+    Args:
+        dataset: anything with ``len`` and ``[i]``.
+        batch_size: how many examples a batch has; without ``repeat`` the last one may be shorter.
+        repeat: whether it goes on for ever; False: it stops after one epoch, and starts again after :meth:`reset`.
+        shuffle: whether every epoch has a new random order; None is True unless an ``order_sampler`` is given.
+        order_sampler: draws the orders, see :class:`OrderSampler`; only with ``shuffle=None``.
+
+    Attributes:
+        epoch: complete sweeps so far.
+        is_new_epoch: whether the last batch completed one.
+        epoch_detail: sweeps, as a fraction.
+        previous_epoch_detail: the same one batch ago; None before the first.
+        current_position: examples read in this sweep.
+
+    Raises:
+        ValueError: ``batch_size`` is no positive integer, or both ``shuffle`` and ``order_sampler`` are given; when a batch
+            is drawn: the data set is empty and ``repeat`` is True, or the sampler's order is not one of the data set.
+
+    Example:
+        >>> from mnpar.iterators import SerialIterator
+        >>> iterator = SerialIterator("abcde", 2, shuffle=False)
+        >>> [iterator.next() for _ in range(3)], iterator.epoch, iterator.epoch_detail
+        ([['a', 'b'], ['c', 'd'], ['e', 'a']], 1, 1.2)
+        >>> list(SerialIterator("abcde", 2, repeat=False, shuffle=False))
+        [['a', 'b'], ['c', 'd'], ['e']]
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        repeat: bool = True,
+        shuffle: bool | None = None,
+        order_sampler: OrderSampler | None = None,
+    ) -> None:
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
+            raise ValueError(f"batch_size = {batch_size!r}: a batch has a positive number of examples")
+        if shuffle is not None and order_sampler is not None:
+            raise ValueError("the order comes from shuffle or from order_sampler: with an order_sampler leave shuffle out")
+        self.dataset = dataset
+        self.batch_size = int(batch_size)
+        self.repeat = repeat
+        shuffles = order_sampler is None and shuffle is not False
+        self.order_sampler: OrderSampler | None = ShuffleOrderSampler() if shuffles else order_sampler
+        self.reset()
+
+    def reset(self) -> None:
+        """Go back to the beginning of epoch 0, with a newly drawn order."""
+        order = None if self.order_sampler is None else self._draw(np.arange(len(self.dataset)), 0)
+        self._state = State(0, 0, False, order)
+        self._previous: float | None = None
+
+    def __next__(self) -> list[Any]:
+        previous = self.epoch_detail
+        state, rows = self._advance()
+        batch = [self.dataset[i] for i in rows]  # before the state changes: an error here loses nothing
+        self._state, self._previous = state, previous
+        return batch
+
+    def _advance(self) -> tuple[State, list[int]]:
+        """The state after the next batch, and the batch's indices."""
+        position, epoch, _, order = self._state
+        n = self._length
+        if not self.repeat and (epoch > 0 or n == 0):
+            raise StopIteration
+        if n == 0:
+            raise ValueError("an empty data set has no batch to repeat: on a rank without examples use repeat=False")
+        rows: list[int] = []
+        new_epochs = 0
+        end = position + self.batch_size if self.repeat else min(position + self.batch_size, n)
+        while end >= n:  # the batch reaches the end of the epoch, perhaps of several
+            rows += range(position, n) if order is None else order[position:n].tolist()
+            order = None if order is None else self._draw(order, position)
+            position, end = 0, end - n if self.repeat else 0
+            new_epochs += 1
+        rows += range(position, end) if order is None else order[position:end].tolist()
+        return State(end, epoch + new_epochs, new_epochs > 0, order), rows
+
+    def _draw(self, order: Array, position: int) -> Array:
+        assert self.order_sampler is not None
+        drawn = np.asarray(self.order_sampler(order, position))
+        if drawn.shape != order.shape:
+            raise ValueError(f"the order_sampler returned an order of shape {drawn.shape} for {len(order)} examples")
+        return drawn
+
+    @property
+    def _length(self) -> int:
+        """The examples of an epoch."""
+        order = self._state.order
+        return len(self.dataset) if order is None else len(order)
+
+    @property
+    def epoch(self) -> int:
+        """Complete sweeps so far."""
+        return self._state.epoch
+
+    @property
+    def is_new_epoch(self) -> bool:
+        """Whether the last batch completed a sweep."""
+        return self._state.is_new_epoch
+
+    @property
+    def current_position(self) -> int:
+        """Examples read in this sweep."""
+        return self._state.position
+
+    @property
+    def epoch_detail(self) -> float:
+        """Sweeps so far, as a fraction."""
+        n = self._length
+        return self._state.epoch + (self._state.position / n if n else 0.0)
+
+    @property
+    def previous_epoch_detail(self) -> float | None:
+        """``epoch_detail`` one batch ago; None before the first batch."""
+        return self._previous
+
+    def serialize(self, serializer: Any) -> None:
+        """Write or read position, epoch and order (Chainer's keys), and the generator that draws the next orders.
+
+        Raises:
+            ValueError: what is read was written for a data set of another length.
+        """
+        position, epoch, is_new_epoch, order = self._state
+        position = int(serializer("current_position", position))
+        epoch = int(serializer("epoch", epoch))
+        is_new_epoch = bool(serializer("is_new_epoch", is_new_epoch))
+        if order is not None:
+            order = np.asarray(serializer("order", np.array(order, np.int64)))
+            if order.shape != (len(self.dataset),):
+                raise ValueError(f"the saved order is one of {order.size} examples, the data set has {len(self.dataset)}")
+        previous = float(serializer("previous_epoch_detail", -1.0 if self._previous is None else self._previous))
+        if hasattr(self.order_sampler, "serialize"):
+            self.order_sampler.serialize(serializer["order_sampler"])
+        self._state = State(position, epoch, is_new_epoch, order)
+        self._previous = None if previous < 0 else previous

@@ -1,0 +1,51 @@
+"""The protocol by which links and optimizers are saved and loaded: one call, ``value = serializer(key, value)``, does both.
+
+A serializer writes the value down and returns it; a deserializer returns what was written under that key, into the given
+array where there is one. ``serializer[key]`` is the serializer of the part of that name. So an object's ``serialize`` method
+names its parts once, for saving and loading.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class AbstractSerializer:
+    """What both directions have in common.
+
+    Example:
+        >>> import mnpar
+        >>> class Keys(mnpar.serializer.Serializer):
+        ...     def __getitem__(self, key):
+        ...         return self
+        ...     def __call__(self, key, value):
+        ...         print(key, value.shape)
+        ...         return value
+        >>> mnpar.links.Linear(3, 2).serialize(Keys())
+        W (2, 3)
+        b (2,)
+    """
+
+    def __getitem__(self, key: str) -> AbstractSerializer:
+        """The serializer of the part named ``key``."""
+        raise NotImplementedError(f"{type(self).__name__} does not define __getitem__(self, key)")
+
+    def __call__(self, key: str, value: Any) -> Any:
+        """Write ``value`` under ``key``, or read it: returns the value that the object is to have from now on."""
+        raise NotImplementedError(f"{type(self).__name__} does not define __call__(self, key, value)")
+
+
+class Serializer(AbstractSerializer):
+    """Writes objects down."""
+
+    def save(self, obj: Any) -> None:
+        """Write an object that has a ``serialize`` method."""
+        obj.serialize(self)
+
+
+class Deserializer(AbstractSerializer):
+    """Reads objects back."""
+
+    def load(self, obj: Any) -> None:
+        """Read an object that has a ``serialize`` method."""
+        obj.serialize(self)

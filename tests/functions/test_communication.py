@@ -1,0 +1,274 @@
+"""Communications as functions: each is the exact adjoint of its backward, to any order, whoever uses its results."""
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+from mnpar.errors import MismatchError
+from mnpar.testing import check_adjoint
+
+SHAPES = [(), (0,), (3,), (2, 3), (40, 5)]  # the last travels outside the opening of a collective
+
+
+def values(comm, shape, seed=0):
+    return np.random.default_rng([seed, comm.rank]).standard_normal(shape)
+
+
+def ring(comm, x):
+    F.send(x, comm, (comm.rank + 1) % comm.size)
+    return F.recv(comm, (comm.rank - 1) % comm.size)
+
+
+# name: what one rank calls on its Variables, and which arrays it has, for a shape and a root
+CASES = {
+    "send and recv": (lambda c, root, *x: ring(c, *x), lambda c, s, root: [values(c, s)]),
+    "send and recv of a tuple": (lambda c, root, *x: ring(c, x), lambda c, s, root: [values(c, s), values(c, (c.rank, 2))]),
+    "bcast": (lambda c, root, *x: F.bcast(c, *x, root=root), lambda c, s, root: [values(c, s)] * (c.rank == root)),
+    "reduce": (lambda c, root, x: F.reduce(c, x, root), lambda c, s, root: [values(c, s)]),
+    "gather": (lambda c, root, x: F.gather(c, x, root), lambda c, s, root: [values(c, (c.rank, *s))]),
+    "scatter": (
+        lambda c, root, *x: F.scatter(c, x, root),
+        lambda c, s, root: [values(c, (r, *s)) for r in range(c.size)] * (c.rank == root),
+    ),
+    "allgather": (lambda c, root, x: F.allgather(c, x), lambda c, s, root: [values(c, (c.rank, *s))]),
+    "allgather along an axis": (lambda c, root, x: F.allgather(c, x, axis=0), lambda c, s, root: [values(c, (c.rank, *s))]),
+    "reduce_scatter": (
+        lambda c, root, *x: F.reduce_scatter(c, x),
+        lambda c, s, root: [values(c, (r, *s)) for r in range(c.size)],
+    ),
+    "allreduce": (lambda c, root, x: F.allreduce(c, x), lambda c, s, root: [values(c, s)]),
+    "alltoall": (
+        lambda c, root, *x: F.alltoall(c, x),
+        lambda c, s, root: [values(c, (r, c.rank, *s)) for r in range(c.size)],
+    ),
+}
+parametrize_cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+@parametrize_cases
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.ranks(1, 2, 3, 4)
+def test_backward_is_the_exact_adjoint_for_every_shape_and_root(comm, case, shape):
+    function, inputs = case
+    for root in range(comm.size):
+        check_adjoint(lambda *x, root=root: function(comm, root, *x), comm, inputs(comm, shape, root))
+
+
+@parametrize_cases
+@pytest.mark.ranks(2, 3, 4)
+def test_a_result_that_nobody_uses_does_not_hang_its_peers(comm, case):
+    function, inputs = case
+    x = [mnpar.Variable(a) for a in inputs(comm, (2, 3), 0)]
+    function(comm, 0, *x)
+    own = mnpar.Variable(np.ones(2))
+    if comm.rank == 0:
+        F.sum(own * 3).backward()
+        np.testing.assert_array_equal(own.grad, [3.0, 3.0])
+    else:
+        mnpar.backward()
+    assert all(v.grad is None or not v.grad.any() for v in x)
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_a_rank_may_use_some_of_the_outputs_only(comm):
+    """Rank r takes the part of rank r + 1 from an allgather: the gradient of rank r is what rank r - 1 made of it."""
+    x = mnpar.Variable(np.full(3, comm.rank + 1.0))
+    y = F.allgather(comm, x)[(comm.rank + 1) % comm.size]
+    F.sum(y * y * (comm.rank + 1)).backward()
+    left = (comm.rank - 1) % comm.size
+    np.testing.assert_allclose(x.grad, np.full(3, 2 * (comm.rank + 1.0) * (left + 1)))
+
+
+@parametrize_cases
+@pytest.mark.ranks(2, 4)
+def test_the_gradient_of_a_gradient_equals_a_difference_quotient(comm, case):
+    """d/dε of g(x + ε v) · w, where g is the gradient of a nonlinear loss over all ranks, in one random direction v."""
+    function, inputs = case
+    xs = inputs(comm, (2, 3), 0)
+    vs = [values(comm, x.shape, 1) for x in xs]
+    ws = [values(comm, x.shape, 2) for x in xs]
+
+    def loss(variables):
+        ys = function(comm, 0, *[x * x for x in variables])
+        ys = ys if isinstance(ys, tuple) else (ys,)
+        return [F.sum(F.sin(y) * y) for y in ys]
+
+    def gradient(eps):
+        variables = [mnpar.Variable(x + eps * v) for x, v in zip(xs, vs, strict=True)]
+        return [g.array for g in mnpar.grad(loss(variables), variables)]
+
+    eps = 1e-5
+    pairs = zip(gradient(eps), gradient(-eps), ws, strict=True)
+    numeric = comm.allreduce(np.array(sum([((p - m) * w).sum() / (2 * eps) for p, m, w in pairs], 0.0)))
+
+    variables = [mnpar.Variable(x) for x in xs]
+    gs = mnpar.grad(loss(variables), variables, enable_double_backprop=True)
+    mnpar.backward([F.sum(g * w) for g, w in zip(gs, ws, strict=True)])
+    mine = sum([(x.grad * v).sum() for x, v in zip(variables, vs, strict=True)], 0.0)
+    assert np.isclose(comm.allreduce(np.array(mine)), numeric, rtol=1e-6)
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+def test_a_chain_over_all_ranks_has_the_gradients_of_one_process(comm):
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal((5, 5)) for _ in range(comm.size)]
+    x0 = rng.standard_normal((3, 5))
+    W = mnpar.Variable(weights[comm.rank])
+    x = mnpar.Variable(x0)
+    h = x if comm.rank == 0 else F.recv(comm, comm.rank - 1)
+    h = F.tanh(h @ W)
+    if comm.rank < comm.size - 1:
+        F.send(h, comm, comm.rank + 1)
+        mnpar.backward()
+    else:
+        F.sum(h * h).backward()
+
+    serial = [mnpar.Variable(w) for w in weights]
+    one = mnpar.Variable(x0)
+    h = one
+    for V in serial:
+        h = F.tanh(h @ V)
+    F.sum(h * h).backward()
+    np.testing.assert_allclose(W.grad, serial[comm.rank].grad, rtol=1e-12)
+    if comm.rank == 0:
+        np.testing.assert_allclose(x.grad, one.grad, rtol=1e-12)
+
+
+@pytest.mark.ranks(2)
+def test_two_sends_with_one_tag_and_any_use_of_the_received_give_each_its_own_gradient(comm):
+    """ChainerMN's order by depth exchanges these gradients in silence."""
+    if comm.rank == 0:
+        a, b = mnpar.Variable(np.array([2.0])), mnpar.Variable(np.array([3.0]))
+        F.send(a * a * a, comm, 1)  # the deeper one first
+        F.send(b, comm, 1)
+        mnpar.backward()
+        np.testing.assert_allclose([a.grad, b.grad], [[3 * 4 * 3.0], [8.0]])
+    else:
+        a, b = F.recv(comm, 0), F.recv(comm, 0)
+        F.sum(a * b).backward()
+
+
+@pytest.mark.parametrize("keep", ["psi", "phi2", "nothing"])
+@pytest.mark.ranks(2)
+def test_pseudo_connect_and_delegates_are_accepted_and_not_needed(comm, keep):
+    if comm.rank == 0:
+        z1, z2 = mnpar.Variable(np.array([2.0])), mnpar.Variable(np.array([3.0]))
+        phi1 = F.send(z1 * z1, comm, 1)
+        phi2 = F.send(z2, comm, 1)
+        psi = F.pseudo_connect(phi1, phi2)
+        {"psi": psi.backward, "phi2": phi2.backward, "nothing": mnpar.backward}[keep]()
+        np.testing.assert_allclose([z1.grad, z2.grad], [[4 * 3.0], [4.0]])
+    else:
+        z1 = F.recv(comm, 0)
+        z2 = F.recv(comm, 0, delegate_variable=z1)
+        F.sum(z1 * z2).backward()
+
+
+@pytest.mark.ranks(2)
+def test_integers_travel_and_need_no_gradient(comm):
+    if comm.rank == 0:
+        x = mnpar.Variable(np.array([1.0, 2.0]))
+        F.send((np.array([1, 0]), x), comm, 1)
+        mnpar.backward()
+        np.testing.assert_array_equal(x.grad, [0.0, 1.0])
+    else:
+        index, x = F.recv(comm, 0)
+        assert index.dtype == np.int64
+        assert not index.requires_grad
+        x[index.array[0]].backward()
+
+
+@pytest.mark.ranks(2)
+def test_what_needs_no_gradient_is_recorded_on_neither_side(comm):
+    from mnpar.backprop import current_tape
+
+    if comm.rank == 0:
+        F.send(np.ones(2), comm, 1)
+    else:
+        assert not F.recv(comm, 0).requires_grad
+    F.allreduce(comm, np.ones(2))
+    assert not current_tape().records
+
+
+@pytest.mark.ranks(2)
+def test_a_receiver_that_does_not_record_tells_the_sender_that_there_is_no_gradient(comm):
+    x = mnpar.Variable(np.ones(2))
+    if comm.rank == 0:
+        F.send(x, comm, 1)
+        F.sum(x * 3).backward()
+        np.testing.assert_array_equal(x.grad, [3.0, 3.0])
+    else:
+        with mnpar.no_backprop_mode():
+            F.recv(comm, 0)
+        mnpar.backward()
+
+
+@pytest.mark.ranks(2, 3)
+def test_ranks_that_disagree_on_recording_are_told_so(comm):
+    x = mnpar.Variable(np.ones(2))
+    with pytest.raises(MismatchError, match="not recording"), mnpar.using_config("enable_backprop", comm.rank == 0):
+        F.allreduce(comm, x)
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+def test_copy_to_and_reduce_from_count_a_replicated_loss_once(comm):
+    """A product cut by columns and rows over the ranks: the gradients are those of one process, on every rank."""
+    rng = np.random.default_rng(0)
+    x0, A, B = rng.standard_normal((3, 4)), rng.standard_normal((4, 12)), rng.standard_normal((12, 2))
+    mine = slice(comm.rank * 12 // comm.size, (comm.rank + 1) * 12 // comm.size)
+    x, a, b = mnpar.Variable(x0), mnpar.Variable(A[:, mine].copy()), mnpar.Variable(B[mine].copy())
+    y = F.reduce_from(comm, F.tanh(F.copy_to(comm, x) @ a) @ b)
+    F.sum(y * y).backward()
+
+    one = [mnpar.Variable(v) for v in (x0, A, B)]
+    y1 = F.tanh(one[0] @ one[1]) @ one[2]
+    F.sum(y1 * y1).backward()
+    np.testing.assert_allclose(y.array, y1.array, rtol=1e-12)
+    np.testing.assert_allclose(x.grad, one[0].grad, rtol=1e-11)
+    np.testing.assert_allclose(a.grad, one[1].grad[:, mine], rtol=1e-11)
+    np.testing.assert_allclose(b.grad, one[2].grad[mine], rtol=1e-11)
+
+
+@pytest.mark.ranks(1, 2, 4)
+def test_the_gradient_is_that_of_the_sum_over_ranks(comm):
+    x = mnpar.Variable(np.array([1.0]))
+    F.sum(F.allreduce(comm, x)).backward()  # the same loss on each rank: it counts P times
+    np.testing.assert_array_equal(x.grad, [float(comm.size)])
+
+
+@pytest.mark.ranks(2, 4)
+def test_forwards_on_tapes_of_their_own_can_be_reversed_in_any_order(comm):
+    xs = [mnpar.Variable(np.array([float(i + 1)])) for i in range(3)]
+    tapes, losses = [], []
+    for x in xs:
+        with mnpar.Tape() as tape:
+            losses.append(F.sum(F.allreduce(comm, x * x)))
+        tapes.append(tape)
+    for i in (1, 0, 2):
+        with tapes[i]:
+            losses[i].backward()
+    np.testing.assert_allclose([x.grad[0] for x in xs], [2.0 * comm.size * (i + 1) for i in range(3)])
+
+
+@pytest.mark.ranks(2)
+def test_several_losses_on_one_tape_start_together_or_are_refused(comm):
+    x = mnpar.Variable(np.array([2.0]))
+    a, b = F.sum(F.allreduce(comm, x)), F.sum(F.allreduce(comm, x * x))
+    a.backward()
+    with pytest.raises(RuntimeError, match=r"mnpar.backward\(\[loss1, loss2\]\)"):
+        b.backward()
+    x.cleargrad()
+    mnpar.backward([F.sum(F.allreduce(comm, x)), F.sum(F.allreduce(comm, x * x))])
+    np.testing.assert_array_equal(x.grad, [2.0 + 8.0])
+
+
+@pytest.mark.ranks(2, 3)
+def test_mixed_dtypes_keep_theirs_both_ways(comm):
+    for dtype in (np.float16, np.float32, np.float64, np.complex128):
+        x = mnpar.Variable(np.ones((40, 5), dtype))
+        y = F.allgather(comm, x, axis=0)
+        y.grad = np.ones(y.shape, dtype)
+        y.backward()
+        assert y.dtype == dtype
+        assert x.grad.dtype == dtype
