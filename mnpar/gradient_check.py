@@ -115,7 +115,7 @@ def check_backward(
 
         def moved(delta: float) -> tuple[Array, ...]:
             for x, origin, d in zip(moving, origins, directions, strict=True):
-                x.array = origin + (delta * d).astype(origin.dtype)
+                x.array = x.xp.asarray(origin + delta * d, origin.dtype)
             try:
                 with using_config("enable_backprop", False):
                     return tuple([y.array for y in _as_tuple(func(*xs))])
@@ -183,7 +183,8 @@ def _as_tuple(x: Any) -> tuple[Any, ...]:
     return tuple(x) if isinstance(x, (tuple, list)) else (x,)
 
 
-def _cast(x: Array, dtype: Any) -> Array:
+def _cast(x: Any, dtype: Any) -> Array:
+    x = x if backend.is_array(x) else np.asarray(x)
     return x if dtype is None or x.dtype.kind != "f" else x.astype(dtype)
 
 
@@ -209,12 +210,12 @@ def _output_gradients(ys: Sequence[Variable], y_grad: Any, dtype: Any) -> list[A
         if len(ys) != 1 or ys[0].size != 1:
             raise ValueError(f"y_grad is None, but the outputs have shapes {[y.shape for y in ys]}: give the gradient of each")
         return [ys[0].xp.ones_like(ys[0].array)]
-    gys = _as_tuple(y_grad)
+    gys = [None if gy is None else _cast(gy, dtype) for gy in _as_tuple(y_grad)]
     if len(gys) != len(ys) or any(gy is not None and gy.shape != y.shape for gy, y in zip(gys, ys, strict=False)):
         raise ValueError(
             f"y_grad has shapes {[getattr(gy, 'shape', None) for gy in gys]}, the outputs have {[y.shape for y in ys]}"
         )
-    return [None if gy is None else _cast(gy, dtype) for gy in gys]
+    return gys
 
 
 def _directions(xs: Sequence[Array], rng: np.random.Generator) -> list[Array]:

@@ -7,19 +7,30 @@ from mnpar.functions import operators as operators
 from mnpar.functions.activation import elu, leaky_relu, log_softmax, relu, sigmoid, softmax, softplus, tanh
 from mnpar.functions.arithmetic import add, floor_divide
 from mnpar.functions.broadcasting import broadcast, broadcast_to, sum_to
-from mnpar.functions.collective import allgather, allreduce, alltoall, bcast, copy_to, gather, reduce, reduce_from, reduce_scatter, scatter
+from mnpar.functions.classification import softmax_cross_entropy
+from mnpar.functions.collective import (
+    allgather,
+    allreduce,
+    alltoall,
+    bcast,
+    copy_to,
+    gather,
+    reduce,
+    reduce_from,
+    reduce_scatter,
+    scatter,
+)
 from mnpar.functions.elementwise import absolute, cos, exp, expm1, log, log1p, sin, sqrt, square
 from mnpar.functions.evaluation import accuracy, binary_accuracy
 from mnpar.functions.extrema import clip, maximum, minimum
 from mnpar.functions.indexing import get_item, select_item, where
 from mnpar.functions.joining import concat, hstack, separate, split_axis, stack, vstack
-from mnpar.functions.linear import linear, matmul
 from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
 from mnpar.functions.noise import dropout
 from mnpar.functions.point_to_point import pseudo_connect, recv, send
+from mnpar.functions.products import linear, matmul
 from mnpar.functions.reduction import argmax, argmin, average, logsumexp, max, mean, min, sum
 from mnpar.functions.shape import cast, expand_dims, flatten, moveaxis, reshape, squeeze, swapaxes, transpose
-from mnpar.functions.softmax_cross_entropy import softmax_cross_entropy
 
 # The functions that speak to other ranks.
 

@@ -25,7 +25,7 @@ from mnpar.functions.arithmetic import (
 from mnpar.functions.elementwise import absolute
 from mnpar.functions.generic import operand
 from mnpar.functions.indexing import get_item
-from mnpar.functions.linear import matmul
+from mnpar.functions.products import matmul
 from mnpar.functions.reduction import average, max, min, sum
 from mnpar.functions.shape import cast, reshape, transpose
 from mnpar.variable import Variable

@@ -1,0 +1,171 @@
+"""Every function of the table: values, gradients of three orders, dtypes, batches of any size; and nobody is missing from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import cases
+import numpy as np
+import pytest
+
+import mnpar.functions as F
+from mnpar.config import using_config
+from mnpar.function_node import FunctionNode
+from mnpar.gradient_check import check_backward, check_double_backward
+from mnpar.variable import Variable, backward, grad
+
+ALL = [pytest.param(case, id=case.id) for case in cases.CASES]
+DIFFERENTIABLE = [pytest.param(case, id=case.id) for case in cases.CASES if case.differentiable]
+BATCHES = [4, 1, 0]
+
+
+def as_tuple(y):
+    return y if isinstance(y, tuple) else (y,)
+
+
+def skip_if_meaningless(case, n):
+    return n == 0 and not case.empty
+
+
+def output_gradients(case, arrays, seed=1):
+    rng = np.random.default_rng(seed)
+    return tuple([rng.standard_normal(np.shape(y)) for y in as_tuple(case.truth(*arrays))])
+
+
+@pytest.mark.parametrize("n", BATCHES)
+@pytest.mark.parametrize("case", ALL)
+def test_values_are_what_numpy_says(case, n):
+    if skip_if_meaningless(case, n):
+        return
+    arrays = case.arrays(n)
+    ys, expected = as_tuple(case.call(*map(Variable, arrays))), as_tuple(case.truth(*arrays))
+    assert len(ys) == len(expected)
+    for y, e in zip(ys, expected, strict=True):
+        assert isinstance(y, Variable)
+        assert y.shape == np.shape(e)
+        np.testing.assert_allclose(y.array, e, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("n", BATCHES)
+@pytest.mark.parametrize("case", DIFFERENTIABLE)
+def test_gradients_are_those_of_finite_differences(case, n):
+    if skip_if_meaningless(case, n):
+        return
+    arrays = case.arrays(n)
+    check_backward(case.call, tuple(arrays), output_gradients(case, arrays), eps=1e-4, atol=1e-8, rtol=1e-6)
+
+
+@pytest.mark.parametrize("n", BATCHES)
+@pytest.mark.parametrize("case", DIFFERENTIABLE)
+def test_second_gradients_are_those_of_finite_differences(case, n):
+    if skip_if_meaningless(case, n):
+        return
+    arrays = case.arrays(n)
+    gxs = tuple([np.random.default_rng(2).standard_normal(x.shape) for x in arrays])
+    check_double_backward(case.call, tuple(arrays), output_gradients(case, arrays), gxs, eps=1e-4, atol=1e-7, rtol=1e-6)
+
+
+@pytest.mark.parametrize("case", DIFFERENTIABLE)
+def test_third_gradients_are_those_of_finite_differences(case):
+    arrays = case.arrays(2)
+    gys = [Variable(gy) for gy in output_gradients(case, arrays)]
+
+    def gradients(*xs):
+        with using_config("enable_backprop", True):
+            found = grad(as_tuple(case.call(*xs)), xs, gys, enable_double_backprop=True)
+        return tuple([x * 0 if g is None else g for x, g in zip(xs, found, strict=True)])
+
+    rng = np.random.default_rng(3)
+    given, twice = ([rng.standard_normal(x.shape) for x in arrays] for _ in range(2))
+    check_double_backward(gradients, tuple(arrays), tuple(given), tuple(twice), eps=1e-4, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("case", DIFFERENTIABLE)
+def test_recorded_and_plain_backward_agree(case):
+    arrays = case.arrays(3)
+    gys = output_gradients(case, arrays)
+    results = []
+    for record in (False, True):
+        xs = [Variable(x.copy()) for x in arrays]
+        ys = as_tuple(case.call(*xs))
+        results.append(grad(ys, xs, [Variable(gy) for gy in gys], enable_double_backprop=record))
+    for plain, recorded in zip(*results, strict=True):
+        assert (plain is None) == (recorded is None)
+        if plain is not None:
+            np.testing.assert_allclose(plain.array, recorded.array, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("case", DIFFERENTIABLE)
+def test_dtypes_are_kept(case, dtype):
+    tolerance = {"e": case.halves, "f": 2e-6, "d": 1e-13}[np.dtype(dtype).char]
+    arrays = case.arrays(4, dtype)
+    xs = [Variable(x) for x in arrays]
+    ys = as_tuple(case.call(*xs))
+    expected = as_tuple(case.truth(*[x.astype("d") for x in arrays]))
+    for y, e in zip(ys, expected, strict=True):
+        assert y.dtype == dtype
+        np.testing.assert_allclose(y.array, e, rtol=tolerance, atol=tolerance)
+    backward(ys, [Variable(np.ones(y.shape, dtype)) for y in ys])
+    for x in xs:
+        assert x.grad is None or (x.grad.dtype == dtype and x.grad.shape == x.shape and x.grad.flags.writeable)
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_inputs_stay_as_they_are(case):
+    arrays = case.arrays(3)
+    xs = [Variable(x.copy()) for x in arrays]
+    ys = as_tuple(case.call(*xs))
+    gys = [np.ones(y.shape) for y in ys]
+    if case.differentiable:
+        for _ in range(2):  # a second backward must find what the first one found
+            results = grad(ys, xs, [Variable(gy) for gy in gys])
+        once = grad(as_tuple(case.call(*xs)), xs, [Variable(gy) for gy in gys])
+        for a, b in zip(results, once, strict=True):
+            np.testing.assert_array_equal(getattr(a, "array", None), getattr(b, "array", None))
+    for x, original in zip(xs, arrays, strict=True):
+        np.testing.assert_array_equal(x.array, original)
+    for gy in gys:
+        np.testing.assert_array_equal(gy, 1)
+
+
+@pytest.mark.parametrize("case", [case for case in ALL if not case.values[0].differentiable])
+def test_nothing_flows_back_through_what_has_no_derivative(case):
+    y = case.call(*map(Variable, case.arrays(4)))
+    assert not y.requires_grad
+    assert y.creator is None
+
+
+def subclasses(cls: type) -> Iterator[type[FunctionNode]]:
+    for sub in cls.__subclasses__():
+        yield sub
+        yield from subclasses(sub)
+
+
+def test_every_function_node_has_a_row():
+    have = {node for case in cases.CASES for node in case.nodes}
+    abstract = {"Reduction"}
+    missing = [
+        f"{node.__module__}.{node.__name__}"
+        for node in subclasses(FunctionNode)
+        if node.__module__.startswith("mnpar.functions.") and not node.communicates and node.__name__ not in abstract
+        if node not in have
+    ]
+    assert not missing, f"without a row in tests/functions/cases.py: {missing}"
+
+
+def test_every_function_node_is_generic():
+    nodes = [node for node in subclasses(FunctionNode) if node.__module__.startswith("mnpar.functions.")]
+    assert [node.__name__ for node in nodes if not node.generic] == []
+
+
+def test_every_public_function_has_a_row():
+    have = {case.id.split(":")[0] for case in cases.CASES}
+    speaking = {node.__module__ for node in subclasses(FunctionNode) if node.communicates}
+    missing = [name for name in F.__all__ if getattr(F, name).__module__ not in speaking and name not in have]
+    assert not missing, f"without a row in tests/functions/cases.py: {missing}"
+
+
+def test_ids_are_unique():
+    ids = [case.id for case in cases.CASES]
+    assert len(ids) == len(set(ids))

@@ -1,0 +1,75 @@
+"""Random programs over ranks have the gradients of one process; spoilt ones are reported, never wrong and never hanging.
+
+``MNPAR_PROGRAMS=10000 pytest tests/test_random_programs.py`` runs more of them, ``MNPAR_PROGRAMS_MPI`` more on processes.
+"""
+
+import os
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import mnpar
+from tests.programs import draw, gradients, mutations
+
+ON_THREADS = int(os.environ.get("MNPAR_PROGRAMS", "400"))
+ON_MPI = int(os.environ.get("MNPAR_PROGRAMS_MPI", "200"))
+PIECE = 50
+
+
+def check(program, found):
+    truth = gradients(program, None)
+    for name, g in found.items():
+        np.testing.assert_allclose(g, truth[name], rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("first", range(0, ON_THREADS, PIECE))
+def test_gradients_of_random_programs_on_thread_ranks_equal_those_of_one_process(first):
+    for seed in range(first, first + PIECE):
+        program = draw(seed)
+        try:
+            found = mnpar.run(lambda comm, program=program: gradients(program, comm), ranks=program.size)
+            check(program, {name: g for rank in found for name, g in rank.items()})
+        except BaseException as error:
+            error.add_note(f"program {seed}: {program}")
+            raise
+
+
+@pytest.mark.parametrize("first", range(0, ON_MPI, PIECE))
+@pytest.mark.ranks(4, on="mpi")
+def test_gradients_of_random_programs_on_processes_equal_those_of_one_process(comm, first):
+    for seed in range(first, first + PIECE):
+        program = draw(seed, most_ranks=4)
+        sub = comm.split(0 if comm.rank < program.size else None, comm.rank)
+        if sub is not None:
+            check(program, gradients(program, sub))
+        comm.barrier()
+
+
+def outcome(seed):
+    """What became of the program when one step on one rank was spoilt."""
+    program = draw(seed)
+    mutation = mutations(program, seed)
+    if mutation is None:
+        return "nothing to spoil"
+
+    def body(comm):
+        found = gradients(program, comm, mutation)
+        left = comm.transport.unreceived() if comm.rank == 0 else []
+        return found, left
+
+    try:
+        found = mnpar.run(body, ranks=program.size)
+    except (mnpar.errors.MnparError, ValueError, TypeError):
+        return "reported"
+    truth = gradients(program, None)
+    same = all(np.allclose(g, truth[name], rtol=1e-9) for rank, _ in found for name, g in rank.items())
+    return "harmless" if same else f"silently wrong: {mutation}"
+
+
+@pytest.mark.parametrize("first", range(0, ON_THREADS, PIECE))
+def test_a_spoilt_program_is_reported(first):
+    outcomes = Counter(outcome(seed) for seed in range(first, first + PIECE))
+    wrong = {what: n for what, n in outcomes.items() if what.startswith("silently")}
+    assert not wrong, wrong
+    assert outcomes["reported"] > outcomes["harmless"]
