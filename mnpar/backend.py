@@ -32,6 +32,18 @@ def is_array(x: object) -> bool:
     return cupy is not None and isinstance(x, cupy.ndarray)
 
 
+def unscalar(x: Array) -> Array:
+    """An operation on 0-d numpy arrays returns a scalar; this makes an array of it again, and leaves the rest alone.
+
+    Example:
+        >>> import numpy as np
+        >>> from mnpar.backend import unscalar
+        >>> unscalar(np.ones(()) + np.ones(()))
+        array(2.)
+    """
+    return np.asarray(x) if isinstance(x, np.generic) else x
+
+
 def get_array_module(*args: Any) -> Any:
     """The module, numpy or cupy, whose functions work on these arrays (Variables are looked into).
 

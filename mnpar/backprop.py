@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 from weakref import ReferenceType
 
+from mnpar.backend import unscalar
 from mnpar.config import recording
 
 Gradient: TypeAlias = Any  # an array; a Variable where the backward is recorded itself (double backprop)
@@ -122,8 +123,8 @@ class Sums:
         elif self._own is not None and key in self._own:
             old += g
         else:
-            self.totals[key] = total = old + g
-            if self._own is not None and total.ndim:  # 0-d sums are numpy scalars, which have no place
+            self.totals[key] = unscalar(old + g)
+            if self._own is not None:
                 self._own.add(key)
 
 

@@ -38,6 +38,16 @@ class Parameter(Variable):
         if shape is not None:
             self.initialize((shape,) if isinstance(shape, int) else tuple(shape))
 
+    def __copy__(self) -> Parameter:
+        """Another Parameter of the same array and gradient."""
+        other = Parameter(self.initializer, name=self.name)
+        other.update_rule = self.update_rule
+        if self.array is not None:
+            other.array = self.array
+            other.node.shape, other.node.dtype = self.array.shape, self.array.dtype
+            other.node.gradient = self.node.gradient
+        return other
+
     @property
     def is_initialized(self) -> bool:
         """Whether it has an array already."""

@@ -133,7 +133,7 @@ class Variable:
         """Add the gradient of another Variable to this one's."""
         if other.grad is not None:
             g = backend.like(backend.to_host(other.grad), self.array) if other.xp is not self.xp else other.grad
-            self.grad = g.copy() if self.grad is None else self.grad + g
+            self.grad = g.copy() if self.grad is None else backend.unscalar(self.grad + g)
 
     def copydata(self, other: Variable) -> None:
         """Copy the values of another Variable into this one's array, across devices too."""
@@ -268,7 +268,7 @@ def grad(
 
 
 def _sum(a: Gradient, b: Gradient) -> Gradient:
-    return as_variable(a) + as_variable(b) if isinstance(a, Variable) or isinstance(b, Variable) else a + b
+    return as_variable(a) + as_variable(b) if isinstance(a, Variable) or isinstance(b, Variable) else backend.unscalar(a + b)
 
 
 def _seeds(

@@ -115,7 +115,7 @@ def softmax_cross_entropy(
     """
     if reduce not in ("mean", "no"):
         raise ValueError(f"softmax_cross_entropy: reduce is 'mean' or 'no', not {reduce!r}")
-    x = as_variable(x)
+    x, t = as_variable(x), as_variable(t)
     shape = x.shape[:1] + x.shape[2:]
     if x.ndim < 2:
         raise ValueError(f"softmax_cross_entropy: scores of shape {x.shape} are not (N, C, …)")

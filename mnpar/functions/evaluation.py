@@ -10,7 +10,7 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.functions.generic import listed, plain
-from mnpar.variable import Variable
+from mnpar.variable import Variable, as_variable
 
 
 def accuracy(y: Any, t: Any, ignore_label: int | None = None) -> Variable:
@@ -33,7 +33,7 @@ def accuracy(y: Any, t: Any, ignore_label: int | None = None) -> Variable:
         >>> float(F.accuracy(y, np.array([0, 1, 1])).array.round(3))
         0.667
     """
-    y, t = plain(y), plain(t)
+    y, t = plain(as_variable(y)), plain(as_variable(t))
     if t.dtype.kind not in "iu":
         raise ValueError(f"accuracy: the labels have dtype {t.dtype}; they are integers")
     places = y.shape[:1] + y.shape[2:]
@@ -64,7 +64,7 @@ def binary_accuracy(y: Any, t: Any) -> Variable:
         >>> float(F.binary_accuracy(np.array([-1.0, 2.0]), np.array([0, 0])).array)
         0.5
     """
-    y, t = plain(y), plain(t)
+    y, t = plain(as_variable(y)), plain(as_variable(t))
     if y.shape != t.shape:
         raise ValueError(f"binary_accuracy: shapes {listed([y.shape, t.shape])} must be the same")
     counted = t != -1
@@ -73,4 +73,4 @@ def binary_accuracy(y: Any, t: Any) -> Variable:
 
 def _share(right: Any, count: Any, y: Any) -> Variable:
     xp = backend.get_array_module(y)
-    return Variable(xp.asarray(right / xp.maximum(count, 1), y.dtype), requires_grad=False)
+    return Variable(xp.asarray(right / xp.maximum(xp.asarray(count), 1), y.dtype), requires_grad=False)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
+
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
@@ -186,7 +188,7 @@ def split_axis(
 
 
 def _cuts(length: int, parts: Any) -> list[int]:
-    if isinstance(parts, int):
+    if isinstance(parts, (int, np.integer)):
         if parts < 1 or length % parts:
             raise ValueError(f"split_axis: length {length} is not {parts} equal parts; name the places of the cuts instead")
         return list(range(0, length + 1, length // parts)) if length else [0] * (parts + 1)

@@ -45,7 +45,7 @@ class MeanAbsoluteError(FunctionNode):
 
 
 class SigmoidCrossEntropy(FunctionNode):
-    """log(1 + eˣ) - t·x for each element, times ``factor``: an array, or the number of a mean."""
+    """log(1 + eˣ) - t·x of each element that is ``counted`` (1, others 0); ``mean`` is the factor of their sum, None for none."""
 
     generic = True
 
@@ -86,6 +86,7 @@ def mean_squared_error(x0: Any, x1: Any) -> Variable:
         >>> float(F.mean_squared_error(np.array([1.0, 2.0]), np.array([1.0, 4.0])).array)
         2.0
     """
+    x0, x1 = as_variable(x0), as_variable(x1)
     _same("mean_squared_error", x0, x1)
     return MeanSquaredError().apply((x0, x1))[0]
 
@@ -107,6 +108,7 @@ def mean_absolute_error(x0: Any, x1: Any) -> Variable:
         >>> float(F.mean_absolute_error(np.array([1.0, 2.0]), np.array([1.0, 4.0])).array)
         1.0
     """
+    x0, x1 = as_variable(x0), as_variable(x1)
     _same("mean_absolute_error", x0, x1)
     return MeanAbsoluteError().apply((x0, x1))[0]
 
@@ -133,8 +135,8 @@ def sigmoid_cross_entropy(x: Any, t: Any, normalize: bool = True, reduce: str = 
     """
     if reduce not in ("mean", "no"):
         raise ValueError(f"sigmoid_cross_entropy: reduce is 'mean' or 'no', not {reduce!r}")
-    _same("sigmoid_cross_entropy", x, t)
-    x, labels = as_variable(x), plain(t)
+    x, labels = as_variable(x), plain(as_variable(t))
+    _same("sigmoid_cross_entropy", x, labels)
     if labels.dtype.kind not in "iub":
         raise ValueError(f"sigmoid_cross_entropy: the labels have dtype {labels.dtype}; they are integers")
     if labels.size and (labels.max() > 1 or (labels.dtype.kind == "i" and labels.min() < -1)):

@@ -39,7 +39,7 @@ class Reduction(FunctionNode):
     generic = True
 
     def __init__(self, axis: Axis = None, keepdims: bool = False) -> None:
-        self.axis = axis if axis is None or isinstance(axis, int) else tuple(axis)
+        self.axis = tuple(axis) if isinstance(axis, list) else axis
         self.keepdims = keepdims
 
     def lift(self, y: Any) -> Any:
@@ -62,19 +62,19 @@ class Sum(Reduction):
 class Mean(Reduction):
     def forward(self, x: Array) -> Array:
         y = wide(x).sum(axis=self.axis, keepdims=self.keepdims)
-        self.count = x.size // y.size if y.size else 1
+        self.count = x.size // (y.size or 1)
         y = y / self.count
         return y.astype(x.dtype) if x.dtype.kind == "f" else y
 
     def backward(self, gy: Any) -> Any:
-        return lambda: self.spread(gy * (1 / self.count))
+        return lambda: self.spread(gy * (1 / (self.count or 1)))
 
 
 class Max(Reduction):
     def forward(self, x: Array) -> Array:
-        y = x.max(axis=self.axis, keepdims=self.keepdims)
-        self.chosen = x == x.max(axis=self.axis, keepdims=True) if not self.keepdims else x == y
-        return y
+        y = x.max(axis=self.axis, keepdims=True)
+        self.chosen = x == y
+        return y if self.keepdims else y.squeeze(self.axis)
 
     def backward(self, gy: Any) -> Any:
         return lambda: self.lift(gy) * self.chosen
@@ -82,9 +82,9 @@ class Max(Reduction):
 
 class Min(Reduction):
     def forward(self, x: Array) -> Array:
-        y = x.min(axis=self.axis, keepdims=self.keepdims)
-        self.chosen = x == x.min(axis=self.axis, keepdims=True) if not self.keepdims else x == y
-        return y
+        y = x.min(axis=self.axis, keepdims=True)
+        self.chosen = x == y
+        return y if self.keepdims else y.squeeze(self.axis)
 
     def backward(self, gy: Any) -> Any:
         return lambda: self.lift(gy) * self.chosen
@@ -97,8 +97,8 @@ class LogSumExp(Reduction):
         xp = backend.get_array_module(x)
         peak = x.max(axis=self.axis, keepdims=True)
         peak = xp.where(xp.isfinite(peak), peak, xp.zeros((), x.dtype))
-        total = xp.exp(x - peak).sum(axis=self.axis, keepdims=True)
-        return (xp.log(total) + peak).reshape(total.shape if self.keepdims else x.sum(axis=self.axis).shape)
+        y = xp.log(xp.exp(x - peak).sum(axis=self.axis, keepdims=True)) + peak
+        return y if self.keepdims else y.squeeze(self.axis)
 
     def backward(self, gy: Any) -> Any:
         (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
@@ -131,6 +131,9 @@ def average(x: Any, axis: Axis = None, weights: Any = None, keepdims: bool = Fal
         axis: what is averaged over; None means everything.
         weights: None, or an array or Variable with exactly the axes that are averaged over. They need not sum to 1.
         keepdims: whether the averaged axes stay, with length 1.
+
+    Returns:
+        A Variable; the mean of no elements is NaN, with numpy's warning.
 
     Raises:
         ValueError: the weights have other axes.

@@ -74,7 +74,7 @@ def reshape(x: Any, shape: int | Sequence[int]) -> Variable:
         >>> F.reshape(np.arange(6.0), (2, -1)).shape
         (2, 3)
     """
-    v, new = as_variable(x), (shape,) if isinstance(shape, int) else tuple(shape)
+    v, new = as_variable(x), tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     if v.shape == new:
         return v
     try:

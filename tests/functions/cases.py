@@ -98,6 +98,7 @@ PAIR = ((N, 3), (N, 3))
 WIDE = ((N, 3), (3,))
 CROSS = ((N, 1, 3), (2, 1))
 
+# fmt: off
 _arithmetic = [
     Case("add: two", (arithmetic.Add,), lambda x, y: x + y, lambda x, y: x + y, PAIR),
     Case("add: function of three", (), lambda x, y: F.add(x, y, x), lambda x, y: x + y + x, WIDE),
@@ -144,7 +145,8 @@ _elementwise = [
     Case("cos", (elementwise.Cos,), F.cos, np.cos),
     Case("absolute", (elementwise.Absolute,), F.absolute, np.abs),
     Case("absolute: operator", (), abs, np.abs),
-    Case("maximum: three", (extrema.Maximum,), lambda x, y: F.maximum(x, y, 0.21), lambda x, y: np.maximum(np.maximum(x, y), 0.21), WIDE),
+    Case("maximum: three", (extrema.Maximum,), lambda x, y: F.maximum(x, y, 0.21),
+         lambda x, y: np.maximum(np.maximum(x, y), 0.21), WIDE),
     Case("minimum: two", (extrema.Minimum,), F.minimum, np.minimum, CROSS),
     Case("clip", (extrema.Clip,), lambda x: F.clip(x, -0.71, 0.52), lambda x: np.clip(x, -0.71, 0.52)),
     Case("clip: open", (), lambda x: F.clip(x, None, 0.52), lambda x: np.minimum(x, 0.52)),
@@ -153,7 +155,8 @@ _elementwise = [
 ]
 
 _shape = [
-    Case("reshape", (shape.Reshape,), lambda x: F.reshape(x, (-1, 3, 2)), lambda x: x.reshape(len(x), 3, 2), ((N, 6),), empty=False),
+    Case("reshape", (shape.Reshape,), lambda x: F.reshape(x, (-1, 3, 2)), lambda x: x.reshape(len(x), 3, 2), ((N, 6),),
+         empty=False),
     Case("reshape: method", (), lambda x: x.reshape(3, 2), lambda x: x.reshape(3, 2), ((6,),)),
     Case("reshape: method with a tuple", (), lambda x: x.reshape((3, -1)), lambda x: x.reshape(3, 2), ((6,),)),
     Case("transpose", (shape.Transpose,), lambda x: F.transpose(x, (2, 0, -2)), lambda x: x.transpose(2, 0, 1), ((N, 2, 3),)),
@@ -174,11 +177,13 @@ _shape = [
     Case("cast: method", (), lambda x: x.astype("f8").astype(x.dtype), lambda x: x),
     Case("concat", (joining.Concat,), lambda x, y: F.concat([x, y]), lambda x, y: np.concatenate([x, y], 1), ((N, 3), (N, 2))),
     Case("concat: twice the same", (), lambda x: F.concat([x, x], axis=0), lambda x: np.concatenate([x, x])),
-    Case("concat: last axis", (), lambda x, y: F.concat([x, y], axis=-1), lambda x, y: np.concatenate([x, y], 2), ((N, 2, 3), (N, 2, 1))),
+    Case("concat: last axis", (), lambda x, y: F.concat([x, y], axis=-1), lambda x, y: np.concatenate([x, y], 2),
+         ((N, 2, 3), (N, 2, 1))),
     Case("hstack", (), lambda x, y: F.hstack([x, y]), lambda x, y: np.hstack([x, y]), ((N, 3), (N, 2))),
     Case("vstack", (), lambda x, y: F.vstack([x, y]), lambda x, y: np.vstack([x, y]), PAIR),
     Case("stack", (joining.Stack,), lambda x, y: F.stack([x, y], axis=-1), lambda x, y: np.stack([x, y], -1), PAIR),
-    Case("split_axis", (joining.SplitAxis,), lambda x: F.split_axis(x, [1, 3], axis=1), lambda x: tuple(np.split(x, [1, 3], axis=1)), ((N, 4),)),
+    Case("split_axis", (joining.SplitAxis,), lambda x: F.split_axis(x, [1, 3], axis=1),
+         lambda x: tuple(np.split(x, [1, 3], axis=1)), ((N, 4),)),
     Case("split_axis: one part unused", (), lambda x: F.split_axis(x, 2, axis=-1)[1], lambda x: x[:, 2:], ((N, 4),)),
     Case("separate", (joining.Separate,), lambda x: F.separate(x, axis=-1), lambda x: (x[:, 0], x[:, 1], x[:, 2])),
     Case("separate: one part unused", (), lambda x: F.separate(x, axis=1)[1], lambda x: x[:, 1]),
@@ -194,11 +199,14 @@ _shape = [
 _reduction = [
     Case("sum", (reduction.Sum,), F.sum, lambda x: x.sum()),
     Case("sum: axis", (), lambda x: F.sum(x, axis=-1), lambda x: x.sum(1)),
-    Case("sum: method", (), lambda x: x.sum(axis=(0, 2), keepdims=True), lambda x: x.sum(axis=(0, 2), keepdims=True), ((N, 2, 3),)),
+    Case("sum: method", (), lambda x: x.sum(axis=(0, 2), keepdims=True), lambda x: x.sum(axis=(0, 2), keepdims=True),
+         ((N, 2, 3),)),
     Case("mean", (reduction.Mean,), F.mean, lambda x: x.mean(), empty=False),
     Case("mean: method", (), lambda x: x.mean(axis=1, keepdims=True), lambda x: x.mean(1, keepdims=True)),
-    Case("average: weights", (), lambda x, w: F.average(x, 1, w), lambda x, w: np.einsum("nij,i->nj", x, w) / w.sum(), ((N, 3, 2), (3,)), 0.3, 2),
-    Case("average: weights of all", (), lambda x, w: F.average(x, weights=w), lambda x, w: (x * w).sum() / w.sum(), PAIR, 0.3, 2, empty=False),
+    Case("average: weights", (), lambda x, w: F.average(x, 1, w), lambda x, w: np.einsum("nij,i->nj", x, w) / w.sum(),
+         ((N, 3, 2), (3,)), 0.3, 2),
+    Case("average: weights of all", (), lambda x, w: F.average(x, weights=w), lambda x, w: (x * w).sum() / w.sum(), PAIR, 0.3,
+         2, empty=False),
     Case("average: weights of two axes", (), lambda x, w: F.average(x, (2, 0), w, True),
          lambda x, w: (x * w[:, None]).sum((0, 2), keepdims=True) / w.sum(), ((2, N, 3), (2, 3)), 0.3, 2),
     Case("max", (reduction.Max,), F.max, lambda x: x.max(), empty=False),
@@ -209,7 +217,8 @@ _reduction = [
     Case("argmax", (), lambda x: F.argmax(x, axis=1), lambda x: x.argmax(1), differentiable=False),
     Case("argmin", (), lambda x: F.argmin(x, axis=1), lambda x: x.argmin(1), differentiable=False),
     Case("logsumexp", (reduction.LogSumExp,), F.logsumexp, lambda x: np.log(np.exp(x).sum()), empty=False, halves=1e-2),
-    Case("logsumexp: axes", (), lambda x: F.logsumexp(x, (1, 2)), lambda x: np.log(np.exp(x).sum((1, 2))), ((N, 2, 3),), halves=1e-2),
+    Case("logsumexp: axes", (), lambda x: F.logsumexp(x, (1, 2)), lambda x: np.log(np.exp(x).sum((1, 2))), ((N, 2, 3),),
+         halves=1e-2),
 ]
 
 _activation = [
@@ -222,14 +231,16 @@ _activation = [
     Case("softmax", (activation.Softmax,), F.softmax, stable_softmax),
     Case("softmax: axis", (), lambda x: F.softmax(x, axis=-1), lambda x: stable_softmax(x, -1), ((N, 2, 3),)),
     Case("log_softmax", (activation.LogSoftmax,), F.log_softmax, lambda x: np.log(stable_softmax(x)), halves=1e-2),
-    Case("log_softmax: axis", (), lambda x: F.log_softmax(x, axis=0), lambda x: np.log(stable_softmax(x, 0)), ((2, N),), halves=1e-2),
+    Case("log_softmax: axis", (), lambda x: F.log_softmax(x, axis=0), lambda x: np.log(stable_softmax(x, 0)), ((2, N),),
+         halves=1e-2),
     Case("dropout", (noise.Dropout,), lambda x: F.dropout(x, mask=C.astype(x.dtype)[[0] * len(x)]), lambda x: x * C),
     Case("dropout: not while testing", (), lambda x: F.dropout(x, 0), lambda x: x),
 ]
 
 _product = [
     Case("matmul", (products.MatMul,), lambda x, y: x @ y, lambda x, y: x @ y, ((N, 3), (3, 2)), halves=1e-2),
-    Case("matmul: transposed", (), lambda x, y: F.matmul(x, y, transa=True, transb=True), lambda x, y: x.T @ y.T, ((3, N), (2, 3)), halves=1e-2),
+    Case("matmul: transposed", (), lambda x, y: F.matmul(x, y, transa=True, transb=True), lambda x, y: x.T @ y.T,
+         ((3, N), (2, 3)), halves=1e-2),
     Case("matmul: stacks", (), F.matmul, np.matmul, ((N, 1, 2, 3), (5, 3, 2)), halves=1e-2),
     Case("matmul: stack with one", (), F.matmul, np.matmul, ((N, 2, 3), (3, 4)), halves=1e-2),
     Case("matmul: one with stack", (), F.matmul, np.matmul, ((2, 3), (N, 3, 4)), halves=1e-2),
@@ -240,7 +251,8 @@ _product = [
     Case("linear", (products.Linear,), F.linear, lambda x, W, b: x @ W.T + b, ((N, 3), (2, 3), (2,)), halves=1e-2),
     Case("linear: no bias", (), F.linear, lambda x, W: x @ W.T, ((N, 3), (2, 3)), halves=1e-2),
     Case("linear: image", (), F.linear, lambda x, W, b: x.reshape(len(x), 6) @ W.T + b, ((N, 2, 3), (2, 6), (2,)), halves=1e-2),
-    Case("linear: two batch axes", (), lambda x, W, b: F.linear(x, W, b, n_batch_axes=2), lambda x, W, b: x @ W.T + b, ((N, 2, 3), (2, 3), (2,)), halves=1e-2),
+    Case("linear: two batch axes", (), lambda x, W, b: F.linear(x, W, b, n_batch_axes=2), lambda x, W, b: x @ W.T + b,
+         ((N, 2, 3), (2, 3), (2,)), halves=1e-2),
 ]
 
 _loss = [
@@ -252,20 +264,25 @@ _loss = [
          lambda x: over(cross_entropies(x, labels(len(x))).sum(), len(x))),
     Case("softmax_cross_entropy: ignoring", (), lambda x: F.softmax_cross_entropy(x, odd_ignored(len(x))),
          lambda x: over(cross_entropies(x, odd_ignored(len(x))).sum(), (len(x) + 1) // 2)),
-    Case("softmax_cross_entropy: ignoring, over N", (), lambda x: F.softmax_cross_entropy(x, odd_ignored(len(x)), normalize=False),
+    Case("softmax_cross_entropy: ignoring, over N", (),
+         lambda x: F.softmax_cross_entropy(x, odd_ignored(len(x)), normalize=False),
          lambda x: over(cross_entropies(x, odd_ignored(len(x))).sum(), len(x))),
-    Case("softmax_cross_entropy: all ignored", (), lambda x: F.softmax_cross_entropy(x, np.full(len(x), 7), ignore_label=7), lambda x: 0.0),
-    Case("softmax_cross_entropy: ignoring class 2", (), lambda x: F.softmax_cross_entropy(x, labels(len(x)), ignore_label=2, reduce="no"),
+    Case("softmax_cross_entropy: all ignored", (), lambda x: F.softmax_cross_entropy(x, np.full(len(x), 7), ignore_label=7),
+         lambda x: 0.0),
+    Case("softmax_cross_entropy: ignoring class 2", (),
+         lambda x: F.softmax_cross_entropy(x, labels(len(x)), ignore_label=2, reduce="no"),
          lambda x: cross_entropies(x, labels(len(x))) * (labels(len(x)) != 2)),
     Case("softmax_cross_entropy: class weights", (),
          lambda x: F.softmax_cross_entropy(x, odd_ignored(len(x)), class_weight=CLASS_WEIGHT.astype(x.dtype), reduce="no"),
          lambda x: cross_entropies(x, odd_ignored(len(x))) * CLASS_WEIGHT[labels(len(x))]),
     Case("softmax_cross_entropy: image", (),
          lambda x: F.softmax_cross_entropy(x, odd_ignored(len(x) * 4).reshape(len(x), 2, 2)),
-         lambda x: over(cross_entropies(x.transpose(0, 2, 3, 1).reshape(4 * len(x), 3), odd_ignored(len(x) * 4)).sum(), len(x) * 2), ((N, 3, 2, 2),)),
+         lambda x: over(cross_entropies(x.transpose(0, 2, 3, 1).reshape(4 * len(x), 3), odd_ignored(len(x) * 4)).sum(), len(x) * 2),
+         ((N, 3, 2, 2),)),
     Case("softmax_cross_entropy: image, each", (),
          lambda x: F.softmax_cross_entropy(x, labels(len(x) * 4).reshape(len(x), 2, 2), reduce="no"),
-         lambda x: cross_entropies(x.transpose(0, 2, 3, 1).reshape(4 * len(x), 3), labels(len(x) * 4)).reshape(len(x), 2, 2), ((N, 3, 2, 2),)),
+         lambda x: cross_entropies(x.transpose(0, 2, 3, 1).reshape(4 * len(x), 3), labels(len(x) * 4)).reshape(len(x), 2, 2),
+         ((N, 3, 2, 2),)),
     Case("softmax_cross_entropy: soft", (), lambda x: F.softmax_cross_entropy(x, np.full(x.shape, 0.25, x.dtype)),
          lambda x: over(-0.25 * np.log(stable_softmax(x)).sum(), len(x)), halves=1e-2),
     Case("softmax_cross_entropy: soft, divergence", (),
@@ -275,15 +292,20 @@ _loss = [
          lambda x: over(binary_truth(x).sum(), (sign_labels(x.shape) >= 0).sum())),
     Case("sigmoid_cross_entropy: over N", (), lambda x: F.sigmoid_cross_entropy(x, sign_labels(x.shape), normalize=False),
          lambda x: over(binary_truth(x).sum(), len(x)), halves=1e-2),
-    Case("sigmoid_cross_entropy: each", (), lambda x: F.sigmoid_cross_entropy(x, sign_labels(x.shape), reduce="no"), binary_truth),
-    Case("mean_squared_error", (loss.MeanSquaredError,), F.mean_squared_error, lambda x, y: over(((x - y) ** 2).sum(), x.size), PAIR, halves=1e-2),
+    Case("sigmoid_cross_entropy: each", (), lambda x: F.sigmoid_cross_entropy(x, sign_labels(x.shape), reduce="no"),
+         binary_truth),
+    Case("mean_squared_error", (loss.MeanSquaredError,), F.mean_squared_error, lambda x, y: over(((x - y) ** 2).sum(), x.size),
+         PAIR, halves=1e-2),
     Case("mean_squared_error: 0-d", (), F.mean_squared_error, lambda x, y: (x - y) ** 2, ((), ())),
-    Case("mean_absolute_error", (loss.MeanAbsoluteError,), F.mean_absolute_error, lambda x, y: over(abs(x - y).sum(), x.size), PAIR),
-    Case("accuracy", (), lambda x: F.accuracy(x, labels(len(x))), lambda x: over((x.argmax(1) == labels(len(x))).sum(), len(x)), differentiable=False),
+    Case("mean_absolute_error", (loss.MeanAbsoluteError,), F.mean_absolute_error, lambda x, y: over(abs(x - y).sum(), x.size),
+         PAIR),
+    Case("accuracy", (), lambda x: F.accuracy(x, labels(len(x))), lambda x: over((x.argmax(1) == labels(len(x))).sum(), len(x)),
+         differentiable=False),
     Case("accuracy: ignoring", (), lambda x: F.accuracy(x, odd_ignored(len(x)), ignore_label=-1),
          lambda x: over((x.argmax(1) == odd_ignored(len(x))).sum(), (len(x) + 1) // 2), differentiable=False),
     Case("binary_accuracy", (), lambda x: F.binary_accuracy(x, sign_labels(x.shape)),
          lambda x: over(((x >= 0) == sign_labels(x.shape)).sum(), (sign_labels(x.shape) >= 0).sum()), differentiable=False),
-]  # fmt: skip
+]
+# fmt: on
 
 CASES = [*_arithmetic, *_elementwise, *_shape, *_reduction, *_activation, *_product, *_loss]

@@ -1,4 +1,4 @@
-"""Every function of the table: values, gradients of three orders, dtypes, batches of any size; and nobody is missing from it."""
+"""Every function of the table: values, gradients of three orders, dtypes, batches of any size; and nobody is missing."""
 
 from __future__ import annotations
 

@@ -1,0 +1,213 @@
+"""Links made of links: Chain by names, ChainList by numbers, Sequential one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from mnpar.link import Link
+
+C = TypeVar("C", bound="Chain")
+CL = TypeVar("CL", bound="ChainList")
+
+
+class Chain(Link):
+    """A link whose attributes that are links register themselves.
+
+    Args:
+        links: children by name.
+
+    Example:
+        >>> import mnpar, mnpar.links as L
+        >>> class MLP(mnpar.Chain):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.l1 = L.Linear(4, 3)
+        ...         self.l2 = L.Linear(3, 2)
+        >>> [path for path, _ in MLP().namedparams()]
+        ['/l1/W', '/l1/b', '/l2/W', '/l2/b']
+    """
+
+    def __init__(self, **links: Link) -> None:
+        super().__init__()
+        self._children: dict[str, None] = {}
+        for name, link in links.items():
+            self.add_link(name, link)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Link):
+            self._registry("_children")[name] = None
+            if value.name is None:
+                value.name = name
+        elif name in self.__dict__.get("_children", ()):
+            del self._children[name]
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._children.pop(name, None)
+        super().__delattr__(name)
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def add_link(self, name: str, link: Link) -> None:
+        """Add a child by name."""
+        if name in self.__dict__:
+            raise AttributeError(f"{type(self).__name__} has an attribute {name!r} already")
+        if not isinstance(link, Link):
+            raise TypeError(f"only links can be added as children, not {type(link).__name__}")
+        setattr(self, name, link)
+
+    def _named_children(self) -> Iterator[tuple[str, Link]]:
+        return ((name, self.__dict__[name]) for name in self._children)
+
+    def _shared(self: C) -> C:
+        other = super()._shared()
+        object.__setattr__(other, "_children", dict(self._children))
+        for name in self._children:
+            object.__setattr__(other, name, self.__dict__[name].copy("share"))
+        return other
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load all that it has, each child under its name."""
+        super().serialize(serializer)
+        for name, child in self._named_children():
+            child.serialize(serializer[name])
+
+
+class ChainList(Link):
+    """A list of links.
+
+    Args:
+        links: the first children.
+
+    Example:
+        >>> import mnpar, mnpar.links as L
+        >>> layers = mnpar.ChainList(L.Linear(4, 3), L.Linear(3, 2))
+        >>> len(layers), [path for path, _ in layers.namedparams()]
+        (2, ['/0/W', '/0/b', '/1/W', '/1/b'])
+    """
+
+    def __init__(self, *links: Link) -> None:
+        super().__init__()
+        self._list: list[Any] = []
+        for link in links:
+            self.append(link)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Link):
+            raise TypeError(f"a ChainList holds its links by number: append {name!r}, or use a Chain")
+        super().__setattr__(name, value)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._list[index]
+
+    def __setitem__(self, index: int, link: Link) -> None:
+        self._list[index] = link
+
+    def __delitem__(self, index: int) -> None:
+        del self._list[index]
+
+    def __len__(self) -> int:
+        return len(self._list)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._list)
+
+    def insert(self, index: int, link: Link) -> None:
+        """Insert a link before a place."""
+        if not isinstance(link, Link):
+            raise TypeError(f"only links can be added as children, not {type(link).__name__}")
+        self._list.insert(index, link)
+
+    def append(self, link: Link) -> None:
+        """Add a link at the end."""
+        self.insert(len(self._list), link)
+
+    add_link = append
+
+    def extend(self, links: Iterable[Link]) -> None:
+        """Add several links at the end."""
+        for link in links:
+            self.append(link)
+
+    def pop(self, index: int = -1) -> Any:
+        """Take a link out."""
+        return self._list.pop(index)
+
+    def _named_children(self) -> Iterator[tuple[str, Link]]:
+        return ((str(i), link) for i, link in enumerate(self._list) if isinstance(link, Link))
+
+    def _shared(self: CL) -> CL:
+        other = super()._shared()
+        object.__setattr__(other, "_list", [x.copy("share") if isinstance(x, Link) else x for x in self._list])
+        return other
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load all that it has, each child under its number."""
+        super().serialize(serializer)
+        for name, child in self._named_children():
+            child.serialize(serializer[name])
+
+
+class Sequential(ChainList):
+    """Links and functions, each called with what the one before returned (a tuple as several arguments).
+
+    Args:
+        layers: links and other callables.
+
+    Example:
+        >>> import numpy as np, mnpar, mnpar.functions as F, mnpar.links as L
+        >>> model = mnpar.Sequential(L.Linear(4, 3), F.relu, L.Linear(3, 2))
+        >>> model(np.ones((5, 4), "f4")).shape
+        (5, 2)
+    """
+
+    def __init__(self, *layers: Any) -> None:
+        super().__init__(*layers)
+
+    def insert(self, index: int, layer: Any) -> None:
+        """Insert a link or function before a place."""
+        if not callable(layer):
+            raise TypeError(f"the layers of a Sequential are called: {type(layer).__name__} cannot be")
+        self._list.insert(index, layer)
+
+    def forward(self, *xs: Any) -> Any:
+        """The layers, one after another."""
+        for layer in self._list:
+            xs = layer(*xs)
+            xs = xs if isinstance(xs, tuple) else (xs,)
+        return xs if len(xs) != 1 else xs[0]
+
+    def flatten(self) -> Sequential:
+        """The same with Sequentials inside replaced by their layers."""
+        flat = [x for layer in self._list for x in (layer.flatten() if isinstance(layer, Sequential) else [layer])]
+        return Sequential(*flat)
+
+    def count_by_layer_type(self, type_name: str) -> int:
+        """How many layers are of the class or function of this name."""
+        return sum(_type_name(layer) == type_name for layer in self._list)
+
+    def remove_by_layer_type(self, type_name: str) -> None:
+        """Take out the layers of the class or function of this name."""
+        self._list[:] = [layer for layer in self._list if _type_name(layer) != type_name]
+
+
+def _type_name(layer: Callable[..., Any]) -> str:
+    return type(layer).__name__ if isinstance(layer, Link) else getattr(layer, "__name__", type(layer).__name__)
+
+
+def repeat(link: Link, n_repeat: int, mode: str = "init") -> Sequential:
+    """A Sequential of ``n_repeat`` copies of a link, made by ``link.copy(mode)``.
+
+    Example:
+        >>> import mnpar, mnpar.links as L
+        >>> len(mnpar.links.Linear(3, 3).repeat(4))
+        4
+    """
+    if n_repeat < 0:
+        raise ValueError(f"a link cannot be repeated {n_repeat} times")
+    return Sequential(*[link.copy(mode) for _ in range(n_repeat)])
+
+
+Link.repeat = repeat  # type: ignore[attr-defined]  # Chainer has it as a method; a Sequential is made of links

@@ -1,0 +1,279 @@
+"""Link: parameters, and what is computed with them. All that a link has comes in the order in which it was defined.
+
+That order is the same on every rank (law 5): parameters can be paired over ranks by going through them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.parameter import Parameter
+
+Self = TypeVar("Self", bound="Link")
+MODES = ("share", "copy", "init")
+
+
+class Link:
+    """Parameters and a ``forward`` that uses them; an attribute that is a Parameter registers itself.
+
+    Args:
+        params: names and shapes of parameters to make at once.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> class Scale(mnpar.Link):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.s = mnpar.Parameter(2.0, (1,))
+        ...     def forward(self, x):
+        ...         return x * self.s
+        >>> Scale()(np.ones(3, "f4")).array
+        array([2., 2., 2.], dtype=float32)
+    """
+
+    def __init__(self, **params: Any) -> None:
+        self._params: dict[str, None] = {}
+        self._persistent: dict[str, None] = {}
+        self._in_scope = False
+        self.name: str | None = None
+        for name, shape in params.items():
+            self.add_param(name, shape)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the link computes; to be defined by each kind of link, here or as ``__call__``."""
+        raise TypeError(f"{type(self).__name__} defines neither forward nor __call__")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Parameter):
+            self._registry("_params")[name] = None  # a name that is there keeps its place
+            if value.name is None:
+                value.name = name
+        elif name in self.__dict__.get("_params", ()):
+            del self._params[name]
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._params.pop(name, None)
+        self._persistent.pop(name, None)
+        object.__delattr__(self, name)
+
+    def _registry(self, which: str) -> dict[str, Any]:
+        registry: dict[str, Any] | None = self.__dict__.get(which)
+        if registry is None:
+            raise AttributeError(f"call super().__init__() first, before {type(self).__name__} gets parameters or links")
+        return registry
+
+    @contextmanager
+    def init_scope(self) -> Iterator[None]:
+        """Chainer's scope for defining parameters; accepted, though they register themselves anywhere."""
+        self._in_scope, before = True, self._in_scope
+        try:
+            yield
+        finally:
+            self._in_scope = before
+
+    @property
+    def within_init_scope(self) -> bool:
+        """Whether the program is inside a ``with link.init_scope()``."""
+        return self._in_scope
+
+    # ---- what it has ----
+
+    def add_param(self, name: str, shape: Any = None, dtype: Any = np.float32, initializer: Any = None) -> None:
+        """Make a parameter; without a shape, one that is initialized later."""
+        if name in self.__dict__:
+            raise AttributeError(f"{type(self).__name__} has an attribute {name!r} already")
+        value = initializer if initializer is not None else np.nan
+        if backend.is_array(value) or callable(value) or shape is None:
+            setattr(self, name, Parameter(value, shape))
+        else:
+            setattr(self, name, Parameter(np.full(shape, value, dtype)))
+
+    def add_persistent(self, name: str, value: Any) -> None:
+        """Set an attribute that is saved and broadcast with the parameters, but not learnt (running statistics)."""
+        setattr(self, name, value)
+        self._persistent[name] = None
+
+    def register_persistent(self, name: str) -> None:
+        """Make an existing attribute persistent."""
+        if not hasattr(self, name):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r} to make persistent")
+        self._persistent[name] = None
+
+    def _named_own(self) -> Iterator[tuple[str, Parameter]]:
+        for name in self._params:
+            yield "/" + name, self.__dict__[name]
+
+    def _named_children(self) -> Iterator[tuple[str, Link]]:
+        return iter(())
+
+    def namedlinks(self, skipself: bool = False) -> Iterator[tuple[str, Link]]:
+        """All links with their paths, itself as ``'/'``, then each child with its own."""
+        if not skipself:
+            yield "/", self
+        for name, child in self._named_children():
+            for path, link in child.namedlinks():
+                yield f"/{name}{path.rstrip('/')}", link
+
+    def links(self, skipself: bool = False) -> Iterator[Link]:
+        """All links, itself first."""
+        return (link for _, link in self.namedlinks(skipself))
+
+    def children(self) -> Iterator[Link]:
+        """The links directly in it."""
+        return (child for _, child in self._named_children())
+
+    def namedparams(self, include_uninit: bool = True) -> Iterator[tuple[str, Parameter]]:
+        """All parameters with their paths (``'/l1/W'``), in the order of definition; a shared one once, under its first path."""
+        seen: set[int] = set()
+        for path, link in self.namedlinks():
+            for name, param in link._named_own():
+                if id(param) not in seen and (include_uninit or param.is_initialized):
+                    seen.add(id(param))
+                    yield path.rstrip("/") + name, param
+
+    def params(self, include_uninit: bool = True) -> Iterator[Parameter]:
+        """All parameters, in the order of definition."""
+        return (param for _, param in self.namedparams(include_uninit))
+
+    def namedpersistents(self) -> Iterator[tuple[str, Any]]:
+        """All persistent values with their paths."""
+        for path, link in self.namedlinks():
+            for name in link._persistent:
+                yield f"{path.rstrip('/')}/{name}", getattr(link, name)
+
+    @property
+    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+        """Names and values to show in ``repr``."""
+        return iter(())
+
+    @property
+    def xp(self) -> Any:
+        """numpy or cupy, by the first parameter that has an array."""
+        return backend.get_array_module(*[p.array for p in self.params(include_uninit=False)][:1])
+
+    def count_params(self) -> int:
+        """The number of elements of all parameters."""
+        return sum(param.size for param in self.params(include_uninit=False))
+
+    # ---- what is done with it ----
+
+    def cleargrads(self) -> None:
+        """Forget all gradients."""
+        for param in self.params():
+            param.cleargrad()
+
+    def zerograds(self) -> None:
+        """Set all gradients to zeros."""
+        for param in self.params(include_uninit=False):
+            param.zerograd()
+
+    def addgrads(self, link: Link) -> None:
+        """Add the gradients of another link of the same structure."""
+        for mine, other in self._pairs(link):
+            mine.addgrad(other)
+
+    def copyparams(self, link: Link, copy_persistent: bool = True) -> None:
+        """Copy the values of another link of the same structure, persistent ones too."""
+        for mine, other in self._pairs(link):
+            if not other.is_initialized:
+                continue
+            if not mine.is_initialized:
+                mine.initialize(other.shape)
+            mine.copydata(other)
+        if copy_persistent:
+            others = dict(link.namedpersistents())
+            for path, owner in self.namedlinks():
+                for name in owner._persistent:
+                    setattr(owner, name, copy.deepcopy(others[f"{path.rstrip('/')}/{name}"]))
+
+    def _pairs(self, link: Link) -> Iterator[tuple[Parameter, Parameter]]:
+        others = dict(link.namedparams())
+        for path, param in self.namedparams():
+            if path not in others:
+                raise KeyError(f"the other link has no parameter {path}; it has {', '.join(others)}")
+            yield param, others[path]
+
+    def enable_update(self) -> None:
+        """Let optimizers change the parameters again."""
+        self._set_update(True)
+
+    def disable_update(self) -> None:
+        """Keep optimizers from changing the parameters."""
+        self._set_update(False)
+
+    def _set_update(self, enabled: bool) -> None:
+        for param in self.params():
+            if param.update_rule is not None:
+                param.update_rule.enabled = enabled
+
+    @property
+    def update_enabled(self) -> bool:
+        """Whether optimizers change any of the parameters."""
+        return any(param.update_rule is not None and param.update_rule.enabled for param in self.params())
+
+    def copy(self: Self, mode: str = "share") -> Self:
+        """A link of the same structure.
+
+        Args:
+            mode: ``'share'`` the arrays, ``'copy'`` them, or ``'init'`` new ones with new initial values.
+        """
+        if mode not in MODES:
+            raise ValueError(f"a link is copied by {', '.join(MODES)}, not {mode!r}")
+        if mode == "share":
+            return self._shared()
+        other = copy.deepcopy(self)
+        if mode == "init":
+            for param in other.params(include_uninit=False):
+                param.initialize(param.shape)
+        return other
+
+    def _shared(self: Self) -> Self:
+        other = copy.copy(self)
+        object.__setattr__(other, "_params", dict(self._params))
+        object.__setattr__(other, "_persistent", dict(self._persistent))
+        for name in self._params:
+            object.__setattr__(other, name, copy.copy(self.__dict__[name]))
+        return other
+
+    def to_device(self: Self, device: int | str | None) -> Self:
+        """Move parameters and persistent arrays: ``-1`` or ``'@numpy'`` the host, ``0`` or ``'@cupy:0'`` the first GPU."""
+        for param in self.params(include_uninit=False):
+            param.to_device(device)
+        for link in self.links():
+            for name in link._persistent:
+                value = getattr(link, name)
+                if backend.is_array(value):
+                    setattr(link, name, backend.to_device(device, value))
+        return self
+
+    def to_cpu(self: Self) -> Self:
+        """Move to the host."""
+        return self.to_device(-1)
+
+    def to_gpu(self: Self, device: int | None = None) -> Self:
+        """Move to a GPU."""
+        return self.to_device(device or 0)
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load its own parameters and persistent values."""
+        for name in self._params:
+            param = self.__dict__[name]
+            value = serializer(name, param.array)
+            if param.array is None and value is not None:
+                param.initialize(value.shape)
+                param.array[...] = value
+        for name in self._persistent:
+            setattr(self, name, serializer(name, getattr(self, name)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in self.printable_specs)})"

@@ -1,0 +1,62 @@
+"""A network together with its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mnpar.chain import Chain
+from mnpar.functions import accuracy, softmax_cross_entropy
+from mnpar.link import Link
+from mnpar.reporter import report
+from mnpar.variable import Variable
+
+
+class Classifier(Chain):
+    """Calls a predictor, compares with the labels, reports ``loss`` and ``accuracy`` and returns the loss.
+
+    Args:
+        predictor: a link, called with the inputs.
+        lossfun: called with outputs (N, C) and labels (N,).
+        accfun: likewise.
+        label_key: which argument holds the labels: its place, or its keyword.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> model = L.Classifier(L.Linear(4, 3))
+        >>> model(np.zeros((2, 4), "f4"), np.array([0, 1])).shape
+        ()
+    """
+
+    def __init__(
+        self, predictor: Link, lossfun: Callable[..., Variable] = softmax_cross_entropy,
+        accfun: Callable[..., Variable] = accuracy, label_key: int | str = -1,
+    ) -> None:  # fmt: skip
+        if not isinstance(label_key, int | str):
+            raise TypeError(f"label_key is the place or the keyword of the labels, not {label_key!r}")
+        super().__init__()
+        self.lossfun, self.accfun, self.label_key = lossfun, accfun, label_key
+        self.compute_accuracy = True
+        self.y: Any = None
+        self.loss: Any = None
+        self.accuracy: Any = None
+        self.predictor = predictor
+
+    def forward(self, *args: Any, **kwargs: Any) -> Variable:
+        """The loss of a batch whose labels are the argument ``label_key``."""
+        if isinstance(self.label_key, str):
+            if self.label_key not in kwargs:
+                raise ValueError(f"the labels were to come as {self.label_key!r}; given were {', '.join(kwargs) or 'no keywords'}")
+            t = kwargs.pop(self.label_key)
+        else:
+            if not -len(args) <= self.label_key < len(args):
+                raise ValueError(f"the labels were to come as argument {self.label_key} of {len(args)}")
+            place = self.label_key % len(args)
+            t, args = args[place], args[:place] + args[place + 1 :]
+        self.y = self.predictor(*args, **kwargs)
+        self.loss = self.lossfun(self.y, t)
+        report({"loss": self.loss}, self)
+        if self.compute_accuracy:
+            self.accuracy = self.accfun(self.y, t)
+            report({"accuracy": self.accuracy}, self)
+        return self.loss

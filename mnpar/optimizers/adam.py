@@ -1,0 +1,94 @@
+"""Adam (Kingma and Ba 2015, arXiv 1412.6980), with decoupled weight decay (Loshchilov and Hutter 2019, arXiv 1711.05101)."""
+
+from __future__ import annotations
+
+import math
+
+from mnpar import backend
+from mnpar.optimizers.optimizer import GradientMethod, UpdateRule, hyperparameter, zeros_like
+from mnpar.parameter import Parameter
+
+
+class AdamRule(UpdateRule):
+    """m ← m + (1−β₁)(g − m),  v ← v + (1−β₂)(g² − v),  p ← p − η (α_t m / (√v + ε) + λ p)"""
+
+    def init_state(self, param: Parameter) -> None:
+        """Both moments (and the largest v, for AMSGrad), 0 at first."""
+        for name in ("m", "v", "vhat")[: 3 if self.hyperparam.get("amsgrad") else 2]:
+            self.state[name] = zeros_like(param)
+
+    @property
+    def alpha_t(self) -> float:
+        """The step size with the moments' bias at update t taken out."""
+        beta1, beta2 = self.hyperparam.get("beta1"), self.hyperparam.get("beta2")
+        return float(self.hyperparam.get("alpha") * math.sqrt(1 - beta2**self.t) / (1 - beta1**self.t))
+
+    def update_core(self, param: Parameter) -> None:
+        get, xp, g = self.hyperparam.get, backend.get_array_module(param.array), param.grad
+        m, v = self.state["m"], self.state["v"]
+        work = xp.subtract(g, m)
+        work *= 1 - get("beta1")
+        m += work
+        xp.multiply(g, g, out=work)
+        work -= v
+        work *= 1 - get("beta2")
+        v += work
+        if get("amsgrad"):
+            xp.maximum(self.state["vhat"], v, out=self.state["vhat"])
+            v = self.state["vhat"]
+        xp.sqrt(v, out=work)
+        work += get("eps")
+        xp.divide(m, work, out=work)
+        work *= get("eta") * self.alpha_t
+        if get("weight_decay_rate"):
+            param.array *= 1 - get("eta") * get("weight_decay_rate")
+        param.array -= work
+
+
+class Adam(GradientMethod):
+    """Steps of about α in each coordinate, by running means of the gradient and its square.
+
+    Args:
+        alpha: α, the step size.
+        beta1, beta2: how much of the running means is kept at each step.
+        eps: ε.
+        eta: η, multiplies step and decay.
+        weight_decay_rate: λ, of the decoupled weight decay.
+        amsgrad: divide by the largest v so far.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.optimizers.Adam().alpha
+        0.001
+    """
+
+    alpha = hyperparameter("alpha")
+    beta1 = hyperparameter("beta1")
+    beta2 = hyperparameter("beta2")
+    eps = hyperparameter("eps")
+    eta = hyperparameter("eta")
+    weight_decay_rate = hyperparameter("weight_decay_rate")
+    amsgrad = hyperparameter("amsgrad")
+
+    def __init__(
+        self, alpha: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, eta: float = 1.0,
+        weight_decay_rate: float = 0.0, amsgrad: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.alpha, self.beta1, self.beta2, self.eps = alpha, beta1, beta2, eps
+        self.eta, self.weight_decay_rate, self.amsgrad = eta, weight_decay_rate, amsgrad
+
+    @property
+    def alpha_t(self) -> float:
+        """The step size of the last update."""
+        t = max(self.t, 1)
+        return float(self.alpha * math.sqrt(1 - self.beta2**t) / (1 - self.beta1**t))
+
+    @property
+    def lr(self) -> float:
+        """Chainer's other name of :attr:`alpha_t`."""
+        return self.alpha_t
+
+    def create_update_rule(self) -> UpdateRule:
+        """The rule for one parameter."""
+        return AdamRule(self.hyperparam)

@@ -1,0 +1,75 @@
+"""Stochastic gradient descent, plain and with momentum."""
+
+from __future__ import annotations
+
+from mnpar.optimizers.optimizer import GradientMethod, UpdateRule, hyperparameter, zeros_like
+from mnpar.parameter import Parameter
+
+
+class SGDRule(UpdateRule):
+    """p ← p − lr · g"""
+
+    def update_core(self, param: Parameter) -> None:
+        param.array -= self.hyperparam.get("lr") * param.grad
+
+
+class SGD(GradientMethod):
+    """p ← p − lr · g
+
+    Args:
+        lr: the learning rate.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.optimizers.SGD(lr=0.5).lr
+        0.5
+    """
+
+    lr = hyperparameter("lr")
+
+    def __init__(self, lr: float = 0.01) -> None:
+        super().__init__()
+        self.lr = lr
+
+    def create_update_rule(self) -> UpdateRule:
+        """The rule for one parameter."""
+        return SGDRule(self.hyperparam)
+
+
+class MomentumSGDRule(UpdateRule):
+    """v ← μ v − lr · g,  p ← p + v"""
+
+    def init_state(self, param: Parameter) -> None:
+        """The velocity, 0 at first."""
+        self.state["v"] = zeros_like(param)
+
+    def update_core(self, param: Parameter) -> None:
+        v = self.state["v"]
+        v *= self.hyperparam.get("momentum")
+        v -= self.hyperparam.get("lr") * param.grad
+        param.array += v
+
+
+class MomentumSGD(GradientMethod):
+    """v ← μ v − lr · g,  p ← p + v
+
+    Args:
+        lr: the learning rate.
+        momentum: μ.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.optimizers.MomentumSGD().momentum
+        0.9
+    """
+
+    lr = hyperparameter("lr")
+    momentum = hyperparameter("momentum")
+
+    def __init__(self, lr: float = 0.01, momentum: float = 0.9) -> None:
+        super().__init__()
+        self.lr, self.momentum = lr, momentum
+
+    def create_update_rule(self) -> UpdateRule:
+        """The rule for one parameter."""
+        return MomentumSGDRule(self.hyperparam)
