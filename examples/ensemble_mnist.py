@@ -4,10 +4,10 @@
     python examples/ensemble_mnist.py                 starts four ranks itself
     python examples/ensemble_mnist.py --threads 4     ranks that are threads: needs no MPI
 
-Every member draws its own sample of the training images (bagging). At evaluation the members' outputs go through ``allgather``
-and are averaged inside the model's ``__call__``. With ``--joint`` that happens in training too: one loss of the averaged output,
-whose gradients flow back to all ranks, and at the end the same ensemble is trained on one rank and compared. With ``--groups G``
-each member is itself spread over G ranks, which hand its activations on by ``send`` and ``recv``.
+Every member draws its own sample of the training images (bagging). At evaluation the members' outputs go through
+``allgather`` and are averaged inside the model's ``__call__``. With ``--joint`` that happens in training too: one loss of the
+averaged output, whose gradients flow back to all ranks, and at the end the same ensemble is trained on one rank and compared.
+With ``--groups G`` each member is itself spread over G ranks, which hand its activations on by ``send`` and ``recv``.
 
 The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead from ``--data DIR``, or where MNPAR_DATA says.
 """
@@ -72,9 +72,7 @@ def batches(train, args, member, group, comm):
     """The member's batches: its own draw of the data, or jointly the same for all; within a group always the same."""
     if args.joint:
         rng = np.random.RandomState(args.seed)
-        iterator = mnpar.iterators.SerialIterator(
-            train, args.batchsize, order_sampler=mnpar.iterators.ShuffleOrderSampler(rng)
-        )
+        iterator = mnpar.iterators.SerialIterator(train, args.batchsize, order_sampler=mnpar.iterators.ShuffleOrderSampler(rng))
         return mnpar.iterators.create_multi_node_iterator(iterator, comm)
     rng = np.random.RandomState(1000 * args.seed + member)
     drawn = mnpar.datasets.SubDataset(train, 0, len(train), order=rng.randint(len(train), size=len(train)))
@@ -99,7 +97,11 @@ def load(args):
         train, test = mnpar.datasets.get_mnist(data=where, dtype=mnpar.config.dtype)
         return train, test, f"MNIST from {where}: {len(train)} images to train, {len(test)} to test"
     train, test = mnpar.datasets.get_digits(dtype=mnpar.config.dtype)
-    return train, test, f"scikit-learn's handwritten digits (no --data given): {len(train)} images to train, {len(test)} to test"
+    return (
+        train,
+        test,
+        f"scikit-learn's handwritten digits (no --data given): {len(train)} images to train, {len(test)} to test",
+    )
 
 
 def main(comm, args):
@@ -114,7 +116,10 @@ def main(comm, args):
     optimizer = (mnpar.optimizers.MomentumSGD(lr=0.1) if args.joint else mnpar.optimizers.Adam()).setup(model)
     if comm.is_root:
         ways = "jointly" if args.joint else "each on its own draw"
-        print(f"data: {data}\n{peers.size} members of {group.size} rank(s) on {comm.name}, {ways}, {args.epoch} epochs", flush=True)
+        print(
+            f"data: {data}\n{peers.size} members of {group.size} rank(s) on {comm.name}, {ways}, {args.epoch} epochs",
+            flush=True,
+        )
 
     iterator, history, total, steps = batches(train, args, peers.rank, group, comm), [], 0.0, 0
     while iterator.epoch < args.epoch:
@@ -129,7 +134,9 @@ def main(comm, args):
             total, steps = 0.0, 0
             if comm.is_root:
                 each = " ".join(f"{accuracy:.4f}" for accuracy in members)
-                print(f"epoch {iterator.epoch:3d}   loss {mean_loss:.4f}   members {each}   ensemble {together:.4f}", flush=True)
+                print(
+                    f"epoch {iterator.epoch:3d}   loss {mean_loss:.4f}   members {each}   ensemble {together:.4f}", flush=True
+                )
     if comm.is_root:
         draw(history, Path(args.out) / "ensemble_mnist.png", data)
     if args.joint:
@@ -186,8 +193,8 @@ def draw(history, path, data):
 def parse():
     """The command line, checked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epoch", "-e", type=int, default=20, help="epochs (20)")
-    parser.add_argument("--batchsize", "-b", type=int, default=32, help="examples per step (32)")
+    parser.add_argument("--epoch", "-e", type=int, default=30, help="epochs (30)")
+    parser.add_argument("--batchsize", "-b", type=int, default=16, help="examples per step (16)")
     parser.add_argument("--unit", "-u", type=int, default=100, help="width of a hidden layer (100)")
     parser.add_argument("--seed", "-s", type=int, default=0, help="of weights, draws and order (0)")
     parser.add_argument("--joint", action="store_true", help="train the averaged output, through the allgather")

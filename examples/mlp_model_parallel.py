@@ -71,11 +71,15 @@ def train(model, data, args):
 
 def main(comm, args):
     if comm.size != 2:
-        raise ValueError(f"this example is made for 2 ranks, not {comm.size}: mpiexec -n 2 python examples/mlp_model_parallel.py")
+        raise ValueError(
+            f"this example is made for 2 ranks, not {comm.size}: mpiexec -n 2 python examples/mlp_model_parallel.py"
+        )
     digits, _ = mnpar.datasets.get_digits(dtype=np.float64)
     with mnpar.using_config("dtype", np.dtype("f8")):
         model, data = (
-            (Ends(comm, args.unit), digits) if comm.rank == 0 else (Middle(comm, args.unit), mnpar.datasets.create_empty_dataset(digits))
+            (Ends(comm, args.unit), digits)
+            if comm.rank == 0
+            else (Middle(comm, args.unit), mnpar.datasets.create_empty_dataset(digits))
         )
         train(model, data, args)
         weights = [p.array for p in model.params()]

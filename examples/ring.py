@@ -1,6 +1,6 @@
 """A ring: each rank hands its number to the next one, and backward hands the gradients back.
 
-    mpiexec -n 4 python examples/ring.py
+mpiexec -n 4 python examples/ring.py
 """
 
 import numpy as np
@@ -17,4 +17,4 @@ y = F.recv(comm, rank=left)
 loss = F.sum(x * y)
 loss.backward()  # of the sum of all ranks' losses: so x gets a gradient from its own loss, and one from the right
 
-print(f"rank {comm.rank} of {comm.size}: x = {x.item():g}, loss = {loss.item():g}, left + right = {x.grad.item():g}")
+print(f"rank {comm.rank} of {comm.size}: x = {x.item():g}, loss = {loss.item():g}, left + right = {x.grad.item():g}\n", end="")

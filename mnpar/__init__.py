@@ -1,10 +1,22 @@
 """mnpar: deep learning spread over processes, in Chainer's words; communication is a differentiable function."""
 
 from mnpar import (
-    backend, dataset, datasets, errors, functions, gradient_check, initializers, iterators, launch, links, optimizers, random,
-    reporter, serializer, testing,
+    backend,
+    dataset,
+    datasets,
+    errors,
+    functions,
+    gradient_check,
+    initializers,
+    iterators,
+    launch,
+    links,
+    optimizers,
+    random,
+    reporter,
+    serializer,
+    testing,
 )  # fmt: skip
-from mnpar.backprop import Tape
 from mnpar.chain import Chain, ChainList, Sequential
 from mnpar.communicators import ANY_SOURCE, ANY_TAG, Communicator, create_communicator, run
 from mnpar.config import Config, config, force_backprop_mode, global_config, no_backprop_mode, using_config
@@ -15,6 +27,57 @@ from mnpar.link import Link
 from mnpar.optimizers import GradientMethod, Optimizer, UpdateRule
 from mnpar.parameter import Parameter
 from mnpar.reporter import Reporter, get_current_reporter, report, report_scope
+from mnpar.tape import Tape
 from mnpar.variable import Variable, as_variable, backward, grad
 
+__all__ = [
+    "ANY_SOURCE",
+    "ANY_TAG",
+    "Chain",
+    "ChainList",
+    "Communicator",
+    "Config",
+    "FunctionNode",
+    "GradientMethod",
+    "Link",
+    "Optimizer",
+    "Parameter",
+    "Reporter",
+    "Sequential",
+    "Tape",
+    "UpdateRule",
+    "Variable",
+    "as_variable",
+    "backend",
+    "backward",
+    "config",
+    "create_communicator",
+    "create_empty_dataset",
+    "dataset",
+    "datasets",
+    "errors",
+    "force_backprop_mode",
+    "functions",
+    "get_current_reporter",
+    "global_config",
+    "grad",
+    "gradient_check",
+    "initializers",
+    "iterators",
+    "launch",
+    "links",
+    "no_backprop_mode",
+    "optimizers",
+    "random",
+    "relaunch",
+    "report",
+    "report_scope",
+    "reporter",
+    "run",
+    "scatter_dataset",
+    "scatter_index",
+    "serializer",
+    "testing",
+    "using_config",
+]
 __version__ = "0.1.0"

@@ -105,3 +105,27 @@ def like(x: Array, other: Array) -> Array:
     """``x`` (on the host) where ``other`` is: what a communication received goes back to the sender's kind of device."""
     xp = get_array_module(other)
     return x if xp is np else xp.asarray(x)
+
+
+def beside(x: Array, other: Array) -> Array:
+    """``x`` on the device of ``other``, whatever its own."""
+    return x if get_array_module(x) is get_array_module(other) else like(to_host(x), other)
+
+
+def device_of(x: Array) -> str:
+    """The name of the device that an array is on.
+
+    Example:
+        >>> import numpy as np
+        >>> from mnpar.backend import device_of
+        >>> device_of(np.ones(3))
+        '@numpy'
+    """
+    return "@numpy" if get_array_module(x) is np else f"@cupy:{x.device.id}"
+
+
+def check_finite(owner: str, what: str, arrays: tuple[Array, ...]) -> None:
+    """Raises FloatingPointError if any of the arrays (or None) has NaN or infinity."""
+    for i, y in enumerate(arrays):
+        if y is not None and y.dtype.kind in "fc" and not get_array_module(y).isfinite(y).all():
+            raise FloatingPointError(f"{what} {i} of {owner} has NaN or infinity (mnpar.config.debug looks for them)")

@@ -1,4 +1,4 @@
-"""Reverse mode: the graph, the tape of communications, and the one loop that walks both backwards.
+"""Reverse mode: the one loop that walks the graph and the tape of communications backwards.
 
 A rank's backward visits functions in exactly the reverse of the order in which they ran there (law 3): every function takes
 a number from one clock, and a heap pops the largest first. The functions that communicate are also kept on a tape, and each
@@ -9,104 +9,13 @@ that ended cannot deadlock, because sends never block: docs/backward_order.md ha
 from __future__ import annotations
 
 import heapq
-import itertools
-import warnings
-from collections.abc import Callable, Iterable, Sequence
-from contextvars import ContextVar, Token
-from types import TracebackType
-from typing import Any, Protocol, TypeAlias
-from weakref import ReferenceType
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from mnpar.backend import unscalar
 from mnpar.config import recording
-
-Gradient: TypeAlias = Any  # an array; a Variable where the backward is recorded itself (double backprop)
-
-tick = itertools.count(1).__next__  # the clock: numbers grow with time on every rank, be it a process or a thread
-
-
-class Function(Protocol):
-    """What the loop needs of a FunctionNode."""
-
-    number: int
-    communicates: bool
-    inputs: tuple[VariableNode, ...]
-    outputs: tuple[ReferenceType[VariableNode], ...]
-
-    @property
-    def label(self) -> str: ...
-    def pull(self, gys: list[Gradient], wanted: list[bool], record: bool) -> Iterable[Gradient]: ...
-
-
-class VariableNode:
-    """What the graph knows of a variable: who made it and its gradient, but not its array, which can so be freed early."""
-
-    __slots__ = ("__weakref__", "creator", "dtype", "gradient", "index", "loss_scale", "name", "requires_grad", "shape")
-
-    def __init__(self, requires_grad: bool, shape: tuple[int, ...], dtype: Any) -> None:
-        self.requires_grad = requires_grad
-        self.shape = shape
-        self.dtype = dtype
-        self.creator: Function | None = None
-        self.index = 0  # which output of its creator it is
-        self.gradient: Gradient = None
-        self.name: str | None = None
-        self.loss_scale: float | None = None
-
-    @property
-    def key(self) -> Any:
-        """The same for all nodes that stand for the same variable."""
-        return self if self.creator is None else (self.creator.number, self.index)
-
-
-class Tape:
-    """The communications that a rank recorded, in the order in which it made them.
-
-    There is always a current one. ``with Tape():`` gives a block of its own, so that several forwards can be under way before
-    the first backward (micro-batches); a backward replays the tape that is current where it is called, then empties it.
-
-    Example:
-        >>> import numpy as np, mnpar
-        >>> tape = mnpar.Tape()
-        >>> with tape:
-        ...     y = mnpar.Variable(np.ones(1)) * 3
-        >>> with tape:
-        ...     y.backward()
-    """
-
-    LONG = 100_000  # as many communications without a backward are most likely an evaluation that records
-
-    def __init__(self) -> None:
-        self.records: list[Function] = []
-        self._tokens: list[Token[Tape | None]] = []
-
-    def append(self, function: Function) -> None:
-        self.records.append(function)
-        if len(self.records) == self.LONG:
-            warnings.warn(
-                f"{self.LONG} communications were recorded and no backward ran: evaluate under mnpar.no_backprop_mode(), "
-                "or call mnpar.backward() on the ranks that have no loss",
-                stacklevel=4,
-            )
-
-    def __enter__(self) -> Tape:
-        self._tokens.append(_current.set(self))
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        _current.reset(self._tokens.pop())
-
-
-_current: ContextVar[Tape | None] = ContextVar("mnpar.tape", default=None)
-
-
-def current_tape() -> Tape:
-    """The tape on which this rank's communications are recorded now."""
-    tape = _current.get()
-    if tape is None:
-        tape = Tape()
-        _current.set(tape)
-    return tape
+from mnpar.graph import Function, Gradient, VariableNode
+from mnpar.tape import current_tape
 
 
 class Sums:
@@ -138,15 +47,10 @@ def reverse(
 ) -> dict[Any, Gradient]:
     """Walk the graph backwards from ``seeds``, and the current tape with it.
 
-    Args:
-        seeds: variables and the gradients they start from; may be empty on a rank that has no loss.
-        targets: compute only what leads to these (None: to every leaf that requires a gradient).
-        record: record the backward itself, so that it can be differentiated again.
-        retain_grad: leave their gradients on intermediate variables too.
-        retain_tape: keep the tape for another backward through the same communications.
-
-    Returns:
-        The total gradient of each leaf and each target that was reached, by :attr:`VariableNode.key`.
+    ``seeds`` are variables with the gradients they start from. Only what leads to ``targets`` is computed (None: to every leaf
+    that requires a gradient). ``record`` makes the backward differentiable itself; ``retain_grad`` leaves gradients on the
+    intermediate variables; ``retain_tape`` keeps the tape for another backward. Returns the total gradient of each leaf and
+    target that was reached, by its :attr:`VariableNode.key`.
     """
     tape = current_tape()
     functions = {f.number: f for f in tape.records}
@@ -184,8 +88,9 @@ def reverse(
 
 
 _SPENT = (
-    "backward reached {}, which an earlier backward has replayed already, or which is on another tape: start from all losses at "
-    "once with mnpar.backward([loss1, loss2]), keep the tape with retain_tape=True, or give each forward its own `with mnpar.Tape():`"
+    "backward reached {}, which an earlier backward has replayed already, or which is on another tape: start from all losses "
+    "at once with mnpar.backward([loss1, loss2]), keep the tape with retain_tape=True, or give each forward its own "
+    "`with mnpar.Tape():`"
 )
 
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.backprop import Gradient, VariableNode, current_tape, tick
 from mnpar.config import config, is_recording
+from mnpar.graph import Gradient, VariableNode, tick
+from mnpar.tape import current_tape
 from mnpar.variable import Variable, as_variable
 
 
@@ -44,7 +45,7 @@ class FunctionNode:
     generic: ClassVar[bool] = False
     """Its backward uses only what arrays and Variables share (operators, ``sum``, ``reshape`` …): where nothing is to be
     recorded it is then run on plain arrays, with no wrapper in between. All functions of mnpar are so."""
-    communicates: ClassVar[bool] = False
+    communicates: bool = False
     """It speaks to other ranks: recorded on the tape, and visited by backward whatever happens (law 4)."""
 
     inputs: tuple[VariableNode, ...] = ()
@@ -106,7 +107,7 @@ class FunctionNode:
             ys = (ys,)
         ys = tuple([y if type(y) is np.ndarray or y is None else _as_array(y, xs) for y in ys])
         if config.debug:
-            _check_finite(self.label, "output", ys)
+            backend.check_finite(self.label, "output", ys)
         if not self.differentiable:
             return tuple([Variable.of(y, VariableNode(False, *_form(y))) for y in ys])
         self.number = tick()
@@ -155,7 +156,7 @@ class FunctionNode:
         if array.shape != x.shape:
             raise ValueError(f"its gradient for input {i} has shape {array.shape}, but the input has shape {x.shape}")
         if config.debug:
-            _check_finite(self.label, "gradient", (array,))
+            backend.check_finite(self.label, "gradient", (array,))
         if not record:
             return array if array.dtype == x.dtype else array.astype(x.dtype)
         gx = as_variable(gx)
@@ -169,9 +170,3 @@ def _form(y: Array) -> tuple[tuple[int, ...], Any]:
 def _as_array(y: Any, xs: list[Array]) -> Array:
     """Operations on 0-d numpy arrays return scalars: back to an array."""
     return y if backend.is_array(y) else backend.get_array_module(*xs).asarray(y)
-
-
-def _check_finite(label: str, what: str, arrays: tuple[Array, ...]) -> None:
-    for i, y in enumerate(arrays):
-        if y is not None and y.dtype.kind in "fc" and not backend.get_array_module(y).isfinite(y).all():
-            raise FloatingPointError(f"{what} {i} of {label} has NaN or infinity (mnpar.config.debug looks for them)")

@@ -109,7 +109,8 @@ def check_backward(
             raise ValueError("check_backward: no input and no parameter is differentiable, so there is nothing to check")
         ys = _as_tuple(func(*xs))
         gys = _output_gradients(ys, y_grad, dtype)
-        gxs = grad(ys, moving, [None if gy is None else Variable(gy) for gy in gys])
+        starts = [(y, Variable(gy)) for y, gy in zip(ys, gys, strict=True) if gy is not None]
+        gxs = grad([y for y, _ in starts], moving, [gy for _, gy in starts])
         directions = _directions([x.array for x in moving], rng)
         origins = [x.array for x in moving]
 

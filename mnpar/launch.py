@@ -56,7 +56,9 @@ def mpiexec_command(ranks: int) -> tuple[list[str], dict[str, str]]:
 
 
 def parse_args(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The command line, as ``parser.parse_args()`` has it, with one rank that speaks of errors instead of all.
+    """The command line, as ``parser.parse_args()`` has it, with one rank that speaks of errors instead of all of them.
+
+    That holds for a later ``parser.error(…)`` too.
 
     Args:
         parser: of the script.
@@ -67,12 +69,11 @@ def parse_args(parser: argparse.ArgumentParser) -> argparse.Namespace:
         >>> mnpar.launch.parse_args(parser)  # doctest: +SKIP
         Namespace()
     """
-    silent = any(os.environ.get(name, "0") != "0" for name in _RANKS)
-    with open(os.devnull, "w") as nowhere, contextlib.ExitStack() as stack:
-        if silent:
-            stack.enter_context(contextlib.redirect_stderr(nowhere))
-            stack.enter_context(contextlib.redirect_stdout(nowhere))
-        return parser.parse_args()
+    if any(os.environ.get(name, "0") != "0" for name in _RANKS):
+        parser.error = lambda message: sys.exit(2)  # type: ignore[method-assign]
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # --help
+            return parser.parse_args()
+    return parser.parse_args()
 
 
 def relaunch(ranks: int) -> bool:
@@ -108,4 +109,4 @@ def relaunch(ranks: int) -> bool:
         return False
     environment[_AGAIN] = "1"
     sys.stdout.flush()
-    os.execve(command[0], [*command, sys.executable, *sys.argv], environment)
+    os.execve(command[0], [*command, sys.executable, *sys.argv], environment)  # does not return

@@ -133,7 +133,7 @@ class Link:
         return (child for _, child in self._named_children())
 
     def namedparams(self, include_uninit: bool = True) -> Iterator[tuple[str, Parameter]]:
-        """All parameters with their paths (``'/l1/W'``), in the order of definition; a shared one once, under its first path."""
+        """All parameters with their paths (``'/l1/W'``), in the order of definition; a shared one once, by its first path."""
         seen: set[int] = set()
         for path, link in self.namedlinks():
             for name, param in link._named_own():
@@ -271,7 +271,7 @@ class Link:
             value = serializer(name, param.array)
             if param.array is None and value is not None:
                 param.initialize(value.shape)
-                param.array[...] = value
+                param.copydata(Parameter(value))
         for name in self._persistent:
             setattr(self, name, serializer(name, getattr(self, name)))
 

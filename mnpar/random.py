@@ -44,3 +44,34 @@ def seed(value: int | list[int] | None = None) -> None:
         True
     """
     _generator.set(np.random.default_rng(value))
+
+
+def spawn(n: int) -> list[np.random.Generator]:
+    """New Generators, independent of the calling rank's and of each other, and reproducible where it is.
+
+    Args:
+        n: how many.
+
+    Example:
+        >>> import mnpar.random
+        >>> mnpar.random.seed(0)
+        >>> a, b = mnpar.random.spawn(2)
+        >>> a.random() != b.random()
+        True
+    """
+    return generator().spawn(n)
+
+
+def use(rng: np.random.Generator) -> None:
+    """Let the calling rank draw from this Generator: ``mnpar.run`` gives one to each of its threads.
+
+    Args:
+        rng: nobody else should draw from it.
+
+    Example:
+        >>> import numpy as np, mnpar.random
+        >>> mnpar.random.use(np.random.default_rng(0))
+        >>> round(float(mnpar.random.generator().random()), 3)
+        0.637
+    """
+    _generator.set(rng)

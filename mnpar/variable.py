@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from mnpar import backend
+from mnpar.arraylike import ArrayLike
 from mnpar.backend import Array
-from mnpar.backprop import Function, Gradient, VariableNode, reverse
+from mnpar.backprop import reverse
+from mnpar.graph import Function, Gradient, VariableNode
 
-_NO_TRUTH = "a Variable has no truth value and no order: compare its .array"
 
-
-class Variable:
+class Variable(ArrayLike):
     """An array that remembers how it was computed.
 
     Args:
@@ -30,32 +30,15 @@ class Variable:
         array([2., 4.])
     """
 
-    __slots__ = ("__weakref__", "array", "node")
-    __array_ufunc__ = None  # ndarray + Variable asks Variable.__radd__ instead of looping over the elements
+    __slots__ = ("__weakref__", "node")
     WITHOUT_GRADIENT = "biuSUOmM"  # the kinds of dtypes that are not differentiable
 
-    if TYPE_CHECKING:  # the operators are functions like any other: functions/operators.py puts them here, by a table
-        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = (
-            __matmul__
-        ) = __rmatmul__ = __floordiv__ = __rfloordiv__ = lambda self, other: Variable()
-        __neg__ = __abs__ = lambda self: Variable()
-        __getitem__ = lambda self, slices: Variable()  # noqa: E731
-        reshape: Callable[..., Variable]
-        transpose: Callable[..., Variable]
-        sum: Callable[..., Variable]
-        mean: Callable[..., Variable]
-        max: Callable[..., Variable]
-        min: Callable[..., Variable]
-        astype: Callable[..., Variable]
-
-    def __init__(
-        self, data: Array = None, *, name: str | None = None, grad: Array = None, requires_grad: bool = True
-    ) -> None:
+    def __init__(self, data: Array = None, *, name: str | None = None, grad: Array = None, requires_grad: bool = True) -> None:
         if data is not None and not backend.is_array(data):
             raise TypeError(f"a Variable holds a numpy or cupy array, not {type(data).__name__}: wrap it in numpy.asarray")
         self.array = data
         shape, dtype = ((), None) if data is None else (data.shape, data.dtype)
-        possible = data is None or dtype.kind not in self.WITHOUT_GRADIENT
+        possible = dtype is None or dtype.kind not in self.WITHOUT_GRADIENT
         self.node = VariableNode(requires_grad and possible, shape, dtype)
         self.node.name = name
         if grad is not None:
@@ -68,24 +51,10 @@ class Variable:
         variable.array, variable.node = array, node
         return variable
 
-    data = property(lambda self: self.array, lambda self, value: setattr(self, "array", value), doc="Chainer's old name of array.")
-    shape = property(lambda self: self.array.shape, doc="The shape of the array.")
-    ndim = property(lambda self: self.array.ndim, doc="The number of axes.")
-    size = property(lambda self: self.array.size, doc="The number of elements.")
-    dtype = property(lambda self: self.array.dtype, doc="The dtype of the array.")
-    xp = property(lambda self: backend.get_array_module(self.array), doc="numpy or cupy.")
-    T = property(lambda self: self.transpose(), doc="The axes in reverse order.")
     creator = property(lambda self: self.node.creator, doc="The FunctionNode that made it; None for a leaf.")
     requires_grad = property(lambda self: self.node.requires_grad, doc="Whether backward computes its gradient.")
 
-    @property
-    def name(self) -> str | None:
-        """Its name in graphs."""
-        return self.node.name
-
-    @name.setter
-    def name(self, value: str | None) -> None:
-        self.node.name = value
+    name = property(lambda self: self.node.name, lambda self, name: setattr(self.node, "name", name), doc="Its name in graphs.")
 
     @property
     def grad(self) -> Array:
@@ -106,7 +75,7 @@ class Variable:
         g = self.node.gradient
         if g is not None and not isinstance(g, Variable):
             self.node.gradient = g = Variable(g)
-        return g
+        return g  # type: ignore[no-any-return]
 
     @grad_var.setter
     def grad_var(self, g: Variable | None) -> None:
@@ -132,12 +101,8 @@ class Variable:
     def addgrad(self, other: Variable) -> None:
         """Add the gradient of another Variable to this one's."""
         if other.grad is not None:
-            g = backend.like(backend.to_host(other.grad), self.array) if other.xp is not self.xp else other.grad
+            g = backend.beside(other.grad, self.array)
             self.grad = g.copy() if self.grad is None else backend.unscalar(self.grad + g)
-
-    def copydata(self, other: Variable) -> None:
-        """Copy the values of another Variable into this one's array, across devices too."""
-        self.array[...] = backend.like(backend.to_host(other.array), self.array) if other.xp is not self.xp else other.array
 
     def unchain(self) -> None:
         """Forget how it was computed: backward stops here."""
@@ -156,34 +121,12 @@ class Variable:
 
     def to_device(self, device: int | str | None) -> None:
         """Move array and gradient to a device: ``-1`` or ``'@numpy'`` the host, ``0`` or ``'@cupy:0'`` the first GPU."""
-        self.array, g = backend.to_device(device, self.array), self.grad
-        self.node.gradient = None if g is None else backend.to_device(device, g)
-
-    def to_cpu(self) -> None:
-        """Move to the host."""
-        self.to_device(-1)
-
-    def to_gpu(self, device: int | None = None) -> None:
-        """Move to a GPU, the first one unless told."""
-        self.to_device(device or 0)
-
-    def item(self) -> Any:
-        """The only element, as a Python number."""
-        return self.array.item()
-
-    def __len__(self) -> int:
-        return len(self.array)
+        super().to_device(device)
+        if self.grad is not None:
+            self.node.gradient = backend.to_device(device, self.grad)
 
     def __repr__(self) -> str:
         return f"variable{f' {self.name}' if self.name else ''}({'' if self.array is None else repr(self.array)[6:-1]})"
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def _no_truth(self, other: object = None) -> bool:
-        raise NotImplementedError(_NO_TRUTH)
-
-    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _no_truth  # type: ignore[assignment]
 
 
 def as_variable(x: Any, requires_grad: bool = False) -> Variable:
@@ -200,8 +143,7 @@ def backward(
     Every rank that took part in a communication must call it, those without a loss as ``mnpar.backward()``.
 
     Args:
-        outputs: where to start. Arrays of size 1 start from their ``grad``, or 1; others need a gradient.
-        grad_outputs: the gradients to start from instead.
+        outputs, grad_outputs: where to start, with which gradients; by default each with its ``grad`` or, of size 1, with 1.
         enable_double_backprop: make the gradients differentiable themselves; the tape is kept then.
         retain_grad: leave gradients on intermediate Variables too.
         loss_scale: multiplies the gradients that start from 1; optimizers divide by it.
@@ -220,11 +162,10 @@ def backward(
     """
     seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop)
     found = reverse(seeds, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape)
-    shared = {id(g) for _, g in seeds}  # gradients that something else refers to: a leaf gets a copy
+    shared = {id(g) for _, g in seeds}
     for node, g in found.items():
-        if not isinstance(g, Variable):
-            g = g.copy() if retain_grad or g.base is not None or id(g) in shared else g
-            shared.add(id(g))
+        g = _own(g, retain_grad or id(g) in shared)
+        shared.add(id(g))
         node.gradient = g if node.gradient is None else _sum(node.gradient, g)
         node.loss_scale = loss_scale
 
@@ -259,12 +200,17 @@ def grad(
     found = reverse(seeds, nodes, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape)
     results: list[Variable | None] = []
     for i, x in enumerate(inputs):
-        g, more = found.get(x.node.key), grad_inputs[i] if grad_inputs else None
+        g, more = _own(found.get(x.node.key)), grad_inputs[i] if grad_inputs else None
         g = more if g is None else g if more is None else _sum(more, g)
         results.append(None if g is None else as_variable(g))
         if set_grad:
             x.grad_var = results[-1]
     return results
+
+
+def _own(g: Gradient, shared: bool = False) -> Gradient:
+    """A gradient to keep: a copy if something else refers to its memory."""
+    return g.copy() if g is not None and not isinstance(g, Variable) and (shared or g.base is not None) else g
 
 
 def _sum(a: Gradient, b: Gradient) -> Gradient:

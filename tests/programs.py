@@ -1,8 +1,8 @@
 """Random programs in which ranks do different things, written once and run twice: over ranks, and by one process as the truth.
 
-A program is a list of events drawn from a seed. Each event says which ranks take part, and ``Ranked`` (this rank's part of it, with
-communication) and ``Alone`` (everybody's, in one graph) carry it out. A mutation changes the part of one rank, so that the program
-is wrong: it must be reported, whatever it is.
+A program is a list of events drawn from a seed. Each event says which ranks take part, and ``Ranked`` (this rank's part of
+it, with communication) and ``Alone`` (everybody's, in one graph) carry it out. A mutation changes the part of one rank, so that
+the program is wrong: it must be reported, whatever it is.
 """
 
 import random
@@ -88,7 +88,10 @@ def draw(seed: int, most_ranks: int = 8) -> Program:
             has = [members[root]] if kind in ("bcast", "scatter") else members
             wants = [members[root]] if kind in ("reduce", "gather") else members
             pieces = len(members)
-            ins = {r: [rng.choice(known[r]) for _ in range(pieces if kind in ("scatter", "alltoall", "reduce_scatter") else 1)] for r in has}
+            ins = {
+                r: [rng.choice(known[r]) for _ in range(pieces if kind in ("scatter", "alltoall", "reduce_scatter") else 1)]
+                for r in has
+            }
             outs = {r: [fresh(r) for _ in range(pieces if kind in ("gather", "allgather", "alltoall") else 1)] for r in wants}
             events.append(Event(kind, members, ins, outs, comm, root, length=rng.choice((0, 1, 3, 60))))
     losses = {r: rng.sample(known[r], rng.choice((1, 1, 2))) for r in range(size) if rng.random() < 0.7}
@@ -135,7 +138,7 @@ class Alone:
         elif e.kind == "reduce_scatter":
             outs = {r: [sum_of([formed(ins[q][i], e.length) for q in e.ranks])] for i, r in enumerate(e.ranks)}
         elif e.kind == "bcast":
-            outs = {rank: ins[root] for rank in e.ranks}
+            outs = dict.fromkeys(e.ranks, ins[root])
         elif e.kind == "gather":
             outs = {root: [ins[rank][0] for rank in e.ranks]}
         elif e.kind == "scatter":
@@ -230,7 +233,9 @@ def gradients(program, comm, mutation=None):
     """The gradients of this rank's leaves by name; of all ranks' (comm None) in one process."""
     run = Alone(program) if comm is None else Ranked(program, comm, mutation)
     mine = [name for rank in range(program.size) if comm is None or rank == comm.rank for name in leaves(program, rank)]
-    losses = [F.sum(run.values[name]) for r, names in program.losses.items() if comm is None or r == comm.rank for name in names]
+    losses = [
+        F.sum(run.values[name]) for r, names in program.losses.items() if comm is None or r == comm.rank for name in names
+    ]
     if program.twice:
         xs = [run.values[name] for name in mine]
         found = mnpar.grad(losses, xs, enable_double_backprop=True)

@@ -48,7 +48,7 @@ class Opening:
         body = np.frombuffer(self._raw, np.uint8, header.nbytes, start)
         if header.kind == ARRAY:
             return message.as_array(body, header).copy()
-        return None if header.kind == NOTHING else pickle.loads(body)
+        return None if header.kind == NOTHING else pickle.loads(body.tobytes())
 
     def same_form(self) -> bool:
         """Whether all values have one dtype and shape."""
@@ -91,17 +91,18 @@ class Channel:
         Raises:
             MismatchError: an object came where an array is awaited, or the other way round.
         """
+        me, wanted = self.transport.rank, "an object" if call.op == "recv_obj" else "arrays"
         frame, source, tag = self.transport.fetch(source, tag, self.lane, Waiting(call.name, call.site, source, tag))
         header = read_header(frame[: message.SIZE].tobytes())
         if (header.kind == OBJECT) != (call.op == "recv_obj") or header.order != self.order:
             raise MismatchError(
-                f"rank {self.transport.rank} waits in {call.name} at {call.site} for {'an object' if call.op == 'recv_obj' else 'arrays'}"
-                f" from rank {source}, tag {tag}, but {header.name} at {header.site} sent {header.form}: the two calls do not belong together"
+                f"rank {me} waits in {call.name} at {call.site} for {wanted} from rank {source}, tag {tag}, but {header.name} at "
+                f"{header.site} sent {header.form}: the two calls do not belong together"
             )
         return message.decode(frame, header)[0], header, source, tag
 
     def reply_tag(self, seq: int, part: bool = False) -> int:
-        """The tag of the gradient of message ``seq``, or of a part of collective ``seq``: matched by identity, not by arrival."""
+        """The tag of message ``seq``'s gradient, or of a part of collective ``seq``: matched by identity, not by arrival."""
         return 2 * ((8 * seq + self.order) % (self.transport.tag_limit // 2)) + part
 
     # ---- collectives ----
@@ -208,8 +209,8 @@ class Channel:
         try:
             kind, nbytes, shape, dtype, body = _form(x, call, parts)
         except (TypeError, ValueError) as error:
-            fault, text = error, str(error).encode()[:ROOM]
-            kind, nbytes, shape, dtype, body = FAULT, len(text), (0,), "", np.frombuffer(text, np.uint8)
+            fault, reason = error, np.frombuffer(str(error).encode()[:ROOM], np.uint8)
+            kind, nbytes, shape, dtype, body = FAULT, len(reason), (0,), "", reason
         block = message.pack_header(call, seq, kind, nbytes, shape, dtype) + (body.tobytes() if nbytes <= ROOM else b"")
         raw = transport.exchange(block.ljust(BLOCK, b"\0"), self.lane, Waiting(call.name, call.site, seq=seq))
         if fault is not None:
@@ -230,10 +231,16 @@ class Channel:
     def _mismatch(self, opening: Opening, what: str) -> MismatchError:
         rows = []
         for rank, h in enumerate(opening.headers()):
-            root = f", root {h.root}" if h.op in ("bcast", "reduce", "gather", "scatter", "bcast_obj", "gather_obj", "scatter_obj") else ""
+            root = (
+                f", root {h.root}"
+                if h.op in ("bcast", "reduce", "gather", "scatter", "bcast_obj", "gather_obj", "scatter_obj")
+                else ""
+            )
             mode = ", not recording" if opening.wants and not h.flags & message.RECORDING else ""
             rows.append(f"  rank {rank}: collective {h.seq}, {h.name}{root} of {h.form}{mode}, at {h.site}")
-        return MismatchError(f"{what}:\n" + "\n".join(rows) + "\nall ranks of a communicator make the same calls in the same order")
+        return MismatchError(
+            f"{what}:\n" + "\n".join(rows) + "\nall ranks of a communicator make the same calls in the same order"
+        )
 
     def _waiting(self, call: Call) -> Waiting:
         return Waiting(call.name, call.site, seq=self._collectives)

@@ -266,5 +266,3 @@ class Communicator:
 
     def _result(self, x: Any, given: Any) -> Any:
         return backend.like(x, given) if given is not None and x is not None else x
-
-

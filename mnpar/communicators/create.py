@@ -7,10 +7,11 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from mnpar.backprop import Tape
+from mnpar import random
 from mnpar.communicators import mpi
 from mnpar.communicators.communicator import Communicator
 from mnpar.communicators.threads import ThreadTransport, World, current_transport, run_threads
+from mnpar.tape import Tape
 
 _NAMES = ("auto", "mpi", "threads", "self")
 _CHAINERMN = ("naive", "flat", "hierarchical", "two_dimensional", "single_node", "non_cuda_aware", "pure_nccl", "dummy")
@@ -99,7 +100,10 @@ def run(program: Callable[..., Any], ranks: int = 2, args: tuple[Any, ...] = ())
         [6, 6, 6, 6]
     """
 
+    streams = random.spawn(ranks)  # the caller's context is copied to each thread, and its generator must not be shared
+
     def body(transport: ThreadTransport) -> Any:
+        random.use(streams[transport.rank])
         with Tape():
             return program(Communicator(transport), *args)
 

@@ -36,8 +36,8 @@ NOTHING, ARRAY, OBJECT, TUPLE, DICT, FAULT = range(6)
 KINDS = ("nothing", "an array", "an object", "a tuple", "a dict", "a fault")
 
 OPS = (
-    "send", "recv", "send_obj", "recv_obj", "bcast", "reduce", "gather", "scatter", "allgather", "reduce_scatter", "allreduce", "alltoall", "barrier", "reduce_from",
-    "split", "scan", "exscan", "bcast_obj", "gather_obj", "scatter_obj", "allgather_obj", "allreduce_obj", "alltoall_obj",
+    "send", "recv", "send_obj", "recv_obj", "bcast", "reduce", "gather", "scatter", "allgather", "reduce_scatter",
+    "allreduce", "alltoall", "barrier", "reduce_from", "split", "scan", "exscan", "bcast_obj", "gather_obj", "scatter_obj", "allgather_obj", "allreduce_obj", "alltoall_obj",
 )  # fmt: skip
 _OP_CODES = {name: code for code, name in enumerate(OPS)}
 REDUCTIONS = ("sum", "max", "min", "prod")
@@ -127,7 +127,12 @@ def dtype_name(dtype: Any) -> str:
     """
     name = _NAMES.get(dtype)
     if name is None:
-        if dtype.kind not in "biufcmMV" or dtype.names or dtype.hasobject or (dtype.kind == "V" and dtype.name.startswith("void")):
+        if (
+            dtype.kind not in "biufcmMV"
+            or dtype.names
+            or dtype.hasobject
+            or (dtype.kind == "V" and dtype.name.startswith("void"))
+        ):
             raise TypeError(f"arrays of dtype {dtype} cannot be sent: convert them to numbers, or use the _obj methods")
         name = _NAMES[dtype] = dtype.name if dtype.kind == "V" else dtype.str
     return name

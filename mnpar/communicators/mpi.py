@@ -26,7 +26,7 @@ from mnpar.backend import Array
 from mnpar.communicators import message
 from mnpar.communicators.transport import ANY, BLOCK, Waiting
 from mnpar.communicators.watch import Watch
-from mnpar.errors import LauncherError, MismatchError, MnparError
+from mnpar.errors import LauncherError, MnparError
 
 _PIECE = 2**30  # bytes: no MPI library is asked for more at once
 _SPEAK = 0.2  # s for a launcher to pass on what a rank wrote, before the job ends
@@ -61,7 +61,9 @@ def load() -> Any:
             mpi4py.rc.thread_level = "serialized"
         from mpi4py import MPI
     except ImportError as error:
-        raise LauncherError("this job was started by an MPI launcher, but mpi4py is missing: pip install 'mnpar[mpi]'") from error
+        raise LauncherError(
+            "this job was started by an MPI launcher, but mpi4py is missing: pip install 'mnpar[mpi]'"
+        ) from error
     except RuntimeError as error:
         raise LauncherError(
             "mpi4py finds no MPI library: pip install 'mnpar[mpi]', or load the machine's MPI and set MPI4PY_LIBMPI to its "
@@ -69,9 +71,10 @@ def load() -> Any:
         ) from error
     told, size = launched_ranks(), MPI.COMM_WORLD.Get_size()
     if size == 1 and told > 1:
+        library, own = MPI.Get_library_version().split(",")[0].strip(), os.path.join(os.path.dirname(sys.executable), "mpiexec")
         raise LauncherError(
-            f"the launcher started {told} ranks, but this one is alone: its MPI library ({MPI.Get_library_version().split(',')[0].strip()}) "
-            f"is not the launcher's. Use the mpiexec beside this Python: {os.path.join(os.path.dirname(sys.executable), 'mpiexec')}"
+            f"the launcher started {told} ranks, but this one is alone: its MPI library ({library}) is not the launcher's. "
+            f"Use the mpiexec beside this Python: {own}"
         )
     return MPI
 
@@ -137,8 +140,8 @@ class Process:
     # ---- the end ----
 
     def _on_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if self.rank and issubclass(kind, KeyboardInterrupt | MismatchError):
-            time.sleep(2 * _SPEAK)  # all ranks have it: rank 0 speaks for them, and ends the job
+        if self.rank:
+            time.sleep(2 * _SPEAK)  # if all ranks have failed alike, rank 0 speaks for them, and ends the job
         if issubclass(kind, KeyboardInterrupt):
             self._abort(f"mnpar: interrupted (rank {self.rank} of {self.size})\n", 130)
         text = "".join(traceback.format_exception(kind, error, _own_lines(trace) if isinstance(error, MnparError) else trace))
@@ -306,7 +309,9 @@ class MpiTransport:
     # ---- the group ----
 
     def split(self, color: int | None, key: int) -> MpiTransport | None:
-        comm = self.mpi_comm.Split(self.MPI.UNDEFINED if color is None else color, key)  # everybody is here: see Communicator.split
+        comm = self.mpi_comm.Split(
+            self.MPI.UNDEFINED if color is None else color, key
+        )  # everybody is here: see Communicator.split
         return None if color is None else MpiTransport(self._process, comm, own=True)
 
     def places(self) -> tuple[int, int, int, int]:

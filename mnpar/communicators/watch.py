@@ -147,7 +147,7 @@ class Watch:
         return states
 
     def _stuck(self, wait: Wait, elapsed: float) -> list[int]:
-        """The ranks that can never go on, if this one is among them: an ended peer shows at once, a cycle after the patience."""
+        """The ranks that can never go on, if this one is among them: an ended peer shows soon, a cycle after the patience."""
         states = self._fresh()
         gone = [rank for rank, state in states.items() if state["state"] == "finished"]
         if wait.waiting.peer != ANY and any(rank in gone for rank in wait.peers):

@@ -74,9 +74,7 @@ def get_mnist(
     folder = data or os.environ.get("MNPAR_DATA")
 
     def part(name: str) -> Any:
-        images, labels = _read_pair(
-            _find(f"{name}-images-idx3-ubyte", folder), _find(f"{name}-labels-idx1-ubyte", folder)
-        )
+        images, labels = _read_pair(_find(f"{name}-images-idx3-ubyte", folder), _find(f"{name}-labels-idx1-ubyte", folder))
         return labelled_images(
             images,
             labels,

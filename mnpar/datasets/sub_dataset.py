@@ -48,9 +48,7 @@ class SubDataset(DatasetMixin):
         return self.dataset[i if self.order is None else int(self.order[i])]
 
 
-def split_dataset(
-    dataset: Any, split_at: int, order: Sequence[int] | Array | None = None
-) -> tuple[SubDataset, SubDataset]:
+def split_dataset(dataset: Any, split_at: int, order: Sequence[int] | Array | None = None) -> tuple[SubDataset, SubDataset]:
     """The first ``split_at`` examples, and the others.
 
     Args:

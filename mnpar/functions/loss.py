@@ -45,7 +45,7 @@ class MeanAbsoluteError(FunctionNode):
 
 
 class SigmoidCrossEntropy(FunctionNode):
-    """log(1 + eˣ) - t·x of each element that is ``counted`` (1, others 0); ``mean`` is the factor of their sum, None for none."""
+    """log(1 + eˣ) - t·x of each element, where ``counted`` is 1; ``mean`` is the factor of their sum, or None."""
 
     generic = True
 

@@ -26,7 +26,9 @@ class Send(Communication):
 
     op = "send"
 
-    def __init__(self, comm: Communicator, dest: int, tag: int, as_tuple: bool = False, of: Communication | None = None) -> None:
+    def __init__(
+        self, comm: Communicator, dest: int, tag: int, as_tuple: bool = False, of: Communication | None = None
+    ) -> None:
         super().__init__(comm, of)
         self.dest, self.tag, self.as_tuple = dest, tag, as_tuple
         self.seq = 0
@@ -45,7 +47,9 @@ class Recv(Communication):
 
     op = "recv"
 
-    def __init__(self, comm: Communicator, source: int, tag: int, as_tuple: bool = False, of: Communication | None = None) -> None:
+    def __init__(
+        self, comm: Communicator, source: int, tag: int, as_tuple: bool = False, of: Communication | None = None
+    ) -> None:
         super().__init__(comm, of)
         self.source, self.tag, self.as_tuple = source, tag, as_tuple
         self.seq = 0
@@ -111,9 +115,7 @@ def send(x: Any, communicator: Communicator, rank: int, tag: int = 0) -> Variabl
     return delegate
 
 
-def recv(
-    communicator: Communicator, rank: int, delegate_variable: Any = None, tag: int = 0, force_tuple: bool = False
-) -> Any:
+def recv(communicator: Communicator, rank: int, delegate_variable: Any = None, tag: int = 0, force_tuple: bool = False) -> Any:
     """Take what another rank sends; the gradient goes back there in backward, and if there is none, word of that.
 
     Args:
@@ -153,5 +155,3 @@ def pseudo_connect(delegate_variable: Any, *actual_variables: Variable) -> Conne
         array([1., 1.])
     """
     return Connected(x if isinstance(x, Variable) else as_variable(x) for x in actual_variables)
-
-

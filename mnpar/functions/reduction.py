@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
@@ -97,7 +99,8 @@ class LogSumExp(Reduction):
         xp = backend.get_array_module(x)
         peak = x.max(axis=self.axis, keepdims=True)
         peak = xp.where(xp.isfinite(peak), peak, xp.zeros((), x.dtype))
-        y = xp.log(xp.exp(x - peak).sum(axis=self.axis, keepdims=True)) + peak
+        with np.errstate(divide="ignore"):  # log 0 is -∞ where all elements are
+            y = xp.log(xp.exp(x - peak).sum(axis=self.axis, keepdims=True)) + peak
         return y if self.keepdims else y.squeeze(self.axis)
 
     def backward(self, gy: Any) -> Any:

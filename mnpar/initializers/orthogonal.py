@@ -49,7 +49,9 @@ class Orthogonal(RandomInitializer):
             put(array, np.copysign(self.scale, self.generator.uniform(-1, 1)))
             return
         rows, columns = len(array), math.prod(array.shape[1:])
-        if (rows > columns and self.mode in ("projection", "basis")) or (rows < columns and self.mode in ("embedding", "basis")):
+        if (rows > columns and self.mode in ("projection", "basis")) or (
+            rows < columns and self.mode in ("embedding", "basis")
+        ):
             raise ValueError(f"{rows} outputs of {columns} inputs (shape {array.shape}) cannot be an orthogonal {self.mode}")
         q, r = np.linalg.qr(self.generator.normal(size=(max(rows, columns), min(rows, columns))))
         q *= np.copysign(self.scale, np.diag(r))

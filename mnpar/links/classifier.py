@@ -46,7 +46,9 @@ class Classifier(Chain):
         """The loss of a batch whose labels are the argument ``label_key``."""
         if isinstance(self.label_key, str):
             if self.label_key not in kwargs:
-                raise ValueError(f"the labels were to come as {self.label_key!r}; given were {', '.join(kwargs) or 'no keywords'}")
+                raise ValueError(
+                    f"the labels were to come as {self.label_key!r}; given were {', '.join(kwargs) or 'no keywords'}"
+                )
             t = kwargs.pop(self.label_key)
         else:
             if not -len(args) <= self.label_key < len(args):
@@ -59,4 +61,4 @@ class Classifier(Chain):
         if self.compute_accuracy:
             self.accuracy = self.accfun(self.y, t)
             report({"accuracy": self.accuracy}, self)
-        return self.loss
+        return self.loss  # type: ignore[no-any-return]

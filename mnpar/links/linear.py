@@ -32,7 +32,12 @@ class Linear(Link):
     """
 
     def __init__(
-        self, in_size: int | None, out_size: int | None = None, nobias: bool = False, initialW: Any = None, initial_bias: Any = None
+        self,
+        in_size: int | None,
+        out_size: int | None = None,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
     ) -> None:
         super().__init__()
         if out_size is None:

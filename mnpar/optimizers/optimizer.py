@@ -153,7 +153,7 @@ class Optimizer:
             if getattr(hook, "call_for_each_param", False):
                 for param in self.target.params():
                     if param.grad is not None:
-                        hook(param.update_rule, param)  # type: ignore[call-arg]
+                        hook(param.update_rule, param)
             else:
                 hook(self)
 
@@ -232,7 +232,7 @@ def _add_hook(hooks: dict[str, Any], hook: Any, name: str | None, timing: str) -
         timing = getattr(hook, "timing", "pre")
     if timing not in ("pre", "post"):
         raise ValueError(f"a hook's timing is 'pre', 'post' or 'auto', not {timing!r}")
-    name = name or getattr(hook, "name", None) or getattr(hook, "__name__", type(hook).__name__)
+    name = str(name or getattr(hook, "name", None) or getattr(hook, "__name__", type(hook).__name__))
     if name in hooks:
         raise KeyError(f"there is a hook named {name!r} already: give this one another name")
     hooks[name] = (timing, hook)

@@ -12,7 +12,9 @@ from mnpar.communicators.communicator import Communicator
 from mnpar.variable import Variable, backward
 
 
-def check_adjoint(function: Callable[..., Any], comm: Communicator, xs: Sequence[Array] = (), rtol: float = 1e-12, seed: int = 0) -> None:
+def check_adjoint(
+    function: Callable[..., Any], comm: Communicator, xs: Sequence[Array] = (), rtol: float = 1e-12, seed: int = 0
+) -> None:
     """Check that backward of a linear function is its exact adjoint over all ranks; every rank calls it.
 
     Args:
@@ -42,7 +44,9 @@ def check_adjoint(function: Callable[..., Any], comm: Communicator, xs: Sequence
     backward(outputs, [Variable(w) for w in weights])
     gradients = [np.zeros(x.shape, x.dtype) if v.grad is None else v.grad for v, x in zip(variables, xs, strict=True)]
     ax = [y.array for y in outputs]
-    mine = np.array([_dot(ax, weights), _dot(xs, gradients), _dot(ax, ax), _dot(weights, weights), _dot(xs, xs), _dot(gradients, gradients)])
+    mine = np.array(
+        [_dot(ax, weights), _dot(xs, gradients), _dot(ax, ax), _dot(weights, weights), _dot(xs, xs), _dot(gradients, gradients)]
+    )
     forward, back, *squares = comm.allreduce(mine)
     bound = rtol * max(np.sqrt(squares[0] * squares[1]), np.sqrt(squares[2] * squares[3]), np.finfo(float).tiny)
     assert abs(forward - back) <= bound, f"no adjoint: ⟨Ax, y⟩ = {forward!r}, but ⟨x, Aᵀy⟩ = {back!r} over {comm.size} ranks"

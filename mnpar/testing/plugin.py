@@ -39,7 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "ranks(*sizes, on=('threads', 'mpi')): run this test, which takes `comm`, on so many ranks")
+    config.addinivalue_line(
+        "markers", "ranks(*sizes, on=('threads', 'mpi')): run this test, which takes `comm`, on so many ranks"
+    )
     config.stash[_POOL] = None
 
 

@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -66,8 +65,18 @@ class Pool:
         server.settimeout(0.2)
         command, environment = mpiexec_command(self.size)
         rootdir, inifile = str(self._config.rootpath), self._config.inipath
-        quiet = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"  # the worker has imported mnpar before pytest
-        options = [f"--rootdir={rootdir}", *(["-c", str(inifile)] if inifile else []), "-p", "no:cacheprovider", "-q", "-W", quiet]
+        quiet = (
+            "ignore:Module already imported:pytest.PytestAssertRewriteWarning"  # the worker has imported mnpar before pytest
+        )
+        options = [
+            f"--rootdir={rootdir}",
+            *(["-c", str(inifile)] if inifile else []),
+            "-p",
+            "no:cacheprovider",
+            "-q",
+            "-W",
+            quiet,
+        ]
         command += [sys.executable, "-m", "mnpar.testing.worker", str(self._folder), *options, *self._files]
         environment.setdefault("MNPAR_STALL", "5")
         with open(self._folder / "log", "wb") as log:
@@ -146,5 +155,3 @@ class Pool:
                 path.unlink()
             self._folder.rmdir()
             self._folder = None
-
-

@@ -72,6 +72,11 @@ def cross_entropies(x: Any, t: Any) -> Any:
     return np.where(t < 0, 0, -picked)
 
 
+def pixels(x: Any) -> Any:
+    """(N, 3, 2, 2) → (4N, 3)."""
+    return x.transpose(0, 2, 3, 1).reshape(4 * len(x), 3)
+
+
 def over(total: Any, count: int) -> Any:
     return total / max(count, 1)
 
@@ -277,11 +282,11 @@ _loss = [
          lambda x: cross_entropies(x, odd_ignored(len(x))) * CLASS_WEIGHT[labels(len(x))]),
     Case("softmax_cross_entropy: image", (),
          lambda x: F.softmax_cross_entropy(x, odd_ignored(len(x) * 4).reshape(len(x), 2, 2)),
-         lambda x: over(cross_entropies(x.transpose(0, 2, 3, 1).reshape(4 * len(x), 3), odd_ignored(len(x) * 4)).sum(), len(x) * 2),
+         lambda x: over(cross_entropies(pixels(x), odd_ignored(len(x) * 4)).sum(), len(x) * 2),
          ((N, 3, 2, 2),)),
     Case("softmax_cross_entropy: image, each", (),
          lambda x: F.softmax_cross_entropy(x, labels(len(x) * 4).reshape(len(x), 2, 2), reduce="no"),
-         lambda x: cross_entropies(x.transpose(0, 2, 3, 1).reshape(4 * len(x), 3), labels(len(x) * 4)).reshape(len(x), 2, 2),
+         lambda x: cross_entropies(pixels(x), labels(len(x) * 4)).reshape(len(x), 2, 2),
          ((N, 3, 2, 2),)),
     Case("softmax_cross_entropy: soft", (), lambda x: F.softmax_cross_entropy(x, np.full(x.shape, 0.25, x.dtype)),
          lambda x: over(-0.25 * np.log(stable_softmax(x)).sum(), len(x)), halves=1e-2),

@@ -181,7 +181,7 @@ def test_integers_travel_and_need_no_gradient(comm):
 
 @pytest.mark.ranks(2)
 def test_what_needs_no_gradient_is_recorded_on_neither_side(comm):
-    from mnpar.backprop import current_tape
+    from mnpar.tape import current_tape
 
     if comm.rank == 0:
         F.send(np.ones(2), comm, 1)

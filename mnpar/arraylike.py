@@ -1,0 +1,75 @@
+"""What a Variable shares with an array: its form, its operators, its place in memory; nothing of graphs and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mnpar import backend
+from mnpar.backend import Array
+
+_NO_TRUTH = "a Variable has no truth value and no order: compare its .array"
+
+
+class ArrayLike:
+    """The manners of an array, for a class that has one in ``array``."""
+
+    __slots__ = ("array",)
+    __array_ufunc__ = None  # ndarray + Variable asks Variable.__radd__ instead of looping over the elements
+    array: Array
+
+    if TYPE_CHECKING:  # the operators are functions like any other: functions/operators.py puts them here, by a table
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = (
+            __matmul__
+        ) = __rmatmul__ = __floordiv__ = __rfloordiv__ = lambda self, other: self
+        __neg__ = __abs__ = lambda self: self
+        __getitem__ = lambda self, slices: self
+        reshape: Callable[..., Any]
+        transpose: Callable[..., Any]
+        sum: Callable[..., Any]
+        mean: Callable[..., Any]
+        max: Callable[..., Any]
+        min: Callable[..., Any]
+        astype: Callable[..., Any]
+
+    data = property(
+        lambda self: self.array, lambda self, value: setattr(self, "array", value), doc="Chainer's old name of array."
+    )
+    shape = property(lambda self: self.array.shape, doc="The shape of the array.")
+    ndim = property(lambda self: self.array.ndim, doc="The number of axes.")
+    size = property(lambda self: self.array.size, doc="The number of elements.")
+    dtype = property(lambda self: self.array.dtype, doc="The dtype of the array.")
+    xp = property(lambda self: backend.get_array_module(self.array), doc="numpy or cupy.")
+    device = property(lambda self: backend.device_of(self.array), doc="``'@numpy'`` or ``'@cupy:0'``.")
+    T = property(lambda self: self.transpose(), doc="The axes in reverse order.")
+
+    def item(self) -> Any:
+        """The only element, as a Python number."""
+        return self.array.item()
+
+    def copydata(self, other: ArrayLike) -> None:
+        """Copy the values of another into this one's array, across devices too."""
+        self.array[...] = backend.beside(other.array, self.array)
+
+    def to_cpu(self) -> None:
+        """Move to the host."""
+        self.to_device(-1)
+
+    def to_gpu(self, device: int | None = None) -> None:
+        """Move to a GPU, the first one unless told."""
+        self.to_device(device or 0)
+
+    def to_device(self, device: int | str | None) -> None:
+        """Move to a device: ``-1`` or ``'@numpy'`` the host, ``0`` or ``'@cupy:0'`` the first GPU."""
+        self.array = backend.to_device(device, self.array)
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def _no_truth(self, other: object = None) -> bool:
+        raise NotImplementedError(_NO_TRUTH)
+
+    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _no_truth

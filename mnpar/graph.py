@@ -1,0 +1,46 @@
+"""The graph, as data: functions know the nodes they read, nodes know the function that made them, nobody knows an array."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeAlias
+from weakref import ReferenceType
+
+Gradient: TypeAlias = Any  # an array; a Variable where the backward is recorded itself (double backprop)
+
+tick = itertools.count(1).__next__  # the clock: numbers grow with time on every rank, be it a process or a thread
+
+
+class Function(Protocol):
+    """What the loop needs of a FunctionNode."""
+
+    number: int
+    communicates: bool
+    inputs: tuple[VariableNode, ...]
+    outputs: tuple[ReferenceType[VariableNode], ...]
+
+    @property
+    def label(self) -> str: ...
+    def pull(self, gys: list[Gradient], wanted: list[bool], record: bool) -> Iterable[Gradient]: ...
+
+
+class VariableNode:
+    """What the graph knows of a variable: who made it and its gradient, but not its array, which can so be freed early."""
+
+    __slots__ = ("__weakref__", "creator", "dtype", "gradient", "index", "loss_scale", "name", "requires_grad", "shape")
+
+    def __init__(self, requires_grad: bool, shape: tuple[int, ...], dtype: Any) -> None:
+        self.requires_grad = requires_grad
+        self.shape = shape
+        self.dtype = dtype
+        self.creator: Function | None = None
+        self.index = 0  # which output of its creator it is
+        self.gradient: Gradient = None
+        self.name: str | None = None
+        self.loss_scale: float | None = None
+
+    @property
+    def key(self) -> Any:
+        """The same for all nodes that stand for the same variable."""
+        return self if self.creator is None else (self.creator.number, self.index)

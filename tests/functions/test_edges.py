@@ -1,0 +1,249 @@
+"""What the table cannot say: extremes, ties, labels of every kind, modes, and the words of errors."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import mnpar.functions as F
+import mnpar.random
+from mnpar.config import using_config
+from mnpar.variable import Variable, grad
+
+
+def gradient(f, *arrays):
+    xs = [Variable(np.asarray(x, float)) for x in arrays]
+    return [g.array for g in grad([F.sum(f(*xs))], xs)]
+
+
+HUGE = np.array([[1e4, -1e4, 0.0], [-1e300, 0.0, 1e300]])
+
+
+@pytest.mark.parametrize(
+    ("f", "expected"),
+    [
+        (F.softmax, [[1, 0, 0], [0, 0, 1]]),
+        (F.log_softmax, [[0, -2e4, -1e4], [-2e300, -1e300, 0]]),
+        (lambda x: F.logsumexp(x, 1), [1e4, 1e300]),
+        (F.sigmoid, [[1, 0, 0.5], [0, 0.5, 1]]),
+        (F.tanh, [[1, -1, 0], [-1, 0, 1]]),
+        (F.softplus, [[1e4, 0, np.log(2)], [0, np.log(2), 1e300]]),
+        (F.elu, [[1e4, -1, 0], [-1, 0, 1e300]]),
+        (lambda x: F.softmax_cross_entropy(x, np.array([1, 0]), reduce="no"), [2e4, 2e300]),
+        (lambda x: F.sigmoid_cross_entropy(x, np.array([[1, 1, 1], [0, 0, 0]]), reduce="no"),
+         [[0, 1e4, np.log(2)], [0, np.log(2), 1e300]]),
+    ],
+    ids=["softmax", "log_softmax", "logsumexp", "sigmoid", "tanh", "softplus", "elu", "softmax_ce", "sigmoid_ce"],
+)  # fmt: skip
+def test_huge_arguments_neither_overflow_nor_warn(f, expected):
+    x = Variable(HUGE)
+    y = f(x)
+    np.testing.assert_allclose(y.array, expected, atol=1e-300)
+    (g,) = grad([F.sum(y)], [x])
+    assert np.isfinite(g.array).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_sigmoid_has_all_digits_far_below_zero(dtype):
+    x = np.array([-8.0], dtype)
+    np.testing.assert_allclose(F.sigmoid(x).array, 1 / (1 + np.exp(8.0)), rtol=8 * np.finfo(dtype).eps)
+
+
+def test_logsumexp_skips_minus_infinity():
+    np.testing.assert_allclose(F.logsumexp(np.array([-np.inf, 0.0, 0.0])).array, np.log(2))
+    assert F.logsumexp(np.array([-np.inf, -np.inf])).array == -np.inf
+
+
+def test_accuracy_leaves_out_a_class_that_is_to_be_ignored():
+    y, t = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 1.0]]), np.array([0, 0, 1, 1])
+    assert F.accuracy(y, t).array == 0.75
+    assert F.accuracy(y, t, ignore_label=1).array == 0.5
+
+
+@pytest.mark.parametrize(
+    ("f", "arrays", "expected"),
+    [
+        (F.max, ([2.0, 1.0, 2.0],), [[1, 0, 1]]),
+        (lambda x: F.min(x, 0), ([2.0, 1.0, 1.0],), [[0, 1, 1]]),
+        (F.maximum, ([1.0], [1.0]), [[1], [0]]),
+        (F.minimum, ([1.0], [1.0]), [[1], [0]]),
+        (lambda x: F.clip(x, 0, 1), ([0.0, 1.0, 2.0],), [[1, 1, 0]]),
+        (F.relu, ([-1.0, 0.0, 1.0],), [[0, 0, 1]]),
+        (F.leaky_relu, ([0.0],), [[1]]),
+        (F.elu, ([0.0],), [[1]]),
+        (F.absolute, ([-1.0, 0.0],), [[-1, 0]]),
+        (lambda x: x**2, ([0.0],), [[0]]),
+        (lambda x: x**1, ([0.0],), [[1]]),
+        (lambda x: x**0, ([0.0],), [[0]]),
+        (lambda x, y: x**y, ([0.0, 0.0], [2.0, 0.0]), [[0, 0], [0, 0]]),
+        (lambda x: x**3, ([-2.0],), [[12]]),
+    ],
+    ids=["max", "min", "maximum", "minimum", "clip", "relu", "leaky_relu", "elu", "absolute",
+         "0**2", "0**1", "0**0", "0**y", "neg**3"],
+)  # fmt: skip
+def test_gradients_at_ties_and_kinks_are_the_documented_ones(f, arrays, expected):
+    for g, e in zip(gradient(f, *arrays), expected, strict=True):
+        np.testing.assert_array_equal(g, e)
+
+
+def test_where_lets_no_infinity_through():
+    x = Variable(np.array([0.0, 4.0]))
+    safe = F.where(x.array > 0, x, 1.0)
+    (g,) = grad([F.sum(F.where(x.array > 0, F.sqrt(safe), 0.0))], [x])
+    np.testing.assert_array_equal(g.array, [0, 0.25])
+
+
+@pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"])
+def test_labels_may_have_any_integer_dtype(dtype):
+    x = np.array([[0.3, 1.0], [2.0, -1.0]])
+    expected = F.softmax_cross_entropy(x, np.array([1, 0])).array
+    np.testing.assert_array_equal(F.softmax_cross_entropy(x, np.array([1, 0], dtype)).array, expected)
+    assert F.accuracy(x, np.array([1, 0], dtype)).array == 1
+
+
+def test_no_label_is_ignored_when_none_is_to_be():
+    with pytest.raises(ValueError, match="label -1"):
+        F.softmax_cross_entropy(np.zeros((2, 3)), np.array([0, -1]), ignore_label=None)
+
+
+def test_mean_loss_of_many_halves_does_not_overflow():
+    x = np.zeros((20000, 2000), np.float16)
+    np.testing.assert_allclose(F.softmax_cross_entropy(x, np.zeros(20000, "i4")).array, np.log(2000), rtol=1e-3)
+    np.testing.assert_allclose(F.mean(np.full(100000, 2, np.float16)).array, 2)
+
+
+def test_the_mean_of_nothing_is_nan_and_its_gradient_empty():
+    x = Variable(np.zeros((0, 3)))
+    with pytest.warns(RuntimeWarning):
+        y = F.mean(x)
+    assert np.isnan(y.array)
+    assert grad([y], [x])[0].shape == (0, 3)
+
+
+def test_dropout_keeps_the_mean_and_scales_what_stays():
+    mnpar.random.seed(0)
+    x = Variable(np.ones((200, 500)))
+    y, mask = F.dropout(x, 0.2, return_mask=True)
+    assert set(np.unique(y.array)) == {0.0, 1.25}
+    assert abs(y.array.mean() - 1) < 0.01
+    np.testing.assert_array_equal(y.array, mask)
+    (g,) = grad([F.sum(y * 3)], [x])
+    np.testing.assert_array_equal(g.array, mask * 3)
+
+
+def test_dropout_draws_from_the_rank_or_from_what_it_is_given():
+    x = np.ones(100, np.float32)
+    mnpar.random.seed(5)
+    first = F.dropout(x).array
+    second = F.dropout(x).array
+    mnpar.random.seed(5)
+    np.testing.assert_array_equal(F.dropout(x).array, first)
+    assert (first != second).any()
+    given = [F.dropout(x, rng=np.random.default_rng(1)).array for _ in range(2)]
+    np.testing.assert_array_equal(*given)
+
+
+def test_dropout_leaves_numpys_global_numbers_alone():
+    before = np.random.get_state()[1].copy()
+    F.dropout(np.ones(100))
+    np.testing.assert_array_equal(np.random.get_state()[1], before)
+
+
+def test_dropout_does_nothing_while_testing():
+    x = Variable(np.ones(3))
+    with using_config("train", False):
+        assert F.dropout(x, 0.9) is x
+        assert F.dropout(x, 0.9, return_mask=True) == (x, None)
+
+
+def test_integers_beside_numbers_follow_numpy():
+    x = Variable(np.array([1, 2], np.int32))
+    for y, e in [(x + 1, np.int32), (x + 0.5, np.float64), (x / 2, np.float64), (x // 2, np.int32), (x**2, np.int32)]:
+        assert y.dtype == e
+    np.testing.assert_array_equal((x + 0.5).array, [1.5, 2.5])
+
+
+@pytest.mark.parametrize("other", ["a", None, [1.0, 2.0], {}], ids=["str", "None", "list", "dict"])
+def test_operators_refuse_what_is_no_number(other):
+    x = Variable(np.ones(2))
+    with pytest.raises(TypeError):
+        x + other
+    with pytest.raises(TypeError):
+        other * x
+
+
+def test_a_shared_gradient_is_not_overwritten():
+    x, y = Variable(np.ones(3)), Variable(np.ones(3))
+    z = F.sum(x + y)
+    (z + F.sum(x * 2)).backward()
+    np.testing.assert_array_equal(x.grad, [3, 3, 3])
+    np.testing.assert_array_equal(y.grad, [1, 1, 1])
+    x.grad[...] = 7
+    np.testing.assert_array_equal(y.grad, [1, 1, 1])
+
+
+def ones(*shape):
+    return np.ones(shape)
+
+
+WRONG = {
+    "add": (lambda: Variable(ones(2, 3)) + ones(2), ["(2, 3)", "(2,)", "expand_dims"]),
+    "rsub": (lambda: ones(2) - Variable(ones(2, 3)), ["(2, 3)", "(2,)"]),
+    "add: one": (lambda: F.add(ones(2)), ["two arrays"]),
+    "matmul": (lambda: F.matmul(ones(2, 3), ones(2, 3)), ["matmul", "(2, 3) and (2, 3)", "transb"]),
+    "matmul: operator": (lambda: Variable(ones(2, 3)) @ ones(4), ["matmul", "(2, 3) and (4,)"]),
+    "linear: features": (lambda: F.linear(ones(2, 3, 4), ones(5, 3)), ["linear", "(2, 3, 4)", "12 features", "(5, 3)"]),
+    "linear: bias": (lambda: F.linear(ones(2, 3), ones(5, 3), ones(3)), ["b of shape (3,)", "(5,)"]),
+    "linear: axes": (lambda: F.linear(ones(2, 3), ones(5, 3), None, 2), ["n_batch_axes = 2", "(2, 3)"]),
+    "reshape": (lambda: F.reshape(ones(2, 3), (4,)), ["6 elements", "(2, 3)", "(4,)"]),
+    "transpose": (lambda: F.transpose(ones(2, 3), (0, 0)), ["(0, 0)", "(2, 3)"]),
+    "broadcast_to": (lambda: F.broadcast_to(ones(2), (2, 3)), ["broadcast_to", "(2,)", "(2, 3)"]),
+    "broadcast": (lambda: F.broadcast(ones(2), ones(3)), ["(2,) and (3,)"]),
+    "sum_to": (lambda: F.sum_to(ones(2, 3), (2,)), ["sum_to", "(2,)", "(2, 3)"]),
+    "squeeze": (lambda: F.squeeze(ones(2, 3), 1), ["squeeze", "axis 1", "(2, 3)", "length 3"]),
+    "expand_dims": (lambda: F.expand_dims(ones(2), 3), ["expand_dims", "axis 3", "(2,)"]),
+    "concat": (lambda: F.concat([ones(2, 3), ones(3, 3)]), ["concat", "(2, 3)", "(3, 3)", "axis 1"]),
+    "stack": (lambda: F.stack([ones(2), ones(3)]), ["stack", "(2,)", "(3,)"]),
+    "split_axis: parts": (lambda: F.split_axis(ones(2, 5), 2, 1), ["split_axis", "length 5", "2 equal parts"]),
+    "split_axis: cuts": (lambda: F.split_axis(ones(2, 5), [3, 1], 1), ["[3, 1]", "do not rise"]),
+    "split_axis: axis": (lambda: F.split_axis(ones(2, 5), 2, 2), ["no axis 2", "(2, 5)"]),
+    "select_item": (lambda: F.select_item(ones(2, 3), np.array([0, 3])), ["select_item", "3"]),
+    "average": (lambda: F.average(ones(2, 3), 1, ones(2)), ["average", "(2,)", "(2, 3)", "(3,)"]),
+    "clip": (lambda: F.clip(ones(2), 2, 1), ["x_min = 2", "x_max = 1"]),
+    "dropout: ratio": (lambda: F.dropout(ones(2), 1.0), ["1.0", "[0, 1)"]),
+    "dropout: mask": (lambda: F.dropout(ones(2), mask=ones(3)), ["(3,)", "(2,)"]),
+    "softmax_ce: label": (
+        lambda: F.softmax_cross_entropy(ones(2, 3), np.array([0, 5])),
+        ["label 5", "t[1]", "3 classes", "ignore_label = -1"],
+    ),
+    "softmax_ce: image": (
+        lambda: F.softmax_cross_entropy(ones(2, 3, 2, 2), np.array([[[0, 0], [0, 0]], [[0, -3], [0, 9]]])),
+        ["label -3", "t[1, 0, 1]"],
+    ),
+    "softmax_ce: unsigned": (lambda: F.softmax_cross_entropy(ones(1, 3), np.array([255], "u1")), ["label 255", "t[0]"]),
+    "softmax_ce: shapes": (lambda: F.softmax_cross_entropy(ones(2, 3), np.array([0])), ["(2, 3) and (1,)", "here (2,)"]),
+    "softmax_ce: bool": (lambda: F.softmax_cross_entropy(ones(2, 3), np.array([True, False])), ["bool", "integers"]),
+    "softmax_ce: soft": (lambda: F.softmax_cross_entropy(ones(2, 3), ones(2)), ["(2,)", "(2, 3)"]),
+    "softmax_ce: weights": (
+        lambda: F.softmax_cross_entropy(ones(2, 3), np.array([0, 1]), class_weight=ones(2)),
+        ["class_weight", "(2,)", "(3,)"],
+    ),
+    "softmax_ce: reduce": (lambda: F.softmax_cross_entropy(ones(2, 3), np.array([0, 1]), reduce="sum"), ["'sum'", "'no'"]),
+    "sigmoid_ce: label": (lambda: F.sigmoid_cross_entropy(ones(2), np.array([0, 2])), ["0 … 2"]),
+    "sigmoid_ce: shapes": (lambda: F.sigmoid_cross_entropy(ones(2), np.array([0])), ["(2,) and (1,)"]),
+    "mse": (lambda: F.mean_squared_error(ones(2), ones(2, 1)), ["mean_squared_error", "(2,) and (2, 1)"]),
+    "mae": (lambda: F.mean_absolute_error(ones(2), ones(1)), ["mean_absolute_error", "(2,) and (1,)"]),
+    "accuracy": (lambda: F.accuracy(ones(2, 3), np.array([0])), ["accuracy", "(2, 3) and (1,)"]),
+    "accuracy: dtype": (lambda: F.accuracy(ones(2, 3), ones(2)), ["float64", "integers"]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_input_is_named_with_its_numbers(name):
+    call, parts = WRONG[name]
+    with pytest.raises(ValueError, match=re.escape(parts[0])) as caught:
+        call()
+    for part in parts:
+        assert part in str(caught.value)
