@@ -22,6 +22,7 @@ from mnpar.communicators import ANY_SOURCE, ANY_TAG, Communicator, create_commun
 from mnpar.config import Config, config, force_backprop_mode, global_config, no_backprop_mode, using_config
 from mnpar.datasets import create_empty_dataset, scatter_dataset, scatter_index
 from mnpar.function_node import FunctionNode
+from mnpar.initializers import Initializer
 from mnpar.launch import relaunch
 from mnpar.link import Link
 from mnpar.optimizers import GradientMethod, Optimizer, UpdateRule
@@ -39,6 +40,7 @@ __all__ = [
     "Config",
     "FunctionNode",
     "GradientMethod",
+    "Initializer",
     "Link",
     "Optimizer",
     "Parameter",

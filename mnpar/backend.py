@@ -41,7 +41,7 @@ def unscalar(x: Array) -> Array:
         >>> unscalar(np.ones(()) + np.ones(()))
         array(2.)
     """
-    return np.asarray(x) if isinstance(x, np.generic) else x
+    return np.asarray(x) if isinstance(x, np.generic | float | int) else x
 
 
 def get_array_module(*args: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from mnpar.backend import unscalar
@@ -54,10 +55,9 @@ def reverse(
     """
     tape = current_tape()
     functions = {f.number: f for f in tape.records}
-    heap = [-number for number in functions]
-    heapq.heapify(heap)
+    heap = sorted(-number for number in functions)
     sums = Sums(record)
-    wants = _requires_grad if targets is None else _leads_to(targets, [node for node, _ in seeds], tape.records)
+    wants = attrgetter("requires_grad") if targets is None else _leads_to(targets, [node for node, _ in seeds], tape.records)
     keep = set() if targets is None else {node.key for node in targets}
 
     def deliver(node: VariableNode, g: Gradient) -> None:
@@ -77,7 +77,9 @@ def reverse(
             keys = [(function.number, i) for i in range(len(function.outputs))]
             gys = [sums.totals.get(key) if key in keep else sums.totals.pop(key, None) for key in keys]
             if retain_grad:
-                _leave(function, gys)
+                for node, gy in zip([reference() for reference in function.outputs], gys, strict=True):
+                    if node is not None:  # somebody holds it still; a copy, because functions pass arrays on
+                        node.gradient = gy if record or gy is None else gy.copy()
             wanted = [wants(x) for x in function.inputs]
             for x, gx in zip(function.inputs, function.pull(gys, wanted, record), strict=True):
                 if gx is not None:
@@ -88,22 +90,9 @@ def reverse(
 
 
 _SPENT = (
-    "backward reached {}, which an earlier backward has replayed already, or which is on another tape: start from all losses "
-    "at once with mnpar.backward([loss1, loss2]), keep the tape with retain_tape=True, or give each forward its own "
-    "`with mnpar.Tape():`"
+    "backward reached {}, which was replayed already or is on another tape: start from all losses at once with "
+    "mnpar.backward([loss1, loss2]), keep the tape with retain_tape=True, or give each forward its own `with mnpar.Tape():`"
 )
-
-
-def _requires_grad(node: VariableNode) -> bool:
-    return node.requires_grad
-
-
-def _leave(function: Function, gys: list[Gradient]) -> None:
-    """Put the gradients on those outputs that the user still holds."""
-    for reference, gy in zip(function.outputs, gys, strict=True):
-        node = reference()
-        if node is not None:
-            node.gradient = gy
 
 
 def _leads_to(

@@ -47,7 +47,6 @@ class FunctionNode:
     recorded it is then run on plain arrays, with no wrapper in between. All functions of mnpar are so."""
     communicates: bool = False
     """It speaks to other ranks: recorded on the tape, and visited by backward whatever happens (law 4)."""
-
     inputs: tuple[VariableNode, ...] = ()
     outputs: tuple[ReferenceType[VariableNode], ...] = ()
     number = 0
@@ -83,8 +82,7 @@ class FunctionNode:
         """Called in ``backward``: the inputs that were kept, connected to the graph."""
         if self._on_arrays:
             return self._kept_inputs
-        pairs = zip(self._inputs_kept, self._kept_inputs, strict=True)
-        return tuple(Variable.of(x, self.inputs[i]) for i, x in pairs)
+        return tuple(Variable.of(x, self.inputs[i]) for i, x in zip(self._inputs_kept, self._kept_inputs, strict=True))
 
     def get_retained_outputs(self) -> tuple[Any, ...]:
         """Called in ``backward``: the outputs that were kept, connected to the graph."""
@@ -94,22 +92,19 @@ class FunctionNode:
         return tuple(Variable.of(y, self.outputs[i]() or self._output_node(i, y)) for i, y in pairs)
 
     def apply(self, inputs: tuple[Any, ...]) -> tuple[Variable, ...]:
-        """Run forward on Variables (or arrays) and record it, if a gradient can flow.
-
-        Returns:
-            The outputs, always a tuple.
-        """
+        """Run forward on Variables (or arrays) and record it, if a gradient can flow; the outputs, always a tuple."""
+        if self.number:
+            raise RuntimeError(f"{self.label} was applied before: make a new one for each use")
         variables = [x if isinstance(x, Variable) else as_variable(x) for x in inputs]
         self.differentiable = is_recording() and any([x.node.requires_grad for x in variables])
         xs = [x.array for x in variables]
         ys = self.forward(*xs)
-        if not isinstance(ys, tuple):
-            ys = (ys,)
-        ys = tuple([y if type(y) is np.ndarray or y is None else _as_array(y, xs) for y in ys])
+        ys = ys if isinstance(ys, tuple) else (ys,)
+        ys = tuple([y if type(y) is np.ndarray or y is None else backend.unscalar(y) for y in ys])
         if config.debug:
             backend.check_finite(self.label, "output", ys)
         if not self.differentiable:
-            return tuple([Variable.of(y, VariableNode(False, *_form(y))) for y in ys])
+            return tuple([Variable.of(y, VariableNode(y, False)) for y in ys])
         self.number = tick()
         self.inputs = tuple([x.node for x in variables])
         nodes = [self._output_node(i, y) for i, y in enumerate(ys)]
@@ -123,8 +118,7 @@ class FunctionNode:
         return tuple([Variable.of(y, node) for y, node in zip(ys, nodes, strict=True)])
 
     def _output_node(self, index: int, y: Array) -> VariableNode:
-        shape, dtype = _form(y)
-        node = VariableNode(dtype is None or dtype.kind not in Variable.WITHOUT_GRADIENT, shape, dtype)
+        node = VariableNode(y, True)
         node.creator, node.index = self, index
         return node
 
@@ -135,8 +129,7 @@ class FunctionNode:
             gys = [None if gy is None else Variable(gy, requires_grad=False) for gy in gys]
         try:
             gxs = self.backward(*gys)
-            if not isinstance(gxs, tuple):
-                gxs = (gxs,)
+            gxs = gxs if isinstance(gxs, tuple) else (gxs,)
             if len(gxs) != len(self.inputs):
                 raise ValueError(f"it returned {len(gxs)} gradients for {len(self.inputs)} inputs")
             for i, gx in enumerate(gxs):
@@ -161,12 +154,3 @@ class FunctionNode:
             return array if array.dtype == x.dtype else array.astype(x.dtype)
         gx = as_variable(gx)
         return gx if array.dtype == x.dtype else gx.astype(x.dtype)
-
-
-def _form(y: Array) -> tuple[tuple[int, ...], Any]:
-    return ((), None) if y is None else (y.shape, y.dtype)
-
-
-def _as_array(y: Any, xs: list[Array]) -> Array:
-    """Operations on 0-d numpy arrays return scalars: back to an array."""
-    return y if backend.is_array(y) else backend.get_array_module(*xs).asarray(y)

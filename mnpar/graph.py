@@ -30,10 +30,15 @@ class VariableNode:
 
     __slots__ = ("__weakref__", "creator", "dtype", "gradient", "index", "loss_scale", "name", "requires_grad", "shape")
 
-    def __init__(self, requires_grad: bool, shape: tuple[int, ...], dtype: Any) -> None:
+    WITHOUT_GRADIENT = frozenset("biuSUOmM")  # the kinds of dtypes that are not differentiable
+
+    def __init__(self, array: Any, requires_grad: bool) -> None:
+        self.shape: tuple[int, ...] = ()
+        self.dtype: Any = None
+        if array is not None:
+            self.shape, self.dtype = array.shape, array.dtype
+            requires_grad = requires_grad and self.dtype.kind not in self.WITHOUT_GRADIENT
         self.requires_grad = requires_grad
-        self.shape = shape
-        self.dtype = dtype
         self.creator: Function | None = None
         self.index = 0  # which output of its creator it is
         self.gradient: Gradient = None

@@ -109,4 +109,4 @@ def relaunch(ranks: int) -> bool:
         return False
     environment[_AGAIN] = "1"
     sys.stdout.flush()
-    os.execve(command[0], [*command, sys.executable, *sys.argv], environment)  # does not return
+    return os.execve(command[0], [*command, sys.executable, *sys.argv], environment)  # it never does return

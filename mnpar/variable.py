@@ -31,15 +31,12 @@ class Variable(ArrayLike):
     """
 
     __slots__ = ("__weakref__", "node")
-    WITHOUT_GRADIENT = "biuSUOmM"  # the kinds of dtypes that are not differentiable
 
     def __init__(self, data: Array = None, *, name: str | None = None, grad: Array = None, requires_grad: bool = True) -> None:
         if data is not None and not backend.is_array(data):
             raise TypeError(f"a Variable holds a numpy or cupy array, not {type(data).__name__}: wrap it in numpy.asarray")
         self.array = data
-        shape, dtype = ((), None) if data is None else (data.shape, data.dtype)
-        possible = dtype is None or dtype.kind not in self.WITHOUT_GRADIENT
-        self.node = VariableNode(requires_grad and possible, shape, dtype)
+        self.node = VariableNode(data, requires_grad)
         self.node.name = name
         if grad is not None:
             self.grad = grad
@@ -53,7 +50,6 @@ class Variable(ArrayLike):
 
     creator = property(lambda self: self.node.creator, doc="The FunctionNode that made it; None for a leaf.")
     requires_grad = property(lambda self: self.node.requires_grad, doc="Whether backward computes its gradient.")
-
     name = property(lambda self: self.node.name, lambda self, name: setattr(self.node, "name", name), doc="Its name in graphs.")
 
     @property
@@ -112,12 +108,10 @@ class Variable(ArrayLike):
         """Forget all that this Variable was computed from (truncated backpropagation through time)."""
         stack: list[Function | None] = [self.node.creator]
         while stack:
-            function = stack.pop()
-            if function is not None and not function.communicates:
+            if (function := stack.pop()) is not None and not function.communicates:
                 stack += [x.creator for x in function.inputs]
-                for output in (reference() for reference in function.outputs):
-                    if output is not None:
-                        output.creator = None
+                for output in filter(None, [reference() for reference in function.outputs]):
+                    output.creator = None
 
     def to_device(self, device: int | str | None) -> None:
         """Move array and gradient to a device: ``-1`` or ``'@numpy'`` the host, ``0`` or ``'@cupy:0'`` the first GPU."""
@@ -145,13 +139,11 @@ def backward(
     Args:
         outputs, grad_outputs: where to start, with which gradients; by default each with its ``grad`` or, of size 1, with 1.
         enable_double_backprop: make the gradients differentiable themselves; the tape is kept then.
-        retain_grad: leave gradients on intermediate Variables too.
+        retain_grad, retain_tape: leave gradients on intermediate Variables too; keep the tape for another backward.
         loss_scale: multiplies the gradients that start from 1; optimizers divide by it.
-        retain_tape: keep the communications for another backward through them.
 
     Raises:
-        ValueError: an output that is not a scalar has no gradient.
-        RuntimeError: it led to a communication that an earlier backward has replayed.
+        ValueError: an output that is not a scalar has no gradient; RuntimeError: it led to a communication already replayed.
 
     Example:
         >>> import numpy as np, mnpar
@@ -162,10 +154,11 @@ def backward(
     """
     seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop)
     found = reverse(seeds, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape)
-    shared = {id(g) for _, g in seeds}
+    taken = {id(g) for _, g in seeds}
     for node, g in found.items():
-        g = _own(g, retain_grad or id(g) in shared)
-        shared.add(id(g))
+        if not node.requires_grad:
+            continue  # an output that is a constant
+        g = _own(g, taken)
         node.gradient = g if node.gradient is None else _sum(node.gradient, g)
         node.loss_scale = loss_scale
 
@@ -177,13 +170,12 @@ def grad(
 ) -> list[Variable | None]:  # fmt: skip
     """The derivative of the sum of ``outputs`` by each of ``inputs``; no leaf's ``grad`` changes.
 
-    Collective like :func:`mnpar.backward`: ranks with nothing to ask call ``mnpar.grad([], [])``.
+    Every rank calls it, as :func:`mnpar.backward`; those with nothing to ask call ``mnpar.grad([], [])``.
 
     Args:
         outputs, grad_outputs, retain_grad, enable_double_backprop, loss_scale, retain_tape: as in :func:`mnpar.backward`.
         inputs: any Variables of the graph.
-        grad_inputs: Variables to add to the results.
-        set_grad: also leave the results on the inputs' ``grad``.
+        grad_inputs, set_grad: Variables to add to the results; also leave the results on the inputs' ``grad``.
 
     Returns:
         A Variable for each input, None where nothing leads from it to the outputs.
@@ -199,8 +191,9 @@ def grad(
     nodes = [x.node for x in inputs]
     found = reverse(seeds, nodes, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape)
     results: list[Variable | None] = []
+    taken = {id(g) for _, g in seeds}
     for i, x in enumerate(inputs):
-        g, more = _own(found.get(x.node.key)), grad_inputs[i] if grad_inputs else None
+        g, more = _own(found.get(x.node.key), taken), grad_inputs[i] if grad_inputs else None
         g = more if g is None else g if more is None else _sum(more, g)
         results.append(None if g is None else as_variable(g))
         if set_grad:
@@ -208,9 +201,12 @@ def grad(
     return results
 
 
-def _own(g: Gradient, shared: bool = False) -> Gradient:
-    """A gradient to keep: a copy if something else refers to its memory."""
-    return g.copy() if g is not None and not isinstance(g, Variable) and (shared or g.base is not None) else g
+def _own(g: Gradient, taken: set[int]) -> Gradient:
+    """A gradient to keep: a copy if something else refers to its memory (``taken``: the ids of arrays that have an owner)."""
+    if g is not None and not isinstance(g, Variable) and (id(g) in taken or g.base is not None):
+        g = g.copy()
+    taken.add(id(g))
+    return g
 
 
 def _sum(a: Gradient, b: Gradient) -> Gradient:

@@ -96,8 +96,8 @@ class Channel:
         header = read_header(frame[: message.SIZE].tobytes())
         if (header.kind == OBJECT) != (call.op == "recv_obj") or header.order != self.order:
             raise MismatchError(
-                f"rank {me} waits in {call.name} at {call.site} for {wanted} from rank {source}, tag {tag}, but {header.name} at "
-                f"{header.site} sent {header.form}: the two calls do not belong together"
+                f"rank {me} waits in {call.name} at {call.site} for {wanted} from rank {source}, tag {tag}, but {header.name} "
+                f"at {header.site} sent {header.form}: the two calls do not belong together"
             )
         return message.decode(frame, header)[0], header, source, tag
 

@@ -3,8 +3,8 @@
 A communication is linear in what it moves, so its gradient is the adjoint communication: who received, sends. Each class here
 and in point_to_point.py and collective.py names its adjoint in ``backward``, one order of differentiation further, and the
 adjoint is itself such a class: gradients of gradients need nothing more. Each order has its own messages (``Channel``).
-The ranks agree, by what their messages say, whether a gradient will flow; if it will, all of them put the communication on their
-tapes and all of them visit it in backward, those without a gradient saying so in a short message.
+The ranks agree, by what their messages say, whether a gradient will flow; if it will, all of them put the communication on
+their tapes and all of them visit it in backward, those without a gradient saying so in a short message.
 """
 
 from __future__ import annotations
