@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import message
 from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, TUPLE, Call, Header, read_header
+from mnpar.communicators.reduction import check_reducible, reduce_arrays
 from mnpar.communicators.transport import ANY, BACKWARD, BLOCK, FORWARD, ROOM, Transport, Waiting
 from mnpar.errors import MismatchError
 
-_UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 _PIECE = 2**30  # bytes; more than this is sent part by part
 
 
@@ -276,12 +275,12 @@ def _form(x: Any, call: Call, parts: int | None) -> tuple[int, int, tuple[int, .
         if len(x) != parts:
             raise ValueError(f"{call.name} takes one array for each of the {parts} ranks, not {len(x)}")
         for part in x:
-            _check_reducible(part, call)
+            check_reducible(part, call)
         forms = [(part.shape, message.describe(part)[1]) for part in x if part is not None]
         if call.order:  # gradients have the forms that were compared forward, and some of them may be missing
             return TUPLE, 0, (0,), "", _EMPTY
         return (TUPLE, 0, (zlib.crc32(repr(forms).encode()),), "", _EMPTY) if forms else (NOTHING, 0, (), "", _EMPTY)
-    _check_reducible(x, call)
+    check_reducible(x, call)
     x, dtype = message.describe(x)
     body = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
     return ARRAY, x.nbytes, x.shape, dtype, body
@@ -299,28 +298,3 @@ def _value(body: Array, header: Header) -> Any:
 def _owned(x: Any) -> Any:
     """A rank's own part is a copy too, like the parts of the others."""
     return x.copy() if isinstance(x, np.ndarray) else x
-
-
-_REDUCING = ("allreduce", "reduce", "reduce_from", "reduce_scatter", "scan", "exscan")
-
-
-def _check_reducible(x: Array, call: Call) -> None:
-    if call.op not in _REDUCING or not backend.is_array(x):
-        return
-    if x.dtype.kind in "bmM" and call.reduction in ("sum", "prod"):
-        raise TypeError(f"{call.name} cannot {call.reduction} {x.dtype}: convert it to integers first, x.astype('i4')")
-    if x.dtype.kind == "c" and call.reduction in ("max", "min"):
-        raise TypeError(f"{call.name}: complex numbers have no {call.reduction}")
-
-
-def reduce_arrays(arrays: list[Array], reduction: str) -> Array:
-    """The reduction in the order of the list; 16-bit floats are summed in 32 bits."""
-    first = arrays[0]
-    if len(arrays) == 1:
-        return first
-    wide = np.float32 if first.dtype.itemsize == 2 and first.dtype.kind in "fV" else first.dtype
-    ufunc = _UFUNCS[reduction]
-    total = np.asarray(ufunc(first, arrays[1], dtype=None if wide == first.dtype else wide))
-    for array in arrays[2:]:
-        ufunc(total, array, out=total)
-    return total.astype(first.dtype, copy=False)

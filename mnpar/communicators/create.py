@@ -10,6 +10,7 @@ from typing import Any
 from mnpar import random
 from mnpar.communicators import mpi
 from mnpar.communicators.communicator import Communicator
+from mnpar.communicators.process import Process
 from mnpar.communicators.threads import ThreadTransport, World, current_transport, run_threads
 from mnpar.tape import Tape
 
@@ -51,8 +52,7 @@ def create_communicator(communicator_name: str = "auto", mpi_comm: Any = None, *
             raise ValueError("thread ranks are made by mnpar.run(program, ranks=4), which hands each its communicator")
         return Communicator(transport.duplicate())
     if name == "mpi" or mpi_comm is not None or (name == "auto" and mpi.under_launcher()):
-        process = mpi.Process.get(patience)
-        process.watch.patience = patience
+        process = Process.get(mpi.load(), patience)
         communicator = Communicator(mpi.MpiTransport(process, mpi_comm or process.MPI.COMM_WORLD))
         share_cores(communicator)
         return communicator

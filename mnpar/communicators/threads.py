@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.communicators.reduction import reduce_arrays
 from mnpar.communicators.transport import ANY, Waiting
 from mnpar.errors import DeadlockError, RankFailedError
-
-_UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
 
 class World:
@@ -149,7 +148,7 @@ class ThreadTransport:
 
     def reduce(self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting) -> Array:
         arrays = self._meet(array.copy(), lane, waiting)
-        return _UFUNCS[reduction].reduce(np.stack(arrays), axis=0, dtype=array.dtype)
+        return reduce_arrays(arrays, reduction)
 
     def split(self, color: int | None, key: int) -> ThreadTransport | None:
         keys = self._meet((color, key), 0, Waiting("split", ""))

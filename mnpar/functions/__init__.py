@@ -8,18 +8,7 @@ from mnpar.functions.activation import elu, leaky_relu, log_softmax, relu, sigmo
 from mnpar.functions.arithmetic import add, floor_divide
 from mnpar.functions.broadcasting import broadcast, broadcast_to, sum_to
 from mnpar.functions.classification import softmax_cross_entropy
-from mnpar.functions.collective import (
-    allgather,
-    allreduce,
-    alltoall,
-    bcast,
-    copy_to,
-    gather,
-    reduce,
-    reduce_from,
-    reduce_scatter,
-    scatter,
-)
+from mnpar.functions.collective import allgather, allreduce, alltoall, copy_to, reduce_from, reduce_scatter
 from mnpar.functions.elementwise import absolute, cos, exp, expm1, log, log1p, sin, sqrt, square
 from mnpar.functions.evaluation import accuracy, binary_accuracy
 from mnpar.functions.extrema import clip, maximum, minimum
@@ -30,6 +19,7 @@ from mnpar.functions.noise import dropout
 from mnpar.functions.point_to_point import pseudo_connect, recv, send
 from mnpar.functions.products import linear, matmul
 from mnpar.functions.reduction import argmax, argmin, average, logsumexp, max, mean, min, sum
+from mnpar.functions.rooted import bcast, gather, reduce, scatter
 from mnpar.functions.shape import cast, expand_dims, flatten, moveaxis, reshape, squeeze, swapaxes, transpose
 
 # The functions that speak to other ranks.

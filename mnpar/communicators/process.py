@@ -1,0 +1,124 @@
+"""A process of an MPI job: its questions and answers, its hooks, and its end.
+
+Unless it is told otherwise, MPI lets the other ranks hang for ever when one of them fails; so the first communicator installs
+hooks: an uncaught error on any rank, in any thread, shows its traceback and ends the job.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections import deque
+from types import TracebackType
+from typing import Any
+
+from mnpar.communicators import message
+from mnpar.communicators.watch import Watch
+from mnpar.errors import MnparError
+
+_SPEAK = 0.2  # s for a launcher to pass on what a rank wrote, before the job ends
+
+
+def _own_lines(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback up to the user's last line: mnpar's own would hide it."""
+    frames = []
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    users = [i for i, entry in enumerate(frames) if not message.is_internal(entry.tb_frame.f_code.co_filename)]
+    tail: TracebackType | None = None
+    for entry in reversed(frames[: users[-1] + 1] if users and "MNPAR_DEBUG" not in os.environ else frames):
+        tail = TracebackType(tail, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return tail
+
+
+class Process:
+    """This process among all of the job: its watch, its hooks and its end. There is one, made by the first communicator."""
+
+    _one: Process | None = None
+
+    @classmethod
+    def get(cls, MPI: Any, patience: float) -> Process:
+        """The process; the first call makes it, on all ranks together."""
+        if cls._one is None:
+            cls._one = Process(MPI, patience)
+        cls._one.watch.patience = patience
+        return cls._one
+
+    def __init__(self, MPI: Any, patience: float) -> None:
+        self.MPI = MPI
+        self.transports: list[weakref.ref[Any]] = []
+        self._control, request = MPI.COMM_WORLD.Idup()
+        while not request.Test():
+            time.sleep(0.0001)
+        self.rank, self.size = self._control.Get_rank(), self._control.Get_size()
+        self._letters: deque[tuple[Any, bytes]] = deque()
+        self._status = MPI.Status()
+        self.watch = Watch(self, patience)
+        self._hooks = sys.excepthook, threading.excepthook
+        if self.size > 1:
+            sys.excepthook, threading.excepthook = self._on_error, self._on_thread_error
+        atexit.register(self._leave)
+
+    # ---- questions and answers (watch.Post) ----
+
+    def tell(self, dest: int, tag: int, text: bytes) -> None:
+        while self._letters and self._letters[0][0].Test():
+            self._letters.popleft()
+        self._letters.append((self._control.Isend([text, len(text), self.MPI.BYTE], dest, tag), text))
+
+    def heard(self) -> tuple[int, int, bytes] | None:
+        letter = self._control.Improbe(self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status)
+        if letter is None:
+            return None
+        source, tag = self._status.Get_source(), self._status.Get_tag()
+        text = bytearray(self._status.Get_count(self.MPI.BYTE))
+        request = letter.Irecv([text, len(text), self.MPI.BYTE])
+        while not request.Test():
+            pass
+        return source, tag, bytes(text)
+
+    # ---- the end ----
+
+    def _on_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if self.rank:
+            time.sleep(2 * _SPEAK)  # if all ranks have failed alike, rank 0 speaks for them, and ends the job
+        if issubclass(kind, KeyboardInterrupt):
+            self._abort(f"mnpar: interrupted (rank {self.rank} of {self.size})\n", 130)
+        text = "".join(traceback.format_exception(kind, error, _own_lines(trace) if isinstance(error, MnparError) else trace))
+        self._abort(f"mnpar: rank {self.rank} of {self.size} failed, the job ends\n{text}", 1)
+
+    def _on_thread_error(self, args: Any) -> None:
+        if args.exc_type is not SystemExit:
+            self._on_error(args.exc_type, args.exc_value, args.exc_traceback)
+
+    def _abort(self, text: str, code: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.write(text)
+        sys.stderr.flush()
+        time.sleep(_SPEAK)
+        self.MPI.COMM_WORLD.Abort(code)
+
+    def _leave(self) -> None:
+        """At exit: wait until all ranks are there, so that one which still waits for this one can learn that it has ended."""
+        MPI = self.MPI
+        if MPI.Is_finalized():
+            return
+        sys.stdout.flush()
+        try:
+            self.watch.finish(self._control.Ibarrier().Test)
+            self._report_unreceived()
+            MPI.Finalize()
+        except KeyboardInterrupt:
+            self._abort("" if self.rank else "mnpar: interrupted\n", 130)
+
+    def _report_unreceived(self) -> None:
+        for reference in self.transports:
+            transport = reference()
+            for source, tag, text in transport.unreceived() if transport is not None else ():
+                sys.stderr.write(f"mnpar: rank {self.rank} never received a message from rank {source}, tag {tag}: {text}\n")

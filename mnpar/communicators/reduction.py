@@ -1,0 +1,35 @@
+"""Reductions over ranks where they are made by mnpar itself: small values, lists of parts, thread ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.communicators.message import Call
+
+UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+_REDUCING = ("allreduce", "reduce", "reduce_from", "reduce_scatter", "scan", "exscan")
+
+
+def check_reducible(x: Array, call: Call) -> None:
+    """Raises TypeError if the elements have no such reduction."""
+    if call.op not in _REDUCING or not backend.is_array(x):
+        return
+    if x.dtype.kind in "bmM" and call.reduction in ("sum", "prod"):
+        raise TypeError(f"{call.name} cannot {call.reduction} {x.dtype}: convert it to integers first, x.astype('i4')")
+    if x.dtype.kind == "c" and call.reduction in ("max", "min"):
+        raise TypeError(f"{call.name}: complex numbers have no {call.reduction}")
+
+
+def reduce_arrays(arrays: list[Array], reduction: str) -> Array:
+    """The reduction in the order of the list; 16-bit floats are summed in 32 bits."""
+    first = arrays[0]
+    if len(arrays) == 1:
+        return first
+    wide = np.float32 if first.dtype.itemsize == 2 and first.dtype.kind in "fV" else first.dtype
+    ufunc = UFUNCS[reduction]
+    total = np.asarray(ufunc(first, arrays[1], dtype=None if wide == first.dtype else wide))
+    for array in arrays[2:]:
+        ufunc(total, array, out=total)
+    return total.astype(first.dtype, copy=False)

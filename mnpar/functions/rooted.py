@@ -1,0 +1,167 @@
+"""Collectives with a root, in adjoint pairs: bcast ⇄ reduce, gather ⇄ scatter. The laws are in collective.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar.functions.communication import Communication
+from mnpar.variable import Variable
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+
+def _nothing() -> Any:
+    """What a rank gets that is not the root: an empty array, so that it has a Variable to call backward on."""
+    return np.empty(0, np.float32)
+
+
+class Rooted(Communication):
+    """A collective in which one rank, the root, has or wants all."""
+
+    def __init__(self, comm: Communicator, root: int, of: Communication | None = None) -> None:
+        super().__init__(comm, of)
+        self.root = root
+        self.at_root = comm.rank == root
+
+
+class Bcast(Rooted):
+    op = "bcast"
+
+    def forward(self, *xs: Any) -> Any:
+        return self.agreed(*self.channel.bcast(xs[0] if xs else None, self.call(self.root)))
+
+    def backward(self, gy: Any) -> Any:
+        gxs = self.adjoint(Reduce(self.comm, self.root, of=self), gy)
+        return gxs if self.at_root else ()
+
+
+class Reduce(Rooted):
+    op = "reduce"
+
+    def forward(self, x: Any) -> Any:
+        y = self.agreed(*self.channel.allreduce(x, self.call(self.root), self.root))
+        return y if self.at_root else _nothing()
+
+    def backward(self, gy: Any) -> Any:
+        return self.adjoint(Bcast(self.comm, self.root, of=self), *((gy,) if self.at_root else ()))
+
+
+class Gather(Rooted):
+    op = "gather"
+
+    def forward(self, x: Any) -> Any:
+        ys = self.agreed(*self.channel.gather(x, self.call(self.root)))
+        return ys if self.at_root else _nothing()
+
+    def backward(self, *gys: Any) -> Any:
+        return self.adjoint(Scatter(self.comm, self.root, of=self), *(gys if self.at_root else ()))
+
+
+class Scatter(Rooted):
+    op = "scatter"
+
+    def forward(self, *xs: Any) -> Any:
+        return self.agreed(*self.channel.scatter(xs, self.call(self.root)))
+
+    def backward(self, gy: Any) -> Any:
+        gxs = self.adjoint(Gather(self.comm, self.root, of=self), gy)
+        return gxs if self.at_root else ()
+
+
+def bcast(comm: Communicator, x: Any = None, root: int = 0) -> Variable:
+    """The root's array on every rank; its gradient is the sum of all ranks' gradients.
+
+    Args:
+        comm: all its ranks call this.
+        x: on the root a Variable or array of any shape; elsewhere not looked at.
+        root: whose array it is.
+
+    Returns:
+        A Variable of the root's shape and dtype, on every rank.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> def program(comm):
+        ...     x = mnpar.Variable(np.array([1.0, 2.0])) if comm.rank == 0 else None
+        ...     F.sum(F.bcast(comm, x)).backward()
+        ...     return x.grad if x is not None else None
+        >>> mnpar.run(program, ranks=3)[0]
+        array([3., 3.])
+    """
+    root = comm.peer(root)
+    return Bcast(comm, root).apply((x,) if comm.rank == root else ())[0]
+
+
+def reduce(comm: Communicator, x: Any, root: int = 0) -> Variable:
+    """The sum over ranks, on the root; every rank's gradient is the root's.
+
+    Args:
+        comm: all its ranks call this.
+        x: a Variable or array, of the same shape and dtype on each rank.
+        root: who gets the sum.
+
+    Returns:
+        On the root the sum; elsewhere an empty Variable, on which backward may be called.
+
+    Raises:
+        MismatchError: shapes or dtypes differ; on all ranks.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> mnpar.run(lambda comm: F.reduce(comm, np.array([comm.rank])).array, ranks=3)[0]
+        array([3])
+    """
+    return Reduce(comm, comm.peer(root)).apply((x,))[0]
+
+
+def gather(comm: Communicator, x: Any, root: int = 0) -> Any:
+    """Every rank's array on the root; each gets back its own gradient.
+
+    Args:
+        comm: all its ranks call this.
+        x: a Variable or array; shapes may differ between ranks.
+        root: who gets them.
+
+    Returns:
+        On the root a tuple of P Variables in rank order; elsewhere an empty Variable, on which backward may be called.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> ys = mnpar.run(lambda comm: F.gather(comm, np.ones(comm.rank)), ranks=3)[0]
+        >>> [y.shape for y in ys]
+        [(0,), (1,), (2,)]
+    """
+    root = comm.peer(root)
+    ys = Gather(comm, root).apply((x,))
+    return ys if comm.rank == root else ys[0]
+
+
+def scatter(comm: Communicator, xs: Any = None, root: int = 0) -> Variable:
+    """The root's ``xs[rank]`` on each rank; the root gets back all gradients.
+
+    Args:
+        comm: all its ranks call this.
+        xs: on the root P Variables or arrays of any shapes; elsewhere not looked at.
+        root: whose arrays they are.
+
+    Returns:
+        This rank's part.
+
+    Raises:
+        ValueError: on the root, not P arrays; MismatchError then on the others.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> parts = mnpar.run(lambda comm: F.scatter(comm, [np.full(2, r) for r in range(3)]).array, ranks=3)
+        >>> parts[2]
+        array([2, 2])
+    """
+    root = comm.peer(root)
+    return Scatter(comm, root).apply(tuple(xs) if comm.rank == root else ())[0]
