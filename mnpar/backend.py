@@ -101,6 +101,13 @@ def to_device(device: int | str | None, x: Array) -> Array:
         return cupy.asarray(x)
 
 
+def on_device(x: Array) -> Array:
+    """The array on this rank's current GPU."""
+    import cupy
+
+    return cupy.asarray(x)
+
+
 def like(x: Array, other: Array) -> Array:
     """``x`` (on the host) where ``other`` is: what a communication received goes back to the sender's kind of device."""
     xp = get_array_module(other)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import message
 from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, TUPLE, Call, Header, read_header
@@ -94,10 +95,12 @@ class Channel:
         frame, source, tag = self.transport.fetch(source, tag, self.lane, Waiting(call.name, call.site, source, tag))
         header = read_header(frame[: message.SIZE].tobytes())
         if (header.kind == OBJECT) != (call.op == "recv_obj") or header.order != self.order:
-            raise MismatchError(
+            text = (
                 f"rank {me} waits in {call.name} at {call.site} for {wanted} from rank {source}, tag {tag}, but {header.name} "
                 f"at {header.site} sent {header.form}: the two calls do not belong together"
             )
+            self.transport.complain(source, text)
+            raise MismatchError(text)
         return message.decode(frame, header)[0], header, source, tag
 
     def reply_tag(self, seq: int, part: bool = False) -> int:
@@ -121,15 +124,17 @@ class Channel:
             return None, opening.wants
         form = headers[given[0]]
         if form.nbytes <= ROOM:
-            total = reduce_arrays([opening.value(rank, form) for rank in given], call.reduction)
+            total = reduce_arrays([backend.to_host(opening.value(rank, form)) for rank in given], call.reduction)
         else:
             if x is None:
                 if call.reduction != "sum":
                     raise ValueError(f"rank {self.transport.rank} has nothing to give to {call.name}")
                 x = np.zeros(form.shape, form.dtype)
-            flat = np.ascontiguousarray(x).reshape(-1)
+            flat = np.ascontiguousarray(backend.to_host(x)).reshape(-1)
             total = self.transport.reduce(flat, call.reduction, root, self.lane, self._waiting(call)).reshape(form.shape)
-        return (total if root is None or root == self.transport.rank else None), opening.wants
+        if root is not None and root != self.transport.rank:
+            return None, opening.wants
+        return (backend.on_device(total) if form.flags & message.ON_DEVICE else total), opening.wants
 
     def bcast(self, x: Any, call: Call) -> tuple[Any, bool]:
         """The root's value on every rank (an object where ``call.op`` ends in _obj)."""
@@ -197,7 +202,9 @@ class Channel:
         if not opening.same_form():
             raise self._mismatch(opening, "ranks reduce lists of different dtypes or shapes")
         given = [x for x in self._trade(xs, call) if x is not None]
-        return (reduce_arrays(given, call.reduction) if given else None), opening.wants
+        if not given:
+            return None, opening.wants
+        return backend.beside(reduce_arrays([backend.to_host(x) for x in given], call.reduction), given[0]), opening.wants
 
     # ---- inside ----
 
@@ -206,11 +213,11 @@ class Channel:
         transport, seq, fault = self.transport, self._collectives, None
         self._collectives += 1
         try:
-            kind, nbytes, shape, dtype, body = _form(x, call, parts)
+            kind, nbytes, shape, dtype, body, on_device = _form(x, call, parts)
         except (TypeError, ValueError) as error:
             fault, reason = error, np.frombuffer(str(error).encode()[:ROOM], np.uint8)
-            kind, nbytes, shape, dtype, body = FAULT, len(reason), (0,), "", reason
-        block = message.pack_header(call, seq, kind, nbytes, shape, dtype) + (body.tobytes() if nbytes <= ROOM else b"")
+            kind, nbytes, shape, dtype, body, on_device = FAULT, len(reason), (0,), "", reason, False
+        block = message.pack_header(call, seq, kind, nbytes, shape, dtype, on_device) + (body.tobytes() if nbytes <= ROOM else b"")
         raw = transport.exchange(block.ljust(BLOCK, b"\0"), self.lane, Waiting(call.name, call.site, seq=seq))
         if fault is not None:
             raise fault
@@ -262,28 +269,27 @@ class Channel:
         return message.decode(frame)[0]
 
 
-def _form(x: Any, call: Call, parts: int | None) -> tuple[int, int, tuple[int, ...], str, Array]:
+def _form(x: Any, call: Call, parts: int | None) -> tuple[int, int, tuple[int, ...], str, Array, bool]:
     """Kind, size, shape, dtype and bytes of a value, for the opening."""
     if call.op.endswith("_obj"):
         if x is None and parts is None and call.op in ("bcast_obj", "scatter_obj"):
-            return NOTHING, 0, (), "", _EMPTY
+            return NOTHING, 0, (), "", _EMPTY, False
         body = np.frombuffer(pickle.dumps(x, protocol=pickle.HIGHEST_PROTOCOL), np.uint8) if parts is None else _EMPTY
-        return OBJECT, len(body), (), "", body
+        return OBJECT, len(body), (), "", body, False
     if x is None:
-        return NOTHING, 0, (), "", _EMPTY
+        return NOTHING, 0, (), "", _EMPTY, False
     if parts is not None:
         if len(x) != parts:
             raise ValueError(f"{call.name} takes one array for each of the {parts} ranks, not {len(x)}")
         for part in x:
             check_reducible(part, call)
-        forms = [(part.shape, message.describe(part)[1]) for part in x if part is not None]
-        if call.order:  # gradients have the forms that were compared forward, and some of them may be missing
-            return TUPLE, 0, (0,), "", _EMPTY
-        return (TUPLE, 0, (zlib.crc32(repr(forms).encode()),), "", _EMPTY) if forms else (NOTHING, 0, (), "", _EMPTY)
+        forms = [(part.shape, message.check(part)) for part in x if part is not None]
+        # gradients have the forms that were compared forward, and some of them may be missing
+        return TUPLE, 0, (0 if call.order else zlib.crc32(repr(forms).encode()),), "", _EMPTY, False
     check_reducible(x, call)
-    x, dtype = message.describe(x)
+    x, dtype, on_device = message.describe(x)
     body = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
-    return ARRAY, x.nbytes, x.shape, dtype, body
+    return ARRAY, x.nbytes, x.shape, dtype, body, on_device
 
 
 _EMPTY = np.empty(0, np.uint8)
@@ -297,4 +303,4 @@ def _value(body: Array, header: Header) -> Any:
 
 def _owned(x: Any) -> Any:
     """A rank's own part is a copy too, like the parts of the others."""
-    return x.copy() if isinstance(x, np.ndarray) else x
+    return x.copy() if backend.is_array(x) else x

@@ -28,7 +28,7 @@ SIZE = _LAYOUT.size
 IDENTITY = 18  # bytes: magic, op, reduction, order, root, seq
 FORM = slice(18, 140)  # kind, ndim, dtype, nbytes, shape
 FLAGS = 140
-WANTS, RECORDING = 1, 2
+WANTS, RECORDING, ON_DEVICE = 1, 2, 4
 MAX_NDIM = 12
 _MAGIC = 0x6D6E
 _NO_SHAPE = (0,) * MAX_NDIM
@@ -92,16 +92,21 @@ class Header(NamedTuple):
     @property
     def form(self) -> str:
         """The value as errors describe it: ``float32 (3, 4)``."""
-        name = np.dtype(self.dtype).name if self.dtype[:1] in "<>|=" else self.dtype
-        return f"{name} {self.shape}" if self.kind == ARRAY else KINDS[self.kind]
+        if self.kind != ARRAY:
+            return KINDS[self.kind]
+        name = np.dtype(self.dtype).name if self.dtype[0] in "<>|=" else self.dtype
+        return f"{name} {self.shape}"
 
 
-def pack_header(call: Call, seq: int, kind: int, nbytes: int, shape: tuple[int, ...] = (), dtype: str = "") -> bytes:
+def pack_header(
+    call: Call, seq: int, kind: int, nbytes: int, shape: tuple[int, ...] = (), dtype: str = "", on_device: bool = False
+) -> bytes:  # fmt: skip
     """The header of a message."""
+    flags = call.wants * WANTS + call.recording * RECORDING + on_device * ON_DEVICE
     return _LAYOUT.pack(
         _MAGIC, _OP_CODES[call.op], _REDUCTION_CODES[call.reduction], call.order, call.root, seq,
         kind, len(shape), dtype.encode(), nbytes, *shape, *_NO_SHAPE[len(shape) :],
-        call.wants * WANTS + call.recording * RECORDING, call.tag, call.site.encode()[:47],
+        flags, call.tag, call.site.encode()[:47],
     )  # fmt: skip
 
 
@@ -138,13 +143,23 @@ def dtype_name(dtype: Any) -> str:
     return name
 
 
-def describe(x: Array) -> tuple[Array, str]:
-    """The array on the host, and its dtype's name; checks that it can travel."""
+def check(x: Array) -> str:
+    """The dtype's name of an array that can travel.
+
+    Raises:
+        TypeError: it cannot.
+    """
     if not backend.is_array(x):
         raise TypeError(f"a numpy or cupy array is sent here, not {type(x).__name__}: use the _obj methods for objects")
     if x.ndim > MAX_NDIM:
         raise TypeError(f"arrays of at most {MAX_NDIM} axes can be sent, not {x.ndim}: reshape it first")
-    return backend.to_host(x), dtype_name(x.dtype)
+    return dtype_name(x.dtype)
+
+
+def describe(x: Array) -> tuple[Array, str, bool]:
+    """The array on the host, its dtype's name, and whether it was on a GPU; checks that it can travel."""
+    name, host = check(x), backend.to_host(x)
+    return host, name, host is not x
 
 
 def encode(x: Any, call: Call, seq: int) -> Array:
@@ -156,9 +171,9 @@ def encode(x: Any, call: Call, seq: int) -> Array:
         return _encode_parts([keys, *x.values()], DICT, call, seq)
     if isinstance(x, tuple | list):
         return _encode_parts(list(x), TUPLE, call, seq)
-    x, name = describe(x)
+    x, name, on_device = describe(x)
     frame = np.empty(SIZE + x.nbytes, np.uint8)
-    frame[:SIZE] = np.frombuffer(pack_header(call, seq, ARRAY, x.nbytes, x.shape, name), np.uint8)
+    frame[:SIZE] = np.frombuffer(pack_header(call, seq, ARRAY, x.nbytes, x.shape, name, on_device), np.uint8)
     frame[SIZE:].view(x.dtype).reshape(x.shape)[...] = x
     return frame
 
@@ -209,8 +224,9 @@ def decode(frame: Array, header: Header | None = None) -> tuple[Any, Header]:
 
 
 def as_array(body: Array, header: Header) -> Array:
-    """Bytes as the array that the header describes."""
-    return body.view(np.dtype(header.dtype)).reshape(header.shape)
+    """Bytes as the array that the header describes, on a GPU if it left one."""
+    array = body.view(np.dtype(header.dtype)).reshape(header.shape)
+    return backend.on_device(array) if header.flags & ON_DEVICE else array
 
 
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep

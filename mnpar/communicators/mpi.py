@@ -19,6 +19,7 @@ from mnpar.backend import Array
 from mnpar.communicators import message
 from mnpar.communicators.process import Process
 from mnpar.communicators.transport import ANY, BLOCK, Waiting
+from mnpar.communicators.watch import COMPLAINT
 from mnpar.errors import LauncherError
 
 _PIECE = 2**30  # bytes: no MPI library is asked for more at once
@@ -132,6 +133,9 @@ class MpiTransport:
         if frame.nbytes == message.SIZE:
             frame = self._fetch_pieces(frame, source, comm, waiting, peers)
         return frame, source, tag
+
+    def complain(self, rank: int, text: str) -> None:
+        self._process.tell(self._world_ranks[rank], COMPLAINT, text.encode())
 
     def _fetch_pieces(self, head: Array, source: int, comm: Any, waiting: Waiting, peers: tuple[int, ...]) -> Array:
         """The rest of a message of more than a piece; ``head`` itself if there is none."""

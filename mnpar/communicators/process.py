@@ -116,6 +116,8 @@ class Process:
             MPI.Finalize()
         except KeyboardInterrupt:
             self._abort("" if self.rank else "mnpar: interrupted\n", 130)
+        except MnparError as error:  # its peer complains of what it sent
+            self._on_error(type(error), error, None)
 
     def _report_unreceived(self) -> None:
         for reference in self.transports:

@@ -19,7 +19,7 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.communicators.reduction import reduce_arrays
 from mnpar.communicators.transport import ANY, Waiting
-from mnpar.errors import DeadlockError, RankFailedError
+from mnpar.errors import DeadlockError, MismatchError, RankFailedError
 
 
 class World:
@@ -31,6 +31,7 @@ class World:
         self.meetings: dict[tuple[int, int, int], dict[int, Any]] = {}  # (group, lane, number) -> what each rank brought
         self.groups = 1
         self.failure: tuple[int, BaseException] | None = None
+        self.complaints: dict[int, str] = {}
         self.done = [False] * size
         self.waiting: list[tuple[Callable[[], bool], Waiting] | None] = [None] * size
         self._batons = [threading.Semaphore(0) for _ in range(size)]
@@ -76,6 +77,8 @@ class World:
         return self.failure is not None or entry is None or entry[0]()
 
     def _raise_failure(self, rank: int) -> None:
+        if rank in self.complaints:
+            raise MismatchError(self.complaints.pop(rank))
         if self.failure is None:
             return
         culprit, error = self.failure
@@ -126,6 +129,9 @@ class ThreadTransport:
         its_tag, frame = queue[place]
         del queue[place]
         return frame, peer, its_tag
+
+    def complain(self, rank: int, text: str) -> None:
+        self._world.complaints[self._members[rank]] = text
 
     def _meet(self, thing: Any, lane: int, waiting: Waiting) -> list[Any]:
         """Every rank brings a thing; every rank sees them all, in rank order."""

@@ -1,7 +1,7 @@
 """How bytes get from rank to rank: the small protocol behind every communicator.
 
 A transport knows neither Variables nor shapes nor what a gradient is: :class:`Channel` builds all communications on these
-nine methods, so each of them is written, and proved, once for processes, threads and a single rank.
+methods, so each of them is written, and proved, once for processes, threads and a single rank.
 Each transport has two lanes, forward and backward: a rank that is still in forward can never take a gradient for its data.
 """
 
@@ -50,6 +50,9 @@ class Transport(Protocol):
 
     def fetch(self, source: int, tag: int, lane: int, waiting: Waiting) -> tuple[Array, int, int]:
         """Wait for the oldest matching message; its bytes, source and tag."""
+
+    def complain(self, rank: int, text: str) -> None:
+        """Have a rank raise MismatchError with this text when it next waits: what it sent does not belong."""
 
     def exchange(self, block: bytes, lane: int, waiting: Waiting) -> bytes:
         """Every rank gives ``BLOCK`` bytes; every rank gets all of them, in rank order."""

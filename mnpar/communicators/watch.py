@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from mnpar.communicators.transport import ANY, Waiting
-from mnpar.errors import DeadlockError
+from mnpar.errors import DeadlockError, MismatchError
 
 _EAGER = 300  # polls before the first look at the clock
 _SPIN = 0.003  # s of yielding before the first nap
@@ -24,7 +24,7 @@ _NAP, _LONG_NAP = 0.0001, 0.001  # s
 _FIRST_QUESTION = 0.5  # s
 _DELAY = 0.5  # s between a suspicion and its confirmation
 
-ASK, ANSWER = 1, 2
+ASK, ANSWER, COMPLAINT = 1, 2, 3
 
 
 class Post(Protocol):
@@ -102,11 +102,17 @@ class Watch:
             time.sleep(_NAP if time.monotonic() - begin < 1 else _LONG_NAP)
 
     def serve(self) -> None:
-        """Answer what was asked, note what was answered."""
+        """Answer what was asked, note what was answered.
+
+        Raises:
+            MismatchError: another rank found that what this one sent does not belong.
+        """
         while (heard := self._post.heard()) is not None:
             source, tag, text = heard
             if tag == ASK:
                 self._post.tell(source, ANSWER, json.dumps(self._state()).encode())
+            elif tag == COMPLAINT:
+                raise MismatchError(text.decode())
             else:
                 self._answers[source] = (time.monotonic(), json.loads(text))
 
