@@ -711,7 +711,12 @@ def test_communications_are_recorded_in_order_and_the_tape_is_empty_after_backwa
 
 @pytest.mark.parametrize(
     "ask",
-    [lambda y, x: y.backward(), lambda y, x: mnpar.backward([y]), lambda y, x: mnpar.backward(), lambda y, x: mnpar.grad([y], [x])],
+    [
+        lambda y, x: y.backward(),
+        lambda y, x: mnpar.backward([y]),
+        lambda y, x: mnpar.backward(),
+        lambda y, x: mnpar.grad([y], [x]),
+    ],
     ids=["y.backward", "backward", "backward of nothing", "grad"],
 )
 def test_a_communication_that_was_replayed_cannot_be_reached_again(alone, ask):

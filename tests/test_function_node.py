@@ -275,7 +275,11 @@ def test_functions_are_numbered_in_the_order_in_which_they_ran():
         (lambda gy: gy, ValueError, "it returned 1 gradients for 2 inputs"),
         (lambda gy: (gy, gy, gy), ValueError, "it returned 3 gradients for 2 inputs"),
         (lambda gy: (), ValueError, "it returned 0 gradients for 2 inputs"),
-        (lambda gy: (F.stack([gy, gy]), gy), ValueError, r"gradient for input 0 has shape \(2, 2\), but the input has shape \(2,\)"),
+        (
+            lambda gy: (F.stack([gy, gy]), gy),
+            ValueError,
+            r"gradient for input 0 has shape \(2, 2\), but the input has shape \(2,\)",
+        ),
         (lambda gy: (gy, gy.sum()), ValueError, r"gradient for input 1 has shape \(\), but the input has shape \(2,\)"),
         (lambda gy: (gy, lambda: np.ones((2, 1))), ValueError, r"gradient for input 1 has shape \(2, 1\)"),
         (lambda gy: 1 / 0, ZeroDivisionError, "division by zero"),

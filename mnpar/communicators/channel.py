@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import pickle
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -122,14 +123,14 @@ class Channel:
         given = [rank for rank, header in enumerate(headers) if header.kind != NOTHING]
         if not given:
             return None, opening.wants
+        if len(given) < len(headers) and call.reduction in ("max", "min"):
+            raise self._mismatch(opening, f"some ranks have nothing to give to {call.name} ({call.reduction})")
         form = headers[given[0]]
         if form.nbytes <= ROOM:
             total = reduce_arrays([backend.to_host(opening.value(rank, form)) for rank in given], call.reduction)
         else:
             if x is None:
-                if call.reduction != "sum":
-                    raise ValueError(f"rank {self.transport.rank} has nothing to give to {call.name}")
-                x = np.zeros(form.shape, form.dtype)
+                x = np.full(form.shape, 1 if call.reduction == "prod" else 0, form.dtype)
             flat = np.ascontiguousarray(backend.to_host(x)).reshape(-1)
             total = self.transport.reduce(flat, call.reduction, root, self.lane, self._waiting(call)).reshape(form.shape)
         if root is not None and root != self.transport.rank:
@@ -183,7 +184,8 @@ class Channel:
     def scatter(self, xs: Any, call: Call) -> tuple[Any, bool]:
         """The root's ``xs[rank]`` on each rank."""
         me, root = self.transport.rank, call.root
-        opening, _ = self._open(call, tuple(xs) if me == root else None, parts=self.transport.size if me == root else None)
+        xs = _listed(xs) if me == root else None
+        opening, _ = self._open(call, xs, parts=self.transport.size if me == root else None)
         if me != root:
             return self._fetch_part(call, root), opening.wants
         for rank, x in enumerate(xs):
@@ -193,12 +195,14 @@ class Channel:
 
     def alltoall(self, xs: Any, call: Call) -> tuple[tuple[Any, ...], bool]:
         """On rank r, what each rank q had as its ``xs[r]``, in the order of q."""
-        opening, _ = self._open(call, tuple(xs), parts=self.transport.size)
+        xs = _listed(xs)
+        opening, _ = self._open(call, xs, parts=self.transport.size)
         return self._trade(xs, call), opening.wants
 
     def reduce_scatter(self, xs: Any, call: Call) -> tuple[Array | None, bool]:
         """On rank r, the reduction over ranks of their ``xs[r]``, summed in rank order."""
-        opening, _ = self._open(call, tuple(xs), parts=self.transport.size)
+        xs = _listed(xs)
+        opening, _ = self._open(call, xs, parts=self.transport.size)
         if not opening.same_form():
             raise self._mismatch(opening, "ranks reduce lists of different dtypes or shapes")
         given = [x for x in self._trade(xs, call) if x is not None]
@@ -214,7 +218,7 @@ class Channel:
         self._collectives += 1
         try:
             kind, nbytes, shape, dtype, body, on_device = _form(x, call, parts)
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # an object can fail to be pickled for any reason
             fault, reason = error, np.frombuffer(str(error).encode()[:ROOM], np.uint8)
             kind, nbytes, shape, dtype, body, on_device = FAULT, len(reason), (0,), "", reason, False
         block = message.pack_header(call, seq, kind, nbytes, shape, dtype, on_device) + (body.tobytes() if nbytes <= ROOM else b"")
@@ -271,6 +275,10 @@ class Channel:
 
 def _form(x: Any, call: Call, parts: int | None) -> tuple[int, int, tuple[int, ...], str, Array, bool]:
     """Kind, size, shape, dtype and bytes of a value, for the opening."""
+    if parts is not None and (not isinstance(x, tuple) or len(x) != parts):
+        thing = "object" if call.op.endswith("_obj") else "array"
+        given = len(x) if isinstance(x, tuple) else type(x).__name__
+        raise ValueError(f"{call.name} takes one {thing} for each of the {parts} ranks, not {given}")
     if call.op.endswith("_obj"):
         if x is None and parts is None and call.op in ("bcast_obj", "scatter_obj"):
             return NOTHING, 0, (), "", _EMPTY, False
@@ -279,8 +287,6 @@ def _form(x: Any, call: Call, parts: int | None) -> tuple[int, int, tuple[int, .
     if x is None:
         return NOTHING, 0, (), "", _EMPTY, False
     if parts is not None:
-        if len(x) != parts:
-            raise ValueError(f"{call.name} takes one array for each of the {parts} ranks, not {len(x)}")
         for part in x:
             check_reducible(part, call)
         forms = [(part.shape, message.check(part)) for part in x if part is not None]
@@ -293,6 +299,13 @@ def _form(x: Any, call: Call, parts: int | None) -> tuple[int, int, tuple[int, .
 
 
 _EMPTY = np.empty(0, np.uint8)
+
+
+def _listed(xs: Any) -> Any:
+    """One part for each rank, as a tuple; an array is cut along its first axis. What has no parts ``_form`` refuses."""
+    if backend.is_array(xs):
+        return tuple([xs[i, ...] for i in range(len(xs))]) if xs.ndim else xs
+    return tuple(xs) if isinstance(xs, Iterable) else xs
 
 
 def _value(body: Array, header: Header) -> Any:

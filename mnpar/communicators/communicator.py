@@ -15,6 +15,9 @@ Nothing here is differentiable: ``mnpar.functions`` has the same operations for 
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
@@ -110,8 +113,10 @@ class Communicator:
             >>> mnpar.run(program, ranks=4)
             [(0, 2), (1, 2), (0, 2), (1, 2)]
         """
-        if color is not None and (not isinstance(color, int | np.integer) or color < 0):
+        if color is not None and not (isinstance(color, int | np.integer) and 0 <= color < 2**31):
             raise ValueError(f"rank {self.rank}: the color of a split is a number from 0 on, or None, not {color!r}")
+        if not (isinstance(key, int | np.integer) and abs(key) < 2**31):
+            raise ValueError(f"rank {self.rank}: the key of a split is a number, not {key!r}")
         self.channel(0).barrier(self._call("split"))
         transport = self.transport.split(None if color is None else int(color), int(key))
         return None if transport is None else Communicator(transport)
@@ -166,11 +171,12 @@ class Communicator:
     def reduce(self, x: Array, root: int = 0, op: str = "sum") -> Array | None:
         """The elementwise ``'sum'``, ``'mean'``, ``'max'``, ``'min'`` or ``'prod'`` over ranks on the root; None elsewhere."""
         call = self._call("reduce", self.peer(root), op)
-        return self._result(self._mean(self.channel(0).allreduce(x, call, root)[0], op), x)
+        return self._result(self._mean(self.channel(0).allreduce(_wide(x, op), call, root)[0], op, x), x)
 
     def allreduce(self, x: Array, op: str = "sum") -> Array:
         """The elementwise ``'sum'``, ``'mean'``, ``'max'``, ``'min'`` or ``'prod'`` over ranks, on every rank."""
-        return self._result(self._mean(self.channel(0).allreduce(x, self._call("allreduce", op=op))[0], op), x)
+        total = self.channel(0).allreduce(_wide(x, op), self._call("allreduce", op=op))[0]
+        return self._result(self._mean(total, op, x), x)
 
     def gather(self, x: Array, root: int = 0) -> tuple[Array, ...] | None:
         """Every rank's array, whatever its shape, in rank order on the root; None elsewhere."""
@@ -190,7 +196,10 @@ class Communicator:
 
     def reduce_scatter(self, xs: Any, op: str = "sum") -> Array:
         """Rank r gets the reduction over ranks of their ``xs[r]``; the shapes of different r may differ."""
-        return self._mean(self.channel(0).reduce_scatter(xs, self._call("reduce_scatter", op=op))[0], op)
+        xs = list(xs) if isinstance(xs, Iterable) else xs
+        wide = [_wide(x, op) for x in xs] if isinstance(xs, list) else xs
+        total = self.channel(0).reduce_scatter(wide, self._call("reduce_scatter", op=op))[0]
+        return self._mean(total, op, xs[self.rank])
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
@@ -232,14 +241,12 @@ class Communicator:
         return list(self.channel(0).alltoall(objs, self._call("alltoall_obj"))[0])
 
     def allreduce_obj(self, obj: Any, op: str = "sum") -> Any:
-        """The sum (``+``), ``'max'`` or ``'min'`` of the ranks' objects, in rank order, on every rank."""
+        """The sum (``+``), ``'mean'``, ``'max'``, ``'min'`` or ``'prod'`` (``*``) of the ranks' objects, on every rank."""
         objs = self.channel(0).allgather(obj, self._call("allreduce_obj", op=op))[0]
         if op in ("max", "min"):
             return (max if op == "max" else min)(objs)
-        total = objs[0]
-        for other in objs[1:]:
-            total = total + other
-        return total
+        total = functools.reduce(operator.mul if op == "prod" else operator.add, objs)
+        return total / self.size if op == "mean" else total
 
     # ---- inside ----
 
@@ -261,8 +268,19 @@ class Communicator:
             raise ValueError(f"rank {self.rank}: {what} knows 'mean' and {REDUCTIONS}, not {op!r}")
         return Call(what, call_site(), root=root, reduction=reduction, tag=tag)
 
-    def _mean(self, x: Any, op: str) -> Any:
-        return x / self.size if op == "mean" and x is not None else x
+    def _mean(self, total: Any, op: str, x: Any) -> Any:
+        """A sum as the mean, in the dtype that numpy's mean of ``x`` has."""
+        if op != "mean" or total is None:
+            return total
+        mean = backend.unscalar(total / self.size)
+        return mean.astype(x.dtype, copy=False) if backend.is_array(x) and x.dtype.kind in "fc" else mean
 
     def _result(self, x: Any, given: Any) -> Any:
         return backend.like(x, given) if given is not None and x is not None else x
+
+
+def _wide(x: Any, op: str) -> Any:
+    """What is summed for a mean: as in numpy, 8-bit integers do not overflow on the way, nor 16-bit floats."""
+    if op != "mean" or not backend.is_array(x) or not (x.dtype.kind in "iu" or x.dtype == np.float16):
+        return x
+    return x.astype(np.float32 if x.dtype.kind == "f" else np.float64)

@@ -74,7 +74,7 @@ class World:
 
     def _can_run(self, rank: int) -> bool:
         entry = self.waiting[rank]
-        return self.failure is not None or entry is None or entry[0]()
+        return self.failure is not None or rank in self.complaints or entry is None or entry[0]()
 
     def _raise_failure(self, rank: int) -> None:
         if rank in self.complaints:

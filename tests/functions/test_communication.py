@@ -272,3 +272,13 @@ def test_mixed_dtypes_keep_theirs_both_ways(comm):
         y.backward()
         assert y.dtype == dtype
         assert x.grad.dtype == dtype
+
+
+@pytest.mark.ranks(2, on="threads")
+def test_a_message_of_the_wrong_kind_is_an_error_for_its_sender_too(comm):
+    with pytest.raises(MismatchError, match=r"send_obj at .* sent an object"):
+        if comm.rank == 0:
+            comm.send_obj({}, 1)
+            comm.recv(1)
+        else:
+            comm.recv(0)

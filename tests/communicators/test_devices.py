@@ -1,0 +1,41 @@
+"""Arrays on a GPU arrive on a GPU. A stand-in for CuPy, arrays of a class of its own on the host, shows it without one."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import mnpar
+
+
+class DeviceArray(np.ndarray):
+    """What the stand-in calls an array on a GPU."""
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    stand_in = types.ModuleType("cupy")
+    stand_in.ndarray = DeviceArray
+    stand_in.asarray = lambda x, dtype=None: np.array(x, dtype).view(DeviceArray)
+    stand_in.asnumpy = lambda x: np.array(x).view(np.ndarray)
+    monkeypatch.setitem(sys.modules, "cupy", stand_in)
+    return stand_in
+
+
+@pytest.mark.parametrize("length", [3, 300], ids=["in the opening", "after the opening"])
+def test_every_communication_gives_back_arrays_of_the_kind_it_was_given(cupy, length):
+    def program(comm):
+        x = cupy.asarray(np.arange(float(length)) + comm.rank)
+        right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        comm.send(x, right)
+        y = comm.recv(left)
+        np.testing.assert_array_equal(np.asarray(y), np.arange(float(length)) + left)
+        results = [y, comm.allreduce(x), comm.bcast(x), comm.scatter([x] * comm.size), comm.reduce_scatter([x] * comm.size)]
+        results += [*comm.allgather(x), *comm.alltoall([x] * comm.size), *(comm.gather(x) or ())]
+        on_host = [comm.allreduce(np.ones(length)), *comm.allgather(np.ones(length))]
+        return [type(r) for r in results], [type(r) for r in on_host]
+
+    for results, on_host in mnpar.run(program, ranks=3):
+        assert set(results) == {DeviceArray}
+        assert set(on_host) == {np.ndarray}

@@ -1,0 +1,108 @@
+"""A model of docs/backward_order.md without mnpar: all interleavings of small programs, walked backwards under several rules.
+
+An event is a message ("m", source, dest) or a collective ("c", ranks). A forward run is a list of events in time; each rank's
+program is its part of the list. The state of a backward is how far each rank has come; it is stuck if nobody can go on.
+"""
+
+import itertools
+
+import pytest
+
+RANKS = 3
+MESSAGES = [("m", a, b) for a in range(RANKS) for b in range(RANKS) if a != b]
+COLLECTIVES = [("c", ranks) for size in (2, 3) for ranks in itertools.combinations(range(RANKS), size)]
+EVENTS = MESSAGES + COLLECTIVES
+PROGRAMS = [*itertools.product(EVENTS, repeat=2), *itertools.islice(itertools.product(EVENTS, repeat=4), 0, None, 7)]
+
+
+def parts(program):
+    """Each rank's events, as (number, event, role)."""
+    mine = [[] for _ in range(RANKS)]
+    for number, event in enumerate(program):
+        if event[0] == "m":
+            mine[event[1]].append((number, "sent"))
+            mine[event[2]].append((number, "received"))
+        else:
+            for rank in event[1]:
+                mine[rank].append((number, "met"))
+    return mine
+
+
+def can_stick(program, order, sends_wait):
+    """Whether some interleaving of the backward gets stuck."""
+    plans = [order(part) for part in parts(program)]
+    seen, stack = set(), [(0,) * RANKS]
+    while stack:
+        state = stack.pop()
+        if state in seen:
+            continue
+        seen.add(state)
+        following = list(steps(program, plans, state, sends_wait))
+        if not following and any(at < len(plan) for at, plan in zip(state, plans, strict=True)):
+            return True
+        stack += following
+    return False
+
+
+def steps(program, plans, state, sends_wait):
+    """The states that can come next."""
+    heads = [plan[at] if at < len(plan) else None for at, plan in zip(state, plans, strict=True)]
+    passed = [{item for item in plan[:at]} for at, plan in zip(state, plans, strict=True)]
+    for rank, head in enumerate(heads):
+        if head is None:
+            continue
+        number, role = head
+        event = program[number]
+        if role == "met":
+            if rank == event[1][0] and all(heads[r] == head for r in event[1]):
+                yield tuple(at + (r in event[1]) for r, at in enumerate(state))
+        elif role == "received":  # the gradient is posted; under the rule of waiting sends, handed over
+            if not sends_wait:
+                yield advance(state, rank)
+            elif heads[event[1]] == (number, "sent"):
+                yield advance(advance(state, rank), event[1])
+        elif not sends_wait and (number, "received") in passed[event[2]]:
+            yield advance(state, rank)
+
+
+def advance(state, rank):
+    return (*state[:rank], state[rank] + 1, *state[rank + 1 :])
+
+
+def reversed_order(part):
+    return part[::-1]
+
+
+def forward_order(part):
+    return part
+
+
+def test_reversed_order_with_sends_that_do_not_wait_never_gets_stuck():
+    assert len(PROGRAMS) > 900
+    stuck = [program for program in PROGRAMS if can_stick(program, reversed_order, sends_wait=False)]
+    assert not stuck
+
+
+def test_another_order_does_get_stuck():
+    """One rank that visits in the order of its program, the others reversed: what a depth-first visit amounts to."""
+
+    def mixed(part):
+        return part if part and part[0][1] == "sent" else part[::-1]
+
+    assert any(can_stick(program, mixed, sends_wait=False) for program in PROGRAMS)
+
+
+def test_sends_that_wait_get_stuck_on_programs_that_relied_on_buffers():
+    head_on = (("m", 0, 1), ("m", 1, 0))
+    assert not can_stick(head_on, reversed_order, sends_wait=True)  # one after the other in time …
+
+    def both_received_last(part):  # … but a run in which both had sent before either received ends the same way
+        return sorted(part, key=lambda item: item[1] == "sent")
+
+    assert can_stick(head_on, both_received_last, sends_wait=True)
+    assert not can_stick(head_on, both_received_last, sends_wait=False)
+
+
+@pytest.mark.parametrize("order", [reversed_order, forward_order])
+def test_a_single_message_is_fine_in_any_order(order):
+    assert not can_stick((("m", 0, 1),), order, sends_wait=False)
