@@ -12,6 +12,7 @@ from mnpar import (
     launch,
     links,
     optimizers,
+    parallel,
     random,
     reporter,
     serializer,
@@ -26,6 +27,7 @@ from mnpar.initializers import Initializer
 from mnpar.launch import relaunch
 from mnpar.link import Link
 from mnpar.optimizers import GradientMethod, Optimizer, UpdateRule
+from mnpar.parallel import MultiNodeChainList
 from mnpar.parameter import Parameter
 from mnpar.reporter import Reporter, get_current_reporter, report, report_scope
 from mnpar.tape import Tape
@@ -42,6 +44,7 @@ __all__ = [
     "GradientMethod",
     "Initializer",
     "Link",
+    "MultiNodeChainList",
     "Optimizer",
     "Parameter",
     "Reporter",
@@ -70,6 +73,7 @@ __all__ = [
     "links",
     "no_backprop_mode",
     "optimizers",
+    "parallel",
     "random",
     "relaunch",
     "report",

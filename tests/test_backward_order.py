@@ -47,7 +47,7 @@ def can_stick(program, order, sends_wait):
 def steps(program, plans, state, sends_wait):
     """The states that can come next."""
     heads = [plan[at] if at < len(plan) else None for at, plan in zip(state, plans, strict=True)]
-    passed = [{item for item in plan[:at]} for at, plan in zip(state, plans, strict=True)]
+    passed = [set(plan[:at]) for at, plan in zip(state, plans, strict=True)]
     for rank, head in enumerate(heads):
         if head is None:
             continue

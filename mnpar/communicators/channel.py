@@ -137,6 +137,17 @@ class Channel:
             return None, opening.wants
         return (backend.on_device(total) if form.flags & message.ON_DEVICE else total), opening.wants
 
+    def scan(self, x: Array | None, call: Call, exclusive: bool, up: bool) -> tuple[Array | None, bool]:
+        """The sum of the ranks up to this one (or from it on), with or without its own."""
+        parts, wants = self.allgather(x, call)
+        me = self.transport.rank
+        some = parts[: me + (not exclusive)] if up else parts[me + exclusive :]
+        given = [part for part in some if part is not None]
+        like = next((part for part in parts if part is not None), None)
+        if like is None:
+            return None, wants
+        return (reduce_arrays(given, "sum") if given else np.zeros_like(like)), wants
+
     def bcast(self, x: Any, call: Call) -> tuple[Any, bool]:
         """The root's value on every rank (an object where ``call.op`` ends in _obj)."""
         root = call.root
@@ -154,6 +165,8 @@ class Channel:
     def allgather(self, x: Any, call: Call) -> tuple[tuple[Any, ...], bool]:
         """Every rank's value on every rank, in rank order."""
         opening, body = self._open(call, x)
+        if call.op == "scan" and not opening.same_form():
+            raise self._mismatch(opening, "ranks add up values of different dtype or shape")
         headers = opening.headers()
         counts = [header.nbytes for header in headers]
         if max(counts) <= ROOM:
@@ -221,7 +234,9 @@ class Channel:
         except Exception as error:  # an object can fail to be pickled for any reason
             fault, reason = error, np.frombuffer(str(error).encode()[:ROOM], np.uint8)
             kind, nbytes, shape, dtype, body, on_device = FAULT, len(reason), (0,), "", reason, False
-        block = message.pack_header(call, seq, kind, nbytes, shape, dtype, on_device) + (body.tobytes() if nbytes <= ROOM else b"")
+        block = message.pack_header(call, seq, kind, nbytes, shape, dtype, on_device) + (
+            body.tobytes() if nbytes <= ROOM else b""
+        )
         raw = transport.exchange(block.ljust(BLOCK, b"\0"), self.lane, Waiting(call.name, call.site, seq=seq))
         if fault is not None:
             raise fault

@@ -6,6 +6,8 @@ import pickle
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
 
@@ -60,6 +62,6 @@ def raise_error(data: bytes, rank: int) -> None:
 
 def check_root(comm: Communicator, root: Any, name: str = "root") -> int:
     """Raise on the rank itself: a root that does not exist can tell nobody."""
-    if isinstance(root, bool) or not isinstance(root, int) or not 0 <= root < comm.size:
+    if isinstance(root, bool) or not isinstance(root, int | np.integer) or not 0 <= root < comm.size:
         raise ValueError(f"rank {comm.rank}: {name} = {root!r} is no rank of a communicator of {comm.size}")
-    return root
+    return int(root)

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from mnpar.backend import Array
+
 
 class DatasetMixin:
     """A data set of one's own: define ``__len__`` and ``get_example(i)``, and index it like a list.
@@ -51,7 +53,7 @@ def position(index: Any, length: int) -> int:
     return int(index) % length
 
 
-def positions(index: Any, length: int) -> np.ndarray[Any, np.dtype[np.intp]]:
+def positions(index: Any, length: int) -> Array:
     """:func:`position` for a list or an array of indices; a boolean array says which examples are wanted."""
     index = np.asarray(index)
     if index.dtype == bool:

@@ -12,7 +12,7 @@ import gzip
 import zlib
 from math import prod
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -66,7 +66,7 @@ def read_idx(
 class _Source:
     """The bytes of a file, unpacked, and where in them we are."""
 
-    def __init__(self, path: Path, file: IO[bytes], most: int, size: int) -> None:
+    def __init__(self, path: Path, file: Any, most: int, size: int) -> None:
         self.path = path
         self.file = file
         self.most = most  # bytes that it can hold at all
@@ -82,7 +82,7 @@ class _Source:
         try:
             while self.offset - begin < len(memory):
                 step = memory[self.offset - begin :][:CHUNK]
-                got = self.file.readinto(step)  # type: ignore[attr-defined]
+                got = self.file.readinto(step)
                 if not got:
                     raise EOFError
                 self.offset += got
@@ -113,7 +113,7 @@ def _read(source: _Source, dtype: Any, shape: tuple[int | None, ...] | None, max
         raise source.error(4, f"sizes of at most {max_bytes} bytes (max_bytes)", f"sizes {sizes}, {nbytes} bytes")
     numbers = np.empty(sizes, found)
     if nbytes:
-        source.fill(memoryview(numbers.reshape(-1).view(np.uint8)), "numbers")
+        source.fill(numbers.reshape(-1).view(np.uint8).data, "numbers")
     source.finish()
     return numbers.astype(found.newbyteorder("="), copy=False)
 
@@ -131,7 +131,7 @@ def _read_header(source: _Source, dtype: Any, shape: tuple[int | None, ...] | No
         raise source.error(0, wanted, f"0x{magic.hex()} ({found.newbyteorder('=')}, {magic[3]} axes)")
     sizes = np.empty(magic[3], ">u4")
     if magic[3]:
-        source.fill(memoryview(sizes.view(np.uint8)), "sizes")
+        source.fill(sizes.view(np.uint8).data, "sizes")
     for axis, (size, want) in enumerate(zip(sizes.tolist(), shape or (), strict=False)):
         if want not in (None, size):
             raise source.error(4 + 4 * axis, f"size {want} on axis {axis}", str(size))

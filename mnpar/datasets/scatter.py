@@ -8,6 +8,7 @@ that counts them twice is wrong.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -129,7 +130,7 @@ def spans(n: int, size: int, equal: bool) -> list[tuple[int, int]]:
         return [(n * rank // size, n * rank // size + -(-n // size)) for rank in range(size)]
     most, rest = divmod(n, size)
     begins = [rank * most + min(rank, rest) for rank in range(size + 1)]
-    return list(zip(begins[:-1], begins[1:], strict=True))
+    return list(pairwise(begins))
 
 
 def scatter_index(

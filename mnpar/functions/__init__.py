@@ -8,7 +8,7 @@ from mnpar.functions.activation import elu, leaky_relu, log_softmax, relu, sigmo
 from mnpar.functions.arithmetic import add, floor_divide
 from mnpar.functions.broadcasting import broadcast, broadcast_to, sum_to
 from mnpar.functions.classification import softmax_cross_entropy
-from mnpar.functions.collective import allgather, allreduce, alltoall, copy_to, reduce_from, reduce_scatter
+from mnpar.functions.collective import allgather, allreduce, alltoall, copy_to, exscan, reduce_from, reduce_scatter, scan
 from mnpar.functions.elementwise import absolute, cos, exp, expm1, log, log1p, sin, sqrt, square
 from mnpar.functions.evaluation import accuracy, binary_accuracy
 from mnpar.functions.extrema import clip, maximum, minimum
@@ -16,7 +16,7 @@ from mnpar.functions.indexing import get_item, select_item, where
 from mnpar.functions.joining import concat, hstack, separate, split_axis, stack, vstack
 from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
 from mnpar.functions.noise import dropout
-from mnpar.functions.point_to_point import pseudo_connect, recv, send
+from mnpar.functions.point_to_point import pseudo_connect, recv, send, sendrecv, shift
 from mnpar.functions.products import linear, matmul
 from mnpar.functions.reduction import argmax, argmin, average, logsumexp, max, mean, min, sum
 from mnpar.functions.rooted import bcast, gather, reduce, scatter
@@ -50,6 +50,7 @@ __all__ = [
     "exp",
     "expand_dims",
     "expm1",
+    "exscan",
     "flatten",
     "floor_divide",
     "gather",
@@ -77,10 +78,13 @@ __all__ = [
     "reduce_scatter",
     "relu",
     "reshape",
+    "scan",
     "scatter",
     "select_item",
     "send",
+    "sendrecv",
     "separate",
+    "shift",
     "sigmoid",
     "sigmoid_cross_entropy",
     "sin",

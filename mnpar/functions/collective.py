@@ -1,6 +1,7 @@
 """Collectives in adjoint pairs: what every rank has, what every rank wants, and the same with the two words exchanged.
 
-    bcast ⇄ reduce      gather ⇄ scatter      allgather ⇄ reduce_scatter      allreduce      alltoall      copy_to ⇄ reduce_from
+    bcast ⇄ reduce      gather ⇄ scatter      allgather ⇄ reduce_scatter      copy_to ⇄ reduce_from
+    allreduce, alltoall and scan: each its own (scan from the other end)
 
 All ranks of the communicator call each of them, in the same order. ``backward`` differentiates the sum over ranks of what they
 called it on (law 1): a loss that all ranks compute alike from gathered values counts P times, unless only one of them calls
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar.config import is_recording
 from mnpar.functions.communication import Communication
+from mnpar.functions.folding import FOLDS, check_op, fold
 from mnpar.functions.joining import concat
 from mnpar.variable import Variable
 
@@ -60,6 +62,22 @@ class AllToAll(Communication):
         return self.adjoint(AllToAll(self.comm, of=self), *gys)
 
 
+class Scan(Communication):
+    """Each rank gets the sum of the ranks up to itself (``up``) or from itself on. Adjoint: the other direction."""
+
+    op = "scan"
+
+    def __init__(self, comm: Communicator, exclusive: bool, up: bool = True, of: Communication | None = None) -> None:
+        super().__init__(comm, of)
+        self.exclusive, self.up = exclusive, up
+
+    def forward(self, x: Any) -> Any:
+        return self.agreed(*self.channel.scan(x, self.call(), self.exclusive, self.up))
+
+    def backward(self, gy: Any) -> Any:
+        return self.adjoint(Scan(self.comm, self.exclusive, not self.up, of=self), gy)
+
+
 class CopyTo(Communication):
     op = "copy_to"
 
@@ -101,15 +119,16 @@ def allgather(comm: Communicator, x: Any, axis: int | None = None) -> Any:
     return ys if axis is None else concat(ys, axis=axis)
 
 
-def reduce_scatter(comm: Communicator, xs: Any) -> Variable:
+def reduce_scatter(comm: Communicator, xs: Any, op: str = "sum") -> Variable:
     """Rank r gets the sum over ranks of their ``xs[r]``; each ``xs[r]`` gets rank r's gradient.
 
     Args:
         comm: all its ranks call this.
         xs: P Variables or arrays; ``xs[r]`` has the same shape and dtype on each rank.
+        op: ``'sum'``, ``'mean'``, ``'max'``, ``'min'`` or ``'prod'``.
 
     Returns:
-        The sum of this rank's parts.
+        The reduction of this rank's parts.
 
     Example:
         >>> import numpy as np, mnpar
@@ -117,10 +136,14 @@ def reduce_scatter(comm: Communicator, xs: Any) -> Variable:
         >>> mnpar.run(lambda comm: F.reduce_scatter(comm, [np.ones(1), np.ones(2)]).array, ranks=2)
         [array([2.]), array([2., 2.])]
     """
-    return ReduceScatter(comm).apply(tuple(xs))[0]
+    check_op("reduce_scatter", op)
+    if op in FOLDS:
+        return fold(alltoall(comm, xs), op)
+    y = ReduceScatter(comm).apply(tuple(xs))[0]
+    return y / comm.size if op == "mean" else y
 
 
-def allreduce(comm: Communicator, x: Any) -> Variable:
+def allreduce(comm: Communicator, x: Any, op: str = "sum") -> Variable:
     """The sum over ranks, on every rank; the gradient is the sum of all ranks' gradients.
 
     If every rank then computes the same loss from it and calls backward, that loss counts P times: see :func:`reduce_from`.
@@ -128,6 +151,8 @@ def allreduce(comm: Communicator, x: Any) -> Variable:
     Args:
         comm: all its ranks call this.
         x: a Variable or array, of the same shape and dtype on each rank.
+        op: ``'sum'``, or ``'mean'``, ``'max'``, ``'min'``, ``'prod'``, each with its own derivative: max and min give the
+            gradient to the lowest rank that holds the extremum.
 
     Returns:
         The sum.
@@ -146,7 +171,11 @@ def allreduce(comm: Communicator, x: Any) -> Variable:
         >>> mnpar.run(program, ranks=2)
         [[3.0], [3.0]]
     """
-    return AllReduce(comm).apply((x,))[0]
+    check_op("allreduce", op)
+    if op in FOLDS:
+        return fold(allgather(comm, x), op)
+    y = AllReduce(comm).apply((x,))[0]
+    return y / comm.size if op == "mean" else y
 
 
 def alltoall(comm: Communicator, xs: Any) -> tuple[Variable, ...]:
@@ -170,6 +199,44 @@ def alltoall(comm: Communicator, xs: Any) -> tuple[Variable, ...]:
         [array([1]), array([11])]
     """
     return AllToAll(comm).apply(tuple(xs))
+
+
+def scan(comm: Communicator, x: Any) -> Variable:
+    """On rank r the sum of the arrays of ranks 0 to r.
+
+    Args:
+        comm: all its ranks call this.
+        x: a Variable or array, of the same shape and dtype on each rank.
+
+    Returns:
+        The sum up to this rank.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> mnpar.run(lambda comm: F.scan(comm, np.array(comm.rank + 1)).item(), ranks=3)
+        [1, 3, 6]
+    """
+    return Scan(comm, exclusive=False).apply((x,))[0]
+
+
+def exscan(comm: Communicator, x: Any) -> Variable:
+    """On rank r the sum of the arrays of the ranks before it; zeros on rank 0, where MPI leaves it undefined.
+
+    Args:
+        comm: all its ranks call this.
+        x: a Variable or array, of the same shape and dtype on each rank.
+
+    Returns:
+        The sum up to the rank before.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> mnpar.run(lambda comm: F.exscan(comm, np.array(comm.rank + 1)).item(), ranks=3)
+        [0, 1, 3]
+    """
+    return Scan(comm, exclusive=True).apply((x,))[0]
 
 
 def copy_to(comm: Communicator, x: Any) -> Variable:

@@ -137,6 +137,48 @@ def recv(communicator: Communicator, rank: int, delegate_variable: Any = None, t
     return ys if function.as_tuple or force_tuple else ys[0]
 
 
+def sendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: int = 0) -> Any:
+    """Send to one rank and receive from another, as both ends of a shift do.
+
+    Args:
+        x: a Variable or array, or a tuple or list of them, for ``dest``.
+        communicator: the ranks among which ``dest`` and ``source`` count.
+        dest, source: who calls the same with this rank as its source, and as its dest.
+        tag: tells messages between the same ranks apart.
+
+    Returns:
+        What ``source`` sent.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> mnpar.run(lambda comm: F.sendrecv(np.array(comm.rank), comm, 1 - comm.rank, 1 - comm.rank).item(), ranks=2)
+        [1, 0]
+    """
+    send(x, communicator, dest, tag)
+    return recv(communicator, source, tag=tag)
+
+
+def shift(comm: Communicator, x: Any, steps: int = 1) -> Any:
+    """Hand an array round the ring: to rank + steps, from rank - steps. Its gradient goes round the other way.
+
+    Args:
+        comm: all its ranks call this.
+        x: a Variable or array of any shape, or a tuple or list of them.
+        steps: how far; negative goes down.
+
+    Returns:
+        What rank - steps gave.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> mnpar.run(lambda comm: F.shift(comm, np.array(comm.rank)).item(), ranks=3)
+        [2, 0, 1]
+    """
+    return sendrecv(x, comm, (comm.rank + steps) % comm.size, (comm.rank - steps) % comm.size)
+
+
 def pseudo_connect(delegate_variable: Any, *actual_variables: Variable) -> Connected:
     """The actual variables, as they are: the tape already connects what ChainerMN's delegates had to.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.functions.communication import Communication
+from mnpar.functions.folding import FOLDS, check_op, fold
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -96,13 +97,14 @@ def bcast(comm: Communicator, x: Any = None, root: int = 0) -> Variable:
     return Bcast(comm, root).apply((x,) if comm.rank == root else ())[0]
 
 
-def reduce(comm: Communicator, x: Any, root: int = 0) -> Variable:
+def reduce(comm: Communicator, x: Any, root: int = 0, op: str = "sum") -> Variable:
     """The sum over ranks, on the root; every rank's gradient is the root's.
 
     Args:
         comm: all its ranks call this.
         x: a Variable or array, of the same shape and dtype on each rank.
         root: who gets the sum.
+        op: ``'sum'``, or ``'mean'``, ``'max'``, ``'min'``, ``'prod'``, as in :func:`allreduce`.
 
     Returns:
         On the root the sum; elsewhere an empty Variable, on which backward may be called.
@@ -116,7 +118,12 @@ def reduce(comm: Communicator, x: Any, root: int = 0) -> Variable:
         >>> mnpar.run(lambda comm: F.reduce(comm, np.array([comm.rank])).array, ranks=3)[0]
         array([3])
     """
-    return Reduce(comm, comm.peer(root)).apply((x,))[0]
+    check_op("reduce", op)
+    if op in FOLDS:
+        parts = gather(comm, x, root)
+        return fold(parts, op) if comm.rank == root else parts
+    y = Reduce(comm, comm.peer(root)).apply((x,))[0]
+    return y / comm.size if op == "mean" else y
 
 
 def gather(comm: Communicator, x: Any, root: int = 0) -> Any:

@@ -1,7 +1,7 @@
 """The same batch on all ranks: one rank draws it and broadcasts it, whatever it is made of.
 
-A batch travels as one small message and its arrays. The message is sixteen 64-bit words with the state of the master's
-iterator, exact (:data:`STATE`), and, only if it is not what it was for the last batch, the pickled structure of the batch
+A batch travels as one small message and its arrays. The message is the state of the master's iterator in exact
+64-bit words (:data:`STATE`) and, only if it is not what it was for the last batch, the pickled structure of the batch
 (:mod:`mnpar.dataset.packing`). The end of the data and errors are such messages too, so all ranks stop together.
 """
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 BEGIN, BATCH, STOP, RESET, SERIALIZE = range(5)  # what all ranks are doing
 CALLS = ("create_multi_node_iterator()", "next()", "next()", "reset()", "serialize()")
-FAILED = 1
 STATE = np.dtype(
     [
         ("act", "<i8"),
@@ -82,7 +81,7 @@ class MultiNodeIterator(Iterator):
     def __init__(self, actual_iterator: Any, communicator: Communicator, rank_master: int = 0) -> None:
         self.communicator = communicator
         self.rank_master = check_root(communicator, rank_master, "rank_master")
-        self.actual_iterator = actual_iterator if communicator.rank == rank_master else None
+        self.actual_iterator: Any = actual_iterator if communicator.rank == rank_master else None
         self._spec: Spec | None = None  # of the last batch
         self._share(BEGIN, self._check)
 
@@ -140,7 +139,8 @@ class MultiNodeIterator(Iterator):
 
     def _give(self, act: int, work: Callable[[], Any]) -> Any:
         """The master's side."""
-        result, error, folded, pickled = None, None, Folded((), [], [], 0), b""
+        result, folded, pickled = None, Folded((), [], [], 0), b""
+        error: Exception | None = None
         try:
             result = work()
             folded, pickled = self._pack(result)
@@ -153,10 +153,10 @@ class MultiNodeIterator(Iterator):
         state = self._describe(act, failed, folded)
         message = np.frombuffer(state.tobytes() + pickled, np.uint8)
         self.communicator.bcast(message, self.rank_master)
+        if not failed:
+            self._state = state[0]
         if error is not None:
-            self._state = self._state if failed and act != BEGIN else state[0]
             raise error
-        self._state = state[0]
         for array in folded.arrays:
             self.communicator.bcast(array, self.rank_master)
         return result

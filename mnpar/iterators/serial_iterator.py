@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,11 +152,15 @@ class SerialIterator(Iterator):
         epoch = int(serializer("epoch", epoch))
         is_new_epoch = bool(serializer("is_new_epoch", is_new_epoch))
         if order is not None:
-            order = np.asarray(serializer("order", np.array(order, np.int64)))
-            if order.shape != (len(self.dataset),):
-                raise ValueError(f"the saved order is one of {order.size} examples, the data set has {len(self.dataset)}")
+            order = np.asarray(serializer("order", np.array(order, np.int64)), np.int64)
+        n = len(self.dataset)
+        if not 0 <= position <= n or (order is not None and order.shape != (n,)):
+            was = "of another length" if order is None else f"of {order.size} examples"
+            raise ValueError(f"this state, at position {position}, was saved with a data set {was}; this one has {n}")
         previous = float(serializer("previous_epoch_detail", -1.0 if self._previous is None else self._previous))
-        if hasattr(self.order_sampler, "serialize"):
-            self.order_sampler.serialize(serializer["order_sampler"])
+        sampler: Any = self.order_sampler
+        if hasattr(sampler, "serialize"):
+            with suppress(KeyError):  # Chainer does not save it
+                sampler.serialize(serializer["order_sampler"])
         self._state = State(position, epoch, is_new_epoch, order)
         self._previous = None if previous < 0 else previous

@@ -38,6 +38,11 @@ CASES = {
         lambda c, s, root: [values(c, (r, *s)) for r in range(c.size)],
     ),
     "allreduce": (lambda c, root, x: F.allreduce(c, x), lambda c, s, root: [values(c, s)]),
+    "allreduce, mean": (lambda c, root, x: F.allreduce(c, x, "mean"), lambda c, s, root: [values(c, s)]),
+    "reduce, mean": (lambda c, root, x: F.reduce(c, x, root, "mean"), lambda c, s, root: [values(c, s)]),
+    "scan": (lambda c, root, x: F.scan(c, x), lambda c, s, root: [values(c, s)]),
+    "exscan": (lambda c, root, x: F.exscan(c, x), lambda c, s, root: [values(c, s)]),
+    "shift": (lambda c, root, x: F.shift(c, x, 2), lambda c, s, root: [values(c, s)]),
     "alltoall": (
         lambda c, root, *x: F.alltoall(c, x),
         lambda c, s, root: [values(c, (r, c.rank, *s)) for r in range(c.size)],
@@ -276,9 +281,58 @@ def test_mixed_dtypes_keep_theirs_both_ways(comm):
 
 @pytest.mark.ranks(2, on="threads")
 def test_a_message_of_the_wrong_kind_is_an_error_for_its_sender_too(comm):
+    if comm.rank == 0:
+        comm.send_obj({}, 1)
     with pytest.raises(MismatchError, match=r"send_obj at .* sent an object"):
-        if comm.rank == 0:
-            comm.send_obj({}, 1)
-            comm.recv(1)
-        else:
-            comm.recv(0)
+        comm.recv(1 - comm.rank)
+
+
+NUMPY = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min, "prod": np.prod}
+
+
+@pytest.mark.parametrize("op", NUMPY)
+@pytest.mark.ranks(1, 2, 3, 4)
+def test_every_reduction_has_the_value_and_the_derivatives_of_its_serial_twin(comm, op):
+    xs = [np.random.default_rng(rank).choice([-1.5, 0.0, 0.5, 2.0], size=(3, 4)) for rank in range(comm.size)]  # ties, zeros
+    weight = np.random.default_rng(9).standard_normal((3, 4))
+    x = mnpar.Variable(xs[comm.rank])
+    root = comm.size - 1
+    every = F.allreduce(comm, x, op)
+    rooted = F.reduce(comm, x, root, op)
+    parts = F.reduce_scatter(comm, [x * (r + 1) for r in range(comm.size)], op)
+    np.testing.assert_allclose(every.array, NUMPY[op](xs, axis=0))
+    np.testing.assert_allclose(parts.array, NUMPY[op]([v * (comm.rank + 1) for v in xs], axis=0))
+
+    def loss(every, rooted, parts):
+        return [F.sum(every * every * weight), F.sum(rooted * weight), F.sum(parts * parts * parts * weight)]
+
+    own = loss(every, rooted, parts) if comm.rank == root else [loss(every, every, parts)[0], loss(every, every, parts)[2]]
+    (g,) = mnpar.grad(own, [x], enable_double_backprop=True)
+    mnpar.backward([F.sum(g * g * weight)])
+
+    ones = [mnpar.Variable(v) for v in xs]
+    folded = serial(op, ones)
+    losses = [F.sum(folded * weight)]
+    for r in range(comm.size):
+        part = serial(op, [v * (r + 1) for v in ones])
+        losses += [F.sum(folded * folded * weight), F.sum(part * part * part * weight)]
+    gs = mnpar.grad(losses, ones, enable_double_backprop=True)
+    np.testing.assert_allclose(g.array, gs[comm.rank].array, rtol=1e-12, atol=1e-12)
+    mnpar.backward([F.sum(v * v * weight) for v in gs])
+    np.testing.assert_allclose(x.grad, ones[comm.rank].grad, rtol=1e-12, atol=1e-12)
+
+
+def serial(op, xs):
+    """The reduction of a list in one process, extrema from the first that has them."""
+    total = xs[0]
+    for x in xs[1:]:
+        total = {"max": F.maximum, "min": F.minimum, "prod": lambda a, b: a * b}.get(op, lambda a, b: a + b)(total, x)
+    return total / len(xs) if op == "mean" else total
+
+
+@pytest.mark.ranks(2)
+def test_the_gradient_of_a_maximum_goes_to_the_lowest_rank_that_holds_it(comm):
+    x = mnpar.Variable(np.array([1.0, 2.0 + comm.rank]))
+    y = F.allreduce(comm, x, "max")
+    F.sum(y).backward()
+    np.testing.assert_array_equal(x.grad, [2.0 * (comm.rank == 0), 2.0 * (comm.rank == 1)])

@@ -1,0 +1,106 @@
+"""A model as a list of parts on ranks, with who hands what to whom: ChainerMN's way to describe a model-parallel network."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar.chain import ChainList
+from mnpar.functions import recv, send
+from mnpar.link import Link
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+Ranks = int | Sequence[int] | None
+
+
+class MultiNodeChainList(ChainList):
+    """This rank's parts of a network; each takes its inputs from ranks and gives its output to ranks.
+
+    Parts run in the order in which they were added. A part without ``rank_in`` takes the model's own inputs; the output of the
+    (only) part without ``rank_out`` is the model's. A part with several ``rank_in`` is called with one argument from each; a
+    tuple that it returns goes to each of its ``rank_out`` as a tuple. A rank may hand values to itself, and to one rank twice.
+
+    Args:
+        comm: the communicator of all parts.
+
+    Example:
+        >>> import numpy as np, mnpar, mnpar.functions as F, mnpar.links as L
+        >>> def program(comm):
+        ...     model = mnpar.MultiNodeChainList(comm)
+        ...     if comm.rank == 0:
+        ...         model.add_link(L.Linear(3, 4), rank_in=None, rank_out=1)
+        ...         model.add_link(L.Linear(4, 2), rank_in=1, rank_out=None)
+        ...         return model(np.ones((5, 3), "f4")).shape
+        ...     model.add_link(L.Linear(4, 4), rank_in=0, rank_out=0)
+        ...     return model()
+        >>> mnpar.run(program, ranks=2)
+        [(5, 2), None]
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        super().__init__()
+        self._comm = comm
+        self._ways: list[tuple[list[int] | None, list[int] | None]] = []
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MultiNodeChainList:
+        other = MultiNodeChainList(self._comm)
+        memo[id(self)] = other
+        for part, (rank_in, rank_out) in zip(self, self._ways, strict=True):
+            other.add_link(copy.deepcopy(part, memo), rank_in, rank_out)
+        return other
+
+    def add_link(self, link: Link, rank_in: Ranks = None, rank_out: Ranks = None) -> None:
+        """Add a part.
+
+        Args:
+            link: called with its inputs.
+            rank_in: the rank, or ranks, that its inputs come from; None: the model's inputs.
+            rank_out: the rank, or ranks, that its output goes to; None: it is the model's output.
+
+        Raises:
+            ValueError: there is no such rank, or a second part would give the model's output.
+        """
+        way = self._ranks(rank_in), self._ranks(rank_out)
+        if way[1] is None and any(rank_out is None for _, rank_out in self._ways):
+            raise ValueError(
+                f"rank {self._comm.rank}: two parts without rank_out, but a model has one output: give one a rank_out"
+            )
+        super().append(link)
+        self._ways.append(way)
+
+    def _ranks(self, ranks: Ranks) -> list[int] | None:
+        if ranks is None:
+            return None
+        return [self._comm.peer(rank) for rank in ([ranks] if isinstance(ranks, int | np.integer) else ranks)]
+
+    def forward(self, *inputs: Any) -> Any:
+        """Run this rank's parts; the model's output, or None on a rank that has none."""
+        if not len(self):
+            raise ValueError(f"rank {self._comm.rank} has no part in this MultiNodeChainList: add_link first")
+        own: deque[Any] = deque()  # what this rank hands to itself
+        output = None
+        for part, (rank_in, rank_out) in zip(self, self._ways, strict=True):
+            y = part(*(inputs if rank_in is None else [self._take(rank, own) for rank in rank_in]))
+            if rank_out is None:
+                output = y
+            for rank in rank_out or ():
+                if rank == self._comm.rank:
+                    own.append(y)
+                else:
+                    send(y, self._comm, rank)
+        if own:
+            raise ValueError(f"rank {self._comm.rank} hands itself {len(own)} value(s) that no later part takes (rank_in)")
+        return output
+
+    def _take(self, rank: int, own: deque[Any]) -> Any:
+        if rank != self._comm.rank:
+            return recv(self._comm, rank)
+        if not own:
+            raise ValueError(f"rank {rank} takes a value from itself that no earlier part has handed on (rank_out)")
+        return own.popleft()

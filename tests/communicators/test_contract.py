@@ -1,0 +1,937 @@
+"""The communicator's contract (mnpar/communicators/communicator.py), line by line and operation by operation.
+
+Every test runs on thread ranks and on processes; what each rank should get is computed by numpy from the ranks' numbers.
+"""
+
+import re
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mnpar
+from mnpar.errors import MismatchError, MnparError
+
+EVERY = pytest.mark.ranks(1, 2, 3, 4)
+SEVERAL = pytest.mark.ranks(2, 3, 4)
+
+DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "M8[s]", "m8[ms]", ">f4", ">i8", ">c16"]
+# values of up to 320 bytes travel inside the opening of a collective, larger ones after it
+SHAPES = [(), (0,), (1,), (3, 2), (2, 0, 3), (41,), (17, 5)]
+MEMORY = {
+    "contiguous": lambda x: x,
+    "strided": lambda x: np.repeat(x, 2, axis=-1)[..., ::2] if x.ndim else x,
+    "reversed": lambda x: x[::-1] if x.ndim else x,
+    "Fortran": np.asfortranarray,
+    "transposed": lambda x: x.T,
+    "broadcast": lambda x: np.broadcast_to(x, (2, *x.shape)),
+    "read-only": lambda x: np.broadcast_to(x, x.shape),
+    "bytes": lambda x: np.frombuffer(np.ascontiguousarray(x).tobytes(), x.dtype) if x.size else x,
+}
+
+
+def array(rank, shape=(3,), dtype="f8"):
+    """What this rank has: small whole numbers, different on each rank."""
+    count = np.arange(rank + 1, rank + 1 + np.prod(shape, dtype=int))
+    return (count % 7).astype("i8").astype(dtype).reshape(shape)
+
+
+def same(found, expected):
+    """The very same dtype, shape and values."""
+    assert type(found) is np.ndarray
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    np.testing.assert_array_equal(found, expected)
+
+
+def right(comm):
+    return (comm.rank + 1) % comm.size
+
+
+def left(comm):
+    return (comm.rank - 1) % comm.size
+
+
+def raises_everywhere(comm, culprits, own, match, call):
+    """``call()`` raises ``own`` on the culprits and MismatchError on all others; then the communicator still works."""
+    with pytest.raises(own if comm.rank in culprits else MismatchError, match=match):
+        call()
+    same(comm.allgather(array(comm.rank))[-1], array(comm.size - 1))
+
+
+# ---- 1. send returns at once and owns its copy ----
+
+
+@EVERY
+@pytest.mark.parametrize("size", [1, 1000, 200_000], ids=str)
+def test_the_sender_may_change_its_array_after_send(comm, size):
+    x = np.full(size, float(comm.rank))
+    comm.send(x, right(comm))
+    x[:] = -1
+    same(comm.recv(left(comm)), np.full(size, float(left(comm))))
+
+
+@EVERY
+def test_large_messages_head_on_do_not_wait_for_each_other(comm):
+    """5 MB each way round the ring: every rank sends before any receives."""
+    x = np.full(655_360, float(comm.rank))
+    comm.send(x, right(comm))
+    comm.send(x, left(comm), tag=1)
+    same(comm.recv(left(comm)), np.full(655_360, float(left(comm))))
+    same(comm.recv(right(comm), tag=1), np.full(655_360, float(right(comm))))
+
+
+@EVERY
+def test_what_was_received_belongs_to_the_receiver(comm):
+    x = np.zeros(3)
+    comm.send(x, comm.rank)
+    y = comm.recv(comm.rank)
+    assert y.flags.writeable
+    y += 1
+    same(x, np.zeros(3))
+
+
+@EVERY
+@pytest.mark.parametrize("shape", [(3,), (100,)], ids=["small", "large"])
+@pytest.mark.parametrize(
+    "collective",
+    [
+        lambda comm, x: comm.allreduce(x),
+        lambda comm, x: comm.allreduce(x, "max"),
+        lambda comm, x: comm.allgather(x)[comm.rank],
+        lambda comm, x: comm.alltoall([x] * comm.size)[comm.rank],
+        lambda comm, x: comm.reduce_scatter([x] * comm.size),
+        lambda comm, x: comm.scatter([x] * comm.size, root=0),
+        lambda comm, x: (comm.gather(x) or [np.zeros(1)])[0],
+        lambda comm, x: np.zeros(1) if (y := comm.reduce(x)) is None else y,
+    ],
+    ids=["sum", "max", "allgather", "alltoall", "reduce_scatter", "scatter", "gather", "reduce"],
+)
+def test_results_of_collectives_share_no_memory_with_their_inputs(comm, shape, collective):
+    x = np.ones(shape)
+    y = collective(comm, x)
+    assert y.flags.writeable
+    y[...] = -5.0
+    same(x, np.ones(shape))
+
+
+# ---- 2. the order of messages ----
+
+
+@EVERY
+def test_messages_of_one_source_and_tag_keep_their_order(comm):
+    for i in range(20):
+        comm.send(np.full(1 + 50_000 * (i % 3 == 0), i), right(comm))  # large and small ones overtake each other in MPI
+    assert [comm.recv(left(comm))[0] for _ in range(20)] == list(range(20))
+
+
+@EVERY
+def test_messages_are_matched_by_tag_whatever_their_order(comm):
+    for tag in range(5):
+        comm.send(np.array([tag]), right(comm), tag)
+    assert [comm.recv(left(comm), tag)[0] for tag in (3, 0, 4, 2, 1)] == [3, 0, 4, 2, 1]
+
+
+@EVERY
+def test_each_tag_has_an_order_of_its_own(comm):
+    for i in range(6):
+        comm.send(np.array([i]), right(comm), tag=i % 2)
+    assert [comm.recv(left(comm), tag)[0] for tag in (1, 1, 0, 1, 0, 0)] == [1, 3, 0, 5, 2, 4]
+
+
+@SEVERAL
+def test_any_source_takes_each_message_once_and_keeps_the_order_of_each_source(comm):
+    if comm.rank:
+        for i in range(3):
+            comm.send(np.array([comm.rank, i]), 0)
+    else:
+        found = [comm.recv(mnpar.ANY_SOURCE).tolist() for _ in range(3 * (comm.size - 1))]
+        assert sorted(found) == [[rank, i] for rank in range(1, comm.size) for i in range(3)]
+        for rank in range(1, comm.size):
+            assert [i for r, i in found if r == rank] == [0, 1, 2]
+
+
+@EVERY
+def test_any_tag_takes_the_messages_of_a_source_in_order(comm):
+    for tag in (7, 0, 3):
+        comm.send(np.array([tag]), right(comm), tag)
+    assert [comm.recv(left(comm), mnpar.ANY_TAG)[0] for _ in range(3)] == [7, 0, 3]
+
+
+@EVERY
+def test_any_source_and_any_tag_together(comm):
+    comm.send(np.array([comm.rank]), right(comm), tag=comm.rank)
+    assert comm.recv(mnpar.ANY_SOURCE, mnpar.ANY_TAG)[0] == left(comm)
+
+
+@EVERY
+def test_the_largest_tag_works(comm):
+    tag = comm.transport.tag_limit
+    comm.send(np.array([1.0]), right(comm), tag)
+    same(comm.recv(left(comm), tag), np.array([1.0]))
+
+
+# ---- 3. shape, dtype and structure arrive as they left ----
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_and_shape_arrives(comm, dtype):
+    for shape in SHAPES:
+        comm.send(array(comm.rank, shape, dtype), right(comm))
+        same(comm.recv(left(comm)), array(left(comm), shape, dtype))
+
+
+@EVERY
+@pytest.mark.parametrize("layout", MEMORY.values(), ids=MEMORY)
+def test_every_layout_in_memory_arrives(comm, layout):
+    for shape in SHAPES:
+        comm.send(layout(array(comm.rank, shape)), right(comm))
+        same(comm.recv(left(comm)), layout(array(left(comm), shape)))
+
+
+@EVERY
+def test_nan_payloads_signed_zeros_and_infinities_arrive_bit_by_bit(comm):
+    x = np.array([np.nan, -np.nan, 0.0, -0.0, np.inf, -np.inf, 5e-324])
+    x[:2].view("u8")[0] |= 12345
+    comm.send(x, right(comm))
+    assert comm.recv(left(comm)).tobytes() == x.tobytes()
+
+
+@EVERY
+@pytest.mark.parametrize("ndim", [5, 12], ids=str)
+def test_many_axes_arrive(comm, ndim):
+    x = array(comm.rank, (2,) * ndim)
+    comm.send(x, right(comm))
+    same(comm.recv(left(comm)), array(left(comm), (2,) * ndim))
+    same(comm.allgather(x)[left(comm)], array(left(comm), (2,) * ndim))
+
+
+@EVERY
+def test_tuples_lists_and_dicts_of_arrays_arrive_nested(comm):
+    def thing(rank):
+        return {"a": array(rank, (2, 3)), "b": (array(rank, (rank,)), {"é": array(rank, (), "i4")}, ()), "": array(rank, (99,), "f2")}
+
+    comm.send(thing(comm.rank), right(comm))
+    found, expected = comm.recv(left(comm)), thing(left(comm))
+    assert list(found) == ["a", "b", ""]
+    assert type(found["b"]) is tuple
+    assert len(found["b"]) == 3
+    assert found["b"][2] == ()
+    same(found["a"], expected["a"])
+    same(found["b"][0], expected["b"][0])
+    same(found["b"][1]["é"], expected["b"][1]["é"])
+    same(found[""], expected[""])
+
+
+@EVERY
+def test_a_list_arrives_as_a_tuple(comm):
+    comm.send([array(comm.rank), array(comm.rank, (0,))], right(comm))
+    found = comm.recv(left(comm))
+    assert type(found) is tuple
+    same(found[0], array(left(comm)))
+    same(found[1], array(left(comm), (0,)))
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_and_shape_goes_through_the_collectives_that_move(comm, dtype):
+    for shape in SHAPES:
+        x, everyones = array(comm.rank, shape, dtype), [array(rank, shape, dtype) for rank in range(comm.size)]
+        root = comm.size - 1
+        for found, expected in zip(comm.allgather(x), everyones, strict=True):
+            same(found, expected)
+        same(comm.bcast(x, root), everyones[root])
+        same(comm.scatter(everyones if comm.rank == root else None, root), x)
+        for found, expected in zip(comm.alltoall(everyones), [x] * comm.size, strict=True):
+            same(found, expected)
+        gathered = comm.gather(x, root)
+        if comm.rank == root:
+            for found, expected in zip(gathered, everyones, strict=True):
+                same(found, expected)
+
+
+@EVERY
+@pytest.mark.parametrize("layout", MEMORY.values(), ids=MEMORY)
+def test_every_layout_goes_through_the_collectives(comm, layout):
+    for shape in ((3, 2), (17, 5)):
+        x, everyones = layout(array(comm.rank, shape)), [layout(array(rank, shape)) for rank in range(comm.size)]
+        same(comm.allgather(x)[left(comm)], everyones[left(comm)])
+        same(comm.bcast(x), everyones[0])
+        same(comm.allreduce(x), np.sum(everyones, axis=0))
+        same(comm.alltoall([x] * comm.size)[right(comm)], everyones[right(comm)])
+
+
+# ---- 4. shapes may differ where parts are not added up ----
+
+
+def uneven(rank, other=0):
+    """Nothing from rank 0, a little from rank 1, more than 320 bytes from rank 2, another dtype from rank 3."""
+    return array(rank + other, [(0,), (2, 1 + other), (50 + other, 2), (1,)][rank], ["f8", "f4", "f8", "i2"][rank])
+
+
+@EVERY
+def test_gather_and_allgather_take_uneven_and_empty_arrays(comm):
+    everyones = [uneven(rank) for rank in range(comm.size)]
+    for found, expected in zip(comm.allgather(uneven(comm.rank)), everyones, strict=True):
+        same(found, expected)
+    for root in range(comm.size):
+        gathered = comm.gather(uneven(comm.rank), root)
+        if comm.rank != root:
+            assert gathered is None
+        else:
+            assert type(gathered) is tuple
+            for found, expected in zip(gathered, everyones, strict=True):
+                same(found, expected)
+
+
+@EVERY
+def test_scatter_gives_uneven_and_empty_parts_from_every_root(comm):
+    for root in range(comm.size):
+        parts = [uneven(rank, root) for rank in range(comm.size)]
+        same(comm.scatter(parts if comm.rank == root else None, root), uneven(comm.rank, root))
+
+
+@EVERY
+def test_alltoall_gives_every_pair_of_ranks_a_shape_of_its_own(comm):
+    found = comm.alltoall([uneven(comm.rank, to) for to in range(comm.size)])
+    assert type(found) is tuple
+    for source, part in enumerate(found):
+        same(part, uneven(source, comm.rank))
+
+
+@EVERY
+def test_reduce_scatter_takes_parts_of_different_shapes(comm):
+    for op, ufunc in (("sum", np.add), ("max", np.maximum)):
+        found = comm.reduce_scatter([array(comm.rank, (30 * to, 2)) for to in range(comm.size)], op)
+        same(found, ufunc.reduce([array(rank, (30 * comm.rank, 2)) for rank in range(comm.size)]))
+
+
+@EVERY
+@pytest.mark.parametrize("columns", [1, 50], ids=["small", "large"])
+def test_an_array_is_scattered_along_its_first_axis(comm, columns):
+    table = np.arange(comm.size * columns).reshape(comm.size, columns)
+    same(comm.scatter(table if comm.rank == 0 else None), table[comm.rank])
+
+
+@EVERY
+def test_a_vector_is_scattered_and_traded_element_by_element(comm):
+    same(comm.scatter(np.arange(comm.size) * 10.0), np.array(comm.rank * 10.0))
+    found = comm.alltoall(np.arange(comm.size) + 10 * comm.rank)
+    assert [int(x) for x in found] == [comm.rank + 10 * rank for rank in range(comm.size)]
+    same(comm.reduce_scatter(np.arange(comm.size)), np.array(comm.rank * comm.size))
+
+
+@EVERY
+def test_parts_may_come_from_a_generator(comm):
+    same(comm.scatter(array(rank) for rank in range(comm.size)), array(comm.rank))
+    same(comm.alltoall(array(comm.rank + to) for to in range(comm.size))[0], array(comm.rank))
+
+
+@EVERY
+def test_bcast_gives_every_roots_array_and_does_not_look_at_the_others(comm):
+    for root in range(comm.size):
+        for shape in SHAPES:
+            x = array(root, shape) if comm.rank == root else ["whatever", None][comm.rank % 2]
+            same(comm.bcast(x, root), array(root, shape))
+
+
+# ---- reductions ----
+
+REDUCTIONS = {
+    "sum": lambda xs: np.add.reduce(xs, dtype=xs.dtype),
+    "prod": lambda xs: np.multiply.reduce(xs, dtype=xs.dtype),
+    "max": lambda xs: np.maximum.reduce(xs),
+    "min": lambda xs: np.minimum.reduce(xs),
+    "mean": lambda xs: np.mean(xs, axis=0),
+}
+
+
+@EVERY
+@pytest.mark.parametrize("op", REDUCTIONS)
+def test_reductions_of_numbers_are_numpys(comm, op):
+    for dtype in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", ">f4", ">i2"):
+        for shape in SHAPES:
+            x, everyones = array(comm.rank, shape, dtype), np.array([array(rank, shape, dtype) for rank in range(comm.size)])
+            expected = np.asarray(REDUCTIONS[op](everyones))
+            if op != "mean":
+                expected = expected.astype(dtype)
+            found = comm.allreduce(x, op)
+            assert found.dtype.newbyteorder("=") == expected.dtype.newbyteorder("=")
+            assert found.shape == expected.shape
+            np.testing.assert_allclose(found, expected, rtol=1e-3 if dtype == "f2" else 1e-6)
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+def test_complex_numbers_have_a_sum_a_product_and_a_mean(comm, dtype):
+    for shape in ((2,), (100,)):
+        xs = [array(rank, shape, dtype) + dtype.startswith("c") * 1j for rank in range(comm.size)]
+        xs = [x.astype(dtype) for x in xs]
+        for op, expected in (("sum", np.sum(xs, 0)), ("prod", np.prod(xs, 0)), ("mean", np.mean(xs, 0))):
+            found = comm.allreduce(xs[comm.rank], op)
+            assert found.dtype == dtype
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", ["?", "M8[s]", "m8[ms]"])
+@pytest.mark.parametrize("op", ["max", "min"])
+def test_truths_and_times_have_a_maximum_and_a_minimum(comm, dtype, op):
+    for shape in SHAPES:
+        xs = np.array([array(rank, shape, dtype) for rank in range(comm.size)])
+        same(comm.allreduce(xs[comm.rank], op), np.asarray(REDUCTIONS[op](xs)))
+
+
+@EVERY
+@pytest.mark.parametrize("op", REDUCTIONS)
+def test_reduce_gives_the_result_to_every_root_and_nothing_to_the_others(comm, op):
+    for root in range(comm.size):
+        for shape in SHAPES:
+            found = comm.reduce(array(comm.rank, shape), root, op)
+            if comm.rank == root:
+                expected = REDUCTIONS[op](np.array([array(rank, shape) for rank in range(comm.size)]))
+                np.testing.assert_allclose(found, expected, rtol=1e-15)
+                assert found.shape == shape
+            else:
+                assert found is None
+
+
+@EVERY
+@pytest.mark.parametrize("op", REDUCTIONS)
+def test_reduce_scatter_reduces_each_part(comm, op):
+    found = comm.reduce_scatter([array(comm.rank + to, (60,)) for to in range(comm.size)], op)
+    expected = REDUCTIONS[op](np.array([array(rank + comm.rank, (60,)) for rank in range(comm.size)]))
+    np.testing.assert_allclose(found, expected, rtol=1e-15)
+
+
+@EVERY
+@pytest.mark.parametrize("size", [4, 400], ids=["small", "large"])
+def test_halves_are_summed_in_more_than_their_own_precision(comm, size):
+    """1024 + 0.5 + 0.5 + 0.5: each half alone is lost beside 1024."""
+    values = [1024.0, 0.5, 0.5, 0.5][: comm.size]
+    found = comm.allreduce(np.full(size, values[comm.rank], np.float16))
+    same(found, np.full(size, sum(values), np.float16))
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("value", "dtype", "expected"), [(60000.0, "f2", "f2"), (200, "u1", "f8"), (2**62, "i8", "f8")], ids=["f2", "u1", "i8"]
+)
+def test_a_mean_does_not_overflow_where_the_sum_would(comm, value, dtype, expected):
+    for size in (4, 400):
+        same(comm.allreduce(np.full(size, value, dtype), "mean"), np.full(size, value, dtype).astype(expected))
+        same(comm.reduce_scatter([np.full(size, value, dtype)] * comm.size, "mean"), np.full(size, value, dtype).astype(expected))
+
+
+@EVERY
+def test_a_sum_is_the_same_number_on_every_rank(comm):
+    x = np.random.default_rng(comm.rank).standard_normal(500)
+    for size in (5, 500):
+        everyones = comm.allgather(comm.allreduce(x[:size]))
+        assert all(np.array_equal(y, everyones[0]) for y in everyones)
+
+
+@EVERY
+@pytest.mark.parametrize("op", ["sum", "prod", "mean"])
+@pytest.mark.parametrize("size", [3, 300], ids=["small", "large"])
+def test_a_rank_with_nothing_to_give_changes_no_sum(comm, op, size):
+    """A gradient that does not exist (None); at least one rank has one."""
+    x = array(comm.rank, (size,)) if comm.rank == comm.size - 1 else None
+    found = comm.allreduce(x, op)
+    same(found, array(comm.size - 1, (size,)) / (comm.size if op == "mean" else 1))
+
+
+@EVERY
+def test_nothing_from_all_ranks_is_nothing(comm):
+    assert comm.allreduce(None) is None
+    assert comm.allgather(None) == (None,) * comm.size
+    assert comm.bcast(None) is None
+
+
+# ---- objects ----
+
+
+def thing(rank):
+    return {"rank": rank, "nested": [(1, "é"), None, {rank}], "long": "x" * 500 * (rank % 2)}
+
+
+@EVERY
+def test_objects_are_sent_and_received_with_their_status(comm):
+    comm.send_obj(thing(comm.rank), right(comm), tag=5)
+    status = types.SimpleNamespace()
+    assert comm.recv_obj(left(comm), status) == thing(left(comm))
+    assert (status.source, status.tag) == (left(comm), 5)
+    comm.send_obj(None, right(comm))
+    assert comm.recv_obj(mnpar.ANY_SOURCE, tag=0) is None
+
+
+@EVERY
+def test_collectives_of_objects(comm):
+    everyones = [thing(rank) for rank in range(comm.size)]
+    assert comm.allgather_obj(thing(comm.rank)) == everyones
+    assert comm.alltoall_obj([(comm.rank, thing(to)) for to in range(comm.size)]) == [(r, thing(comm.rank)) for r in range(comm.size)]
+    for root in range(comm.size):
+        assert comm.bcast_obj(thing(root) if comm.rank == root else "not looked at", root=root) == thing(root)
+        assert comm.gather_obj(thing(comm.rank), root) == (everyones if comm.rank == root else None)
+        assert comm.scatter_obj(everyones if comm.rank == root else None, root) == thing(comm.rank)
+
+
+@EVERY
+def test_none_is_an_object_like_any_other(comm):
+    assert comm.bcast_obj(None) is None
+    assert comm.allgather_obj(None) == [None] * comm.size
+    assert comm.gather_obj(None) == ([None] * comm.size if comm.rank == 0 else None)
+    assert comm.scatter_obj([None] * comm.size) is None
+    assert comm.alltoall_obj([None] * comm.size) == [None] * comm.size
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [("sum", lambda n: n * (n + 1) // 2), ("prod", lambda n: int(np.prod(range(1, n + 1)))), ("max", lambda n: n), ("min", lambda n: 1),
+     ("mean", lambda n: (n + 1) / 2)],
+    ids=str,
+)  # fmt: skip
+def test_reductions_of_objects(comm, op, expected):
+    assert comm.allreduce_obj(comm.rank + 1, op) == expected(comm.size)
+
+
+@EVERY
+def test_the_sum_of_objects_goes_in_rank_order(comm):
+    assert comm.allreduce_obj([comm.rank]) == list(range(comm.size))
+    assert comm.allreduce_obj(str(comm.rank)) == "0123"[: comm.size]
+
+
+# ---- barrier and what a communicator says of itself ----
+
+
+@EVERY
+def test_nobody_leaves_a_barrier_before_all_have_come(comm):
+    """Each rank sends before the barrier, so after it every message can be taken from any source in any order."""
+    for _ in range(3):
+        comm.send(array(comm.rank), right(comm))
+        comm.barrier()
+        same(comm.recv(left(comm)), array(left(comm)))
+
+
+@EVERY
+def test_a_communicator_knows_its_place(comm):
+    assert 0 <= comm.rank < comm.size
+    assert comm.is_root is (comm.rank == 0)
+    assert comm.name in ("threads", "mpi")
+    assert repr(comm) == f"<mnpar communicator {comm.name}, rank {comm.rank} of {comm.size}>"
+    assert comm.allgather_obj(comm.rank) == list(range(comm.size))
+    assert (comm.intra_rank, comm.intra_size, comm.inter_rank, comm.inter_size) == (comm.rank, comm.size, 0, 1)
+
+
+@EVERY
+def test_create_communicator_inside_makes_one_with_messages_of_its_own(comm):
+    """Line 5: a private duplicate. A message on one is not seen on the other."""
+    if comm.name == "mpi":
+        other = comm.split(0, comm.rank)
+    else:
+        other = mnpar.create_communicator()
+    assert (other.rank, other.size) == (comm.rank, comm.size)
+    comm.send(np.array([1.0]), right(comm))
+    other.send(np.array([2.0]), right(comm))
+    same(other.recv(left(comm)), np.array([2.0]))
+    same(comm.recv(left(comm)), np.array([1.0]))
+
+
+# ---- errors of one rank's own: raised there before anything is sent ----
+
+
+@EVERY
+@pytest.mark.parametrize("peer", [-2, 99, 1.5, "0", None], ids=repr)
+def test_a_rank_that_does_not_exist_is_refused(comm, peer):
+    x = array(comm.rank)
+    calls = [
+        lambda: comm.send(x, peer),
+        lambda: comm.recv(peer),
+        lambda: comm.send_obj(x, peer),
+        lambda: comm.recv_obj(peer),
+        lambda: comm.bcast(x, peer),
+        lambda: comm.reduce(x, peer),
+        lambda: comm.gather(x, peer),
+        lambda: comm.scatter([x] * comm.size, peer),
+        lambda: comm.bcast_obj(x, root=peer),
+        lambda: comm.gather_obj(x, peer),
+        lambda: comm.scatter_obj([x] * comm.size, peer),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=f"rank {comm.rank}: there is no rank {peer!r} in a communicator of {comm.size}"):
+            call()
+
+
+@EVERY
+def test_any_source_is_no_destination_and_no_root(comm):
+    with pytest.raises(ValueError, match="there is no rank -1"):
+        comm.send(array(0), mnpar.ANY_SOURCE)
+    with pytest.raises(ValueError, match="there is no rank -1"):
+        comm.bcast(array(0), mnpar.ANY_SOURCE)
+
+
+@EVERY
+@pytest.mark.parametrize("tag", [-1, -2, 2**40, 0.5, "a", None], ids=repr)
+def test_a_bad_tag_is_refused(comm, tag):
+    with pytest.raises(ValueError, match=f"rank {comm.rank}: a tag is a number from 0 to"):
+        comm.send(array(0), comm.rank, tag)
+    if tag != mnpar.ANY_TAG:
+        with pytest.raises(ValueError, match="a tag is a number"):
+            comm.recv(comm.rank, tag)
+
+
+@EVERY
+def test_an_unknown_reduction_is_refused(comm):
+    for call in (comm.allreduce, comm.reduce, comm.reduce_scatter, comm.allreduce_obj):
+        with pytest.raises(ValueError, match=r"knows 'mean' and .*'prod'.*, not 'median'"):
+            call([array(0)] * comm.size if call == comm.reduce_scatter else array(0), op="median")
+
+
+@EVERY
+@pytest.mark.parametrize(
+    "x",
+    [3.0, np.float64(3), "text", object(), np.array([None]), np.array(["text"]), np.zeros(2, "i4,f4"), np.zeros((1,) * 13), {1: np.ones(1)}],
+    ids=["float", "numpy scalar", "text", "object", "object array", "text array", "records", "13 axes", "number as key"],
+)
+def test_what_is_no_array_of_numbers_is_not_sent(comm, x):
+    with pytest.raises(TypeError, match=r"_obj methods|reshape it first|text as its keys"):
+        comm.send(x, comm.rank)
+    comm.send(array(1), comm.rank)
+    same(comm.recv(comm.rank), array(1))
+
+
+@EVERY
+def test_an_object_that_cannot_be_pickled_is_not_sent(comm):
+    with pytest.raises((AttributeError, TypeError), match="pickle"):
+        comm.send_obj(lambda: 1, comm.rank)
+
+
+# ---- errors of one rank that others wait for: raised on all ----
+
+BAD_ARRAYS = {
+    "number": (3.0, TypeError, "a numpy or cupy array is sent here, not float"),
+    "list": ([1.0], TypeError, "not list"),
+    "object array": (np.array([None]), TypeError, "arrays of dtype object cannot be sent"),
+    "records": (np.zeros(2, "i4,f4"), TypeError, "cannot be sent"),
+    "13 axes": (np.zeros((1,) * 13), TypeError, "at most 12 axes"),
+}
+
+
+@SEVERAL
+@pytest.mark.parametrize(("x", "error", "match"), BAD_ARRAYS.values(), ids=BAD_ARRAYS)
+@pytest.mark.parametrize("culprits", [(0,), (1,), (0, 1)], ids=str)
+def test_a_bad_array_on_some_ranks_raises_on_all(comm, x, error, match, culprits):
+    mine = x if comm.rank in culprits else array(comm.rank)
+    for call in (comm.allgather, comm.gather, comm.allreduce, lambda x: comm.bcast(x, culprits[0])):
+        raises_everywhere(comm, culprits if call in (comm.allgather, comm.gather, comm.allreduce) else culprits[:1], error, match,
+                          lambda call=call: call(mine))  # fmt: skip
+    for call in (comm.alltoall, comm.reduce_scatter):
+        raises_everywhere(comm, culprits, error, match, lambda call=call: call([array(0)] * (comm.size - 1) + [mine]))
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("x", "op", "match"),
+    [
+        (np.ones(2, bool), "sum", "cannot sum bool: convert it to integers first"),
+        (np.ones(400, bool), "sum", "cannot sum bool"),
+        (np.ones(2, bool), "mean", "cannot sum bool"),
+        (np.ones(2, bool), "prod", "cannot prod bool"),
+        (np.ones(2, "M8[s]"), "sum", "cannot sum datetime64"),
+        (np.ones(2, "c8"), "max", "complex numbers have no max"),
+        (np.ones(400, "c16"), "min", "complex numbers have no min"),
+    ],
+    ids=["bool sum", "large bool sum", "bool mean", "bool prod", "time sum", "complex max", "large complex min"],
+)
+def test_a_reduction_without_a_meaning_is_refused_on_all_ranks(comm, x, op, match):
+    for call in (comm.allreduce, comm.reduce):
+        raises_everywhere(comm, range(comm.size), TypeError, match, lambda call=call: call(x, op=op))
+    raises_everywhere(comm, range(comm.size), TypeError, match, lambda: comm.reduce_scatter([x] * comm.size, op))
+
+
+@SEVERAL
+def test_a_rank_with_nothing_to_give_to_a_maximum_is_named_on_all(comm):
+    for size in (3, 300):
+        for op in ("max", "min"):
+            x = None if comm.rank == 1 else array(comm.rank, (size,))
+            raises_everywhere(comm, (), MismatchError, r"nothing to give(.|\n)*rank 1: .* of nothing",
+                              lambda x=x, op=op: comm.allreduce(x, op))  # fmt: skip
+
+
+@SEVERAL
+@pytest.mark.parametrize("length", [0, 1, 5], ids=str)
+def test_a_list_of_the_wrong_length_raises_on_all(comm, length):
+    match = f"one array for each of the {comm.size} ranks, not {length}"
+    if length == comm.size:
+        return
+    for root in (0, comm.size - 1):
+        parts = [array(0)] * length if comm.rank == root else None
+        raises_everywhere(comm, (root,), ValueError, match, lambda parts=parts, root=root: comm.scatter(parts, root))
+        raises_everywhere(comm, (root,), ValueError, match.replace("array", "object"),
+                          lambda parts=parts, root=root: comm.scatter_obj(parts, root))  # fmt: skip
+    for call in (comm.alltoall, comm.reduce_scatter):
+        mine = [array(0)] * (length if comm.rank == 1 else comm.size)
+        raises_everywhere(comm, (1,), ValueError, match, lambda call=call, mine=mine: call(mine))
+
+
+@SEVERAL
+@pytest.mark.parametrize("parts", [None, 5, np.array(1.0)], ids=["None", "number", "0-d"])
+def test_what_is_no_list_of_parts_raises_on_all(comm, parts):
+    match = f"one array for each of the {comm.size} ranks, not {type(parts).__name__}"
+    raises_everywhere(comm, (0,), ValueError, match, lambda: comm.scatter(parts))
+    raises_everywhere(comm, range(comm.size), ValueError, match, lambda: comm.alltoall(parts))
+    raises_everywhere(comm, range(comm.size), ValueError, match, lambda: comm.reduce_scatter(parts))
+
+
+@SEVERAL
+def test_an_object_that_cannot_be_pickled_raises_on_all(comm):
+    obj = (lambda: 1) if comm.rank == 1 else 1
+    for call in (comm.allgather_obj, comm.gather_obj, comm.allreduce_obj):
+        raises_everywhere(comm, (1,), Exception, "pickle", lambda call=call: call(obj))
+    raises_everywhere(comm, (1,), Exception, "pickle", lambda: comm.bcast_obj(obj, root=1))
+
+
+# ---- ranks that do not mean the same thing: MismatchError on all, with both source lines ----
+
+MISMATCHES = {
+    "operation": (lambda c: c.allreduce(np.ones(2)), lambda c: c.allgather(np.ones(2)), r"allreduce \(sum\)", "allgather"),
+    "objects for arrays": (lambda c: c.bcast(np.ones(2)), lambda c: c.bcast_obj(1), "bcast", "bcast_obj"),
+    "barrier": (lambda c: c.barrier(), lambda c: c.allreduce(np.ones(2)), "barrier", "allreduce"),
+    "root": (lambda c: c.bcast(np.ones(2), 0), lambda c: c.bcast(np.ones(2), 1), "root 0", "root 1"),
+    "reduction": (lambda c: c.allreduce(np.ones(2)), lambda c: c.allreduce(np.ones(2), "max"), r"\(sum\)", r"\(max\)"),
+    "dtype": (lambda c: c.allreduce(np.ones(2)), lambda c: c.allreduce(np.ones(2, "f4")), r"float64 \(2,\)", r"float32 \(2,\)"),
+    "byte order": (lambda c: c.allreduce(np.ones(2)), lambda c: c.allreduce(np.ones(2, ">f8")), "float64", "float64"),
+    "shape": (lambda c: c.allreduce(np.ones(2)), lambda c: c.allreduce(np.ones(3)), r"\(2,\)", r"\(3,\)"),
+    "axes": (lambda c: c.allreduce(np.ones(4)), lambda c: c.allreduce(np.ones((2, 2))), r"\(4,\)", r"\(2, 2\)"),
+    "large shapes": (lambda c: c.reduce(np.ones(400)), lambda c: c.reduce(np.ones(500)), r"\(400,\)", r"\(500,\)"),
+    "small beside large": (lambda c: c.allreduce(np.ones(2)), lambda c: c.allreduce(np.ones(500)), r"\(2,\)", r"\(500,\)"),
+    "shapes of parts": (
+        lambda c: c.reduce_scatter([np.ones(2)] * c.size),
+        lambda c: c.reduce_scatter([np.ones(3)] * c.size),
+        "reduce_scatter",
+        "reduce_scatter",
+    ),
+    "mean and dtype": (lambda c: c.allreduce(np.ones(2), "mean"), lambda c: c.allreduce(np.ones(2, "f4"), "mean"), "float64", "float32"),
+    "split": (lambda c: c.split(0, 0), lambda c: c.barrier(), "split", "barrier"),
+}  # fmt: skip
+HERE = rf"{Path(__file__).parent.name}/{Path(__file__).name}:\d+"
+
+
+@SEVERAL
+@pytest.mark.parametrize(("one", "other", "says_one", "says_other"), MISMATCHES.values(), ids=MISMATCHES)
+@pytest.mark.parametrize("culprit", [0, 1], ids=["rank 0", "rank 1"])
+def test_a_mismatch_raises_on_all_ranks_with_both_source_lines(comm, one, other, says_one, says_other, culprit):
+    with pytest.raises(MismatchError) as caught:
+        (other if comm.rank == culprit else one)(comm)
+    rows = [row for row in str(caught.value).splitlines() if row.startswith("  rank ")]
+    assert len(rows) == comm.size
+    for rank, row in enumerate(rows):
+        assert row.startswith(f"  rank {rank}: collective ")
+        assert re.search(says_other if rank == culprit else says_one, row)
+        assert re.search(rf"at {HERE}$", row)
+    same(comm.allgather(array(comm.rank))[-1], array(comm.size - 1))
+
+
+@SEVERAL
+def test_the_two_lines_of_a_mismatch_are_the_two_calls(comm):
+    with pytest.raises(MismatchError) as caught:
+        if comm.rank == 0:
+            comm.barrier()
+        else:
+            comm.allreduce(np.ones(1))
+    lines = {row.rsplit(":", 1)[1] for row in str(caught.value).splitlines() if row.startswith("  rank ")}
+    assert len(lines) == 2
+
+
+@SEVERAL
+def test_ranks_in_another_order_of_the_same_collectives_are_told_so(comm):
+    """The same two calls, exchanged on rank 0: the first already differs."""
+    calls = [lambda: comm.allreduce(np.ones(2), "max"), lambda: comm.allreduce(np.ones(2), "min")]
+    for call in calls[:: -1 if comm.rank == 0 else 1]:
+        with pytest.raises(MismatchError, match=r"\(max\)(.|\n)*\(min\)|\(min\)(.|\n)*\(max\)"):
+            call()
+
+
+@SEVERAL
+def test_an_object_for_a_receiver_of_arrays_raises_on_both_sides(comm):
+    if comm.rank == 0:
+        comm.send_obj("text", 1)
+        with pytest.raises(MismatchError, match=rf"recv at {HERE} .*send_obj at {HERE} sent an object"):
+            comm.recv(1)
+    elif comm.rank == 1:
+        with pytest.raises(MismatchError, match=rf"rank 1 waits in recv at {HERE} .*send_obj at {HERE} sent an object"):
+            comm.recv(0)
+
+
+@SEVERAL
+def test_an_array_for_a_receiver_of_objects_raises_on_both_sides(comm):
+    if comm.rank == 0:
+        comm.send(np.ones((2, 3)), 1)
+        with pytest.raises(MismatchError, match=r"send at .* sent float64 \(2, 3\)"):
+            comm.recv_obj(1)
+    elif comm.rank == 1:
+        with pytest.raises(MismatchError, match=r"for an object from rank 0, tag 0, but send at .* sent float64 \(2, 3\)"):
+            comm.recv_obj(0)
+
+
+def test_errors_between_ranks_have_one_base():
+    assert issubclass(MismatchError, MnparError)
+
+
+# ---- split ----
+
+
+@EVERY
+@pytest.mark.parametrize(
+    "color",
+    [lambda r: 0, lambda r: r, lambda r: r % 2, lambda r: r // 2, lambda r: int(r == 0), lambda r: (r + 1) % 2, lambda r: 7 * (r == 2)],
+    ids=["all", "each", "odd and even", "halves", "first", "even and odd", "one apart"],
+)
+def test_split_makes_groups_of_any_shape_that_work_at_the_same_time(comm, color):
+    group = comm.split(color(comm.rank), comm.rank)
+    members = [rank for rank in range(comm.size) if color(rank) == color(comm.rank)]
+    assert (group.rank, group.size) == (members.index(comm.rank), len(members))
+    assert group.allgather_obj(comm.rank) == members
+    same(group.allreduce(np.full(300, comm.rank)), np.full(300, sum(members)))
+    group.send(np.array([comm.rank]), right(group))
+    assert group.recv(left(group))[0] == members[left(group)]
+    comm.barrier()
+    group.barrier()
+
+
+@EVERY
+def test_ranks_of_no_group_get_none(comm):
+    group = comm.split(None if comm.rank == comm.size - 1 else 3, 0)
+    if comm.rank == comm.size - 1:
+        assert group is None
+    else:
+        assert group.size == comm.size - 1
+        assert group.allgather_obj(comm.rank) == list(range(comm.size - 1))
+    assert comm.split(None, 0) is None
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("key", "order"),
+    [(lambda r: -r, [3, 2, 1, 0]), (lambda r: 0, [0, 1, 2, 3]), (lambda r: -(r % 2), [1, 3, 0, 2]), (lambda r: (r - 2) ** 2, [2, 1, 3, 0])],
+    ids=["reversed", "ties", "odd first", "distance"],
+)
+def test_the_key_orders_the_ranks_of_a_group(comm, key, order):
+    group = comm.split(0, key(comm.rank))
+    order = [rank for rank in order if rank < comm.size]
+    assert group.rank == order.index(comm.rank)
+    assert group.allgather_obj(comm.rank) == order
+    assert group.bcast_obj(comm.rank) == order[0]
+
+
+@EVERY
+def test_splits_of_splits(comm):
+    half = comm.split(comm.rank % 2, -comm.rank)
+    one = half.split(half.rank % 2, half.rank)
+    order = [rank for rank in range(comm.size) if rank % 2 == comm.rank % 2][::-1]
+    assert one.allgather_obj(comm.rank) == order[half.rank % 2 :: 2]
+    alone = one.split(one.rank, 0)
+    assert alone.size == 1
+    same(alone.allreduce(array(comm.rank)), array(comm.rank))
+
+
+@EVERY
+def test_numpy_numbers_are_colors_and_keys(comm):
+    assert comm.split(np.int64(1), np.int32(-comm.rank)).rank == comm.size - 1 - comm.rank
+
+
+@EVERY
+@pytest.mark.parametrize("color", [-1, 0.5, "a", 2**31], ids=repr)
+def test_a_bad_color_is_refused(comm, color):
+    with pytest.raises(ValueError, match=f"rank {comm.rank}: the color of a split is a number from 0 on, or None, not"):
+        comm.split(color, 0)
+
+
+@EVERY
+@pytest.mark.parametrize("key", [None, 0.5, "a", 2**31], ids=repr)
+def test_a_bad_key_is_refused(comm, key):
+    with pytest.raises(ValueError, match=f"rank {comm.rank}: the key of a split is a number, not"):
+        comm.split(0, key)
+
+
+@EVERY
+def test_messages_of_groups_do_not_meet(comm):
+    """The same tag between the same two ranks on three communicators."""
+    comms = [comm, comm.split(0, comm.rank), comm.split(0, comm.rank)]
+    for i, c in enumerate(comms):
+        c.send(np.array([i]), right(comm))
+    for i, c in reversed(list(enumerate(comms))):
+        assert c.recv(left(comm))[0] == i
+
+
+# ---- the end of a communicator ----
+
+
+@EVERY
+def test_a_finalized_communicator_refuses_to_work(comm):
+    group = comm.split(0, comm.rank)
+    group.finalize()
+    group.finalize()  # twice is once
+    for call in (group.barrier, lambda: group.send(array(0), 0), lambda: group.recv(0), lambda: group.split(0, 0)):
+        with pytest.raises(ValueError, match="this communicator is finalized"):
+            call()
+    comm.barrier()
+
+
+@EVERY
+def test_with_finalizes_at_the_end(comm):
+    with comm.split(0, comm.rank) as group:
+        assert group.allreduce_obj(1) == comm.size
+    with pytest.raises(ValueError, match="finalized"):
+        group.barrier()
+
+
+@EVERY
+def test_with_leaves_the_error_alone(comm):
+    group = comm.split(0, comm.rank)
+    with pytest.raises(KeyError), group:
+        raise KeyError
+    group.barrier()  # not finalized: the others may not have come to it
+
+
+@EVERY
+def test_many_communicators_can_be_made_and_given_back(comm):
+    for _ in range(30):
+        with comm.split(0, comm.rank) as group:
+            group.barrier()
+
+
+# ---- create_communicator ----
+
+
+def test_alone_there_is_one_rank():
+    for name in ("self", "auto", "naive", "flat", "hierarchical", "two_dimensional", "single_node", "non_cuda_aware", "pure_nccl", "dummy"):
+        comm = mnpar.create_communicator(name)
+        assert (comm.rank, comm.size) == (0, 1)
+        same(comm.allreduce(array(0)), array(0))
+    assert mnpar.create_communicator("self", patience=1, allreduce_grad_dtype="float16", batched_copy=True).size == 1
+
+
+def test_two_communicators_of_one_rank_do_not_share_messages():
+    a, b = mnpar.create_communicator("self"), mnpar.create_communicator("self")
+    a.send(np.array([1.0]), 0)
+    b.send(np.array([2.0]), 0)
+    same(b.recv(0), np.array([2.0]))
+    same(a.recv(0), np.array([1.0]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "match"),
+    [
+        (("nccl9",), {}, ValueError, "unknown communicator 'nccl9': auto, mpi, threads, self"),
+        (("threads",), {}, ValueError, r"thread ranks are made by mnpar.run\(program, ranks=4\)"),
+        (("self",), {"patient": 3}, TypeError, "takes patience, not patient"),
+    ],
+    ids=["name", "threads outside", "option"],
+)
+def test_bad_arguments_of_create_communicator(arguments, options, error, match):
+    with pytest.raises(error, match=match):
+        mnpar.create_communicator(*arguments, **options)
