@@ -33,7 +33,20 @@ class Opening:
     def __init__(self, raw: bytes, size: int) -> None:
         self._raw = raw
         self.size = size
-        self.wants = any(raw[r * BLOCK + message.FLAGS] & message.WANTS for r in range(size))
+        self._flags = raw[message.FLAGS :: BLOCK]  # one byte of each rank
+        self.wants = any([flags & message.WANTS for flags in self._flags])
+        heads = [raw[start : start + message.FORM.stop] for start in range(0, len(raw), BLOCK)]
+        self.alike = heads.count(heads[0]) == size  # all ranks say the same, and give values of one form
+
+    @property
+    def all_record(self) -> bool:
+        """Whether every rank records for backward."""
+        return all([flags & message.RECORDING for flags in self._flags])
+
+    def arrays(self, like: Array) -> list[Array]:
+        """The values that travelled inside the opening, where all have the form of ``like``."""
+        starts = range(message.SIZE, len(self._raw), BLOCK)
+        return [np.frombuffer(self._raw, like.dtype, like.size, start).reshape(like.shape) for start in starts]
 
     def header(self, rank: int) -> Header:
         """What this rank said of itself."""
@@ -117,6 +130,9 @@ class Channel:
     def allreduce(self, x: Array | None, call: Call, root: int | None = None) -> tuple[Array | None, bool]:
         """The reduction over ranks (on ``root`` alone, or on all), and whether any rank wants its gradient."""
         opening, _ = self._open(call, x)
+        if opening.alike and type(x) is np.ndarray and x.nbytes <= ROOM:  # the common case, without a detour
+            total = reduce_arrays(opening.arrays(x), call.reduction)
+            return (total if root is None or root == self.transport.rank else None), opening.wants
         if not opening.same_form():
             raise self._mismatch(opening, "ranks reduce values of different dtype or shape")
         headers = opening.headers()
@@ -197,7 +213,7 @@ class Channel:
     def scatter(self, xs: Any, call: Call) -> tuple[Any, bool]:
         """The root's ``xs[rank]`` on each rank."""
         me, root = self.transport.rank, call.root
-        xs = _listed(xs) if me == root else None
+        xs = listed(xs) if me == root else None
         opening, _ = self._open(call, xs, parts=self.transport.size if me == root else None)
         if me != root:
             return self._fetch_part(call, root), opening.wants
@@ -208,13 +224,13 @@ class Channel:
 
     def alltoall(self, xs: Any, call: Call) -> tuple[tuple[Any, ...], bool]:
         """On rank r, what each rank q had as its ``xs[r]``, in the order of q."""
-        xs = _listed(xs)
+        xs = listed(xs)
         opening, _ = self._open(call, xs, parts=self.transport.size)
         return self._trade(xs, call), opening.wants
 
     def reduce_scatter(self, xs: Any, call: Call) -> tuple[Array | None, bool]:
         """On rank r, the reduction over ranks of their ``xs[r]``, summed in rank order."""
-        xs = _listed(xs)
+        xs = listed(xs)
         opening, _ = self._open(call, xs, parts=self.transport.size)
         if not opening.same_form():
             raise self._mismatch(opening, "ranks reduce lists of different dtypes or shapes")
@@ -242,14 +258,14 @@ class Channel:
             raise fault
         opening = Opening(raw, transport.size)
         identity = raw[: message.IDENTITY]
-        for start in range(0, len(raw), BLOCK):
+        for start in () if opening.alike else range(0, len(raw), BLOCK):
             if raw[start : start + message.IDENTITY] != identity:
                 raise self._mismatch(opening, "ranks are in different collectives")
             if raw[start + message.FORM.start] == FAULT:
                 header = opening.header(start // BLOCK)
                 text = raw[start + message.SIZE : start + message.SIZE + header.nbytes].decode(errors="replace")
                 raise MismatchError(f"rank {start // BLOCK} could not take part in {header.name} at {header.site}: {text}")
-        if opening.wants and not all([raw[r * BLOCK + message.FLAGS] & message.RECORDING for r in range(transport.size)]):
+        if opening.wants and not opening.all_record:
             raise self._mismatch(opening, "some ranks record for backward and others do not (no_backprop_mode)")
         return opening, body
 
@@ -304,19 +320,19 @@ def _form(x: Any, call: Call, parts: int | None) -> tuple[int, int, tuple[int, .
     if parts is not None:
         for part in x:
             check_reducible(part, call)
-        forms = [(part.shape, message.check(part)) for part in x if part is not None]
+        forms = [(message.check(part), part.shape) for part in x if part is not None]
         # gradients have the forms that were compared forward, and some of them may be missing
         return TUPLE, 0, (0 if call.order else zlib.crc32(repr(forms).encode()),), "", _EMPTY, False
     check_reducible(x, call)
     x, dtype, on_device = message.describe(x)
-    body = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+    body = np.frombuffer(x.tobytes(), np.uint8) if x.nbytes <= ROOM else np.ascontiguousarray(x).reshape(-1).view(np.uint8)
     return ARRAY, x.nbytes, x.shape, dtype, body, on_device
 
 
 _EMPTY = np.empty(0, np.uint8)
 
 
-def _listed(xs: Any) -> Any:
+def listed(xs: Any) -> Any:
     """One part for each rank, as a tuple; an array is cut along its first axis. What has no parts ``_form`` refuses."""
     if backend.is_array(xs):
         return tuple([xs[i, ...] for i in range(len(xs))]) if xs.ndim else xs

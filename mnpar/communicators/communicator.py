@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
@@ -25,7 +24,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.communicators.channel import Channel
+from mnpar.communicators.channel import Channel, listed
 from mnpar.communicators.message import REDUCTIONS, Call, call_site
 from mnpar.communicators.transport import ANY, Transport
 
@@ -196,8 +195,8 @@ class Communicator:
 
     def reduce_scatter(self, xs: Any, op: str = "sum") -> Array:
         """Rank r gets the reduction over ranks of their ``xs[r]``; the shapes of different r may differ."""
-        xs = list(xs) if isinstance(xs, Iterable) else xs
-        wide = [_wide(x, op) for x in xs] if isinstance(xs, list) else xs
+        xs = listed(xs)
+        wide = tuple([_wide(x, op) for x in xs]) if isinstance(xs, tuple) else xs
         total = self.channel(0).reduce_scatter(wide, self._call("reduce_scatter", op=op))[0]
         return self._mean(total, op, xs[self.rank])
 

@@ -98,16 +98,26 @@ class Header(NamedTuple):
         return f"{name} {self.shape}"
 
 
+_TEMPLATES: dict[Any, bytes] = {}  # headers packed before, by all but their number: a program sends the same ones again
+
+
 def pack_header(
     call: Call, seq: int, kind: int, nbytes: int, shape: tuple[int, ...] = (), dtype: str = "", on_device: bool = False
 ) -> bytes:  # fmt: skip
     """The header of a message."""
-    flags = call.wants * WANTS + call.recording * RECORDING + on_device * ON_DEVICE
-    return _LAYOUT.pack(
-        _MAGIC, _OP_CODES[call.op], _REDUCTION_CODES[call.reduction], call.order, call.root, seq,
-        kind, len(shape), dtype.encode(), nbytes, *shape, *_NO_SHAPE[len(shape) :],
-        flags, call.tag, call.site.encode()[:47],
-    )  # fmt: skip
+    key = (call, kind, nbytes, shape, dtype, on_device)
+    template = _TEMPLATES.get(key)
+    if template is None:
+        flags = call.wants * WANTS + call.recording * RECORDING + on_device * ON_DEVICE
+        template = _LAYOUT.pack(
+            _MAGIC, _OP_CODES[call.op], _REDUCTION_CODES[call.reduction], call.order, call.root, 0,
+            kind, len(shape), dtype.encode(), nbytes, *shape, *_NO_SHAPE[len(shape) :],
+            flags, call.tag, call.site.encode()[:47],
+        )  # fmt: skip
+        if len(_TEMPLATES) > 10_000:
+            _TEMPLATES.clear()
+        _TEMPLATES[key] = template
+    return template[: IDENTITY - 8] + seq.to_bytes(8, "little") + template[IDENTITY:]
 
 
 def read_header(raw: bytes | memoryview) -> Header:

@@ -18,6 +18,7 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.communicators import message
 from mnpar.communicators.process import Process
+from mnpar.communicators.reduction import UFUNCS
 from mnpar.communicators.transport import ANY, BLOCK, Waiting
 from mnpar.communicators.watch import COMPLAINT
 from mnpar.errors import LauncherError
@@ -70,6 +71,16 @@ def load() -> Any:
             f"Use the mpiexec beside this Python: {own}"
         )
     return MPI
+
+
+def _numpys(dtype: Any, ufunc: Any) -> Callable[[Any, Any, Any], None]:
+    """A numpy function as an MPI operation on buffers of this dtype."""
+
+    def combine(one: Any, other: Any, _: Any) -> None:
+        target = np.frombuffer(other, dtype)
+        ufunc(np.frombuffer(one, dtype), target, out=target)
+
+    return combine
 
 
 class MpiTransport:
@@ -187,21 +198,36 @@ class MpiTransport:
         return whole
 
     def reduce(self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting) -> Array:
-        """Sums of 16-bit floats are made in 32 bits; other byte orders in the machine's."""
-        dtype, MPI = array.dtype, self.MPI
+        """Sums of 16-bit floats are made in 32 bits; other byte orders in the machine's; times go as integers."""
+        dtype = array.dtype
         if dtype.itemsize == 2 and dtype.kind in "fV":
             array = array.astype(np.float32)
         elif dtype.kind == "b":
             array = array.view(np.uint8)
         elif not dtype.isnative:
             array = array.astype(dtype.newbyteorder("="))
+        op = self._operation(array.dtype, reduction)
+        if dtype.kind in "mM":
+            array = array.view(np.int64)
         total = np.empty_like(array)
-        comm, op, length = self._lanes[lane], getattr(MPI, _OPS[reduction]), _PIECE // array.itemsize
+        comm, length = self._lanes[lane], _PIECE // array.itemsize
         for start in range(0, array.size, length):
             part, out = array[start : start + length], total[start : start + length]
             request = comm.Iallreduce(part, out, op) if root is None else comm.Ireduce(part, out, op, root)
             self._wait(request.Test, waiting, f"{self._label} {lane} {waiting.seq} data")
-        return total.view(np.bool_) if dtype.kind == "b" else total.astype(dtype, copy=False)
+        if dtype.kind in "bmM":
+            total = total.view(dtype.newbyteorder("="))
+        return total.astype(dtype, copy=False)
+
+    def _operation(self, dtype: Any, reduction: str) -> Any:
+        """MPI's operation; numpy's own for the maximum of what may be NaN (or NaT), which MPI drops or keeps by chance."""
+        if reduction not in ("max", "min") or dtype.kind not in "fmM":
+            return getattr(self.MPI, _OPS[reduction])
+        form = np.dtype("M8[s]") if dtype.kind in "mM" else dtype  # their integers are ordered alike in all units
+        operations = self._process.operations
+        if (form, reduction) not in operations:
+            operations[form, reduction] = self.MPI.Op.Create(_numpys(form, UFUNCS[reduction]), commute=True)
+        return operations[form, reduction]
 
     # ---- the group ----
 

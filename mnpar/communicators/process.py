@@ -53,6 +53,7 @@ class Process:
     def __init__(self, MPI: Any, patience: float) -> None:
         self.MPI = MPI
         self.transports: list[weakref.ref[Any]] = []
+        self.operations: dict[Any, Any] = {}  # MPI operations of our own, by dtype and reduction: MPI has room for few
         self._control, request = MPI.COMM_WORLD.Idup()
         while not request.Test():
             time.sleep(0.0001)

@@ -26,7 +26,7 @@ def reduce_arrays(arrays: list[Array], reduction: str) -> Array:
     """The reduction in the order of the list; 16-bit floats are summed in 32 bits."""
     first = arrays[0]
     if len(arrays) == 1:
-        return first
+        return first.copy()  # it may be a view of the message
     wide = np.float32 if first.dtype.itemsize == 2 and first.dtype.kind in "fV" else first.dtype
     ufunc = UFUNCS[reduction]
     total = np.asarray(ufunc(first, arrays[1], dtype=None if wide == first.dtype else wide))

@@ -147,7 +147,9 @@ class ThreadTransport:
         return b"".join(self._meet(block, lane, waiting))
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> None:
-        array[...] = self._meet(array.copy() if self.rank == root else None, lane, waiting)[root]
+        sent = self._meet(array.copy() if self.rank == root else None, lane, waiting)[root]
+        if self.rank != root:  # the root's may be read-only
+            array[...] = sent
 
     def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Array:
         return np.concatenate(self._meet(array.copy(), lane, waiting))

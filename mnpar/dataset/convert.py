@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,10 +55,10 @@ def concat_examples(batch: Sequence[Any], device: int | str | None = None, paddi
     first = batch[0]
     if isinstance(first, tuple):
         keys: Sequence[Any] = range(len(first))
-        _same_parts(batch, [len(example) for example in batch], "tuples of length")
+        _same_parts(batch, len)
     elif isinstance(first, dict):
         keys = list(first)
-        _same_parts(batch, [sorted(map(str, example)) for example in batch], "dicts with the keys")
+        _same_parts(batch, dict.keys)
     else:
         return _join(batch, "", device, padding)
     shared = not isinstance(padding, type(first))
@@ -69,13 +69,22 @@ def concat_examples(batch: Sequence[Any], device: int | str | None = None, paddi
     return dict(zip(keys, parts, strict=True)) if isinstance(first, dict) else tuple(parts)
 
 
-def _same_parts(batch: Sequence[Any], parts: list[Any], what: str) -> None:
-    for number, (example, found) in enumerate(zip(batch, parts, strict=True)):
-        if found != parts[0] or type(example) is not type(batch[0]):
+def _same_parts(batch: Sequence[Any], parts: Callable[[Any], Any]) -> None:
+    """Check that all examples are of the first one's type, with its length or its keys."""
+    first = batch[0]
+    for number, example in enumerate(batch):
+        if type(example) is not type(first) or parts(example) != parts(first):
             raise ValueError(
-                f"the examples of a batch must have the same parts: example 0 is one of {what} {parts[0]}, "
-                f"example {number} is a {type(example).__name__} with {found}"
+                "the examples of a batch must have the same parts: "
+                f"example 0 is {_described(first)}, example {number} is {_described(example)}"
             )
+
+
+def _described(example: Any) -> str:
+    kind = type(example).__name__
+    if isinstance(example, dict):
+        return f"a {kind} with the keys {list(example)}"
+    return f"a {kind} of length {len(example)}" if isinstance(example, tuple) else f"a {kind}"
 
 
 def _join(examples: Sequence[Any], where: str, device: int | str | None, padding: Any) -> Array:

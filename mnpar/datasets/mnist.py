@@ -7,7 +7,6 @@ the user names are checked for their form only: Fashion-MNIST and others come un
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +72,17 @@ def get_mnist(
     """
     check_ndim(ndim)
     folder = data or os.environ.get("MNPAR_DATA")
-    options = {"ndim": ndim, "scale": scale, "dtype": dtype, "label_dtype": label_dtype, "rgb_format": rgb_format}
-    form = partial(labelled_images, withlabel=withlabel, **options)
+    options: dict[str, Any] = {
+        "ndim": ndim,
+        "scale": scale,
+        "dtype": dtype,
+        "label_dtype": label_dtype,
+        "rgb_format": rgb_format,
+    }
 
     def part(name: str) -> Any:
         images, labels = _read_pair(_find(f"{name}-images-idx3-ubyte", folder), _find(f"{name}-labels-idx1-ubyte", folder))
-        return form(images, labels, 255)
+        return labelled_images(images, labels, 255, withlabel=withlabel, **options)
 
     return part("train"), part("t10k")
 

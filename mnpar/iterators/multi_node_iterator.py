@@ -185,7 +185,7 @@ class MultiNodeIterator(Iterator):
 
     def _describe(self, act: int, failed: bool, folded: Folded) -> Array:
         it = self.actual_iterator
-        dataset = getattr(it, "dataset", None)
+        dataset: Any = getattr(it, "dataset", None)
         previous = getattr(it, "previous_epoch_detail", None)
         row = (
             act,

@@ -340,8 +340,8 @@ def test_bcast_gives_every_roots_array_and_does_not_look_at_the_others(comm):
 # ---- reductions ----
 
 REDUCTIONS = {
-    "sum": lambda xs: np.add.reduce(xs, dtype=xs.dtype),
-    "prod": lambda xs: np.multiply.reduce(xs, dtype=xs.dtype),
+    "sum": lambda xs: np.add.reduce(xs, dtype=xs.dtype.newbyteorder("=")),
+    "prod": lambda xs: np.multiply.reduce(xs, dtype=xs.dtype.newbyteorder("=")),
     "max": lambda xs: np.maximum.reduce(xs),
     "min": lambda xs: np.minimum.reduce(xs),
     "mean": lambda xs: np.mean(xs, axis=0),
@@ -381,7 +381,19 @@ def test_complex_numbers_have_a_sum_a_product_and_a_mean(comm, dtype):
 def test_truths_and_times_have_a_maximum_and_a_minimum(comm, dtype, op):
     for shape in SHAPES:
         xs = np.array([array(rank, shape, dtype) for rank in range(comm.size)])
-        same(comm.allreduce(xs[comm.rank], op), np.asarray(REDUCTIONS[op](xs)))
+        same(comm.allreduce(xs[comm.rank, ...], op), np.asarray(REDUCTIONS[op](xs)))
+
+
+@EVERY
+@pytest.mark.parametrize("size", [4, 400], ids=["small", "large"])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "M8[s]", "m8[ms]"])
+@pytest.mark.parametrize("op", ["max", "min"])
+def test_a_value_that_is_none_on_one_rank_shows_in_the_extremum(comm, dtype, size, op):
+    """NaN and NaT, on the first rank, the last or a middle one: as in numpy, and not as MPI happens to compare."""
+    for culprit in range(comm.size):
+        xs = np.array([array(rank, (size,), dtype) for rank in range(comm.size)])
+        xs[culprit, 1] = np.nan if dtype[0] == "f" else "NaT"
+        same(comm.allreduce(xs[comm.rank], op), REDUCTIONS[op](xs))
 
 
 @EVERY
@@ -492,7 +504,7 @@ def test_none_is_an_object_like_any_other(comm):
     ("op", "expected"),
     [("sum", lambda n: n * (n + 1) // 2), ("prod", lambda n: int(np.prod(range(1, n + 1)))), ("max", lambda n: n), ("min", lambda n: 1),
      ("mean", lambda n: (n + 1) / 2)],
-    ids=str,
+    ids=["sum", "prod", "max", "min", "mean"],
 )  # fmt: skip
 def test_reductions_of_objects(comm, op, expected):
     assert comm.allreduce_obj(comm.rank + 1, op) == expected(comm.size)
