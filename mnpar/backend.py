@@ -108,6 +108,18 @@ def on_device(x: Array) -> Array:
     return cupy.asarray(x)
 
 
+def gpu_summary() -> tuple[str, str]:
+    """What CuPy (installed) sees: ``('ok' or 'note', text)``."""
+    import cupy
+
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+        names = [cupy.cuda.runtime.getDeviceProperties(i)["name"].decode() for i in range(count)]
+    except RuntimeError as error:  # CuPy without a driver
+        return "note", f"CuPy {cupy.__version__} finds no GPU: {error}"
+    return "ok", f"CuPy {cupy.__version__}: {count} GPU(s), {', '.join(names)}"
+
+
 def like(x: Array, other: Array) -> Array:
     """``x`` (on the host) where ``other`` is: what a communication received goes back to the sender's kind of device."""
     xp = get_array_module(other)

@@ -10,7 +10,6 @@ A rank may have *nothing* to give (None): a gradient that does not exist. Reduct
 from __future__ import annotations
 
 import pickle
-import zlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,56 +18,13 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import message
-from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, TUPLE, Call, Header, read_header
-from mnpar.communicators.reduction import check_reducible, reduce_arrays
+from mnpar.communicators.message import FAULT, NOTHING, OBJECT, Call, Header, read_header
+from mnpar.communicators.opening import Opening, form_of
+from mnpar.communicators.reduction import reduce_arrays
 from mnpar.communicators.transport import ANY, BACKWARD, BLOCK, FORWARD, ROOM, Transport, Waiting
 from mnpar.errors import MismatchError
 
 _PIECE = 2**30  # bytes; more than this is sent part by part
-
-
-class Opening:
-    """What the opening of a collective told: every rank's header, and the values that came with it."""
-
-    def __init__(self, raw: bytes, size: int) -> None:
-        self._raw = raw
-        self.size = size
-        self._flags = raw[message.FLAGS :: BLOCK]  # one byte of each rank
-        self.wants = any([flags & message.WANTS for flags in self._flags])
-        heads = [raw[start : start + message.FORM.stop] for start in range(0, len(raw), BLOCK)]
-        self.alike = heads.count(heads[0]) == size  # all ranks say the same, and give values of one form
-
-    @property
-    def all_record(self) -> bool:
-        """Whether every rank records for backward."""
-        return all([flags & message.RECORDING for flags in self._flags])
-
-    def arrays(self, like: Array) -> list[Array]:
-        """The values that travelled inside the opening, where all have the form of ``like``."""
-        starts = range(message.SIZE, len(self._raw), BLOCK)
-        return [np.frombuffer(self._raw, like.dtype, like.size, start).reshape(like.shape) for start in starts]
-
-    def header(self, rank: int) -> Header:
-        """What this rank said of itself."""
-        return read_header(memoryview(self._raw)[rank * BLOCK :])
-
-    def headers(self) -> list[Header]:
-        """All of them, in rank order."""
-        return [self.header(rank) for rank in range(self.size)]
-
-    def value(self, rank: int, header: Header) -> Any:
-        """The value that travelled inside the opening."""
-        start = rank * BLOCK + message.SIZE
-        body = np.frombuffer(self._raw, np.uint8, header.nbytes, start)
-        if header.kind == ARRAY:
-            return message.as_array(body, header).copy()
-        return None if header.kind == NOTHING else pickle.loads(body.tobytes())
-
-    def same_form(self) -> bool:
-        """Whether all values have one dtype and shape."""
-        forms = [self._raw[r * BLOCK :][message.FORM] for r in range(self.size)]
-        forms = [form for form in forms if form[0] != NOTHING]
-        return all([form == forms[0] for form in forms])
 
 
 class Channel:
@@ -246,7 +202,7 @@ class Channel:
         transport, seq, fault = self.transport, self._collectives, None
         self._collectives += 1
         try:
-            kind, nbytes, shape, dtype, body, on_device = _form(x, call, parts)
+            kind, nbytes, shape, dtype, body, on_device = form_of(x, call, parts)
         except Exception as error:  # an object can fail to be pickled for any reason
             fault, reason = error, np.frombuffer(str(error).encode()[:ROOM], np.uint8)
             kind, nbytes, shape, dtype, body, on_device = FAULT, len(reason), (0,), "", reason, False
@@ -302,34 +258,6 @@ class Channel:
         tag = self.reply_tag(self._collectives, part=True)
         frame, _, _ = self.transport.fetch(source, tag, BACKWARD, Waiting(call.name, call.site, source, ANY))
         return message.decode(frame)[0]
-
-
-def _form(x: Any, call: Call, parts: int | None) -> tuple[int, int, tuple[int, ...], str, Array, bool]:
-    """Kind, size, shape, dtype and bytes of a value, for the opening."""
-    if parts is not None and (not isinstance(x, tuple) or len(x) != parts):
-        thing = "object" if call.op.endswith("_obj") else "array"
-        given = len(x) if isinstance(x, tuple) else type(x).__name__
-        raise ValueError(f"{call.name} takes one {thing} for each of the {parts} ranks, not {given}")
-    if call.op.endswith("_obj"):
-        if x is None and parts is None and call.op in ("bcast_obj", "scatter_obj"):
-            return NOTHING, 0, (), "", _EMPTY, False
-        body = np.frombuffer(pickle.dumps(x, protocol=pickle.HIGHEST_PROTOCOL), np.uint8) if parts is None else _EMPTY
-        return OBJECT, len(body), (), "", body, False
-    if x is None:
-        return NOTHING, 0, (), "", _EMPTY, False
-    if parts is not None:
-        for part in x:
-            check_reducible(part, call)
-        forms = [(message.check(part), part.shape) for part in x if part is not None]
-        # gradients have the forms that were compared forward, and some of them may be missing
-        return TUPLE, 0, (0 if call.order else zlib.crc32(repr(forms).encode()),), "", _EMPTY, False
-    check_reducible(x, call)
-    x, dtype, on_device = message.describe(x)
-    body = np.frombuffer(x.tobytes(), np.uint8) if x.nbytes <= ROOM else np.ascontiguousarray(x).reshape(-1).view(np.uint8)
-    return ARRAY, x.nbytes, x.shape, dtype, body, on_device
-
-
-_EMPTY = np.empty(0, np.uint8)
 
 
 def listed(xs: Any) -> Any:

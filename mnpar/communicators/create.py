@@ -14,6 +14,7 @@ from mnpar.communicators.process import Process
 from mnpar.communicators.threads import ThreadTransport, World, current_transport, run_threads
 from mnpar.tape import Tape
 
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 _NAMES = ("auto", "mpi", "threads", "self")
 _CHAINERMN = ("naive", "flat", "hierarchical", "two_dimensional", "single_node", "non_cuda_aware", "pure_nccl", "dummy")
 
@@ -62,9 +63,8 @@ def create_communicator(communicator_name: str = "auto", mpi_comm: Any = None, *
 def share_cores(comm: Communicator) -> int | None:
     """Set the threads of BLAS to cores / ranks on this machine (2 to 3.5 times faster than all using all), unless the user
     chose a number himself; all ranks call it. Returns the number, None where nothing was changed."""
-    chosen = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
     local_ranks = comm.intra_size
-    if local_ranks == 1 or any(name in os.environ for name in chosen):
+    if local_ranks == 1 or any(name in os.environ for name in THREAD_VARIABLES):
         return None
     try:
         import threadpoolctl

@@ -3,6 +3,8 @@
 Every test runs on thread ranks and on processes; what each rank should get is computed by numpy from the ranks' numbers.
 """
 
+import contextlib
+import itertools
 import re
 import types
 from pathlib import Path
@@ -13,10 +15,31 @@ import pytest
 import mnpar
 from mnpar.errors import MismatchError, MnparError
 
+LOCAL = pytest.mark.ranks(1, 3, on="threads")  # what is decided before anything is sent
 EVERY = pytest.mark.ranks(1, 2, 3, 4)
 SEVERAL = pytest.mark.ranks(2, 3, 4)
 
-DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "M8[s]", "m8[ms]", ">f4", ">i8", ">c16"]
+DTYPES = [
+    "?",
+    "i1",
+    "i2",
+    "i4",
+    "i8",
+    "u1",
+    "u2",
+    "u4",
+    "u8",
+    "f2",
+    "f4",
+    "f8",
+    "c8",
+    "c16",
+    "M8[s]",
+    "m8[ms]",
+    ">f4",
+    ">i8",
+    ">c16",
+]
 # values of up to 320 bytes travel inside the opening of a collective, larger ones after it
 SHAPES = [(), (0,), (1,), (3, 2), (2, 0, 3), (41,), (17, 5)]
 MEMORY = {
@@ -43,6 +66,16 @@ def same(found, expected):
     assert found.dtype == expected.dtype
     assert found.shape == expected.shape
     np.testing.assert_array_equal(found, expected)
+
+
+@contextlib.contextmanager
+def case(*what):
+    """Loops over cases inside a test name the one that failed."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"case {what}")
+        raise
 
 
 def right(comm):
@@ -176,19 +209,19 @@ def test_the_largest_tag_works(comm):
 
 
 @EVERY
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype_and_shape_arrives(comm, dtype):
-    for shape in SHAPES:
-        comm.send(array(comm.rank, shape, dtype), right(comm))
-        same(comm.recv(left(comm)), array(left(comm), shape, dtype))
+def test_every_dtype_and_shape_arrives(comm):
+    for dtype, shape in itertools.product(DTYPES, SHAPES):
+        with case(dtype, shape):
+            comm.send(array(comm.rank, shape, dtype), right(comm))
+            same(comm.recv(left(comm)), array(left(comm), shape, dtype))
 
 
 @EVERY
-@pytest.mark.parametrize("layout", MEMORY.values(), ids=MEMORY)
-def test_every_layout_in_memory_arrives(comm, layout):
-    for shape in SHAPES:
-        comm.send(layout(array(comm.rank, shape)), right(comm))
-        same(comm.recv(left(comm)), layout(array(left(comm), shape)))
+def test_every_layout_in_memory_arrives(comm):
+    for (name, layout), shape in itertools.product(MEMORY.items(), SHAPES):
+        with case(name, shape):
+            comm.send(layout(array(comm.rank, shape)), right(comm))
+            same(comm.recv(left(comm)), layout(array(left(comm), shape)))
 
 
 @EVERY
@@ -211,7 +244,11 @@ def test_many_axes_arrive(comm, ndim):
 @EVERY
 def test_tuples_lists_and_dicts_of_arrays_arrive_nested(comm):
     def thing(rank):
-        return {"a": array(rank, (2, 3)), "b": (array(rank, (rank,)), {"é": array(rank, (), "i4")}, ()), "": array(rank, (99,), "f2")}
+        return {
+            "a": array(rank, (2, 3)),
+            "b": (array(rank, (rank,)), {"é": array(rank, (), "i4")}, ()),
+            "": array(rank, (99,), "f2"),
+        }
 
     comm.send(thing(comm.rank), right(comm))
     found, expected = comm.recv(left(comm)), thing(left(comm))
@@ -235,32 +272,31 @@ def test_a_list_arrives_as_a_tuple(comm):
 
 
 @EVERY
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype_and_shape_goes_through_the_collectives_that_move(comm, dtype):
-    for shape in SHAPES:
+def test_every_dtype_and_shape_goes_through_the_collectives_that_move(comm):
+    for dtype, shape in itertools.product(DTYPES, SHAPES):
         x, everyones = array(comm.rank, shape, dtype), [array(rank, shape, dtype) for rank in range(comm.size)]
         root = comm.size - 1
-        for found, expected in zip(comm.allgather(x), everyones, strict=True):
-            same(found, expected)
-        same(comm.bcast(x, root), everyones[root])
-        same(comm.scatter(everyones if comm.rank == root else None, root), x)
-        for found, expected in zip(comm.alltoall(everyones), [x] * comm.size, strict=True):
-            same(found, expected)
-        gathered = comm.gather(x, root)
-        if comm.rank == root:
-            for found, expected in zip(gathered, everyones, strict=True):
+        with case(dtype, shape):
+            for found, expected in zip(comm.allgather(x), everyones, strict=True):
+                same(found, expected)
+            same(comm.bcast(x, root), everyones[root])
+            same(comm.scatter(everyones if comm.rank == root else None, root), x)
+            for found, expected in zip(comm.alltoall(everyones), [x] * comm.size, strict=True):
+                same(found, expected)
+            gathered = comm.gather(x, root)
+            for found, expected in zip(gathered or (), everyones if comm.rank == root else (), strict=True):
                 same(found, expected)
 
 
 @EVERY
-@pytest.mark.parametrize("layout", MEMORY.values(), ids=MEMORY)
-def test_every_layout_goes_through_the_collectives(comm, layout):
-    for shape in ((3, 2), (17, 5)):
+def test_every_layout_goes_through_the_collectives(comm):
+    for (name, layout), shape in itertools.product(MEMORY.items(), ((3, 2), (17, 5))):
         x, everyones = layout(array(comm.rank, shape)), [layout(array(rank, shape)) for rank in range(comm.size)]
-        same(comm.allgather(x)[left(comm)], everyones[left(comm)])
-        same(comm.bcast(x), everyones[0])
-        same(comm.allreduce(x), np.sum(everyones, axis=0))
-        same(comm.alltoall([x] * comm.size)[right(comm)], everyones[right(comm)])
+        with case(name, shape):
+            same(comm.allgather(x)[left(comm)], everyones[left(comm)])
+            same(comm.bcast(x), everyones[0])
+            same(comm.allreduce(x), np.sum(everyones, axis=0))
+            same(comm.alltoall([x] * comm.size)[right(comm)], everyones[right(comm)])
 
 
 # ---- 4. shapes may differ where parts are not added up ----
@@ -351,14 +387,13 @@ REDUCTIONS = {
 @EVERY
 @pytest.mark.parametrize("op", REDUCTIONS)
 def test_reductions_of_numbers_are_numpys(comm, op):
-    for dtype in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", ">f4", ">i2"):
-        for shape in SHAPES:
-            x, everyones = array(comm.rank, shape, dtype), np.array([array(rank, shape, dtype) for rank in range(comm.size)])
-            expected = np.asarray(REDUCTIONS[op](everyones))
-            if op != "mean":
-                expected = expected.astype(dtype)
+    dtypes = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", ">f4", ">i2")
+    for dtype, shape in itertools.product(dtypes, [(), (0,), (3, 2), (17, 5), (600,)]):
+        x, everyones = array(comm.rank, shape, dtype), np.array([array(rank, shape, dtype) for rank in range(comm.size)])
+        expected = np.asarray(REDUCTIONS[op](everyones))
+        with case(dtype, shape):
             found = comm.allreduce(x, op)
-            assert found.dtype.newbyteorder("=") == expected.dtype.newbyteorder("=")
+            assert found.dtype.newbyteorder("=") == (expected if op == "mean" else x).dtype.newbyteorder("=")
             assert found.shape == expected.shape
             np.testing.assert_allclose(found, expected, rtol=1e-3 if dtype == "f2" else 1e-6)
 
@@ -385,15 +420,14 @@ def test_truths_and_times_have_a_maximum_and_a_minimum(comm, dtype, op):
 
 
 @EVERY
-@pytest.mark.parametrize("size", [4, 400], ids=["small", "large"])
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "M8[s]", "m8[ms]"])
 @pytest.mark.parametrize("op", ["max", "min"])
-def test_a_value_that_is_none_on_one_rank_shows_in_the_extremum(comm, dtype, size, op):
-    """NaN and NaT, on the first rank, the last or a middle one: as in numpy, and not as MPI happens to compare."""
-    for culprit in range(comm.size):
+def test_a_value_that_is_none_on_one_rank_shows_in_the_extremum(comm, op):
+    """NaN and NaT, whoever has it: as in numpy, and not as MPI happens to compare."""
+    for dtype, size, culprit in itertools.product(["f2", "f4", "f8", "M8[s]", "m8[ms]"], [4, 400], range(comm.size)):
         xs = np.array([array(rank, (size,), dtype) for rank in range(comm.size)])
         xs[culprit, 1] = np.nan if dtype[0] == "f" else "NaT"
-        same(comm.allreduce(xs[comm.rank], op), REDUCTIONS[op](xs))
+        with case(dtype, size, culprit):
+            same(comm.allreduce(xs[comm.rank], op), REDUCTIONS[op](xs))
 
 
 @EVERY
@@ -434,7 +468,9 @@ def test_halves_are_summed_in_more_than_their_own_precision(comm, size):
 def test_a_mean_does_not_overflow_where_the_sum_would(comm, value, dtype, expected):
     for size in (4, 400):
         same(comm.allreduce(np.full(size, value, dtype), "mean"), np.full(size, value, dtype).astype(expected))
-        same(comm.reduce_scatter([np.full(size, value, dtype)] * comm.size, "mean"), np.full(size, value, dtype).astype(expected))
+        same(
+            comm.reduce_scatter([np.full(size, value, dtype)] * comm.size, "mean"), np.full(size, value, dtype).astype(expected)
+        )
 
 
 @EVERY
@@ -483,7 +519,9 @@ def test_objects_are_sent_and_received_with_their_status(comm):
 def test_collectives_of_objects(comm):
     everyones = [thing(rank) for rank in range(comm.size)]
     assert comm.allgather_obj(thing(comm.rank)) == everyones
-    assert comm.alltoall_obj([(comm.rank, thing(to)) for to in range(comm.size)]) == [(r, thing(comm.rank)) for r in range(comm.size)]
+    assert comm.alltoall_obj([(comm.rank, thing(to)) for to in range(comm.size)]) == [
+        (r, thing(comm.rank)) for r in range(comm.size)
+    ]
     for root in range(comm.size):
         assert comm.bcast_obj(thing(root) if comm.rank == root else "not looked at", root=root) == thing(root)
         assert comm.gather_obj(thing(comm.rank), root) == (everyones if comm.rank == root else None)
@@ -555,7 +593,7 @@ def test_create_communicator_inside_makes_one_with_messages_of_its_own(comm):
 # ---- errors of one rank's own: raised there before anything is sent ----
 
 
-@EVERY
+@LOCAL
 @pytest.mark.parametrize("peer", [-2, 99, 1.5, "0", None], ids=repr)
 def test_a_rank_that_does_not_exist_is_refused(comm, peer):
     x = array(comm.rank)
@@ -577,7 +615,7 @@ def test_a_rank_that_does_not_exist_is_refused(comm, peer):
             call()
 
 
-@EVERY
+@LOCAL
 def test_any_source_is_no_destination_and_no_root(comm):
     with pytest.raises(ValueError, match="there is no rank -1"):
         comm.send(array(0), mnpar.ANY_SOURCE)
@@ -585,7 +623,7 @@ def test_any_source_is_no_destination_and_no_root(comm):
         comm.bcast(array(0), mnpar.ANY_SOURCE)
 
 
-@EVERY
+@LOCAL
 @pytest.mark.parametrize("tag", [-1, -2, 2**40, 0.5, "a", None], ids=repr)
 def test_a_bad_tag_is_refused(comm, tag):
     with pytest.raises(ValueError, match=f"rank {comm.rank}: a tag is a number from 0 to"):
@@ -595,17 +633,27 @@ def test_a_bad_tag_is_refused(comm, tag):
             comm.recv(comm.rank, tag)
 
 
-@EVERY
+@LOCAL
 def test_an_unknown_reduction_is_refused(comm):
     for call in (comm.allreduce, comm.reduce, comm.reduce_scatter, comm.allreduce_obj):
         with pytest.raises(ValueError, match=r"knows 'mean' and .*'prod'.*, not 'median'"):
             call([array(0)] * comm.size if call == comm.reduce_scatter else array(0), op="median")
 
 
-@EVERY
+@LOCAL
 @pytest.mark.parametrize(
     "x",
-    [3.0, np.float64(3), "text", object(), np.array([None]), np.array(["text"]), np.zeros(2, "i4,f4"), np.zeros((1,) * 13), {1: np.ones(1)}],
+    [
+        3.0,
+        np.float64(3),
+        "text",
+        object(),
+        np.array([None]),
+        np.array(["text"]),
+        np.zeros(2, "i4,f4"),
+        np.zeros((1,) * 13),
+        {1: np.ones(1)},
+    ],
     ids=["float", "numpy scalar", "text", "object", "object array", "text array", "records", "13 axes", "number as key"],
 )
 def test_what_is_no_array_of_numbers_is_not_sent(comm, x):
@@ -615,7 +663,7 @@ def test_what_is_no_array_of_numbers_is_not_sent(comm, x):
     same(comm.recv(comm.rank), array(1))
 
 
-@EVERY
+@LOCAL
 def test_an_object_that_cannot_be_pickled_is_not_sent(comm):
     with pytest.raises((AttributeError, TypeError), match="pickle"):
         comm.send_obj(lambda: 1, comm.rank)
@@ -634,14 +682,20 @@ BAD_ARRAYS = {
 
 @SEVERAL
 @pytest.mark.parametrize(("x", "error", "match"), BAD_ARRAYS.values(), ids=BAD_ARRAYS)
-@pytest.mark.parametrize("culprits", [(0,), (1,), (0, 1)], ids=str)
-def test_a_bad_array_on_some_ranks_raises_on_all(comm, x, error, match, culprits):
-    mine = x if comm.rank in culprits else array(comm.rank)
-    for call in (comm.allgather, comm.gather, comm.allreduce, lambda x: comm.bcast(x, culprits[0])):
-        raises_everywhere(comm, culprits if call in (comm.allgather, comm.gather, comm.allreduce) else culprits[:1], error, match,
-                          lambda call=call: call(mine))  # fmt: skip
-    for call in (comm.alltoall, comm.reduce_scatter):
-        raises_everywhere(comm, culprits, error, match, lambda call=call: call([array(0)] * (comm.size - 1) + [mine]))
+def test_a_bad_array_on_some_ranks_raises_on_all(comm, x, error, match):
+    for culprits in ((0,), (1,), (0, 1)):
+        mine = x if comm.rank in culprits else array(comm.rank)
+        parts = [array(0)] * (comm.size - 1) + [mine]
+        for call in (
+            lambda mine=mine: comm.allgather(mine),
+            lambda mine=mine: comm.gather(mine),
+            lambda mine=mine: comm.allreduce(mine),
+            lambda parts=parts: comm.alltoall(parts),
+            lambda parts=parts: comm.reduce_scatter(parts),
+        ):
+            raises_everywhere(comm, culprits, error, match, call)
+    raises_everywhere(comm, (1,), error, match, lambda: comm.bcast(x, 1))
+    raises_everywhere(comm, (1,), error, match, lambda: comm.scatter([x] * comm.size, 1))
 
 
 @EVERY
@@ -734,17 +788,17 @@ HERE = rf"{Path(__file__).parent.name}/{Path(__file__).name}:\d+"
 
 @SEVERAL
 @pytest.mark.parametrize(("one", "other", "says_one", "says_other"), MISMATCHES.values(), ids=MISMATCHES)
-@pytest.mark.parametrize("culprit", [0, 1], ids=["rank 0", "rank 1"])
-def test_a_mismatch_raises_on_all_ranks_with_both_source_lines(comm, one, other, says_one, says_other, culprit):
-    with pytest.raises(MismatchError) as caught:
-        (other if comm.rank == culprit else one)(comm)
-    rows = [row for row in str(caught.value).splitlines() if row.startswith("  rank ")]
-    assert len(rows) == comm.size
-    for rank, row in enumerate(rows):
-        assert row.startswith(f"  rank {rank}: collective ")
-        assert re.search(says_other if rank == culprit else says_one, row)
-        assert re.search(rf"at {HERE}$", row)
-    same(comm.allgather(array(comm.rank))[-1], array(comm.size - 1))
+def test_a_mismatch_raises_on_all_ranks_with_both_source_lines(comm, one, other, says_one, says_other):
+    for culprit in (0, comm.size - 1):
+        with pytest.raises(MismatchError) as caught:
+            (other if comm.rank == culprit else one)(comm)
+        rows = [row for row in str(caught.value).splitlines() if row.startswith("  rank ")]
+        assert len(rows) == comm.size
+        for rank, row in enumerate(rows):
+            assert row.startswith(f"  rank {rank}: collective ")
+            assert re.search(says_other if rank == culprit else says_one, row)
+            assert re.search(rf"at {HERE}$", row)
+        same(comm.allgather(array(comm.rank))[-1], array(comm.size - 1))
 
 
 @SEVERAL
@@ -799,7 +853,15 @@ def test_errors_between_ranks_have_one_base():
 @EVERY
 @pytest.mark.parametrize(
     "color",
-    [lambda r: 0, lambda r: r, lambda r: r % 2, lambda r: r // 2, lambda r: int(r == 0), lambda r: (r + 1) % 2, lambda r: 7 * (r == 2)],
+    [
+        lambda r: 0,
+        lambda r: r,
+        lambda r: r % 2,
+        lambda r: r // 2,
+        lambda r: int(r == 0),
+        lambda r: (r + 1) % 2,
+        lambda r: 7 * (r == 2),
+    ],
     ids=["all", "each", "odd and even", "halves", "first", "even and odd", "one apart"],
 )
 def test_split_makes_groups_of_any_shape_that_work_at_the_same_time(comm, color):
@@ -828,7 +890,12 @@ def test_ranks_of_no_group_get_none(comm):
 @EVERY
 @pytest.mark.parametrize(
     ("key", "order"),
-    [(lambda r: -r, [3, 2, 1, 0]), (lambda r: 0, [0, 1, 2, 3]), (lambda r: -(r % 2), [1, 3, 0, 2]), (lambda r: (r - 2) ** 2, [2, 1, 3, 0])],
+    [
+        (lambda r: -r, [3, 2, 1, 0]),
+        (lambda r: 0, [0, 1, 2, 3]),
+        (lambda r: -(r % 2), [1, 3, 0, 2]),
+        (lambda r: (r - 2) ** 2, [2, 1, 3, 0]),
+    ],
     ids=["reversed", "ties", "odd first", "distance"],
 )
 def test_the_key_orders_the_ranks_of_a_group(comm, key, order):
@@ -855,14 +922,14 @@ def test_numpy_numbers_are_colors_and_keys(comm):
     assert comm.split(np.int64(1), np.int32(-comm.rank)).rank == comm.size - 1 - comm.rank
 
 
-@EVERY
+@LOCAL
 @pytest.mark.parametrize("color", [-1, 0.5, "a", 2**31], ids=repr)
 def test_a_bad_color_is_refused(comm, color):
     with pytest.raises(ValueError, match=f"rank {comm.rank}: the color of a split is a number from 0 on, or None, not"):
         comm.split(color, 0)
 
 
-@EVERY
+@LOCAL
 @pytest.mark.parametrize("key", [None, 0.5, "a", 2**31], ids=repr)
 def test_a_bad_key_is_refused(comm, key):
     with pytest.raises(ValueError, match=f"rank {comm.rank}: the key of a split is a number, not"):
@@ -911,7 +978,7 @@ def test_with_leaves_the_error_alone(comm):
 
 @EVERY
 def test_many_communicators_can_be_made_and_given_back(comm):
-    for _ in range(30):
+    for _ in range(15):
         with comm.split(0, comm.rank) as group:
             group.barrier()
 
@@ -920,7 +987,18 @@ def test_many_communicators_can_be_made_and_given_back(comm):
 
 
 def test_alone_there_is_one_rank():
-    for name in ("self", "auto", "naive", "flat", "hierarchical", "two_dimensional", "single_node", "non_cuda_aware", "pure_nccl", "dummy"):
+    for name in (
+        "self",
+        "auto",
+        "naive",
+        "flat",
+        "hierarchical",
+        "two_dimensional",
+        "single_node",
+        "non_cuda_aware",
+        "pure_nccl",
+        "dummy",
+    ):
         comm = mnpar.create_communicator(name)
         assert (comm.rank, comm.size) == (0, 1)
         same(comm.allreduce(array(0)), array(0))

