@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mnpar.communicators.create import create_communicator
+from mnpar.communicators.create import THREAD_VARIABLES, create_communicator
 from mnpar.communicators.mpi import launched_ranks, load
 from mnpar.errors import LauncherError
 from mnpar.launch import find_mpiexec
@@ -88,10 +88,8 @@ def _versions(report: Report) -> None:
 
 def _machine(report: Report) -> None:
     cores = len(os.sched_getaffinity(0))
-    chosen = {
-        name: os.environ[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if name in os.environ
-    }
-    threads = ", ".join(f"{k}={v}" for k, v in chosen.items()) or "BLAS threads are shared out among the ranks of this machine"
+    chosen = [f"{name}={os.environ[name]}" for name in THREAD_VARIABLES if name in os.environ]
+    threads = ", ".join(chosen) or "BLAS threads are shared out among the ranks of this machine"
     report.add("ok", "cores", f"{cores}; {threads}")
     free = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
     text = f"{free / 2**20:.0f} MiB free in /dev/shm"

@@ -261,7 +261,7 @@ class Channel:
 
 
 def listed(xs: Any) -> Any:
-    """One part for each rank, as a tuple; an array is cut along its first axis. What has no parts ``_form`` refuses."""
+    """One part for each rank, as a tuple; an array is cut along its first axis. ``form_of`` refuses what has no parts."""
     if backend.is_array(xs):
         return tuple([xs[i, ...] for i in range(len(xs))]) if xs.ndim else xs
     return tuple(xs) if isinstance(xs, Iterable) else xs

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,7 @@ from mnpar.backend import Array
 from mnpar.communicators import message
 from mnpar.communicators.process import Process
 from mnpar.communicators.reduction import UFUNCS
-from mnpar.communicators.transport import ANY, BLOCK, Waiting
+from mnpar.communicators.transport import ANY, BLOCK, FORWARD, Waiting
 from mnpar.communicators.watch import COMPLAINT
 from mnpar.errors import LauncherError
 
@@ -100,12 +99,17 @@ class MpiTransport:
         self._lanes: list[Any] = []
         self._outbox: deque[tuple[Any, Array]] = deque()
         self._status = self.MPI.Status()
-        self._label = f"{self._world_ranks[0]}.{len(process.transports)}"
-        process.transports.append(weakref.ref(self))
+        self._label = f"{self._world_ranks} made"
+        making = Waiting("making a communicator", message.call_site())
         for _ in range(2):
             lane, request = mpi_comm.Idup()
-            self._wait(request.Test, Waiting("making a communicator", message.call_site()), f"{self._label} dup")
+            self._wait(request.Test, making, self._label)
             self._lanes.append(lane)
+        self._place = len(process.transports)
+        number = np.array([self._place])  # ranks may have made different communicators before: the first rank names it
+        process.transports.append(self)
+        self.bcast(number.view(np.uint8), 0, FORWARD, making)
+        self._label = f"{self._world_ranks[0]}.{number[0]}"
         self._places: tuple[int, int, int, int] | None = None
 
     # ---- messages ----
@@ -257,6 +261,7 @@ class MpiTransport:
             for comm in self._lanes:
                 comm.Free()
             self._lanes.clear()
+            self._process.transports[self._place] = None
             if self._own:
                 self.mpi_comm.Free()
 

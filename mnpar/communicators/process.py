@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import traceback
-import weakref
 from collections import deque
 from types import TracebackType
 from typing import Any
@@ -52,7 +51,7 @@ class Process:
 
     def __init__(self, MPI: Any, patience: float) -> None:
         self.MPI = MPI
-        self.transports: list[weakref.ref[Any]] = []
+        self.transports: list[Any] = []  # kept until finalized: MPI goes on reading what a forgotten communicator has sent
         self.operations: dict[Any, Any] = {}  # MPI operations of our own, by dtype and reduction: MPI has room for few
         self._control, request = MPI.COMM_WORLD.Idup()
         while not request.Test():
@@ -121,7 +120,6 @@ class Process:
             self._on_error(type(error), error, None)
 
     def _report_unreceived(self) -> None:
-        for reference in self.transports:
-            transport = reference()
+        for transport in self.transports:
             for source, tag, text in transport.unreceived() if transport is not None else ():
                 sys.stderr.write(f"mnpar: rank {self.rank} never received a message from rank {source}, tag {tag}: {text}\n")

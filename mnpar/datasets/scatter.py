@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnpar.backend import Array
 from mnpar.dataset.agreement import agree, check_root
 from mnpar.datasets.parcel import hand_out, receive
 from mnpar.datasets.sub_dataset import SubDataset, permutation
@@ -92,17 +93,25 @@ def scatter_dataset(
         [([0, 1, 2, 3], 0), ([3, 4, 5, 6], 1), ([6, 7, 8, 9], 1)]
     """
     check_root(comm, root)
-    n, equal = agree(comm, root, lambda: (_length(dataset, max_buf_len), bool(force_equal_length)))
+    order: Array = None  # on the root
+
+    def plan() -> tuple[int, bool]:
+        nonlocal order
+        n = _length(dataset, max_buf_len)
+        order = permutation(n, seed) if shuffle else np.arange(n)
+        return n, bool(force_equal_length)
+
+    n, equal = agree(comm, root, plan)
+    cuts = spans(n, comm.size, equal)
     error: Exception | None = None
     if comm.rank == root:
-        order = permutation(n, seed) if shuffle else np.arange(n)
-        part, error = hand_out(dataset, [order[begin:end] for begin, end in spans(n, comm.size, equal)], comm)
+        part, error = hand_out(dataset, [order[begin:end] for begin, end in cuts], comm)
     else:
         part = receive(comm, root)
     agree(comm, root, lambda: _raise(error))
-    begin, end = spans(n, comm.size, equal)[comm.rank]
-    before = spans(n, comm.size, equal)[comm.rank - 1][1] if comm.rank else 0
-    return ScatteredDataset(part, begin, end, n, max(0, before - begin))
+    begin, end = cuts[comm.rank]
+    end_before = cuts[comm.rank - 1][1] if comm.rank else 0
+    return ScatteredDataset(part, begin, end, n, max(0, end_before - begin))
 
 
 def _length(dataset: Any, max_buf_len: int) -> int:

@@ -31,7 +31,9 @@ def test_a_file_is_read_whatever_its_name_says_about_gzip(tmp_path, pack, name):
 TYPES = {0x08: np.uint8, 0x09: np.int8, 0x0B: np.int16, 0x0C: np.int32, 0x0D: np.float32, 0x0E: np.float64}
 
 
-@pytest.mark.parametrize(("code", "dtype"), TYPES.items(), ids=lambda x: getattr(x, "__name__", hex(x) if isinstance(x, int) else x))
+@pytest.mark.parametrize(
+    ("code", "dtype"), TYPES.items(), ids=lambda x: getattr(x, "__name__", hex(x) if isinstance(x, int) else x)
+)
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (2, 3)], ids=str)
 def test_every_type_and_shape_is_read_in_the_machines_byte_order(tmp_path, code, dtype, shape):
     x = (np.arange(np.prod(shape, dtype=int)) - 1).astype(dtype).reshape(shape) if shape else np.array(3, dtype)
@@ -52,23 +54,44 @@ WRONG_SUM[-8] ^= 0xFF
 
 DAMAGED = {
     "empty": (b"", "at byte 0: expected an IDX file, found an empty file"),
-    "shorter than a magic number": (b"\0\0", "at byte 2: expected 4 bytes of magic number from byte 0 on, found the end of the file"),
+    "shorter than a magic number": (
+        b"\0\0",
+        "at byte 2: expected 4 bytes of magic number from byte 0 on, found the end of the file",
+    ),
     "truncated header": (GOOD[:9], "at byte 9: expected 12 bytes of sizes from byte 4 on, found the end of the file after 5"),
-    "truncated": (GOOD[:-3], "at byte 16: expected 60 bytes of numbers, for the sizes (5, 3, 4) of its header, found a file of 73"),
+    "truncated": (
+        GOOD[:-3],
+        "at byte 16: expected 60 bytes of numbers, for the sizes (5, 3, 4) of its header, found a file of 73",
+    ),
     "one byte too long": (GOOD + b"\0", "at byte 76: expected the end of the file, found 1 more bytes"),
     "wrong magic": (b"PK" + GOOD[2:], "at byte 0: expected the magic number 0x00000803 (uint8, 3 axes), found 0x504b0803"),
     "unknown type": (b"\0\0\x0a\x03" + GOOD[4:], "expected the magic number 0x00000803 (uint8, 3 axes), found 0x00000a03"),
-    "labels for images": (idx(np.arange(5, dtype=np.uint8)), "at byte 0: expected the magic number 0x00000803 (uint8, 3 axes), found 0x00000801"),
+    "labels for images": (
+        idx(np.arange(5, dtype=np.uint8)),
+        "at byte 0: expected the magic number 0x00000803 (uint8, 3 axes), found 0x00000801",
+    ),
     "another type": (idx(IMAGES.astype(np.int16), 0x0B), "found 0x00000b03 (int16, 3 axes)"),
     "another size": (idx(np.zeros((5, 3, 3), np.uint8)), "at byte 12: expected size 4 on axis 2, found 3"),
     "sizes beyond the file": (sizes(2**32 - 1, 3, 4) + b"x", "at byte 16: expected 51539607540 bytes of numbers"),
     "gzip, truncated": (gzip.compress(GOOD)[:-20], "expected"),
-    "gzip, no checksum": (gzip.compress(GOOD)[:-8], "at byte 76: expected the checksum of the gzip data, found damaged or missing"),
-    "gzip, wrong checksum": (bytes(WRONG_SUM), "at byte 76: expected the checksum of the gzip data, found damaged or missing (CRC"),
+    "gzip, no checksum": (
+        gzip.compress(GOOD)[:-8],
+        "at byte 76: expected the checksum of the gzip data, found damaged or missing",
+    ),
+    "gzip, wrong checksum": (
+        bytes(WRONG_SUM),
+        "at byte 76: expected the checksum of the gzip data, found damaged or missing (CRC",
+    ),
     "gzip, damaged": (bytes(CORRUPT), "damaged"),
-    "gzip, numbers missing": (gzip.compress(GOOD[:-3]), "at byte 73: expected 60 bytes of numbers from byte 16 on, found the end of the file after 57"),
+    "gzip, numbers missing": (
+        gzip.compress(GOOD[:-3]),
+        "at byte 73: expected 60 bytes of numbers from byte 16 on, found the end of the file after 57",
+    ),
     "gzip, too long": (gzip.compress(GOOD + b"\0" * 10**6), "at byte 76: expected the end of the file, found more bytes"),
-    "gzip, garbage behind": (gzip.compress(GOOD) + b"garbage", "at byte 76: expected the checksum of the gzip data, found damaged"),
+    "gzip, garbage behind": (
+        gzip.compress(GOOD) + b"garbage",
+        "at byte 76: expected the checksum of the gzip data, found damaged",
+    ),
     "gzip bomb by its header": (gzip.compress(sizes(10**9, 3, 4)), "which cannot hold them"),
 }
 

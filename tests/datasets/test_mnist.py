@@ -120,7 +120,10 @@ DAMAGED = {
         "t10k-images-idx3-ubyte: at byte 16: expected 3920 bytes of numbers",
     ),
     "no images": (files({"train": 0, "t10k": 5}), "train-images-idx3-ubyte: at byte 4: expected at least one image, found 0"),
-    "empty": (broken("train-images-idx3-ubyte", lambda data: b""), "train-images-idx3-ubyte: at byte 0: expected an IDX file, found an empty file"),
+    "empty": (
+        broken("train-images-idx3-ubyte", lambda data: b""),
+        "train-images-idx3-ubyte: at byte 0: expected an IDX file, found an empty file",
+    ),
 }
 
 
@@ -173,7 +176,9 @@ def test_a_damaged_download_in_the_cache_is_fetched_again(mirror, tmp_path):
     assert cached.read_bytes() == (mirror / cached.name).read_bytes()
 
 
-@pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data + b"x", lambda data: data[:-1] + b"\1"], ids=["short", "long", "other"])
+@pytest.mark.parametrize(
+    "change", [lambda data: data[:-1], lambda data: data + b"x", lambda data: data[:-1] + b"\1"], ids=["short", "long", "other"]
+)
 def test_a_file_with_another_digest_is_refused_and_not_kept(mirror, tmp_path, change):
     path = mirror / "train-images-idx3-ubyte.gz"
     path.write_bytes(change(path.read_bytes()))
