@@ -64,7 +64,10 @@ def load() -> Any:
         ) from error
     told, size = launched_ranks(), MPI.COMM_WORLD.Get_size()
     if size == 1 and told > 1:
-        library, own = MPI.Get_library_version().split(",")[0].strip(), os.path.join(os.path.dirname(sys.executable), "mpiexec")
+        library, own = (
+            " ".join(MPI.Get_library_version().splitlines()[0].split(",")[0].split()),
+            os.path.join(os.path.dirname(sys.executable), "mpiexec"),
+        )
         raise LauncherError(
             f"the launcher started {told} ranks, but this one is alone: its MPI library ({library}) is not the launcher's. "
             f"Use the mpiexec beside this Python: {own}"

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from mnpar.backend import Array
 from mnpar.optimizers.optimizer import GradientMethod, UpdateRule, hyperparameter, zeros_like
 from mnpar.parameter import Parameter
+
+_BLOCK = 16384  # elements that stay in the cache between the product and the difference
+
+
+def subtract_scaled(p: Array, lr: float, g: Array) -> None:
+    """p ← p − lr · g in place, in blocks: one pass over memory, and no array as large as p beside it."""
+    if type(p) is not np.ndarray or p.size <= _BLOCK or not (p.flags.c_contiguous and g.flags.c_contiguous):
+        p -= lr * g
+        return
+    flat, gradient, work = p.reshape(-1), g.reshape(-1), np.empty(_BLOCK, p.dtype)
+    for start in range(0, flat.size, _BLOCK):
+        block = flat[start : start + _BLOCK]
+        part = work[: block.size]
+        np.multiply(gradient[start : start + _BLOCK], lr, out=part)
+        np.subtract(block, part, out=block)
 
 
 class SGDRule(UpdateRule):
     """p ← p − lr · g"""
 
     def update_core(self, param: Parameter) -> None:
-        param.array -= self.hyperparam.get("lr") * param.grad
+        subtract_scaled(param.array, self.hyperparam.get("lr"), param.grad)
 
 
 class SGD(GradientMethod):

@@ -139,7 +139,7 @@ def test_a_missing_file_is_named_with_where_it_was_looked_for_and_the_remedy(tmp
     contents = files()
     del contents["t10k-labels-idx1-ubyte"]
     write(tmp_path, contents)
-    with pytest.raises(FileNotFoundError, match=re.escape(f"t10k-labels-idx1-ubyte.gz, t10k-labels.idx1-ubyte")) as caught:
+    with pytest.raises(FileNotFoundError, match=re.escape("t10k-labels-idx1-ubyte.gz, t10k-labels.idx1-ubyte")) as caught:
         get_mnist(data=tmp_path)
     assert str(tmp_path / "mnist") in str(caught.value)
     assert "MNPAR_DATA" in str(caught.value)
@@ -188,7 +188,7 @@ def test_a_file_with_another_digest_is_refused_and_not_kept(mirror, tmp_path, ch
 
 
 def test_without_a_mirror_the_error_has_each_reason_and_the_remedy(tmp_path):
-    with pytest.raises(ConnectionError, match="nowhere/: .*No such file"):
+    with pytest.raises(ConnectionError, match=r"nowhere/: .*No such file"):
         fetch(KnownFile("x", 1, "0"), tmp_path, [(tmp_path / "nowhere").as_uri() + "/"])
     with pytest.raises(ConnectionError, match="give the folder with the four IDX files"):
         get_mnist()

@@ -244,14 +244,14 @@ class Unreadable(Words):
         return i
 
 
-class Unpicklable(Exception):
+class UnpicklableError(Exception):
     def __init__(self, a, b):
         super().__init__(f"{a} {b}")
 
 
 class Strange(Words):
     def get_example(self, i):
-        raise Unpicklable("no", "pickle")
+        raise UnpicklableError("no", "pickle")
 
 
 BAD = {
@@ -276,7 +276,7 @@ def test_an_error_on_the_root_is_raised_on_every_rank(make, options, kind, messa
 
 def test_an_error_that_cannot_be_pickled_arrives_as_its_text():
     errors = caught(lambda comm: scatter_dataset(Strange(3) if comm.rank == 0 else None, comm))
-    assert errors == [(Unpicklable, "no pickle"), *[(RuntimeError, "Unpicklable: no pickle")] * 2]
+    assert errors == [(UnpicklableError, "no pickle"), *[(RuntimeError, "UnpicklableError: no pickle")] * 2]
 
 
 def test_the_other_ranks_say_where_it_was_raised():

@@ -3,6 +3,7 @@
 What a program raises says "boom": the tests look for it, for the name of the function and for the rank.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -61,10 +62,6 @@ def error_in_a_group(comm):
     comm.barrier()
 
 
-def error_before_the_communicator(comm):
-    """See main: the error comes while the others make their communicator."""
-
-
 def error_in_a_thread(comm):
     if comm.rank == 1:
         threading.Thread(target=lambda: (_ for _ in ()).throw(ValueError("boom"))).start()
@@ -79,12 +76,6 @@ def exit_3(comm):
 
 def exit_3_on_all(comm):
     sys.exit(3)
-
-
-def exit_with_a_text(comm):
-    if comm.rank == 1:
-        sys.exit("boom")
-    comm.barrier()
 
 
 def exit_0(comm):
@@ -122,20 +113,8 @@ def os_exit_1(comm):
     comm.recv(1)
 
 
-def os_exit_0(comm):
-    if comm.rank == 1:
-        os._exit(0)
-    comm.recv(1)
-
-
 def ring_of_receives(comm):
     comm.recv((comm.rank + 1) % comm.size)
-
-
-def receive_from_myself(comm):
-    if comm.rank == 1:
-        comm.recv(1)
-    comm.barrier()
 
 
 def other_tag(comm):
@@ -184,6 +163,31 @@ def slow_ranks_in_turn(comm):
     print(f"rank {comm.rank} is done", flush=True)
 
 
+def slow_rank_after_an_uneven_split(comm):
+    """Ranks that have made different communicators before still know that they meet in this one."""
+    comm.split(None if comm.rank == 2 else 0, comm.rank)
+    again = comm.split(0, comm.rank)
+    if comm.rank == 0:
+        time.sleep(2)
+    again.barrier()
+    print(f"rank {comm.rank} is done", flush=True)
+
+
+def forgotten_communicator(comm):
+    """What a communicator has sent stays in memory until it has arrived, even when nobody refers to it any more."""
+    if comm.rank == 0:
+        comm.split(0, 0).send(np.arange(500_000.0), 1)
+        del comm
+        gc.collect()
+        for _ in range(20):
+            np.full(500_000, -1.0)
+    else:
+        group = comm.split(0, 1)
+        time.sleep(0.3)
+        np.testing.assert_array_equal(group.recv(0), np.arange(500_000.0))
+    print("done", flush=True)
+
+
 def unreceived(comm):
     if comm.rank == 0:
         comm.send(np.ones((2, 3), np.float32), 1, tag=5)
@@ -192,6 +196,7 @@ def unreceived(comm):
 
 def waits(comm):
     """For Ctrl-C and SIGTERM: one rank receives, one computes, one sleeps."""
+    comm.barrier()
     print("ready", flush=True)
     if comm.rank == 0:
         comm.recv(1)
@@ -208,7 +213,4 @@ def fine(comm):
 
 
 if __name__ == "__main__":
-    name = sys.argv[1]
-    if name == "error_before_the_communicator" and os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
-        raise ValueError("boom")
-    globals()[name](mnpar.create_communicator())
+    globals()[sys.argv[1]](mnpar.create_communicator())

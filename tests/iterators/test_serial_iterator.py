@@ -191,7 +191,7 @@ def test_it_is_a_context_manager_and_can_be_finalized_twice():
 
 SAMPLERS = {
     "no shuffling": lambda: {"shuffle": False},
-    "the default": lambda: {},
+    "the default": dict,
     "RandomState": lambda: {"order_sampler": ShuffleOrderSampler(np.random.RandomState(1))},
     "Generator": lambda: {"order_sampler": ShuffleOrderSampler(np.random.Generator(np.random.PCG64(1)))},
     "Philox": lambda: {"order_sampler": ShuffleOrderSampler(np.random.Generator(np.random.Philox(1)))},
