@@ -39,10 +39,13 @@ class Job:
             env=inherited, start_new_session=True,
         )  # fmt: skip
 
-    def expect(self, line, times):
-        """Read until every rank has said it."""
-        for _ in range(times):
-            assert self.process.stdout.readline().strip() == line
+    def expect(self, word, times):
+        """Read until every rank has said it (a launcher may mix their lines)."""
+        text = ""
+        while text.count(word) < times:
+            line = self.process.stdout.readline()
+            assert line, f"the job ended early: {self.end()}"
+            text += line
 
     def end(self, limit=LIMIT):
         """Exit code, stdout, stderr."""
@@ -171,17 +174,14 @@ def test_a_mismatch_ends_the_job_with_both_source_lines(program, match):
 
 
 @pytest.mark.parametrize(
-    ("program", "ranks", "warned"),
-    [("slow_rank", 2, True), ("slow_ranks_in_turn", 2, False), ("slow_rank_after_an_uneven_split", 3, True)],
-    ids=["one", "in turn", "after an uneven split"],
+    ("program", "ranks"), [("slow_rank", 2), ("slow_ranks_in_turn", 2), ("slow_rank_after_an_uneven_split", 3)]
 )
-def test_a_slow_rank_is_at_most_warned_about(program, ranks, warned):
+def test_a_slow_rank_is_at_most_warned_about(program, ranks):
     code, out, err = run(program, ranks, stall="0.5")
     assert code == 0
     assert sorted(re.findall(r"rank \d is done", out)) == [f"rank {rank} is done" for rank in range(ranks)]
     assert "Error" not in err
-    assert ("busy in its own code" in err) is warned
-    if ranks == 2 and warned:
+    if program == "slow_rank":
         assert re.search(rf"^mnpar: rank 1 has waited 1 s in barrier at {HERE}; no answer from rank 0: busy", err, re.MULTILINE)
 
 

@@ -26,7 +26,8 @@ class AdamRule(UpdateRule):
     def update_core(self, param: Parameter) -> None:
         get, xp, g = self.hyperparam.get, backend.get_array_module(param.array), param.grad
         m, v = self.state["m"], self.state["v"]
-        work = xp.subtract(g, m)
+        work = xp.empty_like(m)
+        xp.subtract(g, m, out=work)
         work *= 1 - get("beta1")
         m += work
         xp.multiply(g, g, out=work)

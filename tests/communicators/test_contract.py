@@ -540,8 +540,13 @@ def test_none_is_an_object_like_any_other(comm):
 @EVERY
 @pytest.mark.parametrize(
     ("op", "expected"),
-    [("sum", lambda n: n * (n + 1) // 2), ("prod", lambda n: int(np.prod(range(1, n + 1)))), ("max", lambda n: n), ("min", lambda n: 1),
-     ("mean", lambda n: (n + 1) / 2)],
+    [
+        ("sum", lambda n: n * (n + 1) // 2),
+        ("prod", lambda n: int(np.prod(range(1, n + 1)))),
+        ("max", lambda n: n),
+        ("min", lambda n: 1),
+        ("mean", lambda n: (n + 1) / 2),
+    ],
     ids=["sum", "prod", "max", "min", "mean"],
 )  # fmt: skip
 def test_reductions_of_objects(comm, op, expected):
@@ -579,10 +584,7 @@ def test_a_communicator_knows_its_place(comm):
 @EVERY
 def test_create_communicator_inside_makes_one_with_messages_of_its_own(comm):
     """Line 5: a private duplicate. A message on one is not seen on the other."""
-    if comm.name == "mpi":
-        other = comm.split(0, comm.rank)
-    else:
-        other = mnpar.create_communicator()
+    other = comm.split(0, comm.rank) if comm.name == "mpi" else mnpar.create_communicator()
     assert (other.rank, other.size) == (comm.rank, comm.size)
     comm.send(np.array([1.0]), right(comm))
     other.send(np.array([2.0]), right(comm))
@@ -780,7 +782,12 @@ MISMATCHES = {
         "reduce_scatter",
         "reduce_scatter",
     ),
-    "mean and dtype": (lambda c: c.allreduce(np.ones(2), "mean"), lambda c: c.allreduce(np.ones(2, "f4"), "mean"), "float64", "float32"),
+    "mean and dtype": (
+        lambda c: c.allreduce(np.ones(2), "mean"),
+        lambda c: c.allreduce(np.ones(2, "f4"), "mean"),
+        "float64",
+        "float32",
+    ),
     "split": (lambda c: c.split(0, 0), lambda c: c.barrier(), "split", "barrier"),
 }  # fmt: skip
 HERE = rf"{Path(__file__).parent.name}/{Path(__file__).name}:\d+"
@@ -803,11 +810,12 @@ def test_a_mismatch_raises_on_all_ranks_with_both_source_lines(comm, one, other,
 
 @SEVERAL
 def test_the_two_lines_of_a_mismatch_are_the_two_calls(comm):
+    calls = [
+        lambda: comm.barrier(),
+        lambda: comm.allreduce(np.ones(1)),
+    ]
     with pytest.raises(MismatchError) as caught:
-        if comm.rank == 0:
-            comm.barrier()
-        else:
-            comm.allreduce(np.ones(1))
+        calls[comm.rank != 0]()
     lines = {row.rsplit(":", 1)[1] for row in str(caught.value).splitlines() if row.startswith("  rank ")}
     assert len(lines) == 2
 

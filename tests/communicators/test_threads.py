@@ -1,0 +1,340 @@
+"""Thread ranks: one runs at a time, the same way each time, and a deadlock is an error at once."""
+
+import re
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+from mnpar.errors import DeadlockError, RankFailedError
+
+HERE = f"{Path(__file__).parent.name}/{Path(__file__).name}"
+
+
+def line(text):
+    """Where this file has this text, as errors show it."""
+    lines = Path(__file__).read_text().splitlines()
+    (number,) = [i for i, content in enumerate(lines, 1) if content.endswith(f"# {text}")]
+    return f"{HERE}:{number}"
+
+
+# ---- deadlocks ----
+
+
+def ring(comm):
+    comm.recv((comm.rank + 1) % comm.size)  # ring
+
+
+def itself(comm):
+    if comm.rank == 1:
+        comm.recv(1, tag=4)  # itself
+    comm.barrier()  # others
+
+
+def early(comm):
+    if comm.rank == 2:
+        comm.allreduce(np.ones(2))  # early
+
+
+def other_tag(comm):
+    if comm.rank == 0:
+        comm.send(np.ones(2), 1, tag=5)
+    elif comm.rank == 1:
+        comm.recv(0, tag=6)  # other tag
+
+
+def anybody(comm):
+    comm.recv(mnpar.ANY_SOURCE, mnpar.ANY_TAG)  # anybody
+
+
+def no_backward(comm):
+    y = F.allreduce(comm, mnpar.Variable(np.ones(2)))  # no backward
+    if comm.rank:
+        F.sum(y).backward()
+
+
+def no_send(comm):
+    if comm.rank == 0:
+        F.send(mnpar.Variable(np.ones(2)), comm, 1)  # no send
+        mnpar.backward()
+    elif comm.rank == 1:
+        F.recv(comm, 0)
+
+
+DEADLOCKS = {
+    "ring": (ring, 4, lambda: [f"waits in recv from rank {(r + 1) % 4}, tag 0 at {line('ring')}" for r in range(4)]),
+    "from itself": (
+        itself,
+        3,
+        lambda: [f"waits in barrier at {line('others')}", f"waits in recv from rank 1, tag 4 at {line('itself')}",
+                 f"waits in barrier at {line('others')}"],
+    ),
+    "early end": (early, 3, lambda: ["has finished", "has finished", f"waits in allreduce at {line('early')}"]),
+    "other tag": (
+        other_tag,
+        3,
+        lambda: ["has finished", f"waits in recv from rank 0, tag 6 at {line('other tag')}", "has finished"],
+    ),
+    "anybody": (anybody, 2, lambda: [f"waits in recv from any rank at {line('anybody')}"] * 2),
+    "alone": (ring, 1, lambda: [f"waits in recv from rank 0, tag 0 at {line('ring')}"]),
+    "no backward": (
+        no_backward,
+        3,
+        lambda: ["has finished", *[f"waits in gradient of allreduce at {line('no backward')}"] * 2],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("program", "ranks", "rows"), DEADLOCKS.values(), ids=DEADLOCKS)
+def test_a_deadlock_is_an_error_with_a_row_for_each_rank(program, ranks, rows):
+    with pytest.raises(DeadlockError) as caught:
+        mnpar.run(program, ranks)
+    expected = ["no rank can go on, each waits for another:", *(f"  rank {rank}: {row}" for rank, row in enumerate(rows()))]
+    assert str(caught.value).splitlines() == expected
+
+
+def test_a_missing_gradient_of_a_send_names_the_line_of_the_send():
+    with pytest.raises(
+        DeadlockError, match=rf"rank 0: waits in gradient of .* from rank 1.* at {line('no send')}\n  rank 1: has finished"
+    ):
+        mnpar.run(no_send, 2)
+
+
+def test_a_deadlock_of_some_ranks_is_found_when_the_others_have_finished():
+    def program(comm):
+        if comm.rank < 2:
+            comm.recv(1 - comm.rank)
+
+    with pytest.raises(DeadlockError, match=r"rank 2: has finished\n  rank 3: has finished"):
+        mnpar.run(program, 4)
+
+
+def test_every_rank_of_a_deadlock_raises_it():
+    raised = []
+
+    def program(comm):
+        try:
+            comm.recv((comm.rank + 1) % comm.size)
+        except DeadlockError:
+            raised.append(comm.rank)
+            raise
+
+    with pytest.raises(DeadlockError):
+        mnpar.run(program, 3)
+    assert sorted(raised) == [0, 1, 2]
+
+
+def test_a_lone_rank_can_go_on_after_a_deadlock():
+    comm = mnpar.create_communicator("self")
+    for _ in range(2):
+        with pytest.raises(DeadlockError, match="rank 0: waits in recv from rank 0, tag 3"):
+            comm.recv(0, tag=3)
+    comm.send(np.ones(1), 0, tag=3)
+    np.testing.assert_array_equal(comm.recv(0, tag=3), [1.0])
+
+
+# ---- the same way each time ----
+
+
+def test_ranks_take_turns_in_the_same_order_each_time():
+    def program(comm, trace):
+        rng = np.random.default_rng(comm.rank)
+        for step in range(20):
+            trace.append((comm.rank, step))
+            for _ in range(rng.integers(3)):
+                comm.send(np.array([step]), int(rng.integers(comm.size)), tag=step)
+            comm.barrier()
+        return comm.allreduce(rng.standard_normal(5))
+
+    runs = []
+    for _ in range(5):
+        trace = []
+        results = mnpar.run(program, 5, (trace,))
+        runs.append((trace, [r.tobytes() for r in results]))
+    assert all(other == runs[0] for other in runs)
+
+
+def test_only_one_rank_runs_at_a_time():
+    inside, most = [], []
+
+    def program(comm):
+        for _ in range(50):
+            inside.append(comm.rank)
+            most.append(len(inside))
+            sum(range(500))
+            inside.remove(comm.rank)
+            comm.barrier()
+
+    mnpar.run(program, 4)
+    assert max(most) == 1
+
+
+def test_any_source_is_decided_the_same_way_each_time():
+    def program(comm):
+        if comm.rank:
+            comm.send(np.array([comm.rank]), 0)
+            return None
+        return [int(comm.recv(mnpar.ANY_SOURCE)[0]) for _ in range(comm.size - 1)]
+
+    assert len({tuple(mnpar.run(program, 5)[0]) for _ in range(5)}) == 1
+
+
+# ---- results and errors ----
+
+
+def test_results_come_in_rank_order_and_arguments_go_to_all():
+    assert mnpar.run(lambda comm, a, b: (comm.rank, a, b), 3, (1, "x")) == [(0, 1, "x"), (1, 1, "x"), (2, 1, "x")]
+    assert mnpar.run(lambda comm: comm.size) == [2, 2]
+
+
+@pytest.mark.parametrize("ranks", [0, -1], ids=str)
+def test_a_program_needs_a_rank(ranks):
+    with pytest.raises(ValueError, match=f"a program runs on 1 rank or more, not on {ranks}"):
+        mnpar.run(lambda comm: None, ranks)
+
+
+def test_the_first_error_is_raised_with_the_number_of_its_rank():
+    def program(comm):
+        comm.barrier()
+        if comm.rank == 2:
+            raise ValueError("boom")
+        comm.barrier()
+
+    with pytest.raises(ValueError, match="boom") as caught:
+        mnpar.run(program, 4)
+    assert caught.value.__notes__ == ["on rank 2 of 4"]
+    assert "program" in [entry.name for entry in caught.traceback]
+
+
+def test_the_others_learn_which_rank_failed_and_why():
+    heard = []
+
+    def program(comm):
+        if comm.rank == 1:
+            raise ValueError("boom")
+        try:
+            comm.recv(1)
+        except RankFailedError as error:
+            heard.append((comm.rank, str(error), type(error.__cause__)))
+            raise
+
+    with pytest.raises(ValueError, match="boom"):
+        mnpar.run(program, 3)
+    assert sorted(heard) == [(r, f"rank {r} stops because rank 1 failed: ValueError: boom", ValueError) for r in (0, 2)]
+
+
+def test_of_several_errors_the_first_is_raised():
+    def program(comm):
+        if comm.rank == 2:
+            raise ValueError("first")
+        try:
+            comm.barrier()
+        finally:
+            raise KeyError("later")
+
+    with pytest.raises(ValueError, match="first"):
+        mnpar.run(program, 3)
+
+
+def test_an_error_of_a_rank_that_nobody_waits_for_is_raised():
+    with pytest.raises(ZeroDivisionError):
+        mnpar.run(lambda comm: 1 // comm.rank, 3)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=lambda e: type(e).__name__)
+def test_an_exit_or_interrupt_in_a_rank_ends_all(error):
+    def program(comm):
+        if comm.rank == 1:
+            raise error
+        comm.barrier()
+
+    with pytest.raises(type(error)) as caught:
+        mnpar.run(program, 3)
+    assert caught.value is error
+
+
+def test_no_thread_is_left_behind():
+    before = threading.active_count()
+    mnpar.run(lambda comm: comm.barrier(), 4)
+    for program in (ring, lambda comm: 1 // comm.rank):
+        with pytest.raises((DeadlockError, ZeroDivisionError)):
+            mnpar.run(program, 3)
+    assert threading.active_count() == before
+
+
+# ---- what ranks share and what they do not ----
+
+
+def test_ranks_start_from_the_settings_of_their_caller_and_change_their_own():
+    def program(comm):
+        seen = mnpar.config.train, mnpar.config.dtype
+        if comm.rank == 0:
+            mnpar.config.train = True
+        comm.barrier()
+        return (*seen, mnpar.config.train)
+
+    half = np.dtype(np.float16)
+    with mnpar.using_config("train", False), mnpar.using_config("dtype", half):
+        assert mnpar.run(program, 3) == [(False, half, True), (False, half, False), (False, half, False)]
+        assert mnpar.config.train is False
+    assert mnpar.config.train is True
+
+
+def test_each_rank_has_a_tape_of_its_own_and_none_is_left_to_the_caller():
+    def program(comm):
+        F.allreduce(comm, mnpar.Variable(np.ones(1)))
+        return len(mnpar.tape.current_tape().records)
+
+    with mnpar.Tape() as tape:
+        assert mnpar.run(program, 3) == [1, 1, 1]
+        assert not tape.records
+
+
+def test_a_program_may_run_a_program():
+    def inner(comm, outer):
+        return 10 * outer + comm.allreduce_obj(comm.rank)
+
+    def program(comm):
+        results = mnpar.run(inner, 3, (comm.rank,))
+        comm.barrier()
+        return results
+
+    assert mnpar.run(program, 2) == [[3, 3, 3], [13, 13, 13]]
+
+
+def test_create_communicator_inside_a_program_gives_its_ranks():
+    def program(comm):
+        found = [mnpar.create_communicator(name) for name in ("auto", "threads", "naive")]
+        alone = mnpar.create_communicator("self")
+        return [c.allreduce_obj(comm.rank) for c in found], alone.size
+
+    assert mnpar.run(program, 3) == [([3, 3, 3], 1)] * 3
+
+
+def test_sixteen_ranks():
+    def program(comm):
+        assert comm.allreduce(np.array([comm.rank]))[0] == 120
+        quarter = comm.split(comm.rank % 4, comm.rank)
+        assert quarter.allgather_obj(comm.rank) == list(range(comm.rank % 4, 16, 4))
+        return int(comm.alltoall([np.array([comm.rank * 100 + to]) for to in range(16)])[3][0])
+
+    assert mnpar.run(program, 16) == [300 + rank for rank in range(16)]
+
+
+def test_messages_that_nobody_took_can_be_listed():
+    def program(comm):
+        if comm.rank == 0:
+            comm.send(np.ones(2), 2, tag=7)
+        comm.barrier()
+        return [(entry[0], entry[-2] if len(entry) == 4 else entry[1]) for entry in comm.transport.unreceived()]
+
+    assert (0, 7) in mnpar.run(program, 3)[2]
+
+
+def test_the_table_of_a_deadlock_matches_what_the_documentation_says():
+    with pytest.raises(DeadlockError) as caught:
+        mnpar.run(ring, 2)
+    assert re.fullmatch(r"no rank can go on, each waits for another:(\n  rank \d: [^\n]+){2}", str(caught.value))

@@ -1,0 +1,108 @@
+"""The examples, run as a user runs them: in each of their ways, and with bad flags."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mnpar.launch import clean_environment, mpiexec_command
+
+ROOT = Path(__file__).parents[1]
+PNG = b"\x89PNG\r\n"
+
+
+def run(ranks, example, flags=(), bare_mpiexec=False):
+    """``mpiexec -n ranks python examples/…``; plain python for 0 ranks."""
+    command, environment = mpiexec_command(ranks or 1)
+    command = [] if not ranks and not bare_mpiexec else command[:1] if bare_mpiexec else command
+    return subprocess.run(
+        [*command, sys.executable, str(ROOT / "examples" / example), *flags],
+        capture_output=True, text=True, env=clean_environment(environment), timeout=120, check=False, cwd=ROOT,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_the_ring_adds_the_left_and_the_right(ranks):
+    done = run(ranks, "ring.py")
+    assert done.returncode == 0, done.stderr
+    size = ranks or 1
+    for rank in range(size):
+        x, left, right = rank + 1, (rank - 1) % size + 1, (rank + 1) % size + 1
+        assert f"rank {rank} of {size}: x = {x}, loss = {x * left}, left + right = {left + right}\n" in done.stdout
+
+
+@pytest.mark.parametrize(("ranks", "flags"), [(2, []), (0, []), (0, ["--threads"])], ids=["mpiexec", "python", "threads"])
+def test_a_network_on_two_ranks_learns_the_weights_of_one_process(ranks, flags):
+    done = run(ranks, "mlp_model_parallel.py", ["--unit", "20", *flags])
+    assert done.returncode == 0, done.stderr
+    assert float(re.search(r"differ by (\S+) at most", done.stdout)[1]) < 1e-10
+
+
+def test_the_network_on_two_ranks_refuses_three():
+    done = run(3, "mlp_model_parallel.py")
+    assert done.returncode != 0
+    assert "made for 2 ranks, not 3" in done.stderr
+
+
+SHORT = ["--epoch", "2", "--unit", "16"]
+WAYS = {
+    "python, which starts four": ({"ranks": 0}, [], 4),
+    "mpiexec without a number": ({"ranks": 0, "bare_mpiexec": True}, [], 4),
+    "mpiexec -n 2": ({"ranks": 2}, [], 2),
+    "threads": ({"ranks": 0}, ["--threads", "3"], 3),
+    "members of two ranks": ({"ranks": 0}, ["--groups", "2"], 2),
+}
+
+
+@pytest.mark.parametrize(("how", "flags", "members"), WAYS.values(), ids=WAYS)
+def test_the_ensemble_reports_each_epoch_once_and_draws_a_plot(how, flags, members, tmp_path):
+    done = run(example="ensemble_mnist.py", flags=[*SHORT, "--out", str(tmp_path), *flags], **how)
+    assert done.returncode == 0, done.stderr
+    lines = re.findall(r"^epoch +\d+ +loss [\d.]+ +members ((?:[\d.]+ )+) +ensemble [\d.]+$", done.stdout, re.M)
+    assert [len(line.split()) for line in lines] == [members, members]
+    assert done.stdout.count("data: scikit-learn's handwritten digits") == 1
+    picture = (tmp_path / "ensemble_mnist.png").read_bytes()
+    assert picture.startswith(PNG)
+    assert len(picture) > 5000
+
+
+@pytest.mark.parametrize("flags", [["--threads", "3"], ["--groups", "2"]], ids=["members of a rank", "members of two ranks"])
+def test_training_through_the_allgather_equals_training_on_one_rank(flags, tmp_path):
+    done = run(0, "ensemble_mnist.py", [*SHORT, "--joint", "--out", str(tmp_path), *flags])
+    assert done.returncode == 0, done.stderr
+    assert float(re.search(r"weights differ by (\S+) at most", done.stdout)[1]) < 1e-10
+
+
+BAD = {
+    "no epochs": (["--epoch", "0"], "--epoch is at least 1, not 0"),
+    "no number": (["--epoch", "x"], "invalid int value"),
+    "a flag that is not there": (["--gpus"], "unrecognized arguments"),
+    "groups that do not divide": (["--groups", "3"], "4 ranks do not make members of 3 ranks each"),
+}
+
+
+@pytest.mark.parametrize("ranks", [0, 4])
+@pytest.mark.parametrize(("flags", "message"), BAD.values(), ids=BAD)
+def test_bad_flags_are_one_usage_error(ranks, flags, message):
+    done = run(ranks, "ensemble_mnist.py", flags)
+    assert done.returncode == 2
+    assert done.stderr.count(message) == 1
+    assert done.stderr.count("usage:") == 1
+
+
+def test_a_folder_without_mnist_is_named(tmp_path):
+    done = run(2, "ensemble_mnist.py", ["--data", str(tmp_path)])
+    assert done.returncode != 0
+    assert str(tmp_path) in done.stderr
+    assert done.stderr.count("Traceback") == 1
+
+
+def test_the_readme_opens_with_the_ring_and_names_only_files_that_are_there():
+    readme = (ROOT / "README.md").read_text()
+    ring = (ROOT / "examples" / "ring.py").read_text()
+    block = re.search(r"```python\n(.*?)```", readme, re.S)[1]
+    assert block == ring[ring.index("import numpy") :]
+    for path in re.findall(r"(?:examples|docs)/\w+\.(?:py|md)", readme):
+        assert (ROOT / path).exists(), path
