@@ -81,11 +81,10 @@ def reverse(
                     if node is not None:  # somebody holds it still; a copy, because functions pass arrays on
                         node.gradient = gy if record or gy is None else gy.copy()
             wanted = [wants(x) for x in function.inputs]
-            if not (function.communicates or any(wanted)):
-                continue  # a target lies after it
-            for x, gx in zip(function.inputs, function.pull(gys, wanted, record), strict=True):
-                if gx is not None:
-                    deliver(x, gx)
+            if function.communicates or any(wanted):  # no: what is asked for lies after it
+                for x, gx in zip(function.inputs, function.pull(gys, wanted, record), strict=True):
+                    if gx is not None:
+                        deliver(x, gx)
     if not (record or retain_tape):
         tape.records.clear()
     return sums.totals

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from mnpar.backend import gpu_summary
 from mnpar.communicators.create import THREAD_VARIABLES, create_communicator
 from mnpar.communicators.mpi import launched_ranks, load
 from mnpar.errors import LauncherError
@@ -105,8 +106,6 @@ def _gpus(report: Report) -> None:
     if importlib.util.find_spec("cupy") is None:
         report.add("ok", "GPU", "not used: CuPy is not installed (pip install 'mnpar[gpu]' for NVIDIA GPUs)")
         return
-    from mnpar.backend import gpu_summary
-
     kind, text = gpu_summary()
     report.add(kind, "GPU", text)
 

@@ -156,11 +156,10 @@ def backward(
     found = reverse(seeds, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape)
     taken = {id(g) for _, g in seeds}
     for node, g in found.items():
-        if not node.requires_grad:
-            continue  # an output that is a constant
-        g = _own(g, taken)
-        node.gradient = g if node.gradient is None else _sum(node.gradient, g)
-        node.loss_scale = loss_scale
+        if node.requires_grad:  # an output may be a constant
+            g = _own(g, taken)
+            node.gradient = g if node.gradient is None else _sum(node.gradient, g)
+            node.loss_scale = loss_scale
 
 
 def grad(

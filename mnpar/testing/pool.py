@@ -73,6 +73,7 @@ class Pool:
             *(["-c", str(inifile)] if inifile else []),
             "-p",
             "no:cacheprovider",
+            "--runxfail",
             "-q",
             "-W",
             quiet,

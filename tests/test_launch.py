@@ -1,0 +1,237 @@
+"""Starting ranks: a script that runs alone starts itself again, once, and says so where it cannot."""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mnpar
+from mnpar import launch
+from mnpar.errors import LauncherError
+
+MARKS = (
+    "PMI_RANK",
+    "PMI_SIZE",
+    "PMIX_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "HYDI_CONTROL_FD",
+    "MPI_LOCALNRANKS",
+    "PRTE_X",
+    "MPIEXEC_T",
+)
+
+
+@pytest.fixture(autouse=True)
+def unmarked(monkeypatch):
+    """No launcher, no scheduler, not started again."""
+    for name in list(os.environ):
+        if name.startswith(launch._LAUNCHERS_MARKS) or name in (
+            *launch._SCHEDULERS,
+            *launch._RANKS,
+            launch._AGAIN,
+            "SLURM_STEP_NUM_TASKS",
+        ):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What would replace this process."""
+    calls = []
+    monkeypatch.setattr(os, "execve", lambda *call: calls.append(call))
+    monkeypatch.setattr(sys, "argv", ["train.py", "--epochs", "3"])
+    return calls
+
+
+def executable(path, text="exit 0"):
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+# ---- relaunch ----
+
+
+def test_a_script_alone_becomes_an_mpiexec_job_of_itself(started):
+    mnpar.relaunch(4)
+    ((program, arguments, environment),) = started
+    assert program == launch.find_mpiexec()
+    assert arguments == [program, "-n", "4", sys.executable, "train.py", "--epochs", "3"]
+    assert environment["MNPAR_RELAUNCHED"] == "1"
+    assert environment["PATH"] == os.environ["PATH"]
+
+
+def test_what_a_launcher_of_one_rank_left_is_hidden_from_the_next(started, monkeypatch):
+    """``mpiexec python script.py`` with MPICH starts one rank."""
+    for name in MARKS:
+        monkeypatch.setenv(name, "1")
+    mnpar.relaunch(4)
+    assert not set(MARKS) & set(started[0][2])
+
+
+@pytest.mark.parametrize("ranks", [1, 0], ids=str)
+def test_one_rank_needs_no_launcher(started, ranks):
+    assert mnpar.relaunch(ranks) is True
+    assert not started
+
+
+@pytest.mark.parametrize("name", ["PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS"])
+def test_under_a_launcher_with_several_ranks_nothing_is_started(started, monkeypatch, name):
+    monkeypatch.setenv(name, "3")
+    assert mnpar.relaunch(4) is True
+    assert not started
+
+
+def test_a_script_that_was_started_again_does_not_start_itself_a_third_time(started, monkeypatch):
+    monkeypatch.setenv("MNPAR_RELAUNCHED", "1")
+    assert mnpar.relaunch(4) is True
+    assert not started
+
+
+@pytest.mark.parametrize("name", ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "COBALT_JOBID"])
+def test_in_a_batch_job_it_prints_what_to_type_and_stays_alone(started, monkeypatch, capsys, name):
+    monkeypatch.setenv(name, "12345")
+    assert mnpar.relaunch(4) is False
+    assert not started
+    assert "srun -n 4 python train.py --epochs 3" in capsys.readouterr().out
+
+
+def test_without_mpiexec_it_says_so_and_stays_alone(started, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert mnpar.relaunch(4) is False
+    assert not started
+    out = capsys.readouterr().out
+    assert out.startswith("mnpar: running alone, because no mpiexec beside this Python or on PATH")
+    assert "pip install 'mnpar[mpi]'" in out
+
+
+def test_without_mpi4py_it_says_so_and_stays_alone(started, monkeypatch, capsys):
+    find = launch.importlib.util.find_spec
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None if name == "mpi4py" else find(name))
+    assert mnpar.relaunch(4) is False
+    assert not started
+    assert capsys.readouterr().out == "mnpar: running alone, because mpi4py is missing: pip install 'mnpar[mpi]'\n"
+
+
+SCRIPT = """
+import sys, mnpar
+alone = mnpar.relaunch(2)
+comm = mnpar.create_communicator()
+total = comm.allreduce_obj(comm.rank + 1)
+sys.stdout.write(f"[{alone} {comm.rank} {comm.size} {total} {sys.argv[1:]}]\\n")
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("how", ["python", "mpiexec of one rank"])
+def test_a_real_script_runs_on_the_ranks_it_asked_for_and_gives_their_exit_code(tmp_path, how):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    command, environment = launch.mpiexec_command(1)
+    command = command if how != "python" else []
+    done = subprocess.run(
+        [*command, sys.executable, str(script), "a b"], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 7, done.stderr
+    assert sorted(done.stdout.replace("][", "]\n[").split("\n")) == ["", "[True 0 2 3 ['a b']]", "[True 1 2 3 ['a b']]"]
+
+
+# ---- mpiexec ----
+
+
+def test_the_mpiexec_beside_python_is_preferred_to_the_path(monkeypatch, tmp_path):
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "path").mkdir()
+    on_path = executable(tmp_path / "path" / "mpiexec")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "beside" / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    assert launch.find_mpiexec() == on_path
+    beside = executable(tmp_path / "beside" / "mpiexec")
+    assert launch.find_mpiexec() == beside
+    Path(beside).chmod(0o644)  # not executable
+    assert launch.find_mpiexec() == on_path
+
+
+def test_no_mpiexec_is_an_error_with_the_remedy(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LauncherError, match=r"pip install 'mnpar\[mpi\]'"):
+        launch.find_mpiexec()
+
+
+@pytest.mark.parametrize(
+    ("version", "root", "names"),
+    [
+        ("HYDRA build details:", True, set()),
+        ("mpiexec (Open MPI) 5.0.8", False, {"PRTE_MCA_rmaps_default_mapping_policy"}),
+        (
+            "mpiexec (OpenRTE) 4.1.6",
+            True,
+            {"PRTE_MCA_rmaps_default_mapping_policy", "OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+             "PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"},
+        ),
+    ],
+    ids=["MPICH", "Open MPI", "Open MPI as root"],
+)  # fmt: skip
+def test_open_mpi_alone_is_told_to_allow_more_ranks_than_cores_and_root(monkeypatch, tmp_path, version, root, names):
+    mpiexec = executable(tmp_path / "mpiexec", f"echo '{version}'")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(os, "getuid", lambda: 0 if root else 1000)
+    for name in ("PRTE_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    command, environment = launch.mpiexec_command(3)
+    assert command == [mpiexec, "-n", "3"]
+    assert set(environment) - set(os.environ) == names
+
+
+def test_only_a_launchers_marks_are_cleaned_away():
+    environment = dict.fromkeys(MARKS, "1") | {
+        "PATH": "/bin",
+        "OMP_NUM_THREADS": "2",
+        "MPI4PY_LIBMPI": "/lib",
+        "MNPAR_STALL": "3",
+    }
+    assert launch.clean_environment(environment) == {name: environment[name] for name in list(environment)[len(MARKS) :]}
+
+
+# ---- the command line ----
+
+
+@pytest.fixture
+def parser():
+    parser = argparse.ArgumentParser(prog="train.py")
+    parser.add_argument("--epochs", type=int, default=1)
+    return parser
+
+
+def test_the_command_line_is_parsed_as_ever(parser, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", "--epochs", "3"])
+    for rank in ("0", "1"):
+        monkeypatch.setenv("PMI_RANK", rank)
+        assert launch.parse_args(parser).epochs == 3
+
+
+@pytest.mark.parametrize("arguments", [["--epochs", "three"], ["--nonsense"], ["--help"]], ids=" ".join)
+@pytest.mark.parametrize("name", ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"])
+def test_one_rank_speaks_of_a_bad_command_line_and_all_end_alike(parser, monkeypatch, capsys, arguments, name):
+    monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+    for rank, speaks in (("0", True), ("1", False)):
+        monkeypatch.setenv(name, rank)
+        with pytest.raises(SystemExit) as caught:
+            launch.parse_args(parser)
+        assert caught.value.code == (0 if arguments == ["--help"] else 2)
+        said = capsys.readouterr()
+        assert bool(said.out or said.err) is speaks
+
+
+def test_a_later_error_is_spoken_of_once_too(parser, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    for rank, speaks in (("0", True), ("1", False)):
+        monkeypatch.setenv("PMI_RANK", rank)
+        with pytest.raises(SystemExit):
+            launch.parse_args(parser) and parser.error("no such file")
+        assert ("no such file" in capsys.readouterr().err) is speaks

@@ -1,0 +1,208 @@
+"""What may know what: the order of the layers, who imports MPI and CuPy, and habits that a program can check."""
+
+import ast
+import graphlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "mnpar"
+FILES = sorted(ROOT.rglob("*.py"))
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+IDS = [str(path.relative_to(ROOT)) for path in FILES]
+
+# A file imports only from lines above its own, or from its own package. A new file or package gets a place here.
+LAYERS = """
+    config errors graph tape random serializer
+    backend
+    communicators plans schedule
+    launch
+    doctor dataset initializers
+    datasets
+    iterators
+    arraylike
+    backprop
+    variable
+    function_node
+    functions
+    parameter
+    link
+    chain
+    reporter
+    links optimizers serializers
+    parallel
+    training extensions
+    gradient_check tracing function_hooks computational_graph testing
+    __init__ __main__
+"""
+LAYER = {name: number for number, line in enumerate(LAYERS.strip().splitlines()) for name in line.split()}
+
+# Imports inside functions: libraries that may be missing, or that cost more than all of mnpar to import.
+LATE = {
+    "backend.py": {"cupy"},
+    "communicators/mpi.py": {"mpi4py"},
+    "communicators/create.py": {"threadpoolctl"},
+    "datasets/digits.py": {"sklearn"},
+    "datasets/download.py": {"urllib"},
+}
+ONLY = {"cupy": "backend.py", "mpi4py": "communicators/mpi.py"}
+
+_BLOCKING = """
+    Send Ssend Bsend Rsend Recv Sendrecv Sendrecv_replace Bcast Reduce Allreduce Allgather Allgatherv Gather Gatherv Scatter
+    Scatterv Alltoall Alltoallv Alltoallw Reduce_scatter Reduce_scatter_block Scan Exscan Barrier Wait Waitall
+    Waitany Waitsome Probe Mprobe Dup Spawn Connect Accept
+"""
+
+every_file = pytest.mark.parametrize("path", FILES, ids=IDS)
+
+
+def relative(path):
+    return str(path.relative_to(ROOT))
+
+
+def module(path):
+    """'communicators.mpi', '__init__', 'communicators'."""
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+MODULES = {module(path) for path in FILES}
+
+
+def imports(tree):
+    """(what, whether inside a function, whether for types only), for each import; 'mnpar.config' of a name in it."""
+
+    def visit(node, inside, types):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                for alias in child.names:
+                    yield alias.name, inside, types
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, "imports are absolute"
+                for alias in child.names:
+                    whole = f"{child.module}.{alias.name}"
+                    yield (whole if whole.removeprefix("mnpar.") in MODULES else child.module), inside, types
+            function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            checking = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            yield from visit(child, inside or function, types or checking)
+
+    yield from visit(tree, False, False)
+
+
+def own(path):
+    """The modules of mnpar that a file imports, with whether for types only."""
+    return [(what.removeprefix("mnpar.") if what != "mnpar" else "__init__", types)
+            for what, _, types in imports(TREES[path]) if what.split(".")[0] == "mnpar"]  # fmt: skip
+
+
+@every_file
+def test_a_file_imports_only_from_the_layers_below(path):
+    package = module(path).split(".")[0]
+    assert package in LAYER, f"{relative(path)} has no place in LAYERS"
+    for name, _ in own(path):
+        other = name.split(".")[0]
+        assert other == package or LAYER[other] < LAYER[package], f"{relative(path)} imports mnpar.{name}, which lies above it"
+
+
+def test_imports_make_no_circle():
+    graph = {module(path): {name for name, types in own(path) if not types} - {module(path)} for path in FILES}
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+@every_file
+def test_imports_stand_at_the_top(path):
+    late = {what.split(".")[0] for what, inside, _ in imports(TREES[path]) if inside}
+    assert late <= LATE.get(relative(path), set())
+
+
+@every_file
+def test_one_file_knows_mpi4py_and_one_knows_cupy(path):
+    known = {what.split(".")[0] for what, _, _ in imports(TREES[path])}
+    assert all(relative(path) == home for library, home in ONLY.items() if library in known)
+
+
+def test_import_mnpar_loads_nothing_but_numpy_and_the_standard_library():
+    code = "import sys, mnpar; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment).stdout.split()
+    )
+    assert "mnpar" in loaded
+    assert not loaded & {
+        "mpi4py",
+        "cupy",
+        "scipy",
+        "sklearn",
+        "matplotlib",
+        "threadpoolctl",
+        "pytest",
+        "_pytest",
+        "tqdm",
+        "torch",
+    }
+
+
+def test_no_name_of_a_layer_is_left_over_that_the_design_does_not_plan():
+    planned = {"plans", "schedule", "serializers", "training", "extensions", "tracing", "function_hooks", "computational_graph"}
+    assert set(LAYER) - planned <= {name.split(".")[0] for name in MODULES}
+
+
+@every_file
+def test_no_blocking_mpi_call(path):
+    """mnpar polls: a rank in a blocking call hears neither Ctrl-C nor the errors of others."""
+    calls = [node for node in ast.walk(TREES[path]) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    found = [f"{node.func.attr} in line {node.lineno}" for node in calls if node.func.attr in _BLOCKING.split()]
+    assert not found
+
+
+def is_set(node):
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id in ("set", "frozenset") or (
+            node.func.id in ("list", "tuple", "enumerate", "iter") and any(map(is_set, node.args))
+        )
+    return isinstance(node, ast.Set | ast.SetComp)
+
+
+@every_file
+def test_no_iteration_over_a_set(path):
+    """Law 5: its order differs between ranks."""
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+            assert not is_set(node.iter), ast.unparse(node.iter)
+        elif isinstance(node, ast.Starred):
+            assert not is_set(node.value), ast.unparse(node)
+
+
+@every_file
+def test_every_file_opens_with_what_it_is(path):
+    text = ast.get_docstring(TREES[path])
+    assert text
+    assert text.splitlines()[0].endswith((".", "?", ":", "!"))
+
+
+@every_file
+def test_a_file_has_at_most_300_lines_or_says_why_it_is_long(path):
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= 300 or "long" in ast.get_docstring(TREES[path]).lower(), f"{lines} lines"
+
+
+def test_the_core_can_be_read_in_one_sitting():
+    core = ("variable.py", "function_node.py", "backprop.py")
+    assert sum(len((ROOT / name).read_text().splitlines()) for name in core) <= 500
+
+
+# The checks themselves, on code that breaks each rule.
+
+
+def test_the_checks_see_what_they_look_for():
+    tree = ast.parse(
+        "import a\nif TYPE_CHECKING:\n    from b import c\ndef f():\n    import d.e\n    g = lambda: __import__('x')\n"
+    )
+    assert list(imports(tree)) == [("a", False, False), ("b", False, True), ("d.e", True, False)]
+    for text in ("{1}", "{x for x in y}", "set(x)", "list(set(x))", "enumerate(frozenset(x))"):
+        assert is_set(ast.parse(text, mode="eval").body)
+    for text in ("{1: 2}", "sorted(set(x))", "[1]", "x", "dict(x)"):
+        assert not is_set(ast.parse(text, mode="eval").body)
