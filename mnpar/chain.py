@@ -14,6 +14,8 @@ CL = TypeVar("CL", bound="ChainList")
 class Chain(Link):
     """A link whose attributes that are links register themselves.
 
+    A link of two names is one link: its parameters come once, under its first.
+
     Args:
         links: children by name.
 
@@ -44,14 +46,18 @@ class Chain(Link):
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
-        self._children.pop(name, None)
         super().__delattr__(name)
+        self._children.pop(name, None)
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
 
     def add_link(self, name: str, link: Link) -> None:
-        """Add a child by name."""
+        """Add a child by name.
+
+        Raises:
+            AttributeError: there is such an attribute already; TypeError: it is not a link.
+        """
         if name in self.__dict__:
             raise AttributeError(f"{type(self).__name__} has an attribute {name!r} already")
         if not isinstance(link, Link):
@@ -61,11 +67,13 @@ class Chain(Link):
     def _named_children(self) -> Iterator[tuple[str, Link]]:
         return ((name, self.__dict__[name]) for name in self._children)
 
-    def _shared(self: C) -> C:
-        other = super()._shared()
-        object.__setattr__(other, "_children", dict(self._children))
+    def _shared(self: C, memo: dict[int, Any]) -> C:
+        if id(self) in memo:
+            return memo[id(self)]  # type: ignore[no-any-return]
+        other = super()._shared(memo)
+        other.__dict__["_children"] = dict(self._children)
         for name in self._children:
-            object.__setattr__(other, name, self.__dict__[name].copy("share"))
+            other.__dict__[name] = self.__dict__[name]._shared(memo)
         return other
 
     def serialize(self, serializer: Any) -> None:
@@ -88,7 +96,7 @@ class ChainList(Link):
         (2, ['/0/W', '/0/b', '/1/W', '/1/b'])
     """
 
-    def __init__(self, *links: Link) -> None:
+    def __init__(self, *links: Any) -> None:
         super().__init__()
         self._list: list[Any] = []
         for link in links:
@@ -102,10 +110,10 @@ class ChainList(Link):
     def __getitem__(self, index: Any) -> Any:
         return self._list[index]
 
-    def __setitem__(self, index: int, link: Link) -> None:
-        self._list[index] = link
+    def __setitem__(self, index: int, link: Any) -> None:
+        self._list[index] = self._checked(link)
 
-    def __delitem__(self, index: int) -> None:
+    def __delitem__(self, index: int | slice) -> None:
         del self._list[index]
 
     def __len__(self) -> int:
@@ -114,33 +122,66 @@ class ChainList(Link):
     def __iter__(self) -> Iterator[Any]:
         return iter(self._list)
 
-    def insert(self, index: int, link: Link) -> None:
-        """Insert a link before a place."""
+    def _checked(self, link: Any) -> Any:
         if not isinstance(link, Link):
             raise TypeError(f"only links can be added as children, not {type(link).__name__}")
-        self._list.insert(index, link)
+        return link
 
-    def append(self, link: Link) -> None:
+    def insert(self, index: int, link: Any) -> None:
+        """Insert a link before a place.
+
+        Raises:
+            TypeError: it is not a link (in a Sequential: nothing that can be called).
+        """
+        self._list.insert(index, self._checked(link))
+
+    def append(self, link: Any) -> None:
         """Add a link at the end."""
         self.insert(len(self._list), link)
 
     add_link = append
 
-    def extend(self, links: Iterable[Link]) -> None:
+    def extend(self, links: Iterable[Any]) -> None:
         """Add several links at the end."""
-        for link in links:
+        for link in list(links):
             self.append(link)
 
+    def __iadd__(self: CL, links: Iterable[Any]) -> CL:
+        self.extend(links)
+        return self
+
     def pop(self, index: int = -1) -> Any:
-        """Take a link out."""
+        """Take a link out; returns it."""
         return self._list.pop(index)
+
+    def remove(self, link: Any) -> None:
+        """Take out the first place where this link is."""
+        self._list.remove(link)
+
+    def clear(self) -> None:
+        """Take all out."""
+        self._list.clear()
+
+    def reverse(self) -> None:
+        """Turn the order round."""
+        self._list.reverse()
+
+    def index(self, link: Any, *limits: int) -> int:
+        """The first place of a link."""
+        return self._list.index(link, *limits)
+
+    def count(self, link: Any) -> int:
+        """How often a link is in the list."""
+        return self._list.count(link)
 
     def _named_children(self) -> Iterator[tuple[str, Link]]:
         return ((str(i), link) for i, link in enumerate(self._list) if isinstance(link, Link))
 
-    def _shared(self: CL) -> CL:
-        other = super()._shared()
-        object.__setattr__(other, "_list", [x.copy("share") if isinstance(x, Link) else x for x in self._list])
+    def _shared(self: CL, memo: dict[int, Any]) -> CL:
+        if id(self) in memo:
+            return memo[id(self)]  # type: ignore[no-any-return]
+        other = super()._shared(memo)
+        other.__dict__["_list"] = [x._shared(memo) if isinstance(x, Link) else x for x in self._list]
         return other
 
     def serialize(self, serializer: Any) -> None:
@@ -163,14 +204,13 @@ class Sequential(ChainList):
         (5, 2)
     """
 
-    def __init__(self, *layers: Any) -> None:
-        super().__init__(*layers)
-
-    def insert(self, index: int, layer: Any) -> None:
-        """Insert a link or function before a place."""
+    def _checked(self, layer: Any) -> Any:
         if not callable(layer):
             raise TypeError(f"the layers of a Sequential are called: {type(layer).__name__} cannot be")
-        self._list.insert(index, layer)
+        return layer
+
+    def __add__(self, other: Sequential) -> Sequential:
+        return Sequential(*self, *other) if isinstance(other, Sequential) else NotImplemented
 
     def forward(self, *xs: Any) -> Any:
         """The layers, one after another."""
@@ -200,9 +240,17 @@ def _type_name(layer: Callable[..., Any]) -> str:
 def repeat(link: Link, n_repeat: int, mode: str = "init") -> Sequential:
     """A Sequential of ``n_repeat`` copies of a link, made by ``link.copy(mode)``.
 
+    Args:
+        link: what is copied; it is not in the Sequential itself.
+        n_repeat: how many copies.
+        mode: as in :meth:`Link.copy`.
+
+    Raises:
+        ValueError: a negative number, or no such mode.
+
     Example:
-        >>> import mnpar, mnpar.links as L
-        >>> len(mnpar.links.Linear(3, 3).repeat(4))
+        >>> import mnpar.links as L
+        >>> len(L.Linear(3, 3).repeat(4))
         4
     """
     if n_repeat < 0:
@@ -210,4 +258,4 @@ def repeat(link: Link, n_repeat: int, mode: str = "init") -> Sequential:
     return Sequential(*[link.copy(mode) for _ in range(n_repeat)])
 
 
-Link.repeat = repeat  # type: ignore[attr-defined]  # Chainer has it as a method; a Sequential is made of links
+Link.repeat = repeat  # Chainer has it as a method of every link, and a Sequential is made of links

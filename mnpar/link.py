@@ -1,19 +1,22 @@
 """Link: parameters, and what is computed with them. All that a link has comes in the order in which it was defined.
 
-That order is the same on every rank (law 5): parameters can be paired over ranks by going through them.
+That order is the same on every rank (law 5): parameters can be paired over ranks by going through them. The file is long
+because Chainer's Link has many methods; each of them is short.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
 
 from mnpar import backend
+from mnpar.initializers import Constant
 from mnpar.parameter import Parameter
+from mnpar.variable import Variable
 
 Self = TypeVar("Self", bound="Link")
 MODES = ("share", "copy", "init")
@@ -23,7 +26,7 @@ class Link:
     """Parameters and a ``forward`` that uses them; an attribute that is a Parameter registers itself.
 
     Args:
-        params: names and shapes of parameters to make at once.
+        params: names and shapes of parameters to make at once; a pair ``(shape, dtype)`` gives a dtype other than float32.
 
     Example:
         >>> import numpy as np, mnpar
@@ -37,13 +40,16 @@ class Link:
         array([2., 2., 2.], dtype=float32)
     """
 
+    repeat: Callable[..., Any]  # a Sequential of copies: chain.py, which knows Sequential, defines this method and puts it here
+
     def __init__(self, **params: Any) -> None:
         self._params: dict[str, None] = {}
         self._persistent: dict[str, None] = {}
         self._in_scope = False
         self.name: str | None = None
-        for name, shape in params.items():
-            self.add_param(name, shape)
+        for name, form in params.items():
+            paired = isinstance(form, tuple) and len(form) == 2 and not isinstance(form[1], int | np.integer)
+            self.add_param(name, *(form if paired else (form,)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs)
@@ -55,6 +61,7 @@ class Link:
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Parameter):
             self._registry("_params")[name] = None  # a name that is there keeps its place
+            self._persistent.pop(name, None)
             if value.name is None:
                 value.name = name
         elif name in self.__dict__.get("_params", ()):
@@ -62,9 +69,9 @@ class Link:
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
+        object.__delattr__(self, name)
         self._params.pop(name, None)
         self._persistent.pop(name, None)
-        object.__delattr__(self, name)
 
     def _registry(self, which: str) -> dict[str, Any]:
         registry: dict[str, Any] | None = self.__dict__.get(which)
@@ -89,14 +96,22 @@ class Link:
     # ---- what it has ----
 
     def add_param(self, name: str, shape: Any = None, dtype: Any = np.float32, initializer: Any = None) -> None:
-        """Make a parameter; without a shape, one that is initialized later."""
+        """Make a parameter; without a shape, one that is initialized later.
+
+        Args:
+            name: of the attribute.
+            shape: of the array; None: not known yet.
+            dtype: of numbers; arrays and functions come with their own.
+            initializer: as :class:`mnpar.Parameter` takes it.
+
+        Raises:
+            AttributeError: the link has such an attribute already.
+        """
         if name in self.__dict__:
             raise AttributeError(f"{type(self).__name__} has an attribute {name!r} already")
-        value = initializer if initializer is not None else np.nan
-        if backend.is_array(value) or callable(value) or shape is None:
-            setattr(self, name, Parameter(value, shape))
-        else:
-            setattr(self, name, Parameter(np.full(shape, value, dtype)))
+        if initializer is None or np.isscalar(initializer):
+            initializer = Constant(np.nan if initializer is None else initializer, dtype)
+        setattr(self, name, Parameter(initializer, shape))
 
     def add_persistent(self, name: str, value: Any) -> None:
         """Set an attribute that is saved and broadcast with the parameters, but not learnt (running statistics)."""
@@ -104,9 +119,14 @@ class Link:
         self._persistent[name] = None
 
     def register_persistent(self, name: str) -> None:
-        """Make an existing attribute persistent."""
-        if not hasattr(self, name):
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r} to make persistent")
+        """Make an existing attribute persistent.
+
+        Raises:
+            AttributeError: there is none of this name, or it is a parameter, which is saved anyway.
+        """
+        if not hasattr(self, name) or name in self._params:
+            form = "a parameter" if name in self._params else "no attribute"
+            raise AttributeError(f"{type(self).__name__} has {form} {name!r}: it cannot be made persistent")
         self._persistent[name] = None
 
     def _named_own(self) -> Iterator[tuple[str, Parameter]]:
@@ -135,11 +155,16 @@ class Link:
     def namedparams(self, include_uninit: bool = True) -> Iterator[tuple[str, Parameter]]:
         """All parameters with their paths (``'/l1/W'``), in the order of definition; a shared one once, by its first path."""
         seen: set[int] = set()
+        for path, param in self._every_path():
+            if id(param) not in seen and (include_uninit or param.is_initialized):
+                seen.add(id(param))
+                yield path, param
+
+    def _every_path(self) -> Iterator[tuple[str, Parameter]]:
+        """All paths that lead to a parameter: a shared one has several."""
         for path, link in self.namedlinks():
             for name, param in link._named_own():
-                if id(param) not in seen and (include_uninit or param.is_initialized):
-                    seen.add(id(param))
-                    yield path.rstrip("/") + name, param
+                yield path.rstrip("/") + name, param
 
     def params(self, include_uninit: bool = True) -> Iterator[Parameter]:
         """All parameters, in the order of definition."""
@@ -178,30 +203,43 @@ class Link:
             param.zerograd()
 
     def addgrads(self, link: Link) -> None:
-        """Add the gradients of another link of the same structure."""
+        """Add the gradients of another link of the same structure.
+
+        Raises:
+            KeyError: the other has no parameter of one of the paths.
+        """
         for mine, other in self._pairs(link):
             mine.addgrad(other)
 
     def copyparams(self, link: Link, copy_persistent: bool = True) -> None:
-        """Copy the values of another link of the same structure, persistent ones too."""
+        """Copy the values of another link of the same structure, persistent ones too.
+
+        A parameter that has no array yet takes the other's shape; what the other has not initialized stays as it is here.
+
+        Args:
+            link: where from; it may have more than this one.
+            copy_persistent: running statistics and the like too.
+
+        Raises:
+            KeyError: the other has no parameter or persistent value of one of the paths; ValueError: shapes differ.
+        """
         for mine, other in self._pairs(link):
-            if not other.is_initialized:
-                continue
-            if not mine.is_initialized:
-                mine.initialize(other.shape)
             mine.copydata(other)
         if copy_persistent:
-            others = dict(link.namedpersistents())
-            for path, owner in self.namedlinks():
-                for name in owner._persistent:
-                    setattr(owner, name, copy.deepcopy(others[f"{path.rstrip('/')}/{name}"]))
+            self._copy_persistents(dict(link.namedpersistents()))
 
-    def _pairs(self, link: Link) -> Iterator[tuple[Parameter, Parameter]]:
-        others = dict(link.namedparams())
-        for path, param in self.namedparams():
-            if path not in others:
-                raise KeyError(f"the other link has no parameter {path}; it has {', '.join(others)}")
-            yield param, others[path]
+    def _copy_persistents(self, others: dict[str, Any]) -> None:
+        for path, owner in self.namedlinks():
+            for name in owner._persistent:
+                mine, other = getattr(owner, name), _of_path(others, f"{path.rstrip('/')}/{name}", "persistent value")
+                if backend.is_array(mine) and backend.is_array(other) and mine.shape == other.shape:
+                    mine[...] = backend.beside(other, mine)
+                else:
+                    setattr(owner, name, copy.deepcopy(other))
+
+    def _pairs(self, link: Link) -> list[tuple[Parameter, Parameter]]:
+        others = dict(link._every_path())
+        return [(param, _of_path(others, path, "parameter")) for path, param in self.namedparams()]
 
     def enable_update(self) -> None:
         """Let optimizers change the parameters again."""
@@ -222,32 +260,48 @@ class Link:
         return any(param.update_rule is not None and param.update_rule.enabled for param in self.params())
 
     def copy(self: Self, mode: str = "share") -> Self:
-        """A link of the same structure.
+        """A link of the same structure, with Parameters of its own; what is shared inside it is shared inside the copy.
 
         Args:
-            mode: ``'share'`` the arrays, ``'copy'`` them, or ``'init'`` new ones with new initial values.
+            mode: ``'share'`` the arrays (not the gradients: each copy has its own), ``'copy'`` arrays and gradients, or
+                ``'init'``: new arrays with new initial values.
+
+        Raises:
+            ValueError: there is no such mode.
+
+        Example:
+            >>> import mnpar.links as L
+            >>> layer = L.Linear(3, 2)
+            >>> shared, drawn = layer.copy(), layer.copy("init")
+            >>> shared.W is layer.W, shared.W.array is layer.W.array, bool((drawn.W.array == layer.W.array).all())
+            (False, True, False)
         """
         if mode not in MODES:
             raise ValueError(f"a link is copied by {', '.join(MODES)}, not {mode!r}")
-        if mode == "share":
-            return self._shared()
-        other = copy.deepcopy(self)
+        other = self._shared({}) if mode == "share" else copy.deepcopy(self)
+        other.name = None  # it is nobody's child yet
         if mode == "init":
             for param in other.params(include_uninit=False):
                 param.initialize(param.shape)
         return other
 
-    def _shared(self: Self) -> Self:
-        other = copy.copy(self)
-        object.__setattr__(other, "_params", dict(self._params))
-        object.__setattr__(other, "_persistent", dict(self._persistent))
+    def _shared(self: Self, memo: dict[int, Any]) -> Self:
+        """A copy of the structure around the same arrays; ``memo`` holds the copies by the ids of what they were made from."""
+        if id(self) in memo:
+            return memo[id(self)]  # type: ignore[no-any-return]
+        other = memo[id(self)] = copy.copy(self)
+        other.__dict__.update(_params=dict(self._params), _persistent=dict(self._persistent))
         for name in self._params:
-            object.__setattr__(other, name, copy.copy(self.__dict__[name]))
+            param = self.__dict__[name]
+            if id(param) not in memo:
+                memo[id(param)] = copy.copy(param)
+                memo[id(param)].cleargrad()
+            other.__dict__[name] = memo[id(param)]
         return other
 
     def to_device(self: Self, device: int | str | None) -> Self:
         """Move parameters and persistent arrays: ``-1`` or ``'@numpy'`` the host, ``0`` or ``'@cupy:0'`` the first GPU."""
-        for param in self.params(include_uninit=False):
+        for param in self.params():
             param.to_device(device)
         for link in self.links():
             for name in link._persistent:
@@ -270,10 +324,15 @@ class Link:
             param = self.__dict__[name]
             value = serializer(name, param.array)
             if param.array is None and value is not None:
-                param.initialize(value.shape)
-                param.copydata(Parameter(value))
+                param.copydata(Variable(value))
         for name in self._persistent:
             setattr(self, name, serializer(name, getattr(self, name)))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in self.printable_specs)})"
+
+
+def _of_path(others: dict[str, Any], path: str, what: str) -> Any:
+    if path not in others:
+        raise KeyError(f"the other link has no {what} {path}; it has {', '.join(others) or 'none'}")
+    return others[path]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
 
 from mnpar import backend
+from mnpar.arraylike import ArrayLike
+from mnpar.backend import Array
 from mnpar.config import config
+from mnpar.graph import VariableNode
+from mnpar.initializers import Constant, generate_array
 from mnpar.variable import Variable
 
 
@@ -16,8 +21,14 @@ class Parameter(Variable):
 
     Args:
         initializer: an array, a number, a function ``(array) -> None`` that fills one, or None (NaN, to be overwritten).
-        shape: None leaves it uninitialized until :meth:`initialize` is called.
+        shape: None leaves it uninitialized until :meth:`initialize` is called; an array without a shape is taken as it is,
+            with its dtype, and belongs to the parameter from then on.
         name: its name in the link.
+
+    All values but such an array get the dtype of the initializer (``initializer.dtype``) or else ``mnpar.config.dtype``.
+
+    Raises:
+        TypeError: the initializer is none of these.
 
     Example:
         >>> import mnpar
@@ -32,20 +43,19 @@ class Parameter(Variable):
     __slots__ = ("__dict__",)
 
     def __init__(self, initializer: Any = None, shape: Any = None, name: str | None = None) -> None:
-        super().__init__(initializer if backend.is_array(initializer) and shape is None else None, name=name)
-        self.initializer = initializer
+        taken = shape is None and backend.is_array(initializer)
+        super().__init__(initializer if taken else None, name=name)
+        self.initializer = initializer if taken else _filler(initializer)
         self.update_rule: Any = None
+        self._device: int | str | None = None  # where to put what is initialized later; None: the host
         if shape is not None:
-            self.initialize((shape,) if isinstance(shape, int) else tuple(shape))
+            self.initialize(tuple(shape) if np.iterable(shape) else (int(shape),))
 
     def __copy__(self) -> Parameter:
-        """Another Parameter of the same array and gradient."""
-        other = Parameter(self.initializer, name=self.name)
-        other.update_rule = self.update_rule
-        if self.array is not None:
-            other.array = self.array
-            other.node.shape, other.node.dtype = self.array.shape, self.array.dtype
-            other.node.gradient = self.node.gradient
+        """Another Parameter of the same array, gradient and update rule."""
+        other = Parameter.__new__(type(self))
+        other.array, other.node = self.array, copy.copy(self.node)
+        other.__dict__.update(self.__dict__)
         return other
 
     @property
@@ -54,21 +64,87 @@ class Parameter(Variable):
         return self.array is not None
 
     def initialize(self, shape: tuple[int, ...]) -> None:
-        """Make and fill the array.
+        """Make and fill a new array, where the old one or ``to_device`` says; a gradient is forgotten.
+
+        A parameter that was made from an array knows no other initial values: it keeps those that it has.
 
         Args:
             shape: of the array.
+
+        Raises:
+            ValueError: the initializer cannot fill this shape.
+
+        Example:
+            >>> import mnpar
+            >>> b = mnpar.Parameter(mnpar.initializers.One("d"))
+            >>> b.initialize((2,))
+            >>> b.array
+            array([1., 1.])
         """
-        filler = self.initializer
-        array = np.full(shape, np.nan, getattr(filler, "dtype", None) or config.dtype)
-        if callable(filler):
-            filler(array)
-        elif filler is not None:
-            array[...] = filler
-        self.array = array
-        self.node.shape, self.node.dtype = array.shape, array.dtype
+        if backend.is_array(self.initializer):
+            if tuple(shape) != self.shape:
+                raise ValueError(f"a parameter made from an array of shape {self.shape} cannot be given shape {tuple(shape)}")
+            self.cleargrad()
+        else:
+            self._take(generate_array(self.initializer, tuple(shape)))
+
+    def _take(self, array: Array) -> None:
+        """Let an array on the host be the parameter's, on the parameter's device."""
+        old = self.array
+        self.array = backend.to_device(self._device, array) if old is None else backend.like(array, old)
+        self.node.shape, self.node.dtype, self.node.gradient = array.shape, array.dtype, None
+        self.node.requires_grad = self.node.requires_grad and array.dtype.kind not in VariableNode.WITHOUT_GRADIENT
+
+    def copydata(self, other: ArrayLike) -> None:
+        """Copy the values of another of the same shape, across devices too; gets its array here, if it has none yet.
+
+        Args:
+            other: a Variable or Parameter; an uninitialized one changes nothing.
+
+        Raises:
+            ValueError: the shapes differ.
+
+        Example:
+            >>> import numpy as np, mnpar
+            >>> W = mnpar.Parameter()
+            >>> W.copydata(mnpar.Parameter(np.ones(2)))
+            >>> W.array
+            array([1., 1.], dtype=float32)
+        """
+        if other.array is None:
+            return
+        if self.array is None:
+            dtype = getattr(self.initializer, "dtype", None)
+            self._take(np.empty(other.shape, config.dtype if dtype is None else dtype))
+        if self.shape != other.shape:
+            raise ValueError(f"parameter {self.name}: values of shape {other.shape} cannot be copied into shape {self.shape}")
+        super().copydata(other)
+
+    def to_device(self, device: int | str | None) -> None:
+        """Move array, gradient and the update rule's state to a device; an uninitialized one will be made there."""
+        self._device = device
+        if self.array is None:
+            return
+        super().to_device(device)
+        if self.update_rule is not None:
+            state = self.update_rule.state
+            state.update({name: backend.to_device(device, value) for name, value in state.items()})
 
     def update(self) -> None:
-        """Let the optimizer's rule change the array by the gradient."""
+        """Let the optimizer's rule change the array by the gradient; without a rule nothing happens."""
         if self.update_rule is not None:
             self.update_rule.update(self)
+
+
+def _filler(initializer: Any) -> Any:
+    """What fills an array: a number or array as a Constant, None as NaN, an initializer as it is."""
+    if initializer is None:
+        return Constant(np.nan)
+    if callable(initializer):
+        return initializer
+    if np.isscalar(initializer) or backend.is_array(initializer):
+        return Constant(initializer)
+    raise TypeError(
+        f"a parameter starts from a number, an array, None or a function (array) -> None, not from a "
+        f"{type(initializer).__name__}: wrap lists in numpy.asarray"
+    )

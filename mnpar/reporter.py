@@ -86,7 +86,16 @@ def report(values: Mapping[str, Any], observer: Any = None) -> None:
 
 @contextmanager
 def report_scope(observation: dict[str, Any]) -> Iterator[None]:
-    """Let the current reporter collect into ``observation`` inside a ``with`` block."""
+    """Let the current reporter collect into ``observation`` inside a ``with`` block.
+
+    Example:
+        >>> import mnpar
+        >>> mine = {}
+        >>> with mnpar.Reporter(), mnpar.report_scope(mine):
+        ...     mnpar.report({"loss": 0.5})
+        >>> mine
+        {'loss': 0.5}
+    """
     reporter = _current.get()
     if reporter is None:
         raise RuntimeError("there is no current reporter: with mnpar.Reporter(): …")

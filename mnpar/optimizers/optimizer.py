@@ -52,6 +52,14 @@ class UpdateRule:
 
     Args:
         parent_hyperparam: the optimizer's hyperparameters.
+
+    Example:
+        >>> import mnpar
+        >>> class SignRule(mnpar.UpdateRule):
+        ...     def update_core(self, param):
+        ...         param.array -= 0.1 * param.xp.sign(param.grad)
+        >>> SignRule().enabled
+        True
     """
 
     def __init__(self, parent_hyperparam: Hyperparameter | None = None) -> None:
@@ -170,7 +178,16 @@ class Optimizer:
 
 
 class GradientMethod(Optimizer):
-    """An optimizer that goes by the gradient: ``create_update_rule`` makes the rule of one parameter."""
+    """An optimizer that goes by the gradient: ``create_update_rule`` makes the rule of one parameter.
+
+    Example:
+        >>> import numpy as np, mnpar, mnpar.links as L
+        >>> class Still(mnpar.GradientMethod):
+        ...     def create_update_rule(self):
+        ...         return mnpar.optimizers.SGD(lr=0.0).create_update_rule()
+        >>> Still().setup(L.Linear(2, 1)).t
+        0
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -155,6 +155,7 @@ def test_ranks_take_turns_in_the_same_order_each_time():
         results = mnpar.run(program, 5, (trace,))
         runs.append((trace, [r.tobytes() for r in results]))
     assert all(other == runs[0] for other in runs)
+    assert runs[0][0][:5] == [(rank, 0) for rank in range(5)]
 
 
 def test_only_one_rank_runs_at_a_time():
