@@ -2,8 +2,8 @@
 
 mpiexec -n 2 python benchmarks/communication.py          (--most 1048576 for small ones only)
 
-``raw`` is mpi4py's Allreduce, or Send and Recv, on buffers that are there already; ``function`` is ``mnpar.functions``, which returns
-a new array, knows nothing of shapes beforehand, and checks that all ranks mean the same; ``and backward`` adds its gradient.
+``raw`` is mpi4py's Allreduce, or Sendrecv, on buffers that are there already; ``function`` is ``mnpar.functions``, which
+returns a new array, knows no shape beforehand, and checks that all ranks mean the same; ``and backward`` adds its gradient.
 """
 
 import argparse

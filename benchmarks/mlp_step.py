@@ -3,6 +3,8 @@
 python benchmarks/mlp_step.py
 """
 
+import itertools
+
 from compare import in_turn, one_thread, torch_or_none
 
 one_thread()
@@ -20,7 +22,7 @@ NETWORKS = {
 
 def ours(sizes, x, t):
     model = mnpar.Sequential()
-    for n_in, n_out in zip(sizes[:-1], sizes[1:], strict=True):
+    for n_in, n_out in itertools.pairwise(sizes):
         model.extend([L.Linear(n_in, n_out), F.relu])
     model.pop()
     optimizer = mnpar.optimizers.SGD(lr=0.1).setup(model)
@@ -29,7 +31,7 @@ def ours(sizes, x, t):
 
 def theirs(torch, sizes, x, t):
     layers = []
-    for n_in, n_out in zip(sizes[:-1], sizes[1:], strict=True):
+    for n_in, n_out in itertools.pairwise(sizes):
         layers += [torch.nn.Linear(n_in, n_out), torch.nn.ReLU()]
     model = torch.nn.Sequential(*layers[:-1])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

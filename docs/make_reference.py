@@ -35,7 +35,7 @@ def entries(owner):
 
 def page():
     """The text of the page."""
-    lines = ["# Reference", "", "Shapes, errors and a running example of each stand in its docstring: `help(mnpar.functions.send)`."]
+    lines = ["# Reference", "", "Shapes, errors and an example of each stand in its docstring: `help(mnpar.functions.send)`."]
     for title, owner in GROUPS:
         lines += ["", f"## {title}", "", "| name | |", "|---|---|"]
         lines += [f"| `{name}` | {text.replace('|', chr(92) + '|')} |" for name, text in entries(owner)]

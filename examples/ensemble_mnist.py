@@ -117,7 +117,7 @@ def main(comm, args):
     if comm.is_root:
         ways = "jointly" if args.joint else "each on its own draw"
         print(
-            f"data: {data}\n{peers.size} members of {group.size} rank(s) on {comm.name}, {ways}, {args.epoch} epochs",
+            f"data: {data}\n{peers.size} member(s) of {group.size} rank(s) on {comm.name}, {ways}, {args.epoch} epoch(s)",
             flush=True,
         )
 
@@ -177,14 +177,21 @@ def draw(history, path, data):
     import matplotlib.pyplot as plt
 
     epochs = np.arange(1, len(history) + 1)
+    members = 100 * np.array([each for each, _ in history])  # (epochs, members)
+    ensemble = 100 * np.array([together for _, together in history])
+    mean = members.mean(axis=1)
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    for i, accuracies in enumerate(np.array([members for members, _ in history]).T):
-        axes.plot(epochs, 100 * accuracies, color="0.7", linewidth=1, label="members" if i == 0 else None)
-    axes.plot(epochs, 100 * np.array([together for _, together in history]), color="C0", linewidth=2, label="ensemble")
-    axes.set(xlabel="epoch", ylabel="test accuracy, %")
+    axes.plot(
+        epochs, members, ".-", color="0.8", linewidth=1, markersize=3, label=["each member"] + [None] * (members.shape[1] - 1)
+    )
+    axes.plot(epochs, mean, ".--", color="0.4", label=f"mean of the {members.shape[1]} members: {mean[-1]:.1f} % at the end")
+    axes.plot(epochs, ensemble, ".-", color="C0", linewidth=2, label=f"their ensemble: {ensemble[-1]:.1f} % at the end")
+    axes.set(xlabel="epoch", ylabel="accuracy on the test images, %", ylim=(max(members.min() - 1, ensemble.max() - 12), None))
     axes.set_title(data, fontsize=9)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
+    axes.legend(loc="lower right", frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     print(f"plot: {path}", flush=True)
@@ -204,18 +211,21 @@ def parse():
     parser.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
     parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
     args = mnpar.launch.parse_args(parser)
-    for name in ("epoch", "batchsize", "unit", "groups", "ranks", "threads"):
-        if (getattr(args, name) if getattr(args, name) is not None else 1) < 1:
-            parser.error(f"--{name} is at least 1, not {getattr(args, name)}")
-    return parser, args
+    for name, least in {"epoch": 1, "batchsize": 1, "unit": 1, "seed": 0, "groups": 1, "ranks": 1, "threads": 1}.items():
+        value = getattr(args, name)
+        if value is not None and value < least:
+            parser.error(f"--{name} is at least {least}, not {value}")
+    if args.data and not Path(args.data).is_dir():
+        parser.error(f"--data: there is no folder {args.data}")
+    launched = mnpar.launch.launched_ranks()
+    ranks = args.threads or (launched if launched > 1 else args.ranks)
+    if ranks % args.groups:
+        parser.error(f"{ranks} ranks do not make members of {args.groups} ranks each: choose --groups so that it divides them")
+    return args
 
 
 if __name__ == "__main__":
-    parser, args = parse()
-    ranks = args.threads or mnpar.launch.launched_ranks() or args.ranks
-    ranks = args.ranks if ranks == 1 and not args.threads else ranks
-    if ranks % args.groups:
-        parser.error(f"{ranks} ranks do not make members of {args.groups} ranks each: choose --groups so that it divides them")
+    args = parse()
     if args.threads:
         mnpar.run(main, ranks=args.threads, args=(args,))
     else:

@@ -80,6 +80,8 @@ BAD = {
     "no number": (["--epoch", "x"], "invalid int value"),
     "a flag that is not there": (["--gpus"], "unrecognized arguments"),
     "groups that do not divide": (["--groups", "3"], "4 ranks do not make members of 3 ranks each"),
+    "a negative seed": (["--seed", "-1"], "--seed is at least 0, not -1"),
+    "no such folder": (["--data", "/nonexistent"], "--data: there is no folder /nonexistent"),
 }
 
 
@@ -92,17 +94,9 @@ def test_bad_flags_are_one_usage_error(ranks, flags, message):
     assert done.stderr.count("usage:") == 1
 
 
-def test_a_folder_without_mnist_is_named(tmp_path):
-    done = run(2, "ensemble_mnist.py", ["--data", str(tmp_path)])
+@pytest.mark.parametrize(("ranks", "flags"), [(2, []), (0, ["--threads", "2"])], ids=["mpiexec", "threads"])
+def test_a_folder_without_mnist_is_named(ranks, flags, tmp_path):
+    done = run(ranks, "ensemble_mnist.py", ["--data", str(tmp_path), *flags])
     assert done.returncode != 0
     assert str(tmp_path) in done.stderr
     assert done.stderr.count("Traceback") == 1
-
-
-def test_the_readme_opens_with_the_ring_and_names_only_files_that_are_there():
-    readme = (ROOT / "README.md").read_text()
-    ring = (ROOT / "examples" / "ring.py").read_text()
-    block = re.search(r"```python\n(.*?)```", readme, re.S)[1]
-    assert block == ring[ring.index("import numpy") :]
-    for path in re.findall(r"(?:examples|docs)/\w+\.(?:py|md)", readme):
-        assert (ROOT / path).exists(), path

@@ -33,6 +33,7 @@ LAYERS = """
     chain
     reporter
     links optimizers serializers
+    optimizer_hooks
     parallel
     training extensions
     gradient_check tracing function_hooks computational_graph testing

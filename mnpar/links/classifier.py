@@ -21,6 +21,13 @@ class Classifier(Chain):
         accfun: likewise.
         label_key: which argument holds the labels: its place, or its keyword.
 
+    Attributes:
+        y, loss, accuracy: of the last batch; they are not copied and not saved, so that a model can be pickled at any time.
+        compute_accuracy: whether to call ``accfun``.
+
+    Raises:
+        TypeError: ``label_key`` is neither an int nor a str.
+
     Example:
         >>> import numpy as np, mnpar.links as L
         >>> model = L.Classifier(L.Linear(4, 3))
@@ -42,8 +49,19 @@ class Classifier(Chain):
         self.accuracy: Any = None
         self.predictor = predictor
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "y": None, "loss": None, "accuracy": None}  # their graph cannot leave the process
+
     def forward(self, *args: Any, **kwargs: Any) -> Variable:
-        """The loss of a batch whose labels are the argument ``label_key``."""
+        """The loss of a batch whose labels are the argument ``label_key``.
+
+        Returns:
+            What ``lossfun`` returns: a Variable of shape ().
+
+        Raises:
+            ValueError: no such argument was given.
+        """
+        self.y = self.loss = self.accuracy = None
         if isinstance(self.label_key, str):
             if self.label_key not in kwargs:
                 raise ValueError(

@@ -24,6 +24,11 @@ class Linear(Link):
         initialW: initializer of W (out_size, in_size); None is LeCunNormal.
         initial_bias: initializer of b (out_size,); None is 0.
 
+    W and b are of the dtype ``mnpar.config.dtype`` unless their initializers say otherwise.
+
+    Raises:
+        ValueError: a size below 1.
+
     Example:
         >>> import numpy as np, mnpar.links as L
         >>> layer = L.Linear(None, 2)
@@ -56,6 +61,14 @@ class Linear(Link):
         self.in_size = in_size
         self.W.initialize((self.out_size, in_size))
 
+    def _take_size(self, x: Any, n_batch_axes: int) -> None:
+        in_size = int(np.prod(x.shape[n_batch_axes:]))
+        if not 0 < n_batch_axes < x.ndim or in_size < 1:
+            raise ValueError(
+                f"Linear(None, {self.out_size}): x of shape {x.shape} has no features after {n_batch_axes} batch axes"
+            )
+        self._initialize_params(in_size)
+
     @property
     def printable_specs(self) -> Iterator[tuple[str, Any]]:
         """Names and values to show in ``repr``."""
@@ -69,8 +82,11 @@ class Linear(Link):
             n_batch_axes: how many axes count examples.
 
         Returns:
-            (N, out_size)
+            (N, out_size), with all of the ``n_batch_axes`` first axes of x.
+
+        Raises:
+            ValueError: x has other features than ``in_size``, or none.
         """
         if not self.W.is_initialized:
-            self._initialize_params(int(np.prod(x.shape[n_batch_axes:])))
+            self._take_size(x, n_batch_axes)
         return linear(x, self.W, self.b, n_batch_axes=n_batch_axes)

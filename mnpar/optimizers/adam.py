@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from mnpar import backend
-from mnpar.optimizers.optimizer import GradientMethod, UpdateRule, hyperparameter, zeros_like
+from mnpar.optimizers.optimizer import GradientMethod, hyperparameter
+from mnpar.optimizers.update_rule import UpdateRule, zeros_like
 from mnpar.parameter import Parameter
 
 
@@ -30,7 +31,7 @@ class AdamRule(UpdateRule):
         xp.subtract(g, m, out=work)
         work *= 1 - get("beta1")
         m += work
-        xp.multiply(g, g, out=work)
+        xp.multiply(g, g, out=work, dtype=work.dtype)
         work -= v
         work *= 1 - get("beta2")
         v += work

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.optimizers.optimizer import GradientMethod, UpdateRule, hyperparameter, zeros_like
+from mnpar.optimizers.optimizer import GradientMethod, hyperparameter
+from mnpar.optimizers.update_rule import UpdateRule, zeros_like
 from mnpar.parameter import Parameter
 
 _BLOCK = 16384  # elements that stay in the cache between the product and the difference

@@ -26,7 +26,7 @@ def test_they_are_scikit_learns():
 
 def test_a_fifth_of_each_digit_is_held_out_and_no_image_is_on_both_sides():
     train, test = get_digits()
-    assert (len(train), len(test)) == (1438, 359)
+    assert (len(train), len(test)) == (1442, 355)
     for digit in range(10):
         held = sum(label == digit for _, label in test[:])
         whole = held + sum(label == digit for _, label in train[:])

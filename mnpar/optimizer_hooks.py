@@ -1,0 +1,230 @@
+"""Hooks of optimizers: what happens to gradients between backward and the update. ``optimizer.add_hook(WeightDecay(1e-4))``.
+
+Those that go parameter by parameter (``call_for_each_param``) may also be added to one parameter's rule alone:
+``param.update_rule.add_hook(…)``. They change ``param.grad`` in place, and leave parameters without a gradient alone. Gradients
+arrive with the loss scale divided out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend, random
+from mnpar.backend import Array
+from mnpar.optimizers import Optimizer, UpdateRule
+from mnpar.parameter import Parameter
+
+__all__ = ["GradientClipping", "GradientHardClipping", "GradientNoise", "Lasso", "WeightDecay", "exponential_decay_noise"]
+
+
+class WeightDecay:
+    """g ← g + rate · p: the gradient of rate/2 · ‖p‖².
+
+    With Adam this is not the same as its decoupled ``weight_decay_rate`` (Loshchilov and Hutter, arXiv:1711.05101).
+
+    Args:
+        rate: the coefficient.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> from mnpar.optimizer_hooks import WeightDecay
+        >>> model = mnpar.Link(w=2)
+        >>> model.w.array[...], model.w.grad = 10, np.zeros(2, "f4")
+        >>> optimizer = mnpar.optimizers.SGD(lr=1.0).setup(model)
+        >>> optimizer.add_hook(WeightDecay(0.1))
+        >>> optimizer.update()
+        >>> model.w.array
+        array([9., 9.], dtype=float32)
+    """
+
+    name = "WeightDecay"
+    call_for_each_param = True
+    timing = "pre"
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def __call__(self, rule: UpdateRule | None, param: Parameter) -> None:
+        p, g = param.array, param.grad
+        if p is not None and g is not None:
+            g += self.rate * p
+
+
+class Lasso:
+    """g ← g + rate · sign(p): the gradient of rate · ‖p‖₁.
+
+    Args:
+        rate: the coefficient.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> from mnpar.optimizer_hooks import Lasso
+        >>> p = mnpar.Parameter(np.array([3.0, 0.0, -2.0]))
+        >>> p.grad = np.zeros(3)
+        >>> Lasso(0.5)(None, p)
+        >>> p.grad
+        array([ 0.5,  0. , -0.5])
+    """
+
+    name = "Lasso"
+    call_for_each_param = True
+    timing = "pre"
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def __call__(self, rule: UpdateRule | None, param: Parameter) -> None:
+        p, g = param.array, param.grad
+        if p is not None and g is not None:
+            g += self.rate * backend.get_array_module(p).sign(p)
+
+
+class GradientClipping:
+    """g ← g · min(1, threshold / ‖g‖), with the L2 norm over the gradients of all parameters of the optimizer's target.
+
+    The norm is that of the calling rank alone: no rank is asked. Ranks that hold copies of one model and have summed their
+    gradients find the same norm; parts of one model on several ranks are each clipped by the norm of their own part.
+
+    Args:
+        threshold: the largest norm that is left as it is.
+
+    Raises:
+        ValueError: the threshold is negative.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> from mnpar.optimizer_hooks import GradientClipping
+        >>> model = mnpar.Link(w=2)
+        >>> model.w.array[...], model.w.grad = 0, np.array([30.0, 40.0], "f4")
+        >>> optimizer = mnpar.optimizers.SGD(lr=1.0).setup(model)
+        >>> optimizer.add_hook(GradientClipping(5.0))
+        >>> optimizer.update()
+        >>> model.w.array
+        array([-3., -4.], dtype=float32)
+    """
+
+    name = "GradientClipping"
+    timing = "pre"
+
+    def __init__(self, threshold: float) -> None:
+        if threshold < 0:
+            raise ValueError(f"gradients cannot be clipped to a norm of {threshold}")
+        self.threshold = threshold
+
+    def __call__(self, optimizer: Optimizer) -> None:
+        gradients = [p.grad for p in optimizer.target.params(include_uninit=False) if p.grad is not None]
+        norm = math.sqrt(float(sum(_square(g) for g in gradients)))
+        if norm > self.threshold:
+            for g in gradients:
+                g *= self.threshold / norm
+
+
+class GradientHardClipping:
+    """g ← min(max(g, lower_bound), upper_bound), element by element.
+
+    Args:
+        lower_bound: the smallest value left.
+        upper_bound: the largest.
+
+    Raises:
+        ValueError: the lower bound is above the upper one.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> from mnpar.optimizer_hooks import GradientHardClipping
+        >>> p = mnpar.Parameter(np.zeros(3))
+        >>> p.grad = np.array([-5.0, 0.5, 5.0])
+        >>> GradientHardClipping(-1, 1)(None, p)
+        >>> p.grad
+        array([-1. ,  0.5,  1. ])
+    """
+
+    name = "GradientHardClipping"
+    call_for_each_param = True
+    timing = "pre"
+
+    def __init__(self, lower_bound: float, upper_bound: float) -> None:
+        if lower_bound > upper_bound:
+            raise ValueError(
+                f"gradients cannot be clipped to [{lower_bound}, {upper_bound}]: the bounds are the wrong way round"
+            )
+        self.lower_bound, self.upper_bound = lower_bound, upper_bound
+
+    def __call__(self, rule: UpdateRule | None, param: Parameter) -> None:
+        g = param.grad
+        if g is not None:
+            backend.get_array_module(g).clip(g, self.lower_bound, self.upper_bound, out=g)
+
+
+def exponential_decay_noise(xp: Any, shape: tuple[int, ...], dtype: Any, hook: GradientNoise, opt: Any) -> Array:
+    """Noise of variance η / (1 + t)^0.55, drawn from the rank's generator: Neelakantan et al., arXiv:1511.06807.
+
+    Args:
+        xp: numpy or cupy, by the gradient.
+        shape: of the gradient.
+        dtype: of the gradient.
+        hook: has η.
+        opt: the rule (or optimizer) that counts the updates ``t``; None counts as t = 0.
+
+    Returns:
+        An array of that shape and dtype.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> from mnpar.optimizer_hooks import GradientNoise, exponential_decay_noise
+        >>> mnpar.random.seed(0)
+        >>> noise = exponential_decay_noise(np, (1000,), "f4", GradientNoise(0.01), None)
+        >>> noise.dtype, round(float(noise.std()), 1)
+        (dtype('float32'), 0.1)
+    """
+    sigma = math.sqrt(hook.eta / (1 + getattr(opt, "t", 0)) ** 0.55)
+    return xp.asarray(np.asarray(random.generator().normal(0.0, sigma, shape), dtype))
+
+
+class GradientNoise:
+    """g ← g + noise, by default normal with a variance that falls with time: :func:`exponential_decay_noise`.
+
+    Each rank draws from its own generator: ranks that hold copies of one model stay alike only if they were given the same
+    seed (``mnpar.random.seed``) and draw alike.
+
+    Args:
+        eta: η, of the variance; the paper recommends 0.01, 0.3 or 1.
+        noise_func: ``(xp, shape, dtype, hook, rule) -> array``; None: :func:`exponential_decay_noise`.
+
+    Raises:
+        ValueError: η is negative.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> from mnpar.optimizer_hooks import GradientNoise
+        >>> p = mnpar.Parameter(np.zeros(3))
+        >>> p.grad = np.zeros(3)
+        >>> GradientNoise(0.3, lambda xp, shape, dtype, hook, rule: xp.full(shape, hook.eta, dtype))(None, p)
+        >>> p.grad
+        array([0.3, 0.3, 0.3])
+    """
+
+    name = "GradientNoise"
+    call_for_each_param = True
+    timing = "pre"
+
+    def __init__(self, eta: float, noise_func: Callable[..., Array] | None = None) -> None:
+        if eta < 0:
+            raise ValueError(f"eta is a variance, not {eta}")
+        self.eta = eta
+        self.noise_func = exponential_decay_noise if noise_func is None else noise_func
+
+    def __call__(self, rule: UpdateRule | None, param: Parameter) -> None:
+        g = param.grad
+        if g is not None:
+            g += self.noise_func(backend.get_array_module(g), g.shape, g.dtype, self, rule)
+
+
+def _square(g: Array) -> Any:
+    """Σ|g|², on g's device, of at least 32 bits."""
+    g = g.astype(np.promote_types(g.dtype, np.float32), copy=False).ravel()
+    return backend.get_array_module(g).vdot(g, g).real

@@ -1,0 +1,151 @@
+"""Update rules: how one parameter changes, with hyperparameters of its own or its optimizer's.
+
+A rule changes ``param.array`` in place and never puts another array there: gradients and parameters may be views of something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.config import config
+from mnpar.parameter import Parameter
+from mnpar.serializer import Deserializer
+
+
+class Hyperparameter:
+    """Numbers of an update rule; what a rule has none of its own of, it takes from the optimizer.
+
+    Args:
+        parent: where to look for what is not set here.
+
+    Example:
+        >>> from mnpar.optimizers import Hyperparameter
+        >>> general = Hyperparameter()
+        >>> general.lr = 0.1
+        >>> own = Hyperparameter(general)
+        >>> own.lr
+        0.1
+    """
+
+    def __init__(self, parent: Hyperparameter | None = None) -> None:
+        self.parent = parent
+
+    def get(self, name: str) -> Any:
+        """The value here, or else the parent's.
+
+        Raises:
+            AttributeError: neither has one.
+        """
+        if name in self.__dict__:
+            return self.__dict__[name]
+        if self.parent is None:
+            raise AttributeError(f"no hyperparameter {name!r} was set")
+        return self.parent.get(name)
+
+    def __getattr__(self, name: str) -> Any:  # only where the attribute is not set here
+        if name.startswith("_") or name == "parent":
+            raise AttributeError(name)  # asked by copy and pickle, before there is a parent
+        return self.get(name)
+
+    def get_dict(self) -> dict[str, Any]:
+        """All values, those from the parent included."""
+        inherited = {} if self.parent is None else self.parent.get_dict()
+        return {**inherited, **{k: v for k, v in self.__dict__.items() if k != "parent"}}
+
+
+class UpdateRule:
+    """How one parameter changes; ``update_core`` says it for each kind.
+
+    Args:
+        parent_hyperparam: the optimizer's hyperparameters.
+
+    Example:
+        >>> import mnpar
+        >>> class SignRule(mnpar.UpdateRule):
+        ...     def update_core(self, param):
+        ...         param.array -= 0.1 * param.xp.sign(param.grad)
+        >>> SignRule().enabled
+        True
+    """
+
+    def __init__(self, parent_hyperparam: Hyperparameter | None = None) -> None:
+        self.hyperparam = Hyperparameter(parent_hyperparam)
+        self.enabled = True
+        self.t = 0
+        self.state: dict[str, Array] = {}
+        self._hooks: dict[str, tuple[str, Callable[..., None]]] = {}
+
+    def add_hook(self, hook: Callable[..., None], name: str | None = None, timing: str = "auto") -> None:
+        """Call ``hook(rule, param)`` before (``'pre'``) or after (``'post'``) each update of this parameter."""
+        add_hook(self._hooks, hook, name, timing)
+
+    def remove_hook(self, name: str) -> None:
+        """Take a hook out again; KeyError if there is none of this name."""
+        del self._hooks[name]
+
+    def init_state(self, param: Parameter) -> None:
+        """Make the arrays of ``self.state``; called before an update, or loading, that finds none."""
+
+    def update(self, param: Parameter) -> None:
+        """Change the parameter, if it has a gradient and may be changed."""
+        if not self.enabled or param.grad is None:
+            return
+        self.t += 1
+        if not self.state:
+            self.init_state(param)
+        unscale(param)
+        call_hooks(self._hooks, "pre", self, param)
+        self.update_core(param)
+        call_hooks(self._hooks, "post", self, param)
+
+    def update_core(self, param: Parameter) -> None:
+        """The rule itself, in place on ``param.array``."""
+        raise TypeError(f"{type(self).__name__} does not define update_core(self, param)")
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load how often it was called, and its state; what was saved without a state leaves it as it is."""
+        self.t = int(serializer("t", self.t))
+        state = dict(self.state)
+        if not state and isinstance(serializer, Deserializer):  # of a parameter without an array: the names of its state
+            self.init_state(Parameter(np.zeros(1, config.dtype)))
+            state = dict.fromkeys(self.state)
+        found = {name: serializer(name, value) for name, value in state.items()}
+        self.state = {name: value for name, value in found.items() if value is not None}
+
+
+def add_hook(hooks: dict[str, Any], hook: Any, name: str | None, timing: str) -> None:
+    if not callable(hook):
+        raise TypeError(f"a hook is called: {type(hook).__name__} cannot be")
+    if timing == "auto":
+        timing = getattr(hook, "timing", "pre")
+    if timing not in ("pre", "post"):
+        raise ValueError(f"a hook's timing is 'pre', 'post' or 'auto', not {timing!r}")
+    name = str(name or getattr(hook, "name", None) or getattr(hook, "__name__", type(hook).__name__))
+    if name in hooks:
+        raise KeyError(f"there is a hook named {name!r} already: give this one another name")
+    hooks[name] = (timing, hook)
+
+
+def call_hooks(hooks: dict[str, Any], timing: str, *args: Any) -> None:
+    for when, hook in hooks.values():
+        if when == timing:
+            hook(*args)
+
+
+def unscale(param: Parameter) -> None:
+    """Divide the loss scale out of the gradient, once."""
+    scale, g = param.node.loss_scale, param.grad
+    if scale is not None and g is not None:
+        g /= scale
+        param.node.loss_scale = None
+
+
+def zeros_like(param: Parameter) -> Array:
+    """State of a rule: zeros beside the parameter, of at least 32 bits (squares of float16 gradients vanish in float16)."""
+    xp = backend.get_array_module(param.array)
+    return xp.zeros_like(param.array, dtype=np.promote_types(param.dtype, np.float32))

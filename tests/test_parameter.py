@@ -1,0 +1,188 @@
+"""Parameter: what it starts from, when it gets its array, and how it is copied and moved."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import mnpar
+from mnpar.initializers import Constant, Normal, One
+
+
+def fill_with_ramp(array):
+    array[...] = np.arange(array.size).reshape(array.shape)
+
+
+STARTS = {
+    "a number": (0.5, [[0.5, 0.5], [0.5, 0.5]], "f4"),
+    "a numpy number": (np.float64(0.5), [[0.5, 0.5], [0.5, 0.5]], "f4"),
+    "None": (None, np.full((2, 2), np.nan), "f4"),
+    "an array": (np.array([1, 2]), [[1, 2], [1, 2]], "f4"),
+    "a function": (fill_with_ramp, [[0, 1], [2, 3]], "f4"),
+    "an initializer": (One(), np.ones((2, 2)), "f4"),
+    "an initializer with a dtype": (One("f8"), np.ones((2, 2)), "f8"),
+    "an integer initializer": (Constant(3, "i4"), np.full((2, 2), 3), "i4"),
+}
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["with its shape", "initialized later"])
+@pytest.mark.parametrize(("start", "expected", "dtype"), STARTS.values(), ids=STARTS)
+def test_a_shape_is_filled_with_what_it_starts_from(start, expected, dtype, lazy):
+    p = mnpar.Parameter(start) if lazy and not isinstance(start, np.ndarray) else mnpar.Parameter(start, (2, 2))
+    if lazy and not p.is_initialized:
+        p.initialize((2, 2))
+    np.testing.assert_array_equal(p.array, expected)
+    assert p.dtype == dtype
+    assert (p.node.shape, p.node.dtype) == ((2, 2), dtype)
+    assert p.requires_grad == (p.dtype.kind == "f")
+
+
+def test_an_array_without_a_shape_is_the_very_array():
+    array = np.ones((2, 3))
+    p = mnpar.Parameter(array, name="W")
+    assert p.array is array
+    assert p.name == "W"
+    assert p.is_initialized
+
+
+@pytest.mark.parametrize("shape", [3, np.int64(3), (3,), [3]], ids=repr)
+def test_a_shape_may_be_a_number_or_a_sequence(shape):
+    assert mnpar.Parameter(1, shape).shape == (3,)
+
+
+def test_the_dtype_is_that_of_the_config_when_the_array_is_made():
+    p = mnpar.Parameter(1.0)
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        p.initialize((2,))
+    assert p.dtype == np.float64
+
+
+@pytest.mark.parametrize("start", [[1.0, 2.0], (1.0,), {}], ids=repr)
+def test_what_cannot_fill_an_array_is_refused(start):
+    with pytest.raises(TypeError, match=rf"not from a {type(start).__name__}: wrap lists in numpy.asarray"):
+        mnpar.Parameter(start)
+
+
+def test_initializing_again_makes_a_new_array_and_forgets_the_gradient():
+    p = mnpar.Parameter(1.0, (2,))
+    p.grad, old = np.ones(2, "f4"), p.array
+    p.initialize((3,))
+    assert p.array is not old
+    assert p.shape == (3,)
+    assert p.grad is None
+
+
+def test_a_parameter_made_from_an_array_keeps_its_values_and_its_shape():
+    p = mnpar.Parameter(np.array([1.0, 2.0]))
+    p.array += 1
+    p.initialize((2,))
+    np.testing.assert_array_equal(p.array, [2.0, 3.0])
+    with pytest.raises(ValueError, match=r"array of shape \(2,\) cannot be given shape \(3,\)"):
+        p.initialize((3,))
+
+
+def test_a_copy_is_another_parameter_of_the_same_array_gradient_and_rule():
+    p = mnpar.Parameter(2.0, (2,), name="W")
+    p.grad, p.update_rule, p.mark = np.ones(2, "f4"), mnpar.UpdateRule(), "mine"
+    q = copy.copy(p)
+    assert q is not p
+    assert (q.array is p.array, q.grad is p.grad, q.update_rule is p.update_rule) == (True, True, True)
+    assert (q.name, q.mark, q.shape) == ("W", "mine", (2,))
+    q.cleargrad()
+    q.name = "V"
+    assert p.grad is not None
+    assert p.name == "W"
+
+
+def test_a_copy_of_a_constant_or_a_subclass_stays_one():
+    class Mine(mnpar.Parameter):
+        pass
+
+    p = Mine(1, (2,))
+    p.node.requires_grad = False
+    q = copy.copy(p)
+    assert type(q) is Mine
+    assert not q.requires_grad
+
+
+@pytest.mark.parametrize(
+    "how", [copy.copy, copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))], ids=["copy", "deep", "pickle"]
+)
+def test_an_uninitialized_copy_is_initialized_by_itself(how):
+    p = mnpar.Parameter(Normal(1.0), name="W")
+    q = how(p)
+    q.initialize((2,))
+    assert q.is_initialized
+    assert not p.is_initialized
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))], ids=["deep", "pickle"])
+def test_a_deep_copy_shares_nothing(how):
+    p = mnpar.Parameter(np.array([1.0, 2.0]))
+    p.grad = np.array([3.0, 4.0])
+    q = how(p)
+    q.array += 1
+    q.grad[...] = 0
+    np.testing.assert_array_equal(p.array, [1.0, 2.0])
+    np.testing.assert_array_equal(p.grad, [3.0, 4.0])
+    np.testing.assert_array_equal(q.array, [2.0, 3.0])
+
+
+def test_copied_values_go_into_the_array_that_is_there():
+    p, q = mnpar.Parameter(0.0, (2,)), mnpar.Parameter(np.array([1.0, 2.0]))
+    array = p.array
+    p.copydata(q)
+    assert p.array is array
+    np.testing.assert_array_equal(array, [1.0, 2.0])
+
+
+@pytest.mark.parametrize(("initializer", "dtype"), [(None, "f4"), (Constant(0, "f2"), "f2")], ids=["config", "initializer"])
+def test_an_uninitialized_parameter_takes_the_shape_of_copied_values_but_not_their_dtype(initializer, dtype):
+    p = mnpar.Parameter(initializer)
+    p.copydata(mnpar.Variable(np.array([[1.0, 2.0]])))
+    np.testing.assert_array_equal(p.array, [[1.0, 2.0]])
+    assert p.dtype == dtype
+    assert p.node.shape == (1, 2)
+
+
+def test_copying_values_draws_no_random_numbers():
+    mnpar.random.seed(0)
+    expected = mnpar.random.generator().random()
+    mnpar.random.seed(0)
+    mnpar.Parameter(Normal(1.0)).copydata(mnpar.Parameter(1, (3,)))
+    assert mnpar.random.generator().random() == expected
+
+
+def test_values_of_another_shape_are_not_broadcast():
+    p = mnpar.Parameter(0.0, (2, 3), name="W")
+    with pytest.raises(ValueError, match=r"parameter W: values of shape \(1, 3\) cannot be copied into shape \(2, 3\)"):
+        p.copydata(mnpar.Parameter(1.0, (1, 3)))
+    assert not p.array.any()
+
+
+def test_copying_from_an_uninitialized_one_changes_nothing():
+    p = mnpar.Parameter(1.0, (2,))
+    p.copydata(mnpar.Parameter())
+    np.testing.assert_array_equal(p.array, [1.0, 1.0])
+
+
+def test_an_uninitialized_parameter_remembers_where_it_is_to_be_made():
+    p = mnpar.Parameter(1.0)
+    p.to_device("@cupy:7")  # nothing to move yet, and no GPU needed
+    p.to_cpu()
+    p.initialize((2,))
+    assert p.device == "@numpy"
+
+
+def test_an_update_without_a_rule_changes_nothing():
+    p = mnpar.Parameter(1.0, (2,))
+    p.grad = np.ones(2, "f4")
+    p.update()
+    np.testing.assert_array_equal(p.array, [1.0, 1.0])
+
+
+def test_a_parameter_learns_by_backward():
+    p = mnpar.Parameter(np.array([1.0, 2.0]))
+    (p * p).sum().backward()
+    np.testing.assert_array_equal(p.grad, [2.0, 4.0])
