@@ -129,7 +129,7 @@ def test_a_rank_that_ends_while_another_waits_for_it_ends_the_job(program):
 def test_the_exit_code_on_which_all_ranks_agree_is_the_jobs():
     code, _, err = run("exit_3_on_all", stall="30")
     assert code == 3
-    assert not err
+    assert "mnpar" not in err
 
 
 @pytest.mark.parametrize(("program", "signal_or_code"), [("kill", 9), ("segmentation_fault", 11), ("os_exit_1", 1)])
@@ -189,7 +189,7 @@ def test_a_good_job_says_nothing_of_its_own():
     code, out, err = run("fine")
     assert code == 0
     assert sorted(re.findall(r"rank \d is done", out)) == ["rank 0 is done", "rank 1 is done"]
-    assert not err
+    assert "mnpar:" not in err
 
 
 def test_what_a_forgotten_communicator_has_sent_arrives():

@@ -95,7 +95,7 @@ class MpiTransport:
         self.mpi_comm = mpi_comm
         self._own = own
         self.rank, self.size = mpi_comm.Get_rank(), mpi_comm.Get_size()
-        self.tag_limit = min(mpi_comm.Get_attr(self.MPI.TAG_UB), 2**30)
+        self.tag_limit = min(self.MPI.COMM_WORLD.Get_attr(self.MPI.TAG_UB), 2**30)  # Open MPI tells it there only
         group = mpi_comm.Get_group()
         everyone = self.MPI.COMM_WORLD.Get_group()
         self._world_ranks = group.Translate_ranks(list(range(self.size)), everyone)

@@ -163,7 +163,7 @@ class GradientMethod(Optimizer):
     def _differentiate(self, loss: Any) -> None:
         self.target.cleargrads()
         if loss is None:
-            backward()
+            backward(loss_scale=self._loss_scale)  # the gradients that come from other ranks are scaled too
         elif hasattr(loss, "backward"):
             loss.backward(loss_scale=self._loss_scale)
         else:

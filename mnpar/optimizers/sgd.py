@@ -65,7 +65,7 @@ class MomentumSGDRule(UpdateRule):
     def update_core(self, param: Parameter) -> None:
         v = self.state["v"]
         v *= self.hyperparam.get("momentum")
-        v -= self.hyperparam.get("lr") * param.grad
+        v -= self.hyperparam.get("lr") * param.grad.astype(v.dtype, copy=False)
         param.array += v
 
 

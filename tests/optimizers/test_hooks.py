@@ -1,0 +1,165 @@
+"""Hooks of optimizers against their formulas."""
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+import mnpar.optimizer_hooks as hooks
+import mnpar.optimizers as opt
+
+RNG = np.random.default_rng(0)
+P, Q = RNG.standard_normal((3, 2)), RNG.standard_normal(4)
+GP, GQ = 3 * RNG.standard_normal((3, 2)), 3 * RNG.standard_normal(4)
+NORM = np.sqrt((GP**2).sum() + (GQ**2).sum())
+
+
+def model(dtype="f8"):
+    link = mnpar.Link()
+    link.p, link.q = mnpar.Parameter(P.astype(dtype)), mnpar.Parameter(Q.astype(dtype))
+    link.p.grad, link.q.grad = GP.astype(dtype), GQ.astype(dtype)
+    link.unused, link.lazy = mnpar.Parameter(1.0, (2,)), mnpar.Parameter()
+    return link
+
+
+CASES = {
+    "WeightDecay": (hooks.WeightDecay(0.1), lambda p, g: g + 0.1 * p),
+    "Lasso": (hooks.Lasso(0.1), lambda p, g: g + 0.1 * np.sign(p)),
+    "GradientClipping above": (hooks.GradientClipping(0.5), lambda p, g: g * 0.5 / NORM),
+    "GradientClipping below": (hooks.GradientClipping(1000), lambda p, g: g),
+    "GradientHardClipping": (hooks.GradientHardClipping(-0.5, 1.0), lambda p, g: np.clip(g, -0.5, 1.0)),
+    "GradientNoise": (
+        hooks.GradientNoise(0.3, lambda xp, shape, dtype, hook, rule: xp.full(shape, hook.eta + rule.t, dtype)),
+        lambda p, g: g + 0.3,
+    ),
+}
+EACH = [name for name in CASES if not name.startswith("GradientClipping")]
+
+
+@pytest.mark.parametrize(("hook", "formula"), CASES.values(), ids=CASES)
+def test_gradients_change_by_the_formula_before_the_step(hook, formula):
+    link = model()
+    gradients = link.p.grad, link.q.grad
+    optimizer = opt.SGD(lr=0.1).setup(link)
+    optimizer.add_hook(hook)
+    optimizer.update()
+    np.testing.assert_allclose(link.p.array, P - 0.1 * formula(P, GP))
+    np.testing.assert_allclose(link.q.array, Q - 0.1 * formula(Q, GQ))
+    assert link.p.grad is gradients[0]  # in place: it may be a view of something
+    assert link.q.grad is gradients[1]
+    np.testing.assert_array_equal(link.unused.array, [1, 1])
+
+
+@pytest.mark.parametrize(("hook", "formula"), CASES.values(), ids=CASES)
+def test_the_dtype_of_gradients_is_kept(hook, formula):
+    link = model("f4")
+    optimizer = opt.SGD(lr=0.1).setup(link)
+    optimizer.add_hook(hook)
+    optimizer.update()
+    assert link.p.grad.dtype == np.float32
+    np.testing.assert_allclose(link.p.grad, formula(P, GP), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_hook_of_one_parameter_changes_that_one_alone(name):
+    hook, formula = CASES[name]
+    link = model()
+    opt.SGD(lr=0.1).setup(link)
+    link.p.update_rule.t = -1  # the update about to run counts as t = 0
+    link.p.update_rule.add_hook(hook)
+    for p in link.params():
+        p.update()
+    np.testing.assert_allclose(link.p.array, P - 0.1 * formula(P, GP))
+    np.testing.assert_allclose(link.q.array, Q - 0.1 * GQ)
+
+
+@pytest.mark.parametrize("hook", [CASES[name][0] for name in EACH], ids=EACH)
+def test_parameters_without_a_gradient_or_an_array_are_left_alone(hook):
+    link = model()
+    hook(None, link.unused)
+    hook(None, link.lazy)
+    assert link.unused.grad is None
+    assert link.lazy.grad is None
+    np.testing.assert_array_equal(link.unused.array, [1, 1])
+
+
+KINDS = (hooks.WeightDecay, hooks.Lasso, hooks.GradientClipping, hooks.GradientHardClipping, hooks.GradientNoise)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_names_and_timing_are_chainers(kind):
+    assert kind.name == kind.__name__
+    assert kind.timing == "pre"
+    assert getattr(kind, "call_for_each_param", False) == (kind is not hooks.GradientClipping)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_the_norm_does_not_overflow_in_small_floats(dtype):
+    link = mnpar.Link()
+    link.p = mnpar.Parameter(np.zeros(10000, dtype))
+    link.p.grad = np.full(10000, 30.0, dtype)  # the square of the norm is 9 million, more than float16 can hold
+    hook = hooks.GradientClipping(300.0)
+    hook(opt.SGD().setup(link))
+    np.testing.assert_allclose(link.p.grad, np.full(10000, 3.0), rtol=1e-3)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1.0])
+def test_gradients_that_are_zero_or_absent_are_not_divided(threshold):
+    link = mnpar.Link()
+    link.p = mnpar.Parameter(np.ones(2))
+    optimizer = opt.SGD().setup(link)
+    optimizer.add_hook(hooks.GradientClipping(threshold))
+    optimizer.update()
+    link.p.grad = np.zeros(2)
+    optimizer.update()
+    np.testing.assert_array_equal(link.p.grad, [0, 0])
+
+
+def test_hooks_see_gradients_without_the_loss_scale():
+    link = model()
+    optimizer = opt.SGD(lr=1.0).setup(link)
+    optimizer.add_hook(hooks.WeightDecay(0.1))
+    optimizer.add_hook(hooks.GradientClipping(1.0))
+    optimizer.set_loss_scale(1024.0)
+    optimizer.update(lambda: F.sum(link.p * GP) + F.sum(link.q * GQ))
+    gp, gq = GP + 0.1 * P, GQ + 0.1 * Q
+    norm = np.sqrt((gp**2).sum() + (gq**2).sum())
+    np.testing.assert_allclose(link.p.array, P - gp / norm)
+    np.testing.assert_allclose(link.q.array, Q - gq / norm)
+
+
+@pytest.mark.parametrize("t", [0, 9, 999])
+def test_the_variance_of_noise_falls_with_time(t):
+    link = mnpar.Link()
+    link.p = mnpar.Parameter(np.zeros(20000))
+    optimizer = opt.SGD(1.0).setup(link)
+    link.p.grad, link.p.update_rule.t = np.zeros(20000), t
+    optimizer.add_hook(hooks.GradientNoise(0.3))
+    mnpar.random.seed(0)
+    optimizer.update()
+    expected = np.random.default_rng(0).normal(0, np.sqrt(0.3 / (1 + t) ** 0.55), 20000)
+    np.testing.assert_allclose(link.p.grad, expected)
+    np.testing.assert_allclose(link.p.array, -expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: hooks.GradientClipping(-1), "norm of -1"),
+        (lambda: hooks.GradientHardClipping(1, -1), r"\[1, -1\]: the bounds are the wrong way round"),
+        (lambda: hooks.GradientNoise(-0.1), "variance, not -0.1"),
+    ],
+    ids=["clipping", "hard clipping", "noise"],
+)
+def test_impossible_bounds_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_hook_is_removed_by_its_name():
+    link = model()
+    optimizer = opt.SGD(lr=0.1).setup(link)
+    optimizer.add_hook(hooks.WeightDecay(0.1))
+    optimizer.remove_hook("WeightDecay")
+    optimizer.update()
+    np.testing.assert_allclose(link.p.array, P - 0.1 * GP)
