@@ -7,14 +7,16 @@ hooks: an uncaught error on any rank, in any thread, shows its traceback and end
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import signal
 import sys
 import threading
 import time
 import traceback
 from collections import deque
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from mnpar.communicators import message
 from mnpar.communicators.watch import Watch
@@ -86,6 +88,10 @@ class Process:
     # ---- the end ----
 
     def _on_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        with contextlib.suppress(ValueError):  # a thread that is not the main one
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # launchers pass on the Ctrl-C that the terminal has sent already
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # launchers pass Ctrl-C on, so it comes twice: once is enough
         if self.rank:
             time.sleep(2 * _SPEAK)  # if all ranks have failed alike, rank 0 speaks for them, and ends the job
         if issubclass(kind, KeyboardInterrupt):
@@ -97,12 +103,14 @@ class Process:
         if args.exc_type is not SystemExit:
             self._on_error(args.exc_type, args.exc_value, args.exc_traceback)
 
-    def _abort(self, text: str, code: int) -> None:
+    def _abort(self, text: str, code: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.write(text)
         sys.stderr.flush()
         time.sleep(_SPEAK)
         self.MPI.COMM_WORLD.Abort(code)
+        time.sleep(_SPEAK)  # MPICH's returns: the launcher is about to end this process
+        os._exit(code)
 
     def _leave(self) -> None:
         """At exit: wait until all ranks are there, so that one which still waits for this one can learn that it has ended."""
