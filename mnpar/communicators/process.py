@@ -90,8 +90,6 @@ class Process:
     def _on_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         with contextlib.suppress(ValueError):  # a thread that is not the main one
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # launchers pass on the Ctrl-C that the terminal has sent already
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # launchers pass Ctrl-C on, so it comes twice: once is enough
         if self.rank:
             time.sleep(2 * _SPEAK)  # if all ranks have failed alike, rank 0 speaks for them, and ends the job
         if issubclass(kind, KeyboardInterrupt):
