@@ -1,16 +1,19 @@
-"""One row for each way to call a function: the function, and what it computes in numpy's words.
+"""One row for each way to call a function of the MLP's vocabulary; further families have files of their own beside this one.
 
-A new function is a class, a function and a row here. Each row is then tested for its values, its gradients of first, second and
+A new function is a class, a function and a row. Each row is then tested for its values, its gradients of first, second and
 third order, its dtypes, and batches of four, one and none. ``N`` in a shape is the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+import cases_array
+import cases_normalization
+import cases_recurrent
+import cases_spatial
 import numpy as np
+from case import Case, N
 
 import mnpar.functions as F
 from mnpar.functions import (
@@ -28,33 +31,6 @@ from mnpar.functions import (
     shape,
 )
 from mnpar.functions.classification import SoftmaxCrossEntropy
-
-N = None
-"""Stands for the length of the batch."""
-
-
-@dataclass(frozen=True)
-class Case:
-    id: str  # the function's name, then what is special
-    nodes: tuple[type, ...]  # the FunctionNodes that this row answers for
-    call: Callable[..., Any]  # of Variables
-    truth: Callable[..., Any]  # of arrays, numpy only
-    shapes: tuple[tuple[Any, ...], ...] = ((N, 3),)
-    low: float = -1.5
-    high: float = 1.5
-    differentiable: bool = True
-    empty: bool = True  # it has a meaning for no samples at all
-    halves: float = 4e-3  # how far float16 may be from the truth
-
-    def arrays(self, n: int, dtype: Any = np.float64) -> list[Any]:
-        """Inputs whose elements all differ from each other by far more than a finite difference, and from 0."""
-        rng, arrays = np.random.default_rng(n), []
-        for i, letters in enumerate(self.shapes):
-            dims = tuple(n if d is N else d for d in letters)
-            size = int(np.prod(dims))
-            values = np.linspace(self.low, self.high, 2 * (size // 2 + 1)) + 0.017 * i
-            arrays.append(rng.permutation(values)[:size].reshape(dims).astype(dtype))
-        return arrays
 
 
 def labels(n: int, classes: int = 3, dtype: Any = np.int32) -> Any:
@@ -313,4 +289,7 @@ _loss = [
 ]
 # fmt: on
 
-CASES = [*_arithmetic, *_elementwise, *_shape, *_reduction, *_activation, *_product, *_loss]
+CASES = [
+    *_arithmetic, *_elementwise, *_shape, *_reduction, *_activation, *_product, *_loss,
+    *cases_array.CASES, *cases_normalization.CASES, *cases_recurrent.CASES, *cases_spatial.CASES,
+]  # fmt: skip

@@ -1,0 +1,7 @@
+"""Rows of array functions, further activations and losses."""
+
+from __future__ import annotations
+
+from case import Case
+
+CASES: list[Case] = []
