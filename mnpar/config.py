@@ -123,11 +123,16 @@ def force_backprop_mode() -> Any:
     return using_config("enable_backprop", True)
 
 
-@contextmanager
-def recording(on: bool) -> Iterator[None]:
-    """The engine's own switch: ``using_config('enable_backprop', on)`` without the look-up."""
-    token = _recording.set(on)
-    try:
-        yield
-    finally:
-        _recording.reset(token)
+class recording:  # noqa: N801 - it is used like the functions above
+    """The engine's own switch: ``using_config('enable_backprop', on)`` without the look-up and the generator."""
+
+    __slots__ = ("_token",)
+
+    def __init__(self, on: bool) -> None:
+        self._token = _recording.set(on)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        _recording.reset(self._token)

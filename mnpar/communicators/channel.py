@@ -18,8 +18,8 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import message
-from mnpar.communicators.message import FAULT, NOTHING, OBJECT, Call, Header, read_header
-from mnpar.communicators.opening import Opening, form_of
+from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, Call, Header, read_header
+from mnpar.communicators.opening import EMPTY, Opening, as_bytes, form_of
 from mnpar.communicators.reduction import reduce_arrays
 from mnpar.communicators.transport import ANY, BACKWARD, BLOCK, FORWARD, ROOM, Transport, Waiting
 from mnpar.errors import MismatchError
@@ -39,6 +39,7 @@ class Channel:
         self.lane = FORWARD if order == 0 else BACKWARD
         self._collectives = 0
         self._sent = [0] * transport.size
+        self._known: dict[Any, bytes] = {}  # headers of collectives by call, shape and dtype: programs repeat themselves
 
     # ---- point to point ----
 
@@ -199,17 +200,10 @@ class Channel:
 
     def _open(self, call: Call, x: Any, parts: int | None = None) -> tuple[Opening, Array]:
         """Say what this rank is in, hear the others, and agree; also this rank's value as bytes."""
-        transport, seq, fault = self.transport, self._collectives, None
+        transport, seq = self.transport, self._collectives
         self._collectives += 1
-        try:
-            kind, nbytes, shape, dtype, body, on_device = form_of(x, call, parts)
-        except Exception as error:  # an object can fail to be pickled for any reason
-            fault, reason = error, np.frombuffer(str(error).encode()[:ROOM], np.uint8)
-            kind, nbytes, shape, dtype, body, on_device = FAULT, len(reason), (0,), "", reason, False
-        block = message.pack_header(call, seq, kind, nbytes, shape, dtype, on_device) + (
-            body.tobytes() if nbytes <= ROOM else b""
-        )
-        raw = transport.exchange(block.ljust(BLOCK, b"\0"), self.lane, Waiting(call.name, call.site, seq=seq))
+        block, body, fault = self._say(call, x, parts, seq)
+        raw = transport.exchange(block, self.lane, Waiting(call.name, call.site, seq=seq))
         if fault is not None:
             raise fault
         opening = Opening(raw, transport.size)
@@ -224,6 +218,24 @@ class Channel:
         if opening.wants and not opening.all_record:
             raise self._mismatch(opening, "some ranks record for backward and others do not (no_backprop_mode)")
         return opening, body
+
+    def _say(self, call: Call, x: Any, parts: int | None, seq: int) -> tuple[bytes, Array, Exception | None]:
+        """This rank's block of an opening, its value as bytes, and what is wrong with it: the others shall hear of that too."""
+        key = (call, x.shape, x.dtype) if type(x) is np.ndarray else None
+        if key in self._known:  # the common case: numbers like those of the last time, from the same line
+            inside = x.nbytes <= ROOM
+            block = message.numbered(self._known[key], seq) + (x.tobytes() if inside else b"")
+            return block.ljust(BLOCK, b"\0"), EMPTY if inside else as_bytes(x), None
+        fault = None
+        try:
+            kind, nbytes, shape, dtype, body, on_device = form_of(x, call, parts)
+        except Exception as error:  # an object can fail to be pickled for any reason
+            fault, reason = error, np.frombuffer(str(error).encode()[:ROOM], np.uint8)
+            kind, nbytes, shape, dtype, body, on_device = FAULT, len(reason), (0,), "", reason, False
+        head = message.pack_header(call, seq, kind, nbytes, shape, dtype, on_device)
+        if kind == ARRAY and key is not None and len(self._known) < 10_000:
+            self._known[key] = head
+        return (head + (body.tobytes() if nbytes <= ROOM else b"")).ljust(BLOCK, b"\0"), body, fault
 
     def _mismatch(self, opening: Opening, what: str) -> MismatchError:
         rows = []

@@ -117,7 +117,12 @@ def pack_header(
         if len(_TEMPLATES) > 10_000:
             _TEMPLATES.clear()
         _TEMPLATES[key] = template
-    return template[: IDENTITY - 8] + seq.to_bytes(8, "little") + template[IDENTITY:]
+    return numbered(template, seq)
+
+
+def numbered(header: bytes, seq: int) -> bytes:
+    """The header of the same message with another number."""
+    return header[: IDENTITY - 8] + seq.to_bytes(8, "little") + header[IDENTITY:]
 
 
 def read_header(raw: bytes | memoryview) -> Header:

@@ -99,6 +99,7 @@ class MpiTransport:
         group = mpi_comm.Get_group()
         everyone = self.MPI.COMM_WORLD.Get_group()
         self._world_ranks = group.Translate_ranks(list(range(self.size)), everyone)
+        self._others = tuple([rank for rank in self._world_ranks if rank != process.rank])
         self._lanes: list[Any] = []
         self._outbox: deque[tuple[Any, Array]] = deque()
         self._status = self.MPI.Status()
@@ -108,6 +109,7 @@ class MpiTransport:
             lane, request = mpi_comm.Idup()
             self._wait(request.Test, making, self._label)
             self._lanes.append(lane)
+        self._exchanges = [self._prepared(lane) for lane in self._lanes]
         self._place = len(process.transports)
         number = np.array([self._place])  # ranks may have made different communicators before: the first rank names it
         process.transports.append(self)
@@ -143,7 +145,7 @@ class MpiTransport:
             found.append(letter)
             return True
 
-        peers = self._others() if source == ANY else (self._world_ranks[source],)
+        peers = self._others if source == ANY else (self._world_ranks[source],)
         self._process.watch.until(arrived, waiting, peers, "")
         source, tag = status.Get_source(), status.Get_tag()
         frame = np.empty(status.Get_count(self.MPI.BYTE), np.uint8)
@@ -187,11 +189,22 @@ class MpiTransport:
     # ---- collectives ----
 
     def exchange(self, block: bytes, lane: int, waiting: Waiting) -> bytes:
-        whole = bytearray(self.size * BLOCK)
-        BYTE = self.MPI.BYTE
-        request = self._lanes[lane].Iallgather([block, BLOCK, BYTE], [whole, BLOCK, BYTE])
+        mine, whole, request = self._exchanges[lane]
+        mine[:] = block
+        if request is None:
+            request = self._lanes[lane].Iallgather([mine, BLOCK, self.MPI.BYTE], [whole, BLOCK, self.MPI.BYTE])
+        else:
+            request.Start()
         self._wait(request.Test, waiting, f"{self._label} {lane} {waiting.seq}")
         return bytes(whole)
+
+    def _prepared(self, lane: Any) -> tuple[bytearray, bytearray, Any]:
+        """Buffers and request of the exchanges on a lane: made once where the library has persistent collectives (MPI 4)."""
+        mine, whole = bytearray(BLOCK), bytearray(self.size * BLOCK)
+        try:
+            return mine, whole, lane.Allgather_init([mine, BLOCK, self.MPI.BYTE], [whole, BLOCK, self.MPI.BYTE])
+        except NotImplementedError:
+            return mine, whole, None
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> None:
         for start in range(0, array.size, _PIECE):
@@ -261,16 +274,15 @@ class MpiTransport:
         while self._outbox and self._outbox[0][0].Test():
             self._outbox.popleft()
         if not self._outbox:
-            for comm in self._lanes:
+            for comm, (_, _, request) in zip(self._lanes, self._exchanges, strict=True):
+                if request is not None:
+                    request.Free()
                 comm.Free()
             self._lanes.clear()
             self._process.transports[self._place] = None
             if self._own:
                 self.mpi_comm.Free()
 
-    def _others(self) -> tuple[int, ...]:
-        return tuple(rank for rank in self._world_ranks if rank != self._process.rank)
-
     def _wait(self, ready: Callable[[], bool], waiting: Waiting, meeting: str) -> None:
         if not ready():
-            self._process.watch.until(ready, waiting, self._others(), meeting)
+            self._process.watch.until(ready, waiting, self._others, meeting)

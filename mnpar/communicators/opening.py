@@ -12,19 +12,21 @@ from mnpar.backend import Array
 from mnpar.communicators import message
 from mnpar.communicators.message import ARRAY, NOTHING, OBJECT, TUPLE, Call, Header, read_header
 from mnpar.communicators.reduction import check_reducible
-from mnpar.communicators.transport import BLOCK, ROOM
+from mnpar.communicators.transport import BLOCK
 
 
 class Opening:
     """What the opening of a collective told: every rank's header, and the values that came with it."""
+
+    __slots__ = ("_flags", "_raw", "alike", "size", "wants")
 
     def __init__(self, raw: bytes, size: int) -> None:
         self._raw = raw
         self.size = size
         self._flags = raw[message.FLAGS :: BLOCK]  # one byte of each rank
         self.wants = any([flags & message.WANTS for flags in self._flags])
-        heads = [raw[start : start + message.FORM.stop] for start in range(0, len(raw), BLOCK)]
-        self.alike = heads.count(heads[0]) == size  # all ranks say the same, and give values of one form
+        head = raw[: message.FORM.stop]  # all ranks say the same, and give values of one form:
+        self.alike = all([raw.startswith(head, start) for start in range(BLOCK, len(raw), BLOCK)])
 
     @property
     def all_record(self) -> bool:
@@ -34,7 +36,7 @@ class Opening:
     def arrays(self, like: Array) -> list[Array]:
         """The values that travelled inside the opening, where all have the form of ``like``."""
         starts = range(message.SIZE, len(self._raw), BLOCK)
-        return [np.frombuffer(self._raw, like.dtype, like.size, start).reshape(like.shape) for start in starts]
+        return [np.ndarray(like.shape, like.dtype, self._raw, start) for start in starts]
 
     def header(self, rank: int) -> Header:
         """What this rank said of itself."""
@@ -80,8 +82,12 @@ def form_of(x: Any, call: Call, parts: int | None) -> tuple[int, int, tuple[int,
         return TUPLE, 0, (0 if call.order else zlib.crc32(repr(forms).encode()),), "", EMPTY, False
     check_reducible(x, call)
     x, dtype, on_device = message.describe(x)
-    body = np.frombuffer(x.tobytes(), np.uint8) if x.nbytes <= ROOM else np.ascontiguousarray(x).reshape(-1).view(np.uint8)
-    return ARRAY, x.nbytes, x.shape, dtype, body, on_device
+    return ARRAY, x.nbytes, x.shape, dtype, as_bytes(x), on_device
+
+
+def as_bytes(x: Array) -> Array:
+    """The bytes of an array on the host, in order; a copy only if they are not in order already."""
+    return np.ascontiguousarray(x).reshape(-1).view(np.uint8)
 
 
 EMPTY = np.empty(0, np.uint8)
