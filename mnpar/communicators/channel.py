@@ -87,8 +87,9 @@ class Channel:
     def allreduce(self, x: Array | None, call: Call, root: int | None = None) -> tuple[Array | None, bool]:
         """The reduction over ranks (on ``root`` alone, or on all), and whether any rank wants its gradient."""
         opening, _ = self._open(call, x)
-        if opening.alike and type(x) is np.ndarray and x.nbytes <= ROOM:  # the common case, without a detour
-            total = reduce_arrays(opening.arrays(x), call.reduction)
+        if opening.alike and type(x) is np.ndarray:  # the common case, without a detour
+            small = x.nbytes <= ROOM
+            total = reduce_arrays(opening.arrays(x), call.reduction) if small else self._reduce(x, call, root)
             return (total if root is None or root == self.transport.rank else None), opening.wants
         if not opening.same_form():
             raise self._mismatch(opening, "ranks reduce values of different dtype or shape")
@@ -104,8 +105,7 @@ class Channel:
         else:
             if x is None:
                 x = np.full(form.shape, 1 if call.reduction == "prod" else 0, form.dtype)
-            flat = np.ascontiguousarray(backend.to_host(x)).reshape(-1)
-            total = self.transport.reduce(flat, call.reduction, root, self.lane, self._waiting(call)).reshape(form.shape)
+            total = self._reduce(backend.to_host(x), call, root)
         if root is not None and root != self.transport.rank:
             return None, opening.wants
         return (backend.on_device(total) if form.flags & message.ON_DEVICE else total), opening.wants
@@ -251,8 +251,12 @@ class Channel:
             f"{what}:\n" + "\n".join(rows) + "\nall ranks of a communicator make the same calls in the same order"
         )
 
+    def _reduce(self, x: Array, call: Call, root: int | None) -> Array:
+        flat = np.ascontiguousarray(x).reshape(-1)
+        return self.transport.reduce(flat, call.reduction, root, self.lane, self._waiting(call)).reshape(x.shape)
+
     def _waiting(self, call: Call) -> Waiting:
-        return Waiting(call.name, call.site, seq=self._collectives)
+        return Waiting(call.name, call.site, tag=self.reply_tag(self._collectives, part=True), seq=self._collectives)
 
     def _trade(self, xs: Any, call: Call) -> tuple[Any, ...]:
         """Give ``xs[q]`` to each rank q; what they gave, in rank order."""

@@ -31,6 +31,7 @@ FLAGS = 140
 WANTS, RECORDING, ON_DEVICE = 1, 2, 4
 MAX_NDIM = 12
 _MAGIC = 0x6D6E
+_SMALL = 8192  # bytes: to join strings is faster up to here than to fill an array
 _NO_SHAPE = (0,) * MAX_NDIM
 NOTHING, ARRAY, OBJECT, TUPLE, DICT, FAULT = range(6)
 KINDS = ("nothing", "an array", "an object", "a tuple", "a dict", "a fault")
@@ -187,8 +188,11 @@ def encode(x: Any, call: Call, seq: int) -> Array:
     if isinstance(x, tuple | list):
         return _encode_parts(list(x), TUPLE, call, seq)
     x, name, on_device = describe(x)
+    header = pack_header(call, seq, ARRAY, x.nbytes, x.shape, name, on_device)
+    if x.nbytes <= _SMALL:
+        return np.frombuffer(bytearray(header + x.tobytes()), np.uint8)
     frame = np.empty(SIZE + x.nbytes, np.uint8)
-    frame[:SIZE] = np.frombuffer(pack_header(call, seq, ARRAY, x.nbytes, x.shape, name, on_device), np.uint8)
+    frame[:SIZE] = np.frombuffer(header, np.uint8)
     frame[SIZE:].view(x.dtype).reshape(x.shape)[...] = x
     return frame
 
