@@ -53,7 +53,7 @@ def reverse(
     intermediate variables; ``retain_tape`` keeps the tape for another backward. Returns the total gradient of each leaf and
     target that was reached, by its :attr:`VariableNode.key`.
     """
-    tape = current_tape()
+    tape = current_tape().finished()
     functions = {f.number: f for f in tape.records}
     heap = sorted(-number for number in functions)
     sums = Sums(record)

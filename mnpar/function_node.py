@@ -89,38 +89,38 @@ class FunctionNode:
         if self._on_arrays:
             return self._kept_outputs
         pairs = zip(self._outputs_kept, self._kept_outputs, strict=True)
-        return tuple(Variable.of(y, self.outputs[i]() or self._output_node(i, y)) for i, y in pairs)
+        return tuple(Variable.of(y, self.outputs[i]() or VariableNode(y, True, self, i)) for i, y in pairs)
 
     def apply(self, inputs: tuple[Any, ...]) -> tuple[Variable, ...]:
         """Run forward on Variables (or arrays) and record it, if a gradient can flow; the outputs, always a tuple."""
+        variables = self.prepare(inputs)
+        return self.connect(variables, self.forward(*[x.array for x in variables]))
+
+    def prepare(self, inputs: tuple[Any, ...]) -> list[Variable]:
+        """The first half of ``apply``: the inputs as Variables, and whether a gradient can flow."""
         if self.number:
             raise RuntimeError(f"{self.label} was applied before: make a new one for each use")
         variables = [x if isinstance(x, Variable) else as_variable(x) for x in inputs]
         self.differentiable = is_recording() and any([x.node.requires_grad for x in variables])
-        xs = [x.array for x in variables]
-        ys = self.forward(*xs)
+        return variables
+
+    def connect(self, variables: list[Variable], ys: Any) -> tuple[Variable, ...]:
+        """The second half of ``apply``: the outputs as Variables, recorded if a gradient can flow."""
         ys = ys if isinstance(ys, tuple) else (ys,)
         ys = tuple([y if type(y) is np.ndarray or y is None else backend.unscalar(y) for y in ys])
         if config.debug:
             backend.check_finite(self.label, "output", ys)
         if not self.differentiable:
             return tuple([Variable.of(y, VariableNode(y, False)) for y in ys])
-        self.number = tick()
+        self.number = self.number or tick()
         self.inputs = tuple([x.node for x in variables])
-        nodes = [self._output_node(i, y) for i, y in enumerate(ys)]
+        nodes = [VariableNode(y, True, self, i) for i, y in enumerate(ys)]
         self.outputs = tuple([ref(node) for node in nodes])
-        if self._inputs_kept:
-            self._kept_inputs = tuple([xs[i] for i in self._inputs_kept])
-        if self._outputs_kept:
-            self._kept_outputs = tuple([ys[i] for i in self._outputs_kept])
+        self._kept_inputs = tuple([variables[i].array for i in self._inputs_kept])
+        self._kept_outputs = tuple([ys[i] for i in self._outputs_kept])
         if self.communicates:
             current_tape().append(self)
         return tuple([Variable.of(y, node) for y, node in zip(ys, nodes, strict=True)])
-
-    def _output_node(self, index: int, y: Array) -> VariableNode:
-        node = VariableNode(y, True)
-        node.creator, node.index = self, index
-        return node
 
     def pull(self, gys: list[Gradient], wanted: list[bool], record: bool) -> Iterator[Gradient]:
         """The wanted gradients of the inputs, one by one; what nobody wants is None and is not computed."""

@@ -32,15 +32,15 @@ class VariableNode:
 
     WITHOUT_GRADIENT = frozenset("biuSUOmM")  # the kinds of dtypes that are not differentiable
 
-    def __init__(self, array: Any, requires_grad: bool) -> None:
+    def __init__(self, array: Any, requires_grad: bool, creator: Function | None = None, index: int = 0) -> None:
         self.shape: tuple[int, ...] = ()
         self.dtype: Any = None
         if array is not None:
             self.shape, self.dtype = array.shape, array.dtype
             requires_grad = requires_grad and self.dtype.kind not in self.WITHOUT_GRADIENT
         self.requires_grad = requires_grad
-        self.creator: Function | None = None
-        self.index = 0  # which output of its creator it is
+        self.creator = creator
+        self.index = index  # which output of its creator it is
         self.gradient: Gradient = None
         self.name: str | None = None
         self.loss_scale: float | None = None

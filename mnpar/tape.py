@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any
@@ -27,7 +28,14 @@ class Tape:
 
     def __init__(self) -> None:
         self.records: list[Any] = []  # FunctionNodes; this file is below them
+        self.unfinished: list[Callable[[], Any]] = []  # communications that were started for later
         self._tokens: list[Token[Tape | None]] = []
+
+    def finished(self) -> Tape:
+        """Itself, after waiting for what was started for later: used or not, it is part of what backward has to visit."""
+        while self.unfinished:
+            self.unfinished.pop(0)()
+        return self
 
     def append(self, function: Any) -> None:
         self.records.append(function)

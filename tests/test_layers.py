@@ -26,7 +26,7 @@ LAYERS = """
     arraylike
     backprop
     variable
-    function_node
+    function_node future
     functions
     parameter
     link

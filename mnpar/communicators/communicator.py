@@ -10,29 +10,30 @@ The contract, for whatever carries the bytes (tests/communicators/test_contract.
 6. Waiting longer than the patience raises a DeadlockError that says who waits for what and where.
 7. An uncaught error on one rank ends all of them, with that rank's traceback.
 
+Every method that exchanges anything has a non-blocking twin with an ``i`` before its name: it starts the same, returns an
+:class:`Operation` at once, and ``operation.wait()`` gives the result. All ranks start their collectives in the same order,
+blocking or not; they may wait for them in any. An array must not be changed before its operation is done.
+
 Nothing here is differentiable: ``mnpar.functions`` has the same operations for Variables.
 """
 
 from __future__ import annotations
 
-import functools
-import operator
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from mnpar import backend
 from mnpar.backend import Array
-from mnpar.communicators.channel import Channel, listed
-from mnpar.communicators.message import REDUCTIONS, Call, call_site
-from mnpar.communicators.transport import ANY, Transport
+from mnpar.communicators.calls import Calls
+from mnpar.communicators.operation import Operation, complete, no_steps
+from mnpar.communicators.transport import ANY, Steps, T
 
 ANY_SOURCE = ANY
 ANY_TAG = ANY
 
 
-class Communicator:
+class Communicator(Calls):
     """A group of ranks; :func:`mnpar.create_communicator` makes one.
 
     Args:
@@ -45,22 +46,6 @@ class Communicator:
         >>> mnpar.run(program, ranks=3)[0]
         array([3, 3])
     """
-
-    def __init__(self, transport: Transport) -> None:
-        self.transport = transport
-        self.rank = transport.rank
-        self.size = transport.size
-        self._channels: dict[int, Channel] = {}
-        self._open = True
-
-    def channel(self, order: int) -> Channel:
-        """The messages of one order of differentiation: 0 forward, 1 its gradients …"""
-        if not self._open:
-            raise ValueError("this communicator is finalized: create or split another one")
-        channel = self._channels.get(order)
-        if channel is None:
-            channel = self._channels[order] = Channel(self.transport, order)
-        return channel
 
     # ---- the group ----
 
@@ -116,7 +101,7 @@ class Communicator:
             raise ValueError(f"rank {self.rank}: the color of a split is a number from 0 on, or None, not {color!r}")
         if not (isinstance(key, int | np.integer) and abs(key) < 2**31):
             raise ValueError(f"rank {self.rank}: the key of a split is a number, not {key!r}")
-        self.channel(0).barrier(self._call("split"))
+        self._now(self.channel(0).barrier(self._call("split")))
         transport = self.transport.split(None if color is None else int(color), int(key))
         return None if transport is None else Communicator(transport)
 
@@ -136,6 +121,12 @@ class Communicator:
     def __repr__(self) -> str:
         return f"<mnpar communicator {self.name}, rank {self.rank} of {self.size}>"
 
+    def _now(self, steps: Steps[T]) -> T:
+        return complete(self.transport, steps)
+
+    def _later(self, steps: Steps[Any]) -> Operation:
+        return Operation(self.transport, steps)
+
     # ---- arrays: point to point ----
 
     def send(self, data: Any, dest: int, tag: int = 0) -> None:
@@ -150,7 +141,12 @@ class Communicator:
             ValueError: no such rank or tag.
             TypeError: not an array.
         """
-        self.channel(0).send(data, self._call("send", tag=tag), self.peer(dest), self.tag(tag))
+        self._send(data, dest, tag)
+
+    def isend(self, data: Any, dest: int, tag: int = 0) -> Operation:
+        """:meth:`send`, for programs that expect an operation: it is done, because the data was copied."""
+        self._send(data, dest, tag)
+        return self._later(no_steps())
 
     def recv(self, source: int, tag: int = 0) -> Any:
         """Wait for what a rank sent; it comes in its own shape, dtype and structure (a list comes as a tuple).
@@ -159,127 +155,174 @@ class Communicator:
             source: the rank that calls :meth:`send`, or ``ANY_SOURCE``.
             tag: the sender's, or ``ANY_TAG``.
         """
-        return self.channel(0).recv(self._call("recv"), self.peer(source, ANY_SOURCE), self.tag(tag, ANY_TAG))[0]
+        return self._now(self._recv(source, tag))
+
+    def irecv(self, source: int, tag: int = 0) -> Operation:
+        """:meth:`recv`, later; receives take messages in the order in which they were posted."""
+        return self._later(self._recv(source, tag))
+
+    def sendrecv(self, data: Any, dest: int, source: int, tag: int = 0) -> Any:
+        """Send to one rank and receive from another."""
+        self._send(data, dest, tag)
+        return self._now(self._recv(source, tag))
+
+    def shift(self, data: Any, steps: int = 1) -> Any:
+        """Hand an array round the ring: to rank + steps, from rank - steps."""
+        return self.sendrecv(data, (self.rank + steps) % self.size, (self.rank - steps) % self.size)
 
     # ---- arrays: collectives; every rank calls them ----
 
     def bcast(self, x: Array | None = None, root: int = 0) -> Array:
         """The root's array on every rank; the others' argument is not looked at."""
-        return self._result(self.channel(0).bcast(x, self._call("bcast", self.peer(root)))[0], x)
+        return self._now(self._bcast(x, root))
+
+    def ibcast(self, x: Array | None = None, root: int = 0) -> Operation:
+        """:meth:`bcast`, later."""
+        return self._later(self._bcast(x, root, later=True))
 
     def reduce(self, x: Array, root: int = 0, op: str = "sum") -> Array | None:
         """The elementwise ``'sum'``, ``'mean'``, ``'max'``, ``'min'`` or ``'prod'`` over ranks on the root; None elsewhere."""
-        call = self._call("reduce", self.peer(root), op)
-        return self._result(self._mean(self.channel(0).allreduce(_wide(x, op), call, root)[0], op, x), x)
+        return self._now(self._reduce(x, root, op))
+
+    def ireduce(self, x: Array, root: int = 0, op: str = "sum") -> Operation:
+        """:meth:`reduce`, later."""
+        return self._later(self._reduce(x, root, op, later=True))
 
     def allreduce(self, x: Array, op: str = "sum") -> Array:
         """The elementwise ``'sum'``, ``'mean'``, ``'max'``, ``'min'`` or ``'prod'`` over ranks, on every rank."""
-        total = self.channel(0).allreduce(_wide(x, op), self._call("allreduce", op=op))[0]
-        return self._result(self._mean(total, op, x), x)
+        return self._now(self._allreduce(x, op))
+
+    def iallreduce(self, x: Array, op: str = "sum") -> Operation:
+        """:meth:`allreduce`, later."""
+        return self._later(self._allreduce(x, op, later=True))
 
     def gather(self, x: Array, root: int = 0) -> tuple[Array, ...] | None:
         """Every rank's array, whatever its shape, in rank order on the root; None elsewhere."""
-        return self.channel(0).gather(x, self._call("gather", self.peer(root)))[0]
+        return self._now(self._gather(x, root))
+
+    def igather(self, x: Array, root: int = 0) -> Operation:
+        """:meth:`gather`, later."""
+        return self._later(self._gather(x, root, later=True))
 
     def allgather(self, x: Array) -> tuple[Array, ...]:
         """Every rank's array, whatever its shape, in rank order on every rank."""
-        return self.channel(0).allgather(x, self._call("allgather"))[0]
+        return self._now(self._allgather(x))
+
+    def iallgather(self, x: Array) -> Operation:
+        """:meth:`allgather`, later."""
+        return self._later(self._allgather(x, later=True))
 
     def scatter(self, xs: Any = None, root: int = 0) -> Array:
         """The root's ``xs[rank]`` on each rank: a list of arrays of any shapes, or one array whose first axis is cut."""
-        return self.channel(0).scatter(xs, self._call("scatter", self.peer(root)))[0]
+        return self._now(self._scatter(xs, root))
+
+    def iscatter(self, xs: Any = None, root: int = 0) -> Operation:
+        """:meth:`scatter`, later."""
+        return self._later(self._scatter(xs, root, later=True))
 
     def alltoall(self, xs: Any) -> tuple[Array, ...]:
         """Rank r gets what each rank q has as its ``xs[r]``, in the order of q; shapes may all differ."""
-        return self.channel(0).alltoall(xs, self._call("alltoall"))[0]
+        return self._now(self._alltoall(xs))
+
+    def ialltoall(self, xs: Any) -> Operation:
+        """:meth:`alltoall`, later."""
+        return self._later(self._alltoall(xs, later=True))
 
     def reduce_scatter(self, xs: Any, op: str = "sum") -> Array:
         """Rank r gets the reduction over ranks of their ``xs[r]``; the shapes of different r may differ."""
-        xs = listed(xs)
-        wide = tuple([_wide(x, op) for x in xs]) if isinstance(xs, tuple) else xs
-        total = self.channel(0).reduce_scatter(wide, self._call("reduce_scatter", op=op))[0]
-        return self._mean(total, op, xs[self.rank])
+        return self._now(self._reduce_scatter(xs, op))
+
+    def ireduce_scatter(self, xs: Any, op: str = "sum") -> Operation:
+        """:meth:`reduce_scatter`, later."""
+        return self._later(self._reduce_scatter(xs, op, later=True))
+
+    def scan(self, x: Array, op: str = "sum") -> Array:
+        """The ``'sum'``, ``'max'``, ``'min'`` or ``'prod'`` of the ranks up to this one, its own included."""
+        return self._now(self._scan(x, op, exclusive=False))
+
+    def iscan(self, x: Array, op: str = "sum") -> Operation:
+        """:meth:`scan`, later."""
+        return self._later(self._scan(x, op, exclusive=False, later=True))
+
+    def exscan(self, x: Array, op: str = "sum") -> Array:
+        """The ``'sum'`` or ``'prod'`` of the ranks before this one; on rank 0 zeros, or ones."""
+        return self._now(self._scan(x, op, exclusive=True))
+
+    def iexscan(self, x: Array, op: str = "sum") -> Operation:
+        """:meth:`exscan`, later."""
+        return self._later(self._scan(x, op, exclusive=True, later=True))
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
-        self.channel(0).barrier(self._call("barrier"))
+        self._now(self._barrier())
+
+    def ibarrier(self) -> Operation:
+        """:meth:`barrier`, later: done when every rank has called it."""
+        return self._later(self._barrier(later=True))
 
     # ---- objects: pickled, between the ranks of this job only ----
 
     def send_obj(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Start sending any object that can be pickled."""
-        self.channel(0).send_object(obj, self._call("send_obj", tag=tag), self.peer(dest), self.tag(tag))
+        self._send_obj(obj, dest, tag)
+
+    def isend_obj(self, obj: Any, dest: int, tag: int = 0) -> Operation:
+        """:meth:`send_obj`, for programs that expect an operation."""
+        self._send_obj(obj, dest, tag)
+        return self._later(no_steps())
 
     def recv_obj(self, source: int, status: Any = None, tag: int = ANY_TAG) -> Any:
         """Wait for an object; ``status``, if given, gets ``source`` and ``tag`` as attributes."""
-        call = self._call("recv_obj")
-        obj, _, source, tag = self.channel(0).recv(call, self.peer(source, ANY_SOURCE), self.tag(tag, ANY_TAG))
-        if status is not None:
-            status.source, status.tag = source, tag
-        return obj
+        return self._now(self._recv_obj(source, status, tag))
+
+    def irecv_obj(self, source: int, status: Any = None, tag: int = ANY_TAG) -> Operation:
+        """:meth:`recv_obj`, later."""
+        return self._later(self._recv_obj(source, status, tag))
 
     def bcast_obj(self, obj: Any = None, max_buf_len: int = 0, root: int = 0) -> Any:
         """The root's object on every rank. (``max_buf_len``, ChainerMN's, is not needed: any size goes.)"""
-        return self.channel(0).bcast(obj, self._call("bcast_obj", self.peer(root)))[0]
+        return self._now(self._bcast_obj(obj, root))
+
+    def ibcast_obj(self, obj: Any = None, max_buf_len: int = 0, root: int = 0) -> Operation:
+        """:meth:`bcast_obj`, later."""
+        return self._later(self._bcast_obj(obj, root, later=True))
 
     def gather_obj(self, obj: Any, root: int = 0) -> list[Any] | None:
         """Every rank's object in rank order on the root; None elsewhere."""
-        values, _ = self.channel(0).gather(obj, self._call("gather_obj", self.peer(root)))
-        return None if values is None else list(values)
+        return self._now(self._gather_obj(obj, root))
+
+    def igather_obj(self, obj: Any, root: int = 0) -> Operation:
+        """:meth:`gather_obj`, later."""
+        return self._later(self._gather_obj(obj, root, later=True))
 
     def allgather_obj(self, obj: Any) -> list[Any]:
         """Every rank's object in rank order on every rank."""
-        return list(self.channel(0).allgather(obj, self._call("allgather_obj"))[0])
+        return self._now(self._allgather_obj(obj))
+
+    def iallgather_obj(self, obj: Any) -> Operation:
+        """:meth:`allgather_obj`, later."""
+        return self._later(self._allgather_obj(obj, later=True))
 
     def scatter_obj(self, objs: Any = None, root: int = 0) -> Any:
         """The root's ``objs[rank]`` on each rank."""
-        return self.channel(0).scatter(objs, self._call("scatter_obj", self.peer(root)))[0]
+        return self._now(self._scatter_obj(objs, root))
+
+    def iscatter_obj(self, objs: Any = None, root: int = 0) -> Operation:
+        """:meth:`scatter_obj`, later."""
+        return self._later(self._scatter_obj(objs, root, later=True))
 
     def alltoall_obj(self, objs: Any) -> list[Any]:
         """Rank r gets what each rank q has as its ``objs[r]``."""
-        return list(self.channel(0).alltoall(objs, self._call("alltoall_obj"))[0])
+        return self._now(self._alltoall_obj(objs))
+
+    def ialltoall_obj(self, objs: Any) -> Operation:
+        """:meth:`alltoall_obj`, later."""
+        return self._later(self._alltoall_obj(objs, later=True))
 
     def allreduce_obj(self, obj: Any, op: str = "sum") -> Any:
         """The sum (``+``), ``'mean'``, ``'max'``, ``'min'`` or ``'prod'`` (``*``) of the ranks' objects, on every rank."""
-        objs = self.channel(0).allgather(obj, self._call("allreduce_obj", op=op))[0]
-        if op in ("max", "min"):
-            return (max if op == "max" else min)(objs)
-        total = functools.reduce(operator.mul if op == "prod" else operator.add, objs)
-        return total / self.size if op == "mean" else total
+        return self._now(self._allreduce_obj(obj, op))
 
-    # ---- inside ----
-
-    def peer(self, rank: int, wildcard: int | None = None) -> int:
-        """The rank, checked."""
-        if isinstance(rank, int | np.integer) and (0 <= rank < self.size or rank == wildcard):
-            return int(rank)
-        raise ValueError(f"rank {self.rank}: there is no rank {rank!r} in a communicator of {self.size} (0 to {self.size - 1})")
-
-    def tag(self, tag: int, wildcard: int | None = None) -> int:
-        """The tag, checked."""
-        if isinstance(tag, int | np.integer) and (0 <= tag <= self.transport.tag_limit or tag == wildcard):
-            return int(tag)
-        raise ValueError(f"rank {self.rank}: a tag is a number from 0 to {self.transport.tag_limit}, not {tag!r}")
-
-    def _call(self, what: str, root: int = 0, op: str = "sum", tag: int = 0) -> Call:
-        reduction = "sum" if op == "mean" else op
-        if reduction not in REDUCTIONS:
-            raise ValueError(f"rank {self.rank}: {what} knows 'mean' and {REDUCTIONS}, not {op!r}")
-        return Call(what, call_site(), root=root, reduction=reduction, tag=tag)
-
-    def _mean(self, total: Any, op: str, x: Any) -> Any:
-        """A sum as the mean, in the dtype that numpy's mean of ``x`` has."""
-        if op != "mean" or total is None:
-            return total
-        mean = backend.unscalar(total / self.size)
-        return mean.astype(x.dtype, copy=False) if backend.is_array(x) and x.dtype.kind in "fc" else mean
-
-    def _result(self, x: Any, given: Any) -> Any:
-        return backend.like(x, given) if given is not None and x is not None else x
-
-
-def _wide(x: Any, op: str) -> Any:
-    """What is summed for a mean: as in numpy, 8-bit integers do not overflow on the way, nor 16-bit floats."""
-    if op != "mean" or not backend.is_array(x) or not (x.dtype.kind in "iu" or x.dtype == np.float16):
-        return x
-    return x.astype(np.float32 if x.dtype.kind == "f" else np.float64)
+    def iallreduce_obj(self, obj: Any, op: str = "sum") -> Operation:
+        """:meth:`allreduce_obj`, later."""
+        return self._later(self._allreduce_obj(obj, op, later=True))

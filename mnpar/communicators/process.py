@@ -54,6 +54,7 @@ class Process:
     def __init__(self, MPI: Any, patience: float) -> None:
         self.MPI = MPI
         self.transports: list[Any] = []  # kept until finalized: MPI goes on reading what a forgotten communicator has sent
+        self.active: list[Any] = []  # operations under way, in the order of their start
         self.operations: dict[Any, Any] = {}  # MPI operations of our own, by dtype and reduction: MPI has room for few
         self._control, request = MPI.COMM_WORLD.Idup()
         while not request.Test():

@@ -9,12 +9,12 @@ from mnpar.backend import Array
 from mnpar.communicators.message import Call
 
 UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
-_REDUCING = ("allreduce", "reduce", "reduce_from", "reduce_scatter", "scan", "exscan")
+REDUCING = ("allreduce", "reduce", "reduce_from", "reduce_scatter", "scan", "exscan")
 
 
 def check_reducible(x: Array, call: Call) -> None:
     """Raises TypeError if the elements have no such reduction."""
-    if call.op not in _REDUCING or not backend.is_array(x):
+    if call.op not in REDUCING or not backend.is_array(x):
         return
     if x.dtype.kind in "bmM" and call.reduction in ("sum", "prod"):
         raise TypeError(f"{call.name} cannot {call.reduction} {x.dtype}: convert it to integers first, x.astype('i4')")

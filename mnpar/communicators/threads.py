@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import reduce_arrays
-from mnpar.communicators.transport import ANY, Waiting
+from mnpar.communicators.transport import ANY, Letter, Pending, Steps, Waiting
 from mnpar.errors import DeadlockError, MismatchError, RankFailedError
 
 
@@ -28,7 +29,8 @@ class World:
     def __init__(self, size: int) -> None:
         self.size = size
         self.mail: dict[tuple[int, int, int, int], deque[tuple[int, Array]]] = {}  # (group, lane, source, dest) -> (tag, bytes)
-        self.meetings: dict[tuple[int, int, int], dict[int, Any]] = {}  # (group, lane, number) -> what each rank brought
+        self.meetings: dict[Any, dict[int, Any]] = {}  # (group, what, number) -> what each rank brought
+        self.active: list[list[Any]] = [[] for _ in range(size)]  # each rank's operations under way
         self.groups = 1
         self.failure: tuple[int, BaseException] | None = None
         self.complaints: dict[int, str] = {}
@@ -50,6 +52,14 @@ class World:
         if ready():
             return
         self.waiting[rank] = (ready, waiting)
+        self._hand_on(rank)
+        self._batons[rank].acquire()
+        self.waiting[rank] = None
+        self._raise_failure(rank)
+
+    def pause(self, rank: int) -> None:
+        """Let every other rank that can go on do so first."""
+        self.waiting[rank] = (lambda: True, Waiting("a pause", ""))
         self._hand_on(rank)
         self._batons[rank].acquire()
         self.waiting[rank] = None
@@ -106,66 +116,80 @@ class ThreadTransport:
         self._world, self._group, self._members = world, group, members
         self.rank, self.size = rank, len(members)
         self._me = members[rank]
-        self._met = [0, 0]  # meetings so far, on each lane
+        self._splits = 0  # so far
+        self.active = world.active[self._me]
 
     def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
         self._world.mail.setdefault((self._group, lane, self.rank, dest), deque()).append((tag, frame))
 
-    def fetch(self, source: int, tag: int, lane: int, waiting: Waiting) -> tuple[Array, int, int]:
-        sources = range(self.size) if source == ANY else (source,)
-        found: list[tuple[int, int]] = []
+    def wait(self, pending: Pending) -> None:
+        self._world.wait(self._me, pending.ready, pending.waiting)
 
-        def arrived() -> bool:
-            for peer in sources:
-                for place, (its_tag, _) in enumerate(self._world.mail.get((self._group, lane, peer, self.rank), ())):
-                    if tag in (ANY, its_tag):
-                        found[:] = [(peer, place)]
-                        return True
-            return False
+    def pause(self) -> None:
+        self._world.pause(self._me)
 
-        self._world.wait(self._me, arrived, waiting)
-        peer, place = found[0]
-        queue = self._world.mail[self._group, lane, peer, self.rank]
-        its_tag, frame = queue[place]
-        del queue[place]
-        return frame, peer, its_tag
+    def probe(self, source: int, tag: int, lane: int) -> Letter | None:
+        for peer in range(self.size) if source == ANY else (source,):
+            queue = self._world.mail.get((self._group, lane, peer, self.rank), ())
+            for place, (its_tag, frame) in enumerate(queue):
+                if tag in (ANY, its_tag):
+                    del queue[place]  # type: ignore[union-attr]
+                    return Letter(peer, its_tag, frame)
+        return None
+
+    def read(self, letter: Letter, lane: int, waiting: Waiting) -> Steps[Array]:
+        return letter.handle
+        yield  # makes it steps, though it never waits
 
     def complain(self, rank: int, text: str) -> None:
         self._world.complaints[self._members[rank]] = text
 
-    def _meet(self, thing: Any, lane: int, waiting: Waiting) -> list[Any]:
+    def _meet(self, thing: Any, key: Any, waiting: Waiting) -> Pending:
         """Every rank brings a thing; every rank sees them all, in rank order."""
-        self._met[lane] += 1
-        key = (self._group, lane, self._met[lane])
-        meeting = self._world.meetings.setdefault(key, {})
+        meetings, key = self._world.meetings, (self._group, key)
+        meeting = meetings.setdefault(key, {})
         meeting[self.rank] = thing
-        self._world.wait(self._me, lambda: len(meeting) == self.size, waiting)
-        self._world.meetings.pop(key, None)
-        return [meeting[rank] for rank in range(self.size)]
 
-    def exchange(self, block: bytes, lane: int, waiting: Waiting) -> bytes:
-        return b"".join(self._meet(block, lane, waiting))
+        def value() -> list[Any]:
+            meetings.pop(key, None)  # who comes late has it already
+            return [meeting[rank] for rank in range(self.size)]
 
-    def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> None:
-        sent = self._meet(array.copy() if self.rank == root else None, lane, waiting)[root]
+        return Pending(lambda: len(meeting) == self.size, value, waiting)
+
+    def exchange(self, block: bytes, lane: int, waiting: Waiting, later: bool = False) -> Pending:
+        meeting = self._meet(block, ("opening", waiting.order, waiting.seq), waiting)
+        return meeting._replace(value=lambda: b"".join(meeting.value()))
+
+    def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
+        mine = array.copy() if self.rank == root else None
+        sent = (yield self._meet(mine, ("data", waiting.order, waiting.seq), waiting))[root]
         if self.rank != root:  # the root's may be read-only
             array[...] = sent
 
-    def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Array:
-        return np.concatenate(self._meet(array.copy(), lane, waiting))
+    def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Steps[Array]:
+        return np.concatenate((yield self._meet(array.copy(), ("data", waiting.order, waiting.seq), waiting)))
 
-    def reduce(self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting) -> Array:
-        arrays = self._meet(array.copy(), lane, waiting)
+    def reduce(self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting) -> Steps[Array]:
+        return (yield from self.reduce_in_parts(array, reduction, waiting))
+
+    def reduce_in_parts(self, array: Array, reduction: str, waiting: Waiting) -> Steps[Array]:
+        arrays = yield self._meet(array.copy(), ("data", waiting.order, waiting.seq), waiting)
         return reduce_arrays(arrays, reduction)
 
     def split(self, color: int | None, key: int) -> ThreadTransport | None:
-        keys = self._meet((color, key), 0, Waiting("split", ""))
-        groups = self._meet(self._new_groups(keys), 0, Waiting("split", ""))[0]
+        self._splits += 1
+        waiting = Waiting("split", "")
+        keys = self._now(self._meet((color, key), ("split", self._splits), waiting))
+        groups = self._now(self._meet(self._new_groups(keys), ("groups", self._splits), waiting))[0]
         if color is None:
             return None
         mine = sorted((k, rank) for rank, (c, k) in enumerate(keys) if c == color)
         members = [self._members[rank] for _, rank in mine]
         return ThreadTransport(self._world, groups[color], members, [rank for _, rank in mine].index(self.rank))
+
+    def _now(self, meeting: Pending) -> Any:
+        wait(self, meeting)
+        return meeting.value()
 
     def _new_groups(self, keys: list[tuple[int | None, int]]) -> dict[int, int]:
         """Rank 0 numbers the new groups for all."""

@@ -7,7 +7,8 @@ Each transport has two lanes, forward and backward: a rank that is still in forw
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from mnpar.backend import Array
 from mnpar.communicators.message import SIZE
@@ -26,6 +27,7 @@ class Waiting(NamedTuple):
     peer: int | None = None  # None: all ranks of the communicator
     tag: int = 0
     seq: int = 0
+    order: int = 0
 
     def __str__(self) -> str:
         whom = "" if self.peer is None else f" from {'any rank' if self.peer == ANY else f'rank {self.peer}'}"
@@ -33,44 +35,80 @@ class Waiting(NamedTuple):
         return f"{self.what}{whom}{tag} at {self.site}"
 
 
+class Pending(NamedTuple):
+    """Something under way: the steps of a communication yield it, and are sent its value when it is there."""
+
+    ready: Callable[[], bool]  # looks, and never waits
+    value: Callable[[], Any]  # asked for once, after ``ready()``
+    waiting: Waiting
+    meeting: str = ""  # the same for all ranks that wait in the same collective; "" for messages
+
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[Pending, Any, T]
+"""A communication as a generator: it yields where it has to wait for others, so that it can be waited for now or later."""
+
+
+class Letter(NamedTuple):
+    """A message that has come, and is not read yet."""
+
+    source: int
+    tag: int
+    handle: Any
+
+
 class Transport(Protocol):
     """A group of ranks. Arrays here are one-dimensional, contiguous and on the host.
 
-    Every method but ``post`` is collective or waits, and all of them wait politely: signals, errors of other ranks and the
-    search for deadlocks get through.
+    What has to wait gives a ``Pending``, or the steps to one; the rest returns at once. Collectives are started in the same
+    order on all ranks of the group.
     """
 
     rank: int
     size: int
     tag_limit: int  # the largest tag
     name: str
+    active: list[Any]  # the operations that this rank has started and not finished, on all its communicators
+
+    def wait(self, pending: Pending) -> None:
+        """Return when it is ready; signals, errors of other ranks and the search for deadlocks get through."""
+
+    def pause(self) -> None:
+        """Let others go on: a rank that only looks and never waits calls this in between."""
 
     def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
-        """Start sending bytes and return at once; ``frame`` belongs to the transport from now on."""
+        """Start sending bytes; ``frame`` belongs to the transport from now on."""
 
-    def fetch(self, source: int, tag: int, lane: int, waiting: Waiting) -> tuple[Array, int, int]:
-        """Wait for the oldest matching message; its bytes, source and tag."""
+    def probe(self, source: int, tag: int, lane: int) -> Letter | None:
+        """Take the oldest matching message out of the queue, if there is one."""
+
+    def read(self, letter: Letter, lane: int, waiting: Waiting) -> Steps[Array]:
+        """Its bytes."""
 
     def complain(self, rank: int, text: str) -> None:
         """Have a rank raise MismatchError with this text when it next waits: what it sent does not belong."""
 
-    def exchange(self, block: bytes, lane: int, waiting: Waiting) -> bytes:
-        """Every rank gives ``BLOCK`` bytes; every rank gets all of them, in rank order."""
+    def exchange(self, block: bytes, lane: int, waiting: Waiting, later: bool = False) -> Pending:
+        """Every rank gives ``BLOCK`` bytes; every rank gets all of them, in rank order. ``later``: other collectives may be
+        started before it is ready."""
 
-    def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> None:
-        """Fill ``array`` with the root's."""
+    def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
+        """Fill ``array`` with the root's. To be waited for at once, like the next two."""
 
-    def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Array:
+    def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Steps[Array]:
         """The bytes of all ranks, joined; ``counts[r]`` of them are rank r's."""
 
-    def reduce(self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting) -> Array:
+    def reduce(self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting) -> Steps[Array]:
         """The elementwise reduction over ranks; on ``root`` alone, or everywhere (None)."""
 
+    def reduce_in_parts(self, array: Array, reduction: str, waiting: Waiting) -> Steps[Array]:
+        """The same everywhere, by messages under ``waiting.tag``: it can also be waited for later."""
+
     def split(self, color: int | None, key: int) -> Transport | None:
-        """The group of those who gave the same color, ordered by (key, rank)."""
+        """The group of those who gave the same color, ordered by (key, rank). It waits."""
 
     def places(self) -> tuple[int, int, int, int]:
-        """intra_rank, intra_size, inter_rank, inter_size: the rank on its machine, and the machine among the machines."""
+        """intra_rank, intra_size, inter_rank, inter_size: the rank on its machine, the machine among machines. It waits."""
 
     def finalize(self) -> None:
         """Give the group's resources back."""

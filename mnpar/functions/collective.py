@@ -20,13 +20,14 @@ from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
+    from mnpar.communicators.transport import Steps
 
 
 class AllGather(Communication):
     op = "allgather"
 
-    def forward(self, x: Any) -> Any:
-        return self.agreed(*self.channel.allgather(x, self.call()))
+    def steps(self, x: Any) -> Steps[Any]:
+        return self.agreed(*(yield from self.channel.allgather(x, self.call(), later=self.later)))
 
     def backward(self, *gys: Any) -> Any:
         return self.adjoint(ReduceScatter(self.comm, of=self), *gys)
@@ -35,8 +36,8 @@ class AllGather(Communication):
 class ReduceScatter(Communication):
     op = "reduce_scatter"
 
-    def forward(self, *xs: Any) -> Any:
-        return self.agreed(*self.channel.reduce_scatter(xs, self.call()))
+    def steps(self, *xs: Any) -> Steps[Any]:
+        return self.agreed(*(yield from self.channel.reduce_scatter(xs, self.call(), later=self.later)))
 
     def backward(self, gy: Any) -> Any:
         return self.adjoint(AllGather(self.comm, of=self), gy)
@@ -45,8 +46,8 @@ class ReduceScatter(Communication):
 class AllReduce(Communication):
     op = "allreduce"
 
-    def forward(self, x: Any) -> Any:
-        return self.agreed(*self.channel.allreduce(x, self.call()))
+    def steps(self, x: Any) -> Steps[Any]:
+        return self.agreed(*(yield from self.channel.allreduce(x, self.call(), later=self.later)))
 
     def backward(self, gy: Any) -> Any:
         return self.adjoint(AllReduce(self.comm, of=self), gy)
@@ -55,8 +56,8 @@ class AllReduce(Communication):
 class AllToAll(Communication):
     op = "alltoall"
 
-    def forward(self, *xs: Any) -> Any:
-        return self.agreed(*self.channel.alltoall(xs, self.call()))
+    def steps(self, *xs: Any) -> Steps[Any]:
+        return self.agreed(*(yield from self.channel.alltoall(xs, self.call(), later=self.later)))
 
     def backward(self, *gys: Any) -> Any:
         return self.adjoint(AllToAll(self.comm, of=self), *gys)
@@ -65,14 +66,13 @@ class AllToAll(Communication):
 class Scan(Communication):
     """Each rank gets the sum of the ranks up to itself (``up``) or from itself on. Adjoint: the other direction."""
 
-    op = "scan"
-
     def __init__(self, comm: Communicator, exclusive: bool, up: bool = True, of: Communication | None = None) -> None:
         super().__init__(comm, of)
         self.exclusive, self.up = exclusive, up
+        self.op = "exscan" if exclusive else "scan"
 
-    def forward(self, x: Any) -> Any:
-        return self.agreed(*self.channel.scan(x, self.call(), self.exclusive, self.up))
+    def steps(self, x: Any) -> Steps[Any]:
+        return self.agreed(*(yield from self.channel.scan(x, self.call(), self.exclusive, self.up, self.later)))
 
     def backward(self, gy: Any) -> Any:
         return self.adjoint(Scan(self.comm, self.exclusive, not self.up, of=self), gy)
@@ -82,7 +82,8 @@ class CopyTo(Communication):
     op = "copy_to"
 
     def forward(self, x: Any) -> Any:
-        return self.agreed(x, is_recording())  # nothing is said forward: so it is always on the tape of every rank
+        self.differentiable = is_recording()  # nothing is said forward: so it is always on the tape of every rank
+        return x
 
     def backward(self, gy: Any) -> Any:
         return self.adjoint(ReduceFrom(self.comm, of=self), gy)
@@ -91,8 +92,8 @@ class CopyTo(Communication):
 class ReduceFrom(Communication):
     op = "reduce_from"
 
-    def forward(self, x: Any) -> Any:
-        return self.agreed(*self.channel.allreduce(x, self.call()))
+    def steps(self, x: Any) -> Steps[Any]:
+        return self.agreed(*(yield from self.channel.allreduce(x, self.call(), later=self.later)))
 
     def backward(self, gy: Any) -> Any:
         return self.adjoint(CopyTo(self.comm, of=self), gy)
@@ -138,7 +139,7 @@ def reduce_scatter(comm: Communicator, xs: Any, op: str = "sum") -> Variable:
     """
     check_op("reduce_scatter", op)
     if op in FOLDS:
-        return fold(alltoall(comm, xs), op)
+        return fold(AllToAll(comm).part_of("reduce_scatter", op).apply(tuple(xs)), op)
     y = ReduceScatter(comm).apply(tuple(xs))[0]
     return y / comm.size if op == "mean" else y
 
@@ -173,7 +174,7 @@ def allreduce(comm: Communicator, x: Any, op: str = "sum") -> Variable:
     """
     check_op("allreduce", op)
     if op in FOLDS:
-        return fold(allgather(comm, x), op)
+        return fold(AllGather(comm).part_of("allreduce", op).apply((x,)), op)
     y = AllReduce(comm).apply((x,))[0]
     return y / comm.size if op == "mean" else y
 
@@ -201,12 +202,13 @@ def alltoall(comm: Communicator, xs: Any) -> tuple[Variable, ...]:
     return AllToAll(comm).apply(tuple(xs))
 
 
-def scan(comm: Communicator, x: Any) -> Variable:
+def scan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
     """On rank r the sum of the arrays of ranks 0 to r.
 
     Args:
         comm: all its ranks call this.
         x: a Variable or array, of the same shape and dtype on each rank.
+        op: ``'sum'``, ``'mean'``, ``'max'``, ``'min'`` or ``'prod'``, each with its own derivative.
 
     Returns:
         The sum up to this rank.
@@ -217,15 +219,20 @@ def scan(comm: Communicator, x: Any) -> Variable:
         >>> mnpar.run(lambda comm: F.scan(comm, np.array(comm.rank + 1)).item(), ranks=3)
         [1, 3, 6]
     """
-    return Scan(comm, exclusive=False).apply((x,))[0]
+    check_op("scan", op)
+    if op in FOLDS:
+        return fold(AllGather(comm).part_of("scan", op).apply((x,))[: comm.rank + 1], op)
+    y = Scan(comm, exclusive=False).apply((x,))[0]
+    return y / (comm.rank + 1) if op == "mean" else y
 
 
-def exscan(comm: Communicator, x: Any) -> Variable:
+def exscan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
     """On rank r the sum of the arrays of the ranks before it; zeros on rank 0, where MPI leaves it undefined.
 
     Args:
         comm: all its ranks call this.
         x: a Variable or array, of the same shape and dtype on each rank.
+        op: ``'sum'``, or ``'prod'``: ones on rank 0.
 
     Returns:
         The sum up to the rank before.
@@ -236,6 +243,11 @@ def exscan(comm: Communicator, x: Any) -> Variable:
         >>> mnpar.run(lambda comm: F.exscan(comm, np.array(comm.rank + 1)).item(), ranks=3)
         [0, 1, 3]
     """
+    if op == "prod":
+        parts = AllGather(comm).part_of("exscan", op).apply((x,))
+        return fold(parts[: comm.rank], op) if comm.rank else Variable(parts[0].xp.ones_like(parts[0].array))
+    if op != "sum":
+        raise ValueError(f"exscan knows the reductions sum and prod, not {op!r}: rank 0 has nothing before it")
     return Scan(comm, exclusive=True).apply((x,))[0]
 
 

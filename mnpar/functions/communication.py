@@ -9,15 +9,23 @@ their tapes and all of them visit it in backward, those without a gradient sayin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mnpar.communicators.message import Call, call_site
+from mnpar.communicators.operation import Operation, complete
 from mnpar.config import is_recording
 from mnpar.function_node import FunctionNode
+from mnpar.future import Future, Once
+from mnpar.graph import tick
+from mnpar.tape import current_tape
+from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.channel import Channel
     from mnpar.communicators.communicator import Communicator
+    from mnpar.communicators.transport import Steps
+
+Self = TypeVar("Self", bound="Communication")
 
 
 class Communication(FunctionNode):
@@ -30,7 +38,9 @@ class Communication(FunctionNode):
 
     generic = True
     communicates = True
-    op: ClassVar[str]
+    op: str
+    reduction = "sum"
+    later = False  # it was started by start(), and other communications may be started before it is done
 
     def __init__(self, comm: Communicator, of: Communication | None = None) -> None:
         self.comm = comm
@@ -46,14 +56,44 @@ class Communication(FunctionNode):
         """The messages of this order."""
         return self.comm.channel(self.order)
 
-    def call(self, root: int = 0, reduction: str = "sum") -> Call:
+    def steps(self, *xs: Any) -> Steps[Any]:
+        """What ``forward`` does, in steps."""
+        raise TypeError(f"{self.label} does not define steps(self, *xs)")
+
+    def forward(self, *xs: Any) -> Any:
+        return complete(self.comm.transport, self.steps(*xs))
+
+    def start(self, inputs: tuple[Any, ...], outputs: int = 1) -> tuple[Variable, ...]:
+        """``apply`` for later: as many Variables as it will have outputs, that wait for it where they are first used.
+
+        Its place in the order of functions is here, where it starts: backward visits it in the same order on all ranks.
+        """
+        variables = self.prepare(inputs)
+        self.later, self.number, tape = True, tick(), current_tape()
+        operation = Operation(self.comm.transport, self.steps(*[x.array for x in variables]))
+
+        def finish() -> tuple[Variable, ...]:
+            ys = operation.wait()
+            with tape:
+                return self.connect(variables, ys)
+
+        future = Once(finish)
+        tape.unfinished.append(future)
+        return tuple([Future(future, i) for i in range(outputs)])
+
+    def part_of(self: Self, op: str, reduction: str) -> Self:
+        """Say that it brings the parts of another operation together, which is what all ranks have to mean."""
+        self.op, self.reduction = op, reduction
+        return self
+
+    def call(self, root: int = 0) -> Call:
         """What this rank's messages say of it."""
-        recording = is_recording()
-        return Call(self.op, self.site, self.differentiable and recording, recording, root, reduction, self.order)
+        self.recording = recording = is_recording()
+        return Call(self.op, self.site, self.differentiable and recording, recording, root, self.reduction, self.order)
 
     def agreed(self, y: Any, wants: bool) -> Any:
         """The outputs, after all ranks have said whether they want a gradient."""
-        self.differentiable = wants and is_recording()
+        self.differentiable = wants and self.recording
         return y
 
     def adjoint(self, function: Communication, *gys: Any) -> tuple[Any, ...]:

@@ -12,13 +12,13 @@ import numpy as np
 
 from mnpar.communicators.message import Call
 from mnpar.communicators.transport import ANY
-from mnpar.config import is_recording
 from mnpar.functions.communication import Communication
 from mnpar.variable import Variable, as_variable
 from mnpar.variable import backward as backward_from
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
+    from mnpar.communicators.transport import Steps
 
 
 class Send(Communication):
@@ -54,11 +54,11 @@ class Recv(Communication):
         self.source, self.tag, self.as_tuple = source, tag, as_tuple
         self.seq = 0
 
-    def forward(self) -> Any:
-        value, header, self.source, self.tag = self.channel.recv(self.call(), self.source, self.tag)
+    def steps(self) -> Steps[Any]:
+        value, header, self.source, self.tag = yield from self.channel.recv(self.call(), self.source, self.tag)
         self.seq = header.seq
         self.as_tuple = isinstance(value, tuple)
-        self.differentiable = header.wants and is_recording()
+        self.differentiable = header.wants and self.recording
         if header.wants and not self.differentiable:  # its sender will ask for a gradient: there is none
             back = self.comm.channel(self.order + 1)
             back.send(None, Call("send", self.site, order=self.order + 1), self.source, back.reply_tag(self.seq))

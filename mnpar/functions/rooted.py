@@ -12,6 +12,7 @@ from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
+    from mnpar.communicators.transport import Steps
 
 
 def _nothing() -> Any:
@@ -31,8 +32,8 @@ class Rooted(Communication):
 class Bcast(Rooted):
     op = "bcast"
 
-    def forward(self, *xs: Any) -> Any:
-        return self.agreed(*self.channel.bcast(xs[0] if xs else None, self.call(self.root)))
+    def steps(self, *xs: Any) -> Steps[Any]:
+        return self.agreed(*(yield from self.channel.bcast(xs[0] if xs else None, self.call(self.root), self.later)))
 
     def backward(self, gy: Any) -> Any:
         gxs = self.adjoint(Reduce(self.comm, self.root, of=self), gy)
@@ -42,8 +43,8 @@ class Bcast(Rooted):
 class Reduce(Rooted):
     op = "reduce"
 
-    def forward(self, x: Any) -> Any:
-        y = self.agreed(*self.channel.allreduce(x, self.call(self.root), self.root))
+    def steps(self, x: Any) -> Steps[Any]:
+        y = self.agreed(*(yield from self.channel.allreduce(x, self.call(self.root), self.root, self.later)))
         return y if self.at_root else _nothing()
 
     def backward(self, gy: Any) -> Any:
@@ -53,8 +54,8 @@ class Reduce(Rooted):
 class Gather(Rooted):
     op = "gather"
 
-    def forward(self, x: Any) -> Any:
-        ys = self.agreed(*self.channel.gather(x, self.call(self.root)))
+    def steps(self, x: Any) -> Steps[Any]:
+        ys = self.agreed(*(yield from self.channel.gather(x, self.call(self.root), self.later)))
         return ys if self.at_root else _nothing()
 
     def backward(self, *gys: Any) -> Any:
@@ -64,8 +65,8 @@ class Gather(Rooted):
 class Scatter(Rooted):
     op = "scatter"
 
-    def forward(self, *xs: Any) -> Any:
-        return self.agreed(*self.channel.scatter(xs, self.call(self.root)))
+    def steps(self, *xs: Any) -> Steps[Any]:
+        return self.agreed(*(yield from self.channel.scatter(xs, self.call(self.root), self.later)))
 
     def backward(self, gy: Any) -> Any:
         gxs = self.adjoint(Gather(self.comm, self.root, of=self), gy)
@@ -120,8 +121,8 @@ def reduce(comm: Communicator, x: Any, root: int = 0, op: str = "sum") -> Variab
     """
     check_op("reduce", op)
     if op in FOLDS:
-        parts = gather(comm, x, root)
-        return fold(parts, op) if comm.rank == root else parts
+        parts = Gather(comm, root).part_of("reduce", op).apply((x,))
+        return fold(parts, op) if comm.rank == root else parts[0]
     y = Reduce(comm, comm.peer(root)).apply((x,))[0]
     return y / comm.size if op == "mean" else y
 

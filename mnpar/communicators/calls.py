@@ -1,0 +1,156 @@
+"""What each method of a communicator does, as steps: its arguments checked, its result in the caller's form."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.communicators.channel import Channel, listed
+from mnpar.communicators.message import REDUCTIONS, Call, call_site
+from mnpar.communicators.transport import ANY, Steps, Transport
+
+
+class Calls:
+    """The calls of one rank: each method here is what a blocking and a non-blocking method of Communicator share."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.rank = transport.rank
+        self.size = transport.size
+        self._channels: dict[int, Channel] = {}
+        self._open = True
+
+    def channel(self, order: int) -> Channel:
+        """The messages of one order of differentiation: 0 forward, 1 its gradients …"""
+        if not self._open:
+            raise ValueError("this communicator is finalized: create or split another one")
+        channel = self._channels.get(order)
+        if channel is None:
+            channel = self._channels[order] = Channel(self.transport, order)
+        return channel
+
+    def peer(self, rank: int, wildcard: int | None = None) -> int:
+        """The rank, checked."""
+        if isinstance(rank, int | np.integer) and (0 <= rank < self.size or rank == wildcard):
+            return int(rank)
+        raise ValueError(f"rank {self.rank}: there is no rank {rank!r} in a communicator of {self.size} (0 to {self.size - 1})")
+
+    def tag(self, tag: int, wildcard: int | None = None) -> int:
+        """The tag, checked."""
+        if isinstance(tag, int | np.integer) and (0 <= tag <= self.transport.tag_limit or tag == wildcard):
+            return int(tag)
+        raise ValueError(f"rank {self.rank}: a tag is a number from 0 to {self.transport.tag_limit}, not {tag!r}")
+
+    def _call(self, what: str, root: int = 0, op: str = "sum", tag: int = 0) -> Call:
+        reduction = "sum" if op == "mean" else op
+        if reduction not in REDUCTIONS:
+            raise ValueError(f"rank {self.rank}: {what} knows 'mean' and {REDUCTIONS}, not {op!r}")
+        return Call(what, call_site(), root=root, reduction=reduction, tag=tag)
+
+    # ---- arrays ----
+
+    def _send(self, data: Any, dest: int, tag: int) -> None:
+        self.channel(0).send(data, self._call("send", tag=tag), self.peer(dest), self.tag(tag))
+
+    def _recv(self, source: int, tag: int) -> Steps[Any]:
+        return (yield from self.channel(0).recv(self._call("recv"), self.peer(source, ANY), self.tag(tag, ANY)))[0]
+
+    def _bcast(self, x: Any, root: int, later: bool = False) -> Steps[Any]:
+        value, _ = yield from self.channel(0).bcast(x, self._call("bcast", self.peer(root)), later)
+        return _like(value, x)
+
+    def _reduce(self, x: Any, root: int, op: str, later: bool = False) -> Steps[Any]:
+        root = self.peer(root)
+        total, _ = yield from self.channel(0).allreduce(_wide(x, op), self._call("reduce", root, op), root, later)
+        return _like(self._mean(total, op, x), x)
+
+    def _allreduce(self, x: Any, op: str, later: bool = False) -> Steps[Any]:
+        total, _ = yield from self.channel(0).allreduce(_wide(x, op), self._call("allreduce", op=op), None, later)
+        return _like(self._mean(total, op, x), x)
+
+    def _gather(self, x: Any, root: int, later: bool = False) -> Steps[tuple[Any, ...] | None]:
+        return (yield from self.channel(0).gather(x, self._call("gather", self.peer(root)), later))[0]
+
+    def _allgather(self, x: Any, later: bool = False) -> Steps[tuple[Any, ...]]:
+        return (yield from self.channel(0).allgather(x, self._call("allgather"), later))[0]
+
+    def _scatter(self, xs: Any, root: int, later: bool = False) -> Steps[Any]:
+        return (yield from self.channel(0).scatter(xs, self._call("scatter", self.peer(root)), later))[0]
+
+    def _alltoall(self, xs: Any, later: bool = False) -> Steps[tuple[Any, ...]]:
+        return (yield from self.channel(0).alltoall(xs, self._call("alltoall"), later))[0]
+
+    def _reduce_scatter(self, xs: Any, op: str, later: bool = False) -> Steps[Any]:
+        xs = listed(xs)
+        wide = tuple([_wide(x, op) for x in xs]) if isinstance(xs, tuple) else xs
+        total, _ = yield from self.channel(0).reduce_scatter(wide, self._call("reduce_scatter", op=op), later)
+        return self._mean(total, op, xs[self.rank])
+
+    def _scan(self, x: Any, op: str, exclusive: bool, later: bool = False) -> Steps[Any]:
+        if op == "mean" or (exclusive and op in ("max", "min")):
+            raise ValueError(f"rank {self.rank}: there is no {'exscan' if exclusive else 'scan'} by {op!r}")
+        total, _ = yield from self.channel(0).scan(x, self._call("scan", op=op), exclusive, True, later)
+        return _like(total, x)
+
+    def _barrier(self, later: bool = False) -> Steps[None]:
+        yield from self.channel(0).barrier(self._call("barrier"), later)
+
+    # ---- objects ----
+
+    def _send_obj(self, obj: Any, dest: int, tag: int) -> None:
+        self.channel(0).send_object(obj, self._call("send_obj", tag=tag), self.peer(dest), self.tag(tag))
+
+    def _recv_obj(self, source: int, status: Any, tag: int) -> Steps[Any]:
+        receiving = self.channel(0).recv(self._call("recv_obj"), self.peer(source, ANY), self.tag(tag, ANY))
+        obj, _, source, tag = yield from receiving
+        if status is not None:
+            status.source, status.tag = source, tag
+        return obj
+
+    def _bcast_obj(self, obj: Any, root: int, later: bool = False) -> Steps[Any]:
+        return (yield from self.channel(0).bcast(obj, self._call("bcast_obj", self.peer(root)), later))[0]
+
+    def _gather_obj(self, obj: Any, root: int, later: bool = False) -> Steps[list[Any] | None]:
+        values, _ = yield from self.channel(0).gather(obj, self._call("gather_obj", self.peer(root)), later)
+        return None if values is None else list(values)
+
+    def _allgather_obj(self, obj: Any, later: bool = False) -> Steps[list[Any]]:
+        return list((yield from self.channel(0).allgather(obj, self._call("allgather_obj"), later))[0])
+
+    def _scatter_obj(self, objs: Any, root: int, later: bool = False) -> Steps[Any]:
+        return (yield from self.channel(0).scatter(objs, self._call("scatter_obj", self.peer(root)), later))[0]
+
+    def _alltoall_obj(self, objs: Any, later: bool = False) -> Steps[list[Any]]:
+        return list((yield from self.channel(0).alltoall(objs, self._call("alltoall_obj"), later))[0])
+
+    def _allreduce_obj(self, obj: Any, op: str, later: bool = False) -> Steps[Any]:
+        objs, _ = yield from self.channel(0).allgather(obj, self._call("allreduce_obj", op=op), later)
+        if op in ("max", "min"):
+            return (max if op == "max" else min)(objs)
+        total = functools.reduce(operator.mul if op == "prod" else operator.add, objs)
+        return total / self.size if op == "mean" else total
+
+    # ---- inside ----
+
+    def _mean(self, total: Any, op: str, x: Any) -> Any:
+        """A sum as the mean, in the dtype that numpy's mean of ``x`` has."""
+        if op != "mean" or total is None:
+            return total
+        mean = backend.unscalar(total / self.size)
+        return mean.astype(x.dtype, copy=False) if backend.is_array(x) and x.dtype.kind in "fc" else mean
+
+
+def _like(x: Any, given: Any) -> Any:
+    """A result, on the kind of device that the argument was on."""
+    return backend.like(x, given) if given is not None and x is not None else x
+
+
+def _wide(x: Any, op: str) -> Any:
+    """What is summed for a mean: as in numpy, 8-bit integers do not overflow on the way, nor 16-bit floats."""
+    if op != "mean" or not backend.is_array(x) or not (x.dtype.kind in "iu" or x.dtype == np.float16):
+        return x
+    return x.astype(np.float32 if x.dtype.kind == "f" else np.float64)

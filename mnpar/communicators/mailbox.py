@@ -1,0 +1,94 @@
+"""Messages from rank to rank, on one communicator and of one order of differentiation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mnpar.communicators import message
+from mnpar.communicators.message import OBJECT, Call, Header, read_header
+from mnpar.communicators.transport import ANY, BACKWARD, FORWARD, Letter, Pending, Steps, Transport, Waiting
+from mnpar.errors import MismatchError
+
+
+class Receive:
+    """A receive that was posted: it takes the first message that suits it and no earlier one."""
+
+    __slots__ = ("lane", "letter", "source", "tag")
+
+    def __init__(self, source: int, tag: int, lane: int) -> None:
+        self.source, self.tag, self.lane = source, tag, lane
+        self.letter: Letter | None = None
+
+    def suits(self, letter: Letter, lane: int) -> bool:
+        """Whether the message is for it."""
+        free = self.letter is None and self.lane == lane
+        return free and self.source in (ANY, letter.source) and self.tag in (ANY, letter.tag)
+
+
+class Mailbox:
+    """What a rank sends and receives: order 0 is forward, 1 the gradients, 2 the gradients of gradients …"""
+
+    def __init__(self, transport: Transport, order: int) -> None:
+        self.transport = transport
+        self.order = order
+        self.lane = FORWARD if order == 0 else BACKWARD
+        self._sent = [0] * transport.size
+        self._posted: list[Receive] = []
+
+    def send(self, x: Any, call: Call, dest: int, tag: int) -> int:
+        """Start sending a value (array, None, or tuple, list, dict of arrays); the message's number between the two ranks."""
+        seq = self._sent[dest]
+        self._sent[dest] += 1
+        self.transport.post(message.encode(x, call, seq), dest, tag, self.lane)
+        return seq
+
+    def send_object(self, obj: Any, call: Call, dest: int, tag: int) -> None:
+        """Start sending a pickled object."""
+        seq = self._sent[dest]
+        self._sent[dest] += 1
+        self.transport.post(message.encode_object(obj, call, seq), dest, tag, self.lane)
+
+    def recv(self, call: Call, source: int, tag: int) -> Steps[tuple[Any, Header, int, int]]:
+        """Take a message: value, header, source, tag.
+
+        Raises:
+            MismatchError: an object came where an array is awaited, or the other way round.
+        """
+        me, wanted = self.transport.rank, "an object" if call.op == "recv_obj" else "arrays"
+        waiting = Waiting(call.name, call.site, source, tag, order=self.order)
+        letter = yield from self._letter(source, tag, self.lane, waiting)
+        frame = yield from self.transport.read(letter, self.lane, waiting)
+        header = read_header(frame[: message.SIZE].tobytes())
+        if (header.kind == OBJECT) != (call.op == "recv_obj") or header.order != self.order:
+            text = (
+                f"rank {me} waits in {call.name} at {call.site} for {wanted} from rank {letter.source}, tag {letter.tag}, but "
+                f"{header.name} at {header.site} sent {header.form}: the two calls do not belong together"
+            )
+            self.transport.complain(letter.source, text)
+            raise MismatchError(text)
+        return message.decode(frame, header)[0], header, letter.source, letter.tag
+
+    def _letter(self, source: int, tag: int, lane: int, waiting: Waiting) -> Steps[Letter]:
+        """The next message of this kind: among receives that a message suits, the one that was posted first gets it."""
+        posted, probe = self._posted, self.transport.probe
+        if not posted and (first := probe(source, tag, lane)) is not None:
+            return first
+        mine = Receive(source, tag, lane)
+        posted.append(mine)
+
+        def arrived() -> bool:
+            while mine.letter is None and (letter := probe(source, tag, lane)) is not None:
+                next(receive for receive in posted if receive.suits(letter, lane)).letter = letter
+            return mine.letter is not None
+
+        try:
+            if not arrived():
+                yield Pending(arrived, lambda: None, waiting)
+        finally:
+            posted.remove(mine)
+        assert mine.letter is not None
+        return mine.letter
+
+    def reply_tag(self, seq: int, part: bool = False) -> int:
+        """The tag of message ``seq``'s gradient, or of a part of collective ``seq``: matched by identity, not by arrival."""
+        return 2 * ((8 * seq + self.order) % (self.transport.tag_limit // 2)) + part

@@ -1,0 +1,120 @@
+"""Reductions over processes: by numpy where that is faster, in rank order, or by the MPI library with many ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.communicators.process import Process
+from mnpar.communicators.reduction import UFUNCS, reduce_arrays
+from mnpar.communicators.transport import BACKWARD, Pending, Steps, Waiting
+
+PIECE = 2**30  # bytes: no MPI library is asked for more at once
+_GATHERED = 2**15  # bytes: an array of at most so many is gathered everywhere and reduced there, a larger one in parts
+_DIRECT = 16  # ranks: with more, the libraries' trees win
+_OPS = {"sum": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
+
+
+def nothing() -> None:
+    """The value of a step that has none."""
+
+
+def _numpys(dtype: Any, ufunc: Any) -> Callable[[Any, Any, Any], None]:
+    """A numpy function as an MPI operation on buffers of this dtype."""
+
+    def combine(one: Any, other: Any, _: Any) -> None:
+        target = np.frombuffer(other, dtype)
+        ufunc(np.frombuffer(one, dtype), target, out=target)
+
+    return combine
+
+
+class Reductions:
+    """The reductions of a transport of MPI processes."""
+
+    rank: int
+    size: int
+    MPI: Any
+    lanes: list[Any]  # duplicates of the communicator, forward and backward
+    label: str  # the same on all its ranks, and no other's
+    process: Process
+
+    def meeting(self, waiting: Waiting, what: str = "") -> str:
+        """The name of a collective's step, the same on all ranks that are in it."""
+        return f"{self.label} {waiting.order} {waiting.seq} {what}"
+
+    def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Steps[Array]:
+        whole = np.empty(sum(counts), np.uint8)
+        request = self.lanes[lane].Iallgatherv(array, [whole, counts])
+        yield Pending(request.Test, nothing, waiting, self.meeting(waiting, "data"))
+        return whole
+
+    def reduce(self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting) -> Steps[Array]:
+        if root is not None or self.size > _DIRECT:
+            return (yield from self._reduce_by_mpi(array, reduction, root, lane, waiting))
+        if array.nbytes > _GATHERED:
+            return (yield from self.reduce_in_parts(array, reduction, waiting))
+        gathered = yield from self.allgather(array.view(np.uint8), [array.nbytes] * self.size, lane, waiting)
+        return reduce_arrays(list(gathered.view(array.dtype).reshape(self.size, -1)), reduction)
+
+    def reduce_in_parts(self, array: Array, reduction: str, waiting: Waiting) -> Steps[Array]:
+        """Each rank reduces one part, in rank order, and gives it to the others.
+
+        No rank receives more than two arrays' worth; numpy adds faster than the MPI libraries do; and all ranks, thread ranks
+        too, get the same bits.
+        """
+        total, length = np.empty_like(array), PIECE // array.itemsize
+        for start in range(0, array.size, length):
+            yield from self._reduce_piece(array[start : start + length], total[start : start + length], reduction, waiting)
+        return total
+
+    def _reduce_piece(self, array: Array, total: Array, reduction: str, waiting: Waiting) -> Steps[None]:
+        P, me, comm, tag = self.size, self.rank, self.lanes[BACKWARD], waiting.tag
+        others = [(me + step) % P for step in range(1, P)]
+        parts = [slice(array.size * r // P, array.size * (r + 1) // P) for r in range(P)]
+        mine = [array[parts[me]] if r == me else np.empty_like(total[parts[me]]) for r in range(P)]
+        received = [comm.Irecv(mine[r].view(np.uint8), r, tag) for r in others]
+        sent = [comm.Isend(array[parts[r]].view(np.uint8), r, tag) for r in others]
+        yield self._all([*received, *sent], waiting, "parts")
+        total[parts[me]] = reduce_arrays(mine, reduction)
+        received = [comm.Irecv(total[parts[r]].view(np.uint8), r, tag) for r in others]
+        sent = [comm.Isend(total[parts[me]].view(np.uint8), r, tag) for r in others]
+        yield self._all([*received, *sent], waiting, "sums")
+
+    def _all(self, requests: list[Any], waiting: Waiting, what: str) -> Pending:
+        return Pending(lambda: self.MPI.Request.Testall(requests), nothing, waiting, self.meeting(waiting, what))
+
+    def _reduce_by_mpi(self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting) -> Steps[Array]:
+        """Sums of 16-bit floats are made in 32 bits; other byte orders in the machine's; times go as integers."""
+        dtype = array.dtype
+        if dtype.itemsize == 2 and dtype.kind in "fV":
+            array = array.astype(np.float32)
+        elif dtype.kind == "b":
+            array = array.view(np.uint8)
+        elif not dtype.isnative:
+            array = array.astype(dtype.newbyteorder("="))
+        op = self._operation(array.dtype, reduction)
+        if dtype.kind in "mM":
+            array = array.view(np.int64)
+        total = np.empty_like(array)
+        comm, length = self.lanes[lane], PIECE // array.itemsize
+        for start in range(0, array.size, length):
+            part, out = array[start : start + length], total[start : start + length]
+            request = comm.Iallreduce(part, out, op) if root is None else comm.Ireduce(part, out, op, root)
+            yield Pending(request.Test, nothing, waiting, self.meeting(waiting, "data"))
+        if dtype.kind in "bmM":
+            total = total.view(dtype.newbyteorder("="))
+        return total.astype(dtype, copy=False)
+
+    def _operation(self, dtype: Any, reduction: str) -> Any:
+        """MPI's operation; numpy's own for the maximum of what may be NaN (or NaT), which MPI drops or keeps by chance."""
+        if reduction not in ("max", "min") or dtype.kind not in "fmM":
+            return getattr(self.MPI, _OPS[reduction])
+        form = np.dtype("M8[s]") if dtype.kind in "mM" else dtype  # their integers are ordered alike in all units
+        operations = self.process.operations
+        if (form, reduction) not in operations:
+            operations[form, reduction] = self.MPI.Op.Create(_numpys(form, UFUNCS[reduction]), commute=True)
+        return operations[form, reduction]

@@ -1,0 +1,113 @@
+"""A communication that is waited for now, or later.
+
+Each communication is written once, as steps: a generator that yields what it waits for (``Pending``). :func:`complete` drives
+it to its end. An :class:`Operation` starts it and lets the program go on; it takes its next steps whenever this rank waits for
+anything, or asks :meth:`Operation.test`, so no thread is needed, and a rank that waits never keeps another one waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mnpar.communicators.transport import Pending, Steps, T, Transport
+
+
+def complete(transport: Transport, steps: Steps[T]) -> T:
+    """Take all steps; their result."""
+    try:
+        pending = next(steps)
+        while True:
+            wait(transport, pending)
+            pending = steps.send(pending.value())
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def no_steps() -> Steps[None]:
+    """What is done already."""
+    return
+    yield
+
+
+def wait(transport: Transport, pending: Pending) -> None:
+    """Wait for one step, while this rank's other operations go on."""
+    active = transport.active
+    while active and not pending.ready():
+        transport.wait(pending._replace(ready=lambda: pending.ready() or any([other.ready() for other in active])))
+        for other in tuple(active):
+            other.step()
+    if not pending.ready():
+        transport.wait(pending)
+
+
+class Operation:
+    """A communication under way, as the communicator's non-blocking methods return it.
+
+    Args:
+        transport: carries it.
+        steps: what is to be done.
+        after: makes the result of what the steps end with.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> def program(comm):
+        ...     operation = comm.iallreduce(np.array([comm.rank]))
+        ...     return operation.wait()
+        >>> mnpar.run(program, ranks=3)[0]
+        array([3])
+    """
+
+    def __init__(self, transport: Transport, steps: Steps[Any], after: Callable[[Any], Any] = lambda value: value) -> None:
+        self._transport, self._steps, self._after = transport, steps, after
+        self._pending: Pending | None = None
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self.done = False
+        self._advance(None)
+        if self._error is not None:  # of the arguments
+            raise self._error
+        if not self.done:
+            transport.active.append(self)
+
+    def ready(self) -> bool:
+        """Whether the next step can be taken."""
+        return self._pending is not None and self._pending.ready()
+
+    def step(self) -> None:
+        """Take the steps that can be taken without waiting; an error is kept for who waits."""
+        while self._pending is not None and self._pending.ready():
+            self._advance(self._pending.value())
+
+    def _advance(self, value: Any) -> None:
+        try:
+            self._pending = self._steps.send(value)
+        except BaseException as error:
+            self._pending, self.done = None, True
+            if isinstance(error, StopIteration):
+                self._value = self._after(error.value)
+            else:
+                self._error = error
+            if self in self._transport.active:
+                self._transport.active.remove(self)
+
+    def test(self) -> bool:
+        """Whether it is done; takes what steps it can."""
+        self.step()
+        if not self.done:
+            self._transport.pause()
+        return self.done
+
+    def wait(self) -> Any:
+        """What the communication returns, as soon as it is there.
+
+        Raises:
+            MismatchError, DeadlockError: as the communication's blocking form does.
+        """
+        while self._pending is not None:
+            wait(self._transport, self._pending)
+            self.step()
+        if self._error is not None:
+            raise self._error
+        return self._value

@@ -1,0 +1,62 @@
+"""Future: a Variable whose array is still under way, and is waited for where it is first used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mnpar.backend import Array
+from mnpar.graph import VariableNode
+from mnpar.variable import Variable
+
+
+class Once:
+    """Something that is done when it is first needed, and not again.
+
+    Args:
+        finish: does it, and returns the Variables that come of it.
+    """
+
+    def __init__(self, finish: Callable[[], tuple[Variable, ...]]) -> None:
+        self._finish: Callable[[], tuple[Variable, ...]] | None = finish
+        self._results: tuple[Variable, ...] = ()
+
+    def __call__(self) -> tuple[Variable, ...]:
+        if self._finish is not None:
+            self._results, self._finish = self._finish(), None
+        return self._results
+
+
+class Future(Variable):
+    """What a non-blocking function returns. To use it in any way, or to ask for its shape, waits for its array.
+
+    Args:
+        results: finds the Variable that it stands for, among others.
+        index: which of them.
+    """
+
+    __slots__ = ("_index", "_results")
+
+    def __init__(self, results: Callable[[], tuple[Variable, ...]], index: int = 0) -> None:
+        self._results, self._index = results, index
+
+    def wait(self) -> Variable:
+        """The Variable itself."""
+        return self._results()[self._index]
+
+    @property
+    def array(self) -> Array:
+        """The array, waited for."""
+        return self.wait().array
+
+    @array.setter
+    def array(self, array: Array) -> None:
+        self.wait().array = array
+
+    @property
+    def node(self) -> VariableNode:
+        """Its place in the graph, known when the array has come."""
+        return self.wait().node
+
+    @node.setter
+    def node(self, node: VariableNode) -> None:
+        self.wait().node = node
