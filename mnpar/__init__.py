@@ -20,10 +20,11 @@ from mnpar import (
     testing,
 )  # fmt: skip
 from mnpar.chain import Chain, ChainList, Sequential
-from mnpar.communicators import ANY_SOURCE, ANY_TAG, Communicator, create_communicator, run
+from mnpar.communicators import ANY_SOURCE, ANY_TAG, Communicator, Operation, create_communicator, run
 from mnpar.config import Config, config, force_backprop_mode, global_config, no_backprop_mode, using_config
 from mnpar.datasets import create_empty_dataset, scatter_dataset, scatter_index
 from mnpar.function_node import FunctionNode
+from mnpar.future import Future
 from mnpar.initializers import Initializer
 from mnpar.launch import relaunch
 from mnpar.link import Link
@@ -42,10 +43,12 @@ __all__ = [
     "Communicator",
     "Config",
     "FunctionNode",
+    "Future",
     "GradientMethod",
     "Initializer",
     "Link",
     "MultiNodeChainList",
+    "Operation",
     "Optimizer",
     "Parameter",
     "Reporter",

@@ -34,7 +34,7 @@ class Tape:
     def finished(self) -> Tape:
         """Itself, after waiting for what was started for later: used or not, it is part of what backward has to visit."""
         while self.unfinished:
-            self.unfinished.pop(0)()
+            self.unfinished[0]()  # it takes itself off
         return self
 
     def append(self, function: Any) -> None:

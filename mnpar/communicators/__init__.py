@@ -2,5 +2,6 @@
 
 from mnpar.communicators.communicator import ANY_SOURCE, ANY_TAG, Communicator
 from mnpar.communicators.create import create_communicator, run
+from mnpar.communicators.operation import Operation
 
-__all__ = ["ANY_SOURCE", "ANY_TAG", "Communicator", "create_communicator", "run"]
+__all__ = ["ANY_SOURCE", "ANY_TAG", "Communicator", "Operation", "create_communicator", "run"]

@@ -219,7 +219,7 @@ class Channel(Mailbox):
         if not opening.later:
             total = yield from self.transport.reduce(flat, reduction, root, self.lane, waiting)
         else:
-            total = yield from self.transport.reduce_in_parts(flat, reduction, waiting)
+            total = yield from self.transport.reduce_in_parts(flat, reduction, waiting, root)
         return total.reshape(x.shape)
 
     def _waiting(self, opening: Opening) -> Waiting:

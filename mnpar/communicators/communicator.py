@@ -14,7 +14,8 @@ Every method that exchanges anything has a non-blocking twin with an ``i`` befor
 :class:`Operation` at once, and ``operation.wait()`` gives the result. All ranks start their collectives in the same order,
 blocking or not; they may wait for them in any. An array must not be changed before its operation is done.
 
-Nothing here is differentiable: ``mnpar.functions`` has the same operations for Variables.
+The file is long because MPI has many methods; each of them is one line. Nothing here is differentiable: ``mnpar.functions`` has
+the same operations for Variables.
 """
 
 from __future__ import annotations

@@ -53,25 +53,26 @@ class Reductions:
         return whole
 
     def reduce(self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting) -> Steps[Array]:
-        if root is not None or self.size > _DIRECT:
+        if self.size > _DIRECT:
             return (yield from self._reduce_by_mpi(array, reduction, root, lane, waiting))
         if array.nbytes > _GATHERED:
-            return (yield from self.reduce_in_parts(array, reduction, waiting))
+            return (yield from self.reduce_in_parts(array, reduction, waiting, root))
         gathered = yield from self.allgather(array.view(np.uint8), [array.nbytes] * self.size, lane, waiting)
         return reduce_arrays(list(gathered.view(array.dtype).reshape(self.size, -1)), reduction)
 
-    def reduce_in_parts(self, array: Array, reduction: str, waiting: Waiting) -> Steps[Array]:
-        """Each rank reduces one part, in rank order, and gives it to the others.
+    def reduce_in_parts(self, array: Array, reduction: str, waiting: Waiting, root: int | None = None) -> Steps[Array]:
+        """Each rank reduces one part, in rank order, and gives it to the others (to the root).
 
         No rank receives more than two arrays' worth; numpy adds faster than the MPI libraries do; and all ranks, thread ranks
         too, get the same bits.
         """
         total, length = np.empty_like(array), PIECE // array.itemsize
         for start in range(0, array.size, length):
-            yield from self._reduce_piece(array[start : start + length], total[start : start + length], reduction, waiting)
+            piece = slice(start, start + length)
+            yield from self._reduce_piece(array[piece], total[piece], reduction, waiting, root)
         return total
 
-    def _reduce_piece(self, array: Array, total: Array, reduction: str, waiting: Waiting) -> Steps[None]:
+    def _reduce_piece(self, array: Array, total: Array, reduction: str, waiting: Waiting, root: int | None) -> Steps[None]:
         P, me, comm, tag = self.size, self.rank, self.lanes[BACKWARD], waiting.tag
         others = [(me + step) % P for step in range(1, P)]
         parts = [slice(array.size * r // P, array.size * (r + 1) // P) for r in range(P)]
@@ -80,8 +81,8 @@ class Reductions:
         sent = [comm.Isend(array[parts[r]].view(np.uint8), r, tag) for r in others]
         yield self._all([*received, *sent], waiting, "parts")
         total[parts[me]] = reduce_arrays(mine, reduction)
-        received = [comm.Irecv(total[parts[r]].view(np.uint8), r, tag) for r in others]
-        sent = [comm.Isend(total[parts[me]].view(np.uint8), r, tag) for r in others]
+        received = [comm.Irecv(total[parts[r]].view(np.uint8), r, tag) for r in others if root in (None, me)]
+        sent = [comm.Isend(total[parts[me]].view(np.uint8), r, tag) for r in others if root in (None, r)]
         yield self._all([*received, *sent], waiting, "sums")
 
     def _all(self, requests: list[Any], waiting: Waiting, what: str) -> Pending:

@@ -51,6 +51,8 @@ class World:
         self._raise_failure(rank)
         if ready():
             return
+        if self.done[rank]:
+            raise DeadlockError(f"rank {rank} has ended its program: wait for {waiting} inside it, the others have ended too")
         self.waiting[rank] = (ready, waiting)
         self._hand_on(rank)
         self._batons[rank].acquire()
@@ -172,7 +174,7 @@ class ThreadTransport:
     def reduce(self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting) -> Steps[Array]:
         return (yield from self.reduce_in_parts(array, reduction, waiting))
 
-    def reduce_in_parts(self, array: Array, reduction: str, waiting: Waiting) -> Steps[Array]:
+    def reduce_in_parts(self, array: Array, reduction: str, waiting: Waiting, root: int | None = None) -> Steps[Array]:
         arrays = yield self._meet(array.copy(), ("data", waiting.order, waiting.seq), waiting)
         return reduce_arrays(arrays, reduction)
 

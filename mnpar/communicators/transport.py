@@ -101,8 +101,8 @@ class Transport(Protocol):
     def reduce(self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting) -> Steps[Array]:
         """The elementwise reduction over ranks; on ``root`` alone, or everywhere (None)."""
 
-    def reduce_in_parts(self, array: Array, reduction: str, waiting: Waiting) -> Steps[Array]:
-        """The same everywhere, by messages under ``waiting.tag``: it can also be waited for later."""
+    def reduce_in_parts(self, array: Array, reduction: str, waiting: Waiting, root: int | None = None) -> Steps[Array]:
+        """The same, by messages under ``waiting.tag``: it can also be waited for later."""
 
     def split(self, color: int | None, key: int) -> Transport | None:
         """The group of those who gave the same color, ordered by (key, rank). It waits."""

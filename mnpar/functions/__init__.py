@@ -16,7 +16,7 @@ from mnpar.functions.indexing import get_item, select_item, where
 from mnpar.functions.joining import concat, hstack, separate, split_axis, stack, vstack
 from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
 from mnpar.functions.noise import dropout
-from mnpar.functions.point_to_point import pseudo_connect, recv, send, sendrecv, shift
+from mnpar.functions.point_to_point import irecv, isend, pseudo_connect, recv, send, sendrecv, shift
 from mnpar.functions.products import linear, matmul
 from mnpar.functions.reduction import argmax, argmin, average, logsumexp, max, mean, min, sum
 from mnpar.functions.rooted import bcast, gather, reduce, scatter
@@ -56,6 +56,8 @@ __all__ = [
     "gather",
     "get_item",
     "hstack",
+    "irecv",
+    "isend",
     "leaky_relu",
     "linear",
     "log",

@@ -27,7 +27,7 @@ class AllGather(Communication):
     op = "allgather"
 
     def steps(self, x: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.allgather(x, self.call(), later=self.later)))
+        return self.agreed(*(yield from self.channel.allgather(x, self.call())))
 
     def backward(self, *gys: Any) -> Any:
         return self.adjoint(ReduceScatter(self.comm, of=self), *gys)
@@ -37,7 +37,7 @@ class ReduceScatter(Communication):
     op = "reduce_scatter"
 
     def steps(self, *xs: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.reduce_scatter(xs, self.call(), later=self.later)))
+        return self.agreed(*(yield from self.channel.reduce_scatter(xs, self.call())))
 
     def backward(self, gy: Any) -> Any:
         return self.adjoint(AllGather(self.comm, of=self), gy)
@@ -47,7 +47,7 @@ class AllReduce(Communication):
     op = "allreduce"
 
     def steps(self, x: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.allreduce(x, self.call(), later=self.later)))
+        return self.agreed(*(yield from self.channel.allreduce(x, self.call())))
 
     def backward(self, gy: Any) -> Any:
         return self.adjoint(AllReduce(self.comm, of=self), gy)
@@ -57,7 +57,7 @@ class AllToAll(Communication):
     op = "alltoall"
 
     def steps(self, *xs: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.alltoall(xs, self.call(), later=self.later)))
+        return self.agreed(*(yield from self.channel.alltoall(xs, self.call())))
 
     def backward(self, *gys: Any) -> Any:
         return self.adjoint(AllToAll(self.comm, of=self), *gys)
@@ -72,7 +72,7 @@ class Scan(Communication):
         self.op = "exscan" if exclusive else "scan"
 
     def steps(self, x: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.scan(x, self.call(), self.exclusive, self.up, self.later)))
+        return self.agreed(*(yield from self.channel.scan(x, self.call(), self.exclusive, self.up)))
 
     def backward(self, gy: Any) -> Any:
         return self.adjoint(Scan(self.comm, self.exclusive, not self.up, of=self), gy)
@@ -93,7 +93,7 @@ class ReduceFrom(Communication):
     op = "reduce_from"
 
     def steps(self, x: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.allreduce(x, self.call(), later=self.later)))
+        return self.agreed(*(yield from self.channel.allreduce(x, self.call())))
 
     def backward(self, gy: Any) -> Any:
         return self.adjoint(CopyTo(self.comm, of=self), gy)

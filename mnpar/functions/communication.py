@@ -16,7 +16,6 @@ from mnpar.communicators.operation import Operation, complete
 from mnpar.config import is_recording
 from mnpar.function_node import FunctionNode
 from mnpar.future import Future, Once
-from mnpar.graph import tick
 from mnpar.tape import current_tape
 from mnpar.variable import Variable
 
@@ -40,7 +39,6 @@ class Communication(FunctionNode):
     communicates = True
     op: str
     reduction = "sum"
-    later = False  # it was started by start(), and other communications may be started before it is done
 
     def __init__(self, comm: Communicator, of: Communication | None = None) -> None:
         self.comm = comm
@@ -63,23 +61,24 @@ class Communication(FunctionNode):
     def forward(self, *xs: Any) -> Any:
         return complete(self.comm.transport, self.steps(*xs))
 
-    def start(self, inputs: tuple[Any, ...], outputs: int = 1) -> tuple[Variable, ...]:
-        """``apply`` for later: as many Variables as it will have outputs, that wait for it where they are first used.
+    def start(self) -> Variable:
+        """``apply`` for later, of a receive: a Variable that waits where it is first used.
 
-        Its place in the order of functions is here, where it starts: backward visits it in the same order on all ranks.
+        Its place in the order of functions is there too: so its gradient leaves as early as it can, and a rank that posts a
+        receive and then sends does not wait, in backward, for an answer before it gives one.
         """
-        variables = self.prepare(inputs)
-        self.later, self.number, tape = True, tick(), current_tape()
-        operation = Operation(self.comm.transport, self.steps(*[x.array for x in variables]))
+        tape, operation = current_tape(), Operation(self.comm.transport, self.steps())
 
         def finish() -> tuple[Variable, ...]:
-            ys = operation.wait()
+            if once in tape.unfinished:
+                tape.unfinished.remove(once)
             with tape:
-                return self.connect(variables, ys)
+                return self.connect([], operation.wait())
 
-        future = Once(finish)
-        tape.unfinished.append(future)
-        return tuple([Future(future, i) for i in range(outputs)])
+        once = Once(finish)
+        if is_recording():
+            tape.unfinished.append(once)
+        return Future(once)
 
     def part_of(self: Self, op: str, reduction: str) -> Self:
         """Say that it brings the parts of another operation together, which is what all ranks have to mean."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from mnpar.communicators.message import Call
 from mnpar.communicators.transport import ANY
+from mnpar.errors import MismatchError
 from mnpar.functions.communication import Communication
 from mnpar.variable import Variable, as_variable
 from mnpar.variable import backward as backward_from
@@ -46,6 +47,7 @@ class Recv(Communication):
     """Take arrays from a rank. Adjoint: send it their gradients."""
 
     op = "recv"
+    single = False  # only one array in the message is right
 
     def __init__(
         self, comm: Communicator, source: int, tag: int, as_tuple: bool = False, of: Communication | None = None
@@ -58,6 +60,10 @@ class Recv(Communication):
         value, header, self.source, self.tag = yield from self.channel.recv(self.call(), self.source, self.tag)
         self.seq = header.seq
         self.as_tuple = isinstance(value, tuple)
+        if self.single and self.as_tuple:
+            raise MismatchError(
+                f"irecv at {self.site} takes one array, but {header.site} on rank {self.source} sent {len(value)}: use recv"
+            )
         self.differentiable = header.wants and self.recording
         if header.wants and not self.differentiable:  # its sender will ask for a gradient: there is none
             back = self.comm.channel(self.order + 1)
@@ -135,6 +141,50 @@ def recv(communicator: Communicator, rank: int, delegate_variable: Any = None, t
     function = Recv(communicator, source, tag)
     ys = function.apply(())
     return ys if function.as_tuple or force_tuple else ys[0]
+
+
+def isend(x: Any, communicator: Communicator, rank: int, tag: int = 0) -> Variable:
+    """:func:`send` by its other name: sending never blocks, and the array may be changed at once.
+
+    Args:
+        x, communicator, rank, tag: as in :func:`send`.
+
+    Example:
+        See :func:`irecv`.
+    """
+    return send(x, communicator, rank, tag)
+
+
+def irecv(communicator: Communicator, rank: int, tag: int = 0) -> Variable:
+    """Receive one array, but wait for it only where it is first used.
+
+    Args:
+        communicator: the ranks among which ``rank`` counts.
+        rank: who calls :func:`send` or :func:`isend`; ``mnpar.ANY_SOURCE`` takes the first that comes.
+        tag: the sender's; ``mnpar.ANY_TAG`` takes any. Receives take messages in the order in which they were started.
+
+    Returns:
+        A :class:`mnpar.Future`; backward visits it even if nobody uses it.
+
+    Raises:
+        MismatchError: where it is used, if several arrays were sent in one message.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> def program(comm):
+        ...     x = mnpar.Variable(np.array([comm.rank + 1.0]))
+        ...     y = F.irecv(comm, 1 - comm.rank)  # posted
+        ...     F.isend(x, comm, 1 - comm.rank)
+        ...     z = x * x  # meanwhile
+        ...     F.sum(z * y).backward()  # waited for
+        ...     return x.grad.tolist()
+        >>> mnpar.run(program, ranks=2)  # x0²·x1 + x1²·x0
+        [[8.0], [5.0]]
+    """
+    function = Recv(communicator, communicator.peer(rank, ANY), communicator.tag(tag, ANY))
+    function.single = True
+    return function.start()
 
 
 def sendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: int = 0) -> Any:

@@ -33,7 +33,7 @@ class Bcast(Rooted):
     op = "bcast"
 
     def steps(self, *xs: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.bcast(xs[0] if xs else None, self.call(self.root), self.later)))
+        return self.agreed(*(yield from self.channel.bcast(xs[0] if xs else None, self.call(self.root))))
 
     def backward(self, gy: Any) -> Any:
         gxs = self.adjoint(Reduce(self.comm, self.root, of=self), gy)
@@ -44,7 +44,7 @@ class Reduce(Rooted):
     op = "reduce"
 
     def steps(self, x: Any) -> Steps[Any]:
-        y = self.agreed(*(yield from self.channel.allreduce(x, self.call(self.root), self.root, self.later)))
+        y = self.agreed(*(yield from self.channel.allreduce(x, self.call(self.root), self.root)))
         return y if self.at_root else _nothing()
 
     def backward(self, gy: Any) -> Any:
@@ -55,7 +55,7 @@ class Gather(Rooted):
     op = "gather"
 
     def steps(self, x: Any) -> Steps[Any]:
-        ys = self.agreed(*(yield from self.channel.gather(x, self.call(self.root), self.later)))
+        ys = self.agreed(*(yield from self.channel.gather(x, self.call(self.root))))
         return ys if self.at_root else _nothing()
 
     def backward(self, *gys: Any) -> Any:
@@ -66,7 +66,7 @@ class Scatter(Rooted):
     op = "scatter"
 
     def steps(self, *xs: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.scatter(xs, self.call(self.root), self.later)))
+        return self.agreed(*(yield from self.channel.scatter(xs, self.call(self.root))))
 
     def backward(self, gy: Any) -> Any:
         gxs = self.adjoint(Gather(self.comm, self.root, of=self), gy)

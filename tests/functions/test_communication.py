@@ -15,6 +15,12 @@ def values(comm, shape, seed=0):
     return np.random.default_rng([seed, comm.rank]).standard_normal(shape)
 
 
+def iring(comm, x):
+    y = F.irecv(comm, (comm.rank - 1) % comm.size)
+    F.isend(x, comm, (comm.rank + 1) % comm.size)
+    return y
+
+
 def ring(comm, x):
     F.send(x, comm, (comm.rank + 1) % comm.size)
     return F.recv(comm, (comm.rank - 1) % comm.size)
@@ -47,6 +53,8 @@ CASES = {
         lambda c, root, *x: F.alltoall(c, x),
         lambda c, s, root: [values(c, (r, c.rank, *s)) for r in range(c.size)],
     ),
+    "scan, mean": (lambda c, root, x: F.scan(c, x, "mean"), lambda c, s, root: [values(c, s)]),
+    "isend and irecv": (lambda c, root, *x: iring(c, *x), lambda c, s, root: [values(c, s)]),
 }
 parametrize_cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
