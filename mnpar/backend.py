@@ -148,3 +148,8 @@ def check_finite(owner: str, what: str, arrays: tuple[Array, ...]) -> None:
     for i, y in enumerate(arrays):
         if y is not None and y.dtype.kind in "fc" and not get_array_module(y).isfinite(y).all():
             raise FloatingPointError(f"{what} {i} of {owner} has NaN or infinity (mnpar.config.debug looks for them)")
+
+
+def block_bytes(x: Array) -> int:
+    """How much is best worked on at once where ``x`` is: what stays in a core's cache, or what keeps a whole GPU busy."""
+    return 2**21 if get_array_module(x) is np else 2**28

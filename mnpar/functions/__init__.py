@@ -9,6 +9,18 @@ from mnpar.functions.arithmetic import add, floor_divide
 from mnpar.functions.broadcasting import broadcast, broadcast_to, sum_to
 from mnpar.functions.classification import softmax_cross_entropy
 from mnpar.functions.collective import allgather, allreduce, alltoall, copy_to, exscan, reduce_from, reduce_scatter, scan
+from mnpar.functions.convolution import (
+    convolution_1d,
+    convolution_2d,
+    convolution_3d,
+    convolution_nd,
+    deconvolution_1d,
+    deconvolution_2d,
+    deconvolution_3d,
+    deconvolution_nd,
+    depthwise_convolution_2d,
+    dilated_convolution_2d,
+)
 from mnpar.functions.elementwise import absolute, cos, exp, expm1, log, log1p, sin, sqrt, square
 from mnpar.functions.evaluation import accuracy, binary_accuracy
 from mnpar.functions.extrema import clip, maximum, minimum
@@ -17,8 +29,23 @@ from mnpar.functions.joining import concat, hstack, separate, split_axis, stack,
 from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
 from mnpar.functions.noise import dropout
 from mnpar.functions.point_to_point import irecv, isend, pseudo_connect, recv, send, sendrecv, shift
+from mnpar.functions.pooling import (
+    average_pooling_1d,
+    average_pooling_2d,
+    average_pooling_3d,
+    average_pooling_nd,
+    im2col,
+    max_pooling_1d,
+    max_pooling_2d,
+    max_pooling_3d,
+    max_pooling_nd,
+    unpooling_2d,
+    unpooling_nd,
+    upsampling_2d,
+)
 from mnpar.functions.products import linear, matmul
 from mnpar.functions.reduction import argmax, argmin, average, logsumexp, max, mean, min, sum
+from mnpar.functions.resize import resize_images
 from mnpar.functions.rooted import bcast, gather, reduce, scatter
 from mnpar.functions.shape import cast, expand_dims, flatten, moveaxis, reshape, squeeze, swapaxes, transpose
 
@@ -36,6 +63,10 @@ __all__ = [
     "argmax",
     "argmin",
     "average",
+    "average_pooling_1d",
+    "average_pooling_2d",
+    "average_pooling_3d",
+    "average_pooling_nd",
     "bcast",
     "binary_accuracy",
     "broadcast",
@@ -43,8 +74,18 @@ __all__ = [
     "cast",
     "clip",
     "concat",
+    "convolution_1d",
+    "convolution_2d",
+    "convolution_3d",
+    "convolution_nd",
     "copy_to",
     "cos",
+    "deconvolution_1d",
+    "deconvolution_2d",
+    "deconvolution_3d",
+    "deconvolution_nd",
+    "depthwise_convolution_2d",
+    "dilated_convolution_2d",
     "dropout",
     "elu",
     "exp",
@@ -56,6 +97,7 @@ __all__ = [
     "gather",
     "get_item",
     "hstack",
+    "im2col",
     "irecv",
     "isend",
     "leaky_relu",
@@ -66,6 +108,10 @@ __all__ = [
     "logsumexp",
     "matmul",
     "max",
+    "max_pooling_1d",
+    "max_pooling_2d",
+    "max_pooling_3d",
+    "max_pooling_nd",
     "maximum",
     "mean",
     "mean_absolute_error",
@@ -80,6 +126,7 @@ __all__ = [
     "reduce_scatter",
     "relu",
     "reshape",
+    "resize_images",
     "scan",
     "scatter",
     "select_item",
@@ -103,6 +150,9 @@ __all__ = [
     "swapaxes",
     "tanh",
     "transpose",
+    "unpooling_2d",
+    "unpooling_nd",
+    "upsampling_2d",
     "vstack",
     "where",
 ]

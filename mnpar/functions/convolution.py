@@ -1,0 +1,360 @@
+"""Convolution, its transpose, and the gradient of its weights: three functions, each the derivative of the two others.
+
+    y = x ∗ W        x = y ∗ᵀ W        gW = x ⋆ y
+    ∂y/∂x: ∗ᵀ        ∂x/∂y: ∗          ∂gW/∂x: ∗ᵀ
+    ∂y/∂W: ⋆         ∂x/∂W: ⋆          ∂gW/∂y: ∗
+
+Each is one matrix product for each block of samples, whose windows are laid out as columns (C·K, n·O) in a buffer that stays in
+the cache: one sample for large images, several for small ones (Chellapilla, Puri and Simard 2006, "High performance
+convolutional neural networks for document processing"). Groups are a batch of such products.
+The file is long because of its docstrings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.generic import either, listed
+from mnpar.functions.windows import Numbers, Windows, get_deconv_outsize, per_axis
+from mnpar.variable import Variable, as_variable
+
+
+class Convolving(FunctionNode):
+    """What the three share: x (N, C, *size), W (K, C / groups, *kernel), y (N, K, *out)."""
+
+    generic = True
+
+    def __init__(self, windows: Windows, groups: int) -> None:
+        self.windows, self.groups = windows, groups
+
+    def columns(self, x: Array, dtype: Any) -> Iterator[tuple[slice, Array]]:
+        """Blocks of samples, and what their windows see: (groups, C / groups · kernel, n · out), valid until the next one."""
+        windows, g, xp = self.windows, self.groups, backend.get_array_module(x)
+        (N, C), kernel, out = x.shape[:2], math.prod(windows.K), math.prod(windows.out)
+        if kernel == 1 and windows.bare and windows.out == windows.size and x.dtype == dtype:
+            for i in range(N):
+                yield slice(i, i + 1), x[i].reshape(g, C // g, out)
+            return
+        n = max(1, min(N, backend.block_bytes(x) // max(1, C * kernel * out * dtype.itemsize)))
+        buffer = xp.empty(n * C * kernel * out, dtype)
+        for i in range(0, N, n):
+            block = windows.columns(windows.pad_image(x[i : i + n]))
+            matrix = buffer[: block.size].reshape(block.shape)
+            matrix[...] = block
+            yield slice(i, min(i + n, N)), matrix.reshape(g, C // g * kernel, -1)
+
+    def rows(self, y: Array, dtype: Any) -> Array:
+        """A block of outputs (n, K, *out) as a matrix (groups, K / groups, n · out)."""
+        n, K = y.shape[:2]
+        return y.reshape(n, K, -1).swapaxes(0, 1).reshape(self.groups, K // self.groups, -1).astype(dtype, copy=False)
+
+    def weights(self, W: Array, dtype: Any) -> Array:
+        """W as matrices (groups, K / groups, C / groups · kernel)."""
+        return W.reshape(self.groups, W.shape[0] // self.groups, -1).astype(dtype, copy=False)
+
+
+def _computed(*arrays: Array) -> Any:
+    """The dtype in which products are made: halves in 32 bits."""
+    dtype = np.result_type(*[x.dtype for x in arrays])
+    return np.dtype("f4") if dtype.char == "e" else dtype
+
+
+class Convolution(Convolving):
+    """y = x ∗ W + b."""
+
+    def forward(self, x: Array, W: Array, b: Array | None = None) -> Array:
+        self.retain_inputs((0, 1))
+        xp, dtype = backend.get_array_module(x), _computed(x, W)
+        out = math.prod(self.windows.out)
+        y, matrix = xp.empty((x.shape[0], W.shape[0], out), np.result_type(x, W)), self.weights(W, dtype)
+        for block, columns in self.columns(x, dtype):
+            part = y[block]  # (n, K, out)
+            if len(part) == 1 and part.dtype == dtype:
+                xp.matmul(matrix, columns, out=part.reshape(self.groups, -1, out))
+            else:
+                part[...] = (matrix @ columns).reshape(W.shape[0], -1, out).swapaxes(0, 1)
+            if b is not None:
+                part += b[:, None]
+        return y.reshape(x.shape[0], W.shape[0], *self.windows.out)
+
+    def backward(self, gy: Any) -> Any:
+        x, W = self.get_retained_inputs()
+        gx = lambda: either(Deconvolution(self.windows, self.groups), gy, W)
+        gW = lambda: either(WeightGradient(self.windows, self.groups, W.shape), x, gy)
+        return (gx, gW, lambda: gy.sum(axis=(0, *range(2, gy.ndim)))) if len(self.inputs) == 3 else (gx, gW)
+
+
+class Deconvolution(Convolving):
+    """x = y ∗ᵀ W + b: what each window saw gets back what it gave."""
+
+    def forward(self, y: Array, W: Array, b: Array | None = None) -> Array:
+        self.retain_inputs((0, 1))
+        xp, dtype = backend.get_array_module(y), _computed(y, W)
+        N, C = y.shape[0], W.shape[1] * self.groups
+        x, matrix = xp.empty((N, C, *self.windows.size), np.result_type(y, W)), self.weights(W, dtype).swapaxes(1, 2)
+        column = C * math.prod(self.windows.K) * math.prod(self.windows.out) * dtype.itemsize
+        n = max(1, min(N, backend.block_bytes(y) // max(1, column)))
+        for i in range(0, N, n):
+            rows = self.rows(y[i : i + n], dtype)
+            columns = (matrix @ rows).reshape(C, *self.windows.K, -1, *self.windows.out)
+            x[i : i + n] = self.windows.add_columns(columns)
+        if b is not None:
+            x += b.reshape(-1, *[1] * len(self.windows.size))
+        return x
+
+    def backward(self, gx: Any) -> Any:
+        y, W = self.get_retained_inputs()
+        gy = lambda: either(Convolution(self.windows, self.groups), gx, W)
+        gW = lambda: either(WeightGradient(self.windows, self.groups, W.shape), gx, y)
+        return (gy, gW, lambda: gx.sum(axis=(0, *range(2, gx.ndim)))) if len(self.inputs) == 3 else (gy, gW)
+
+
+class WeightGradient(Convolving):
+    """gW = x ⋆ y: for each weight, the sum over samples and windows of what it met."""
+
+    def __init__(self, windows: Windows, groups: int, shape: Numbers) -> None:
+        super().__init__(windows, groups)
+        self.shape = shape
+
+    def forward(self, x: Array, y: Array) -> Array:
+        self.retain_inputs((0, 1))
+        xp, dtype = backend.get_array_module(x), _computed(x, y)
+        K = self.shape[0] // self.groups
+        total = xp.zeros((self.groups, K, math.prod(self.shape) // max(1, self.shape[0])), dtype)
+        for block, columns in self.columns(x, dtype):
+            total += self.rows(y[block], dtype) @ columns.swapaxes(1, 2)
+        return total.reshape(self.shape).astype(np.result_type(x, y), copy=False)
+
+    def backward(self, gW: Any) -> Any:
+        x, y = self.get_retained_inputs()
+        return (
+            lambda: either(Deconvolution(self.windows, self.groups), y, gW),
+            lambda: either(Convolution(self.windows, self.groups), x, gW),
+        )
+
+
+def _check(who: str, x: Variable, W: Variable, b: Any, groups: int, inputs: int, outputs: int, ndim: int | None) -> int:
+    """The number of spatial axes; ``inputs`` and ``outputs`` are the channels that W has."""
+    n: int = x.ndim - 2
+    if ndim is not None and n != ndim:
+        raise ValueError(f"{who}: x of shape {x.shape} must have {ndim + 2} axes: (N, C, …)")
+    if n < 1 or W.ndim != x.ndim:
+        raise ValueError(
+            f"{who}: x (N, C, …) and W (K, C, …) have the same number of axes, 3 or more: {listed((x.shape, W.shape))}"
+        )
+    if groups < 1 or W.shape[0] % groups:
+        raise ValueError(f"{who}: W of shape {W.shape} cannot be divided into {groups} groups")
+    if x.shape[1] != inputs:
+        raise ValueError(
+            f"{who}: x of shape {x.shape} has {x.shape[1]} channels, but W {W.shape} in {groups} groups is for {inputs}"
+        )
+    if b is not None and b.shape != (outputs,):
+        raise ValueError(f"{who}: b of shape {b.shape} must have shape {(outputs,)}, one for each output channel")
+    return n
+
+
+def _convolve(
+    who: str, ndim: int | None, x: Any, W: Any, b: Any, stride: Any, pad: Any, cover_all: bool, dilate: Any, groups: int
+) -> Variable:
+    x, W = as_variable(x), as_variable(W)
+    _check(who, x, W, b, groups, W.shape[1] * groups if W.ndim > 1 else 0, W.shape[0] if W.ndim else 0, ndim)
+    windows = Windows.over(who, x.shape[2:], W.shape[2:], stride, pad, dilate, cover_all)
+    return Convolution(windows, groups).apply((x, W) if b is None else (x, W, b))[0]
+
+
+def _deconvolve(
+    who: str, ndim: int | None, x: Any, W: Any, b: Any, stride: Any, pad: Any, outsize: Any, dilate: Any, groups: int
+) -> Variable:
+    x, W = as_variable(x), as_variable(W)
+    n = _check(who, x, W, b, groups, W.shape[0] if W.ndim else 0, W.shape[1] * groups if W.ndim > 1 else 0, ndim)
+    K, stride = W.shape[2:], per_axis(f"{who}: stride", stride, n, 1)
+    pad, dilate = per_axis(f"{who}: pad", pad, n, 0), per_axis(f"{who}: dilate", dilate, n, 1)
+    axes = zip(x.shape[2:], K, stride, pad, dilate, strict=True)
+    size = tuple([get_deconv_outsize(a, k, s, p, d=d) for a, k, s, p, d in axes])
+    if outsize is not None:
+        size = per_axis(f"{who}: outsize", outsize, n, 1)
+    windows = Windows.over(who, size, K, stride, pad, dilate)
+    if windows.out != x.shape[2:]:
+        raise ValueError(f"{who}: an image of {size} (outsize) has {windows.out} windows, not x's {x.shape[2:]}")
+    return Deconvolution(windows, groups).apply((x, W) if b is None else (x, W, b))[0]
+
+
+def convolution_nd(
+    x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, cover_all: bool = False, dilate: Any = 1, groups: int = 1
+) -> Variable:  # fmt: skip
+    """Correlate an image of any number of dimensions with filters.
+
+    Args:
+        x: ``(N, C, …)`` with one or more spatial axes.
+        W: ``(K, C / groups, …)``, K filters.
+        b: ``(K,)``, or None.
+        stride, pad, dilate: a number for each spatial axis, or one for all: the distance of the windows, zeros at each side,
+            and the distance of the cells within a window.
+        cover_all: windows reach every cell, beyond the padding if need be.
+        groups: channels are divided into so many groups that do not see each other (grouped and depthwise convolution).
+
+    Returns:
+        ``(N, K, …)`` with ⌊(size + 2 pad − (k − 1) dilate − 1) / stride⌋ + 1 along each axis.
+
+    Raises:
+        ValueError: channels, groups or sizes do not belong together.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.convolution_nd(np.ones((1, 2, 5)), np.ones((3, 2, 3)), stride=2).array[0]
+        array([[6., 6.],
+               [6., 6.],
+               [6., 6.]])
+    """
+    return _convolve("convolution_nd", None, x, W, b, stride, pad, cover_all, dilate, groups)
+
+
+def convolution_1d(
+    x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, cover_all: bool = False, dilate: Any = 1, groups: int = 1
+) -> Variable:  # fmt: skip
+    """:func:`convolution_nd` of sequences ``(N, C, T)`` with filters ``(K, C / groups, k)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.convolution_1d(np.arange(4.0).reshape(1, 1, 4), np.array([[[-1.0, 1.0]]])).array
+        array([[[1., 1., 1.]]])
+    """
+    return _convolve("convolution_1d", 1, x, W, b, stride, pad, cover_all, dilate, groups)
+
+
+def convolution_2d(
+    x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, cover_all: bool = False, *, dilate: Any = 1, groups: int = 1
+) -> Variable:  # fmt: skip
+    """:func:`convolution_nd` of images ``(N, C, H, W)`` with filters ``(K, C / groups, kH, kW)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.convolution_2d(np.ones((1, 1, 3, 3)), np.ones((1, 1, 3, 3)), pad=1).array[0, 0]
+        array([[4., 6., 4.],
+               [6., 9., 6.],
+               [4., 6., 4.]])
+    """
+    return _convolve("convolution_2d", 2, x, W, b, stride, pad, cover_all, dilate, groups)
+
+
+def convolution_3d(
+    x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, cover_all: bool = False, dilate: Any = 1, groups: int = 1
+) -> Variable:  # fmt: skip
+    """:func:`convolution_nd` of volumes ``(N, C, D, H, W)`` with filters ``(K, C / groups, kD, kH, kW)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.convolution_3d(np.ones((1, 1, 2, 2, 2)), np.ones((1, 1, 2, 2, 2))).item()
+        8.0
+    """
+    return _convolve("convolution_3d", 3, x, W, b, stride, pad, cover_all, dilate, groups)
+
+
+def deconvolution_nd(
+    x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, outsize: Any = None, dilate: Any = 1, groups: int = 1
+) -> Variable:  # fmt: skip
+    """The transpose of :func:`convolution_nd`: an image that these filters would have seen as ``x``, in the adjoint sense.
+
+    Args:
+        x: ``(N, K, …)``.
+        W: ``(K, C / groups, …)``.
+        b: ``(C,)``, or None.
+        stride, pad, dilate, groups: of the convolution.
+        outsize: the size of the image, where several would have so many windows; None: the smallest.
+
+    Returns:
+        ``(N, C, …)`` with stride (size − 1) + (k − 1) dilate + 1 − 2 pad along each axis.
+
+    Raises:
+        ValueError: channels, groups or sizes do not belong together.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.deconvolution_nd(np.array([[[1.0, 10.0]]]), np.ones((1, 1, 3)), stride=2).array
+        array([[[ 1.,  1., 11., 10., 10.]]])
+    """
+    return _deconvolve("deconvolution_nd", None, x, W, b, stride, pad, outsize, dilate, groups)
+
+
+def deconvolution_1d(
+    x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, outsize: Any = None, dilate: Any = 1, groups: int = 1
+) -> Variable:  # fmt: skip
+    """:func:`deconvolution_nd` of sequences ``(N, K, T)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.deconvolution_1d(np.ones((1, 1, 2)), np.ones((1, 1, 2))).array
+        array([[[1., 2., 1.]]])
+    """
+    return _deconvolve("deconvolution_1d", 1, x, W, b, stride, pad, outsize, dilate, groups)
+
+
+def deconvolution_2d(
+    x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, outsize: Any = None, *, dilate: Any = 1, groups: int = 1
+) -> Variable:  # fmt: skip
+    """:func:`deconvolution_nd` of images ``(N, K, H, W)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.deconvolution_2d(np.ones((1, 1, 2, 2)), np.ones((1, 1, 2, 2)), stride=2).shape
+        (1, 1, 4, 4)
+    """
+    return _deconvolve("deconvolution_2d", 2, x, W, b, stride, pad, outsize, dilate, groups)
+
+
+def deconvolution_3d(
+    x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, outsize: Any = None, dilate: Any = 1, groups: int = 1
+) -> Variable:  # fmt: skip
+    """:func:`deconvolution_nd` of volumes ``(N, K, D, H, W)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.deconvolution_3d(np.ones((1, 1, 1, 1, 1)), np.ones((1, 1, 2, 2, 2))).shape
+        (1, 1, 2, 2, 2)
+    """
+    return _deconvolve("deconvolution_3d", 3, x, W, b, stride, pad, outsize, dilate, groups)
+
+
+def depthwise_convolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0) -> Variable:
+    """Filter each channel of an image by filters of its own.
+
+    Args:
+        x: ``(N, C, H, W)``.
+        W: ``(M, C, kH, kW)``: M filters for each channel.
+        b: ``(C M,)``, or None.
+        stride, pad: as in :func:`convolution_nd`.
+
+    Returns:
+        ``(N, C M, …)``: the M results of the first channel, then those of the second …
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.depthwise_convolution_2d(np.ones((1, 2, 2, 2)), np.ones((3, 2, 2, 2))).shape
+        (1, 6, 1, 1)
+    """
+    W = as_variable(W)
+    if W.ndim != 4:
+        raise ValueError(f"depthwise_convolution_2d: W must be (M, C, kH, kW), not {W.shape}")
+    M, C = W.shape[:2]
+    filters = W.transpose((1, 0, 2, 3)).reshape((C * M, 1, *W.shape[2:]))  # (M, C, …) → (C M, 1, …)
+    return _convolve("depthwise_convolution_2d", 2, x, filters, b, stride, pad, False, 1, C)
+
+
+def dilated_convolution_2d(
+    x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, dilate: Any = 1, cover_all: bool = False
+) -> Variable:
+    """:func:`convolution_2d` by its older name and order of arguments.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.dilated_convolution_2d(np.ones((1, 1, 5, 5)), np.ones((1, 1, 3, 3)), dilate=2).shape
+        (1, 1, 1, 1)
+    """
+    return _convolve("dilated_convolution_2d", 2, x, W, b, stride, pad, cover_all, dilate, 1)

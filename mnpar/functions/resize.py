@@ -1,0 +1,55 @@
+"""Resizing of images: each axis is a product with a matrix of interpolation weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mnpar.functions.products import matmul
+from mnpar.functions.shape import swapaxes
+from mnpar.variable import Variable, as_variable
+
+
+def resize_images(x: Any, output_shape: Any, mode: str = "bilinear", align_corners: bool = True) -> Variable:
+    """Stretch or shrink images by interpolation.
+
+    Args:
+        x: ``(N, C, H, W)``.
+        output_shape: ``(oH, oW)``.
+        mode: ``'bilinear'`` or ``'nearest'``.
+        align_corners: the centres of the corner cells stay where they are; else the outer edges do.
+
+    Returns:
+        ``(N, C, oH, oW)``.
+
+    Raises:
+        ValueError: no images, no size, or no such mode.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.resize_images(np.array([[[[0.0, 1.0]]]]), (1, 3)).array
+        array([[[[0. , 0.5, 1. ]]]])
+    """
+    y: Variable = as_variable(x)
+    if y.ndim != 4 or len(output_shape) != 2 or min(*y.shape[2:], *output_shape) < 1:
+        raise ValueError(f"resize_images: x (N, C, H, W) to (oH, oW), none of them 0; not {y.shape} to {output_shape}")
+    if mode not in ("bilinear", "nearest"):
+        raise ValueError(f"resize_images knows the modes bilinear and nearest, not {mode!r}")
+    dtype = y.dtype if y.dtype.kind == "f" else np.dtype("f4")
+    for axis in (2, 3):
+        weights = y.xp.asarray(_weights(y.shape[axis], output_shape[axis - 2], mode, align_corners).astype(dtype))
+        y = matmul(weights, y) if axis == 2 else swapaxes(matmul(weights, swapaxes(y, 2, 3)), 2, 3)
+    return y
+
+
+def _weights(size: int, out: int, mode: str, align_corners: bool) -> Any:
+    """What each of ``size`` cells gives to each of ``out``: (out, size)."""
+    cells = np.arange(out)
+    if align_corners:
+        places = cells * ((size - 1) / max(out - 1, 1))
+    else:
+        places = np.clip((cells + 0.5) * (size / out) - 0.5, 0, size - 1)
+    if mode == "nearest":
+        return np.eye(size)[np.floor(places + 0.5).astype(int)]
+    return np.maximum(0, 1 - abs(places[:, None] - np.arange(size)))
