@@ -3,6 +3,7 @@
 What a program raises says "boom": the tests look for it, for the name of the function and for the rank.
 """
 
+import ctypes
 import gc
 import os
 import signal
@@ -111,6 +112,32 @@ def os_exit_1(comm):
     if comm.rank == 1:
         os._exit(1)
     comm.recv(1)
+
+
+def os_exit_0(comm):
+    if comm.rank == 1:
+        os._exit(0)
+    comm.recv(1)
+
+
+def silent_death(comm):
+    """A library ends the process behind Python's back."""
+    if comm.rank == 1:
+        time.sleep(0.3)
+        ctypes.CDLL(None)._exit(0)
+    comm.recv(1)
+
+
+def silent_death_when_all_is_done(comm):
+    if comm.rank == 1:
+        ctypes.CDLL(None)._exit(0)
+
+
+def stopped(comm):
+    if comm.rank == 1:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    comm.allreduce(np.ones(3))
 
 
 def ring_of_receives(comm):
