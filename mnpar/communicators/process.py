@@ -101,7 +101,7 @@ class Process:
         os._exit = self._on_os_exit
         with contextlib.suppress(Exception):  # no stderr of the system, as in some notebooks
             if not faulthandler.is_enabled():
-                faulthandler.enable()
+                faulthandler.enable(all_threads=False)
 
     # ---- questions and answers (watch.Post) ----
 
