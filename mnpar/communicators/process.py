@@ -90,8 +90,10 @@ class Process:
         raw = [bytes(whole[start : start + length]) for start in range(0, len(whole), length)]
         self._neighbours = Neighbours(b"".join([one[:CARD] for one in raw]), self.rank)
         here = self._neighbours.here
-        if self.rank in here[:1] and len({raw[rank][CARD:] for rank in here}) == 1:  # all have mapped the same
-            traces.remove(names)
+        if self.rank in here[:1]:
+            traces.remove(traces.launchers_file())
+            if len({raw[rank][CARD:] for rank in here}) == 1:  # all have mapped the same
+                traces.remove(names)
         traces.hide_launcher()
 
     def _install(self) -> None:

@@ -1,9 +1,9 @@
 """What an MPI job would leave behind, or hand on, and must not.
 
 MPI libraries keep shared memory as files in ``/dev/shm`` and remove them when they end in good order: each job that is aborted
-leaves megabytes for ever. But a file that all have mapped needs no name any more. And a child process that imports mpi4py (a
-data loader started by ``spawn`` or ``forkserver``, a ``subprocess``) would take the launcher's variables for its own, and hang
-or bring the job down. They are hidden from children; ``os.environ`` of the rank itself keeps them.
+leaves megabytes for ever. But a file that all have mapped, or read, needs no name any more. And a child process that imports
+mpi4py (a data loader started by ``spawn`` or ``forkserver``, a ``subprocess``) would take the launcher's variables for its own,
+and hang or bring the job down. They are hidden from children; ``os.environ`` of the rank itself keeps them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
+from pathlib import Path
 
 _SEGMENTS = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.")
 _MARKS = ("PMI", "HYDI_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "OMPI_FILE_", "MPI_LOCAL")
@@ -26,6 +27,21 @@ def segments() -> list[str]:
             if name.startswith(_SEGMENTS) and not name.endswith("(deleted)"):
                 found.add(name)
     return sorted(found)
+
+
+def launchers_file() -> list[str]:
+    """The file by which MPICH's launcher describes the machine to its ranks; it forgets it when a job is aborted.
+
+    Its name is told nowhere, but the launcher has it open.
+    """
+    found = []
+    with contextlib.suppress(OSError):
+        for file in Path(f"/proc/{os.getppid()}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                name = os.readlink(file)
+                if Path(name).name.startswith("hydra_hwloc_xmlfile_"):
+                    found.append(name)
+    return found
 
 
 def fingerprint(names: list[str]) -> int:

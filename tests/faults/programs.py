@@ -124,9 +124,9 @@ def out_of_memory(comm):
     comm.allreduce(np.ones(3))
 
 
-def os_exit_1(comm):
+def os_exit_4(comm):
     if comm.rank == 1:
-        os._exit(1)
+        os._exit(4)
     comm.recv(1)
 
 
@@ -307,10 +307,9 @@ def head_on_sends(comm):
 def refuses(error, function, *args, **kwargs):
     try:
         function(*args, **kwargs)
-    except error as told:
-        assert str(told)
-    else:
-        raise AssertionError(f"{function} took {args} {kwargs}")
+    except error:
+        return
+    raise AssertionError(f"{function} took {args} {kwargs}")
 
 
 def calls_without_meaning(comm):
