@@ -38,7 +38,7 @@ class Look(NamedTuple):
 class Heart:
     """Notes where the main thread is, and ends the process when its launcher has died."""
 
-    def __init__(self, orphaned: Callable[[], None]) -> None:
+    def __init__(self, orphaned: Callable[[int], None]) -> None:
         self._orphaned = orphaned
         self._parent = os.getppid()
         self.fd = os.memfd_create("mnpar") if hasattr(os, "memfd_create") else -1
@@ -57,7 +57,7 @@ class Heart:
                 _NOTE.pack_into(self._memory, 0, time.monotonic(), site_of(frame).encode())
             del frame  # it would keep the arrays of its function alive
             if os.getppid() != self._parent:
-                self._orphaned()
+                self._orphaned(self._parent)
 
     def stop(self) -> None:
         """The process is about to end."""

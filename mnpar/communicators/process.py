@@ -140,10 +140,11 @@ class Process:
             self._abort(where, status or 1)
         self._os_exit(status)
 
-    def _orphaned(self) -> None:
+    def _orphaned(self, launcher: int) -> None:
         """The launcher has died, and would leave this process behind; called in a thread, again and again."""
         self._orphaned_for += 1
         if self._orphaned_for == 1:
+            traces.remove_session(launcher)
             os.kill(self._pid, signal.SIGTERM)  # the user's handler, if there is one, may still save something
         elif self._orphaned_for > _GRACE:
             self._os_exit(143)

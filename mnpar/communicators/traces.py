@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import zlib
 from pathlib import Path
 
@@ -61,3 +62,10 @@ def hide_launcher() -> None:
     for name in os.environ:
         if name.startswith(_MARKS) and not name.startswith(_SETTINGS):
             os.unsetenv(name)
+
+
+def remove_session(launcher: int) -> None:
+    """The folder of Open MPI's launcher, which has died."""
+    folder = os.environ.get("PMIX_SERVER_TMPDIR", "")
+    if folder.endswith(f"/ompi.{launcher}"):
+        shutil.rmtree(folder, ignore_errors=True)
