@@ -276,6 +276,8 @@ def gradients(program, comm, mutation=None):
         found = mnpar.grad(losses, xs, enable_double_backprop=True)
         losses = [F.sum(g * g) for g in found if g is not None]
     mnpar.backward(losses)
+    for sub in [] if comm is None else list(run.comms.values())[1:]:
+        sub.finalize()  # an MPI library has room for a thousand or so
     return {name: 0 * run.values[name].array if run.values[name].grad is None else run.values[name].grad for name in mine}
 
 

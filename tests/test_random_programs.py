@@ -45,6 +45,7 @@ def test_gradients_of_random_programs_on_processes_equal_those_of_one_process(co
         sub = comm.split(0 if comm.rank < program.size else None, comm.rank)
         if sub is not None:
             check(program, gradients(program, sub))
+            sub.finalize()
         comm.barrier()
 
 
