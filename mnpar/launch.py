@@ -21,7 +21,7 @@ _RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 _AGAIN = "MNPAR_RELAUNCHED"
 
 
-def find_mpiexec(python: str = sys.executable) -> str:
+def find_mpiexec(python: str | None = None) -> str:
     """The mpiexec beside this Python (it belongs to the MPI that pip installed), else the first on PATH.
 
     Args:
@@ -30,7 +30,7 @@ def find_mpiexec(python: str = sys.executable) -> str:
     Raises:
         LauncherError: there is none.
     """
-    beside = os.path.join(os.path.dirname(python), "mpiexec")
+    beside = os.path.join(os.path.dirname(python or sys.executable), "mpiexec")
     found = beside if os.access(beside, os.X_OK) else shutil.which("mpiexec")
     if found is None:
         raise LauncherError("no mpiexec beside this Python or on PATH: pip install 'mnpar[mpi]', or load the machine's MPI")
@@ -42,7 +42,7 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith(_LAUNCHERS_MARKS)}
 
 
-def mpiexec_command(ranks: int, python: str = sys.executable) -> tuple[list[str], dict[str, str]]:
+def mpiexec_command(ranks: int, python: str | None = None) -> tuple[list[str], dict[str, str]]:
     """The command that starts ``ranks`` ranks on this machine, and the environment to start it in.
 
     Open MPI alone refuses more ranks than cores, and to run as root (containers, CI): both are allowed here.
