@@ -63,7 +63,7 @@ class Wait:
         self.meeting = meeting  # the same for all ranks that wait in the same collective; "" for messages
         self.count = count  # how many waits this rank has been through
         self.since = time.monotonic()
-        self.questions = 0
+        self.next_question = _FIRST_QUESTION  # s after the beginning
         self.suspected: tuple[float, dict[int, int]] | None = None
 
 
@@ -118,12 +118,12 @@ class Watch:
             DeadlockError: one of them never will, because it is gone.
         """
         self._finished = how
-        begin, looks, missing = time.monotonic(), 0, 0
+        begin, next_look, missing = time.monotonic(), _FIRST_QUESTION, 0
         while not ready():
             self.serve()
             elapsed = time.monotonic() - begin
-            if elapsed > _FIRST_QUESTION * (1 + looks):
-                looks += 1
+            if elapsed > next_look:
+                next_look = elapsed + _FIRST_QUESTION
                 self._look_around()
                 gone = [f"rank {rank} is gone: {look.detail}" for rank, look in self._looks.items() if look.state == "gone"]
                 missing = missing + 1 if gone else 0
@@ -161,8 +161,8 @@ class Watch:
 
     def _inquire(self, wait: Wait, elapsed: float) -> None:
         """Ask now and then, the peers first and everybody later, and judge by the answers."""
-        if elapsed > _FIRST_QUESTION * (1 + wait.questions):
-            wait.questions += 1
+        if elapsed > wait.next_question:
+            wait.next_question = elapsed + _FIRST_QUESTION
             self._look_around()
             everybody = elapsed >= self.patience - 2 * _FIRST_QUESTION
             for rank in range(self._post.size) if everybody else wait.peers:
