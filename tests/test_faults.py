@@ -1,7 +1,7 @@
 """Jobs that go wrong: within seconds they end, with the culprit's traceback, a non-zero exit code and no process left behind.
 
 Each row of ``JOBS`` is an mpiexec job of its own, of a program in tests/faults/programs.py; the numbers are the cases of the
-reliability study. Three jobs run at a time, ahead of the test that looks at their result: most of them wait for something.
+reliability study. Four jobs run at a time, ahead of the test that looks at their result: most of them wait for something.
 ``MNPAR_TEST_PYTHON=/path/to/python pytest tests/test_faults.py`` runs the same table under the MPI of another environment.
 """
 
@@ -167,13 +167,13 @@ def carry_out(name):
 
 @pytest.fixture(scope="module")
 def results(request):
-    """The results of the jobs, by name, that the selected tests look at: three at a time are under way."""
+    """The results of the jobs, by name, that the selected tests look at: four at a time are under way."""
     names = [
         item.callspec.params["name"]
         for item in request.session.items
         if item.path == Path(__file__) and "name" in item.fixturenames
     ]
-    with ThreadPoolExecutor(3) as pool:
+    with ThreadPoolExecutor(4) as pool:
         yield {name: pool.submit(carry_out, name) for name in sorted(names, key=list(JOBS).index)}
         pool.shutdown(cancel_futures=True)
 
