@@ -15,7 +15,7 @@ from tests.faults.job import PYTHON, Job
 
 KINDS = ("fine", "error", "os._exit", "SIGSEGV", "kill -9 a rank", "kill -9 mpiexec", "Ctrl-C")
 SHARED = ("mpich_", "ucx_", "sm_segment", "vader_segment", "osc_", "psm")
-TEMPORARY = ("hydra_", "ompi.", "prte", "pmix", "mnpar", "openmpi-sessions")
+TEMPORARY = ("hydra_", "ompi.", "prte", "pmix", "openmpi-sessions")
 PROGRAMS = {"fine": "fine", "error": "error_while_others_receive", "os._exit": "os_exit_0", "SIGSEGV": "segmentation_fault"}
 
 
