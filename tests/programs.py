@@ -107,7 +107,9 @@ def draw(seed: int, most_ranks: int = 8) -> Program:
                 for r in has
             }
             outs = {r: [fresh(r) for _ in range(pieces if kind in ("gather", "allgather", "alltoall") else 1)] for r in wants}
-            op = rng.choice(("sum", "sum", "mean", "max", "min", "prod")) if kind in REDUCED else "sum"
+            op = rng.choice(
+                ("sum", "sum", "prod") if kind in ("scan", "exscan") else ("sum", "sum", "mean", "max", "min", "prod")
+            )
             events.append(Event(kind, members, ins, outs, comm, root, length=rng.choice((0, 1, 3, 60)), op=op))
     losses = {r: rng.sample(known[r], rng.choice((1, 1, 2))) for r in range(size) if rng.random() < 0.7}
     return Program(size, events, comms, losses, twice=rng.random() < 0.3)
@@ -152,8 +154,9 @@ class Alone:
         elif e.kind in ROUND:
             outs = {e.ranks[dest]: ins[rank] for rank, dest in zip(e.ranks, e.dests, strict=True)}
         elif e.kind in ("scan", "exscan"):
-            xs, own = [formed(ins[q][0], e.length) for q in e.ranks], e.kind == "scan"
-            outs = {r: [fold(xs[: i + own]) if i + own else 0 * xs[0]] for i, r in enumerate(e.ranks)}
+            xs, own = [formed(ins[q][0], e.length, e.op) for q in e.ranks], e.kind == "scan"
+            none = 0 * xs[0] + (e.op == "prod")
+            outs = {r: [fold(xs[: i + own], e.op) if i + own else none] for i, r in enumerate(e.ranks)}
         elif e.kind in ("allreduce", "reduce"):
             total = fold([formed(ins[q][0], e.length, e.op) for q in e.ranks], e.op)
             outs = {rank: [total] for rank in e.outs}
@@ -240,7 +243,7 @@ class Ranked:
     def collective(self, e, comm, ins, wrong):
         kind, root, op = e.kind, e.root, e.op
         if wrong == "other reduction":
-            op = "max" if op != "max" else "prod"
+            op = "sum" if op == "prod" else "prod"
         if wrong == "other root":
             root = (root + 1) % comm.size
         if wrong == "other op":
@@ -258,8 +261,8 @@ class Ranked:
             "allreduce": lambda: F.allreduce(comm, x, op),
             "reduce_scatter": lambda: F.reduce_scatter(comm, ins, op),
             "alltoall": lambda: F.alltoall(comm, ins),
-            "scan": lambda: F.scan(comm, x),
-            "exscan": lambda: F.exscan(comm, x),
+            "scan": lambda: F.scan(comm, x, op),
+            "exscan": lambda: F.exscan(comm, x, op),
         }[kind]()
         return result if isinstance(result, tuple) else (result,)
 
@@ -301,7 +304,7 @@ def mutations(program, seed):
                 hows.append("other op")
             if e.kind == "shift":
                 hows.append("other steps")
-            if e.kind in REDUCED:
+            if e.kind in SAME_FORM:
                 hows.append("other reduction")
             if e.kind in SAME_FORM:
                 hows += ["reshape", "retype"] if e.length else ["reshape"]
