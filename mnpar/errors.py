@@ -14,6 +14,8 @@ class MismatchError(MnparError):
 class DeadlockError(MnparError):
     """No rank can go on: the message shows what each of them waits for and where."""
 
+    exit_code = 1  # the job's, if nobody catches it
+
 
 class RankFailedError(MnparError):
     """Another rank failed while this one was waiting; the cause is that rank's error."""

@@ -21,13 +21,16 @@ _RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 _AGAIN = "MNPAR_RELAUNCHED"
 
 
-def find_mpiexec() -> str:
+def find_mpiexec(python: str | None = None) -> str:
     """The mpiexec beside this Python (it belongs to the MPI that pip installed), else the first on PATH.
+
+    Args:
+        python: another Python than the one that runs.
 
     Raises:
         LauncherError: there is none.
     """
-    beside = os.path.join(os.path.dirname(sys.executable), "mpiexec")
+    beside = os.path.join(os.path.dirname(python or sys.executable), "mpiexec")
     found = beside if os.access(beside, os.X_OK) else shutil.which("mpiexec")
     if found is None:
         raise LauncherError("no mpiexec beside this Python or on PATH: pip install 'mnpar[mpi]', or load the machine's MPI")
@@ -39,12 +42,12 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith(_LAUNCHERS_MARKS)}
 
 
-def mpiexec_command(ranks: int) -> tuple[list[str], dict[str, str]]:
+def mpiexec_command(ranks: int, python: str | None = None) -> tuple[list[str], dict[str, str]]:
     """The command that starts ``ranks`` ranks on this machine, and the environment to start it in.
 
     Open MPI alone refuses more ranks than cores, and to run as root (containers, CI): both are allowed here.
     """
-    mpiexec = find_mpiexec()
+    mpiexec = find_mpiexec(python)
     environment = clean_environment(os.environ)
     version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, env=environment, check=False).stdout
     if "Open MPI" in version or "OpenRTE" in version or "prte" in version.lower():

@@ -14,15 +14,17 @@ import mnpar
 import mnpar.functions as F
 
 ROOTED = ("bcast", "reduce", "gather", "scatter")
-SAME_FORM = ("allreduce", "reduce", "reduce_scatter")
-COLLECTIVES = (*ROOTED, "allgather", "allreduce", "reduce_scatter", "alltoall")
+REDUCED = ("allreduce", "reduce", "reduce_scatter")
+SAME_FORM = (*REDUCED, "scan", "exscan")
+COLLECTIVES = (*ROOTED, "allgather", "allreduce", "reduce_scatter", "alltoall", "scan", "exscan")
+ROUND = ("shift", "sendrecv")  # every rank of a communicator sends once and receives once
 
 
 @dataclass(frozen=True)
 class Event:
     """One step. ``ins`` and ``outs`` name variables, by rank for a collective."""
 
-    kind: str  # local, p2p, split, or a collective
+    kind: str  # local, p2p, split, one of ROUND, or a collective
     ranks: tuple[int, ...]  # who takes part, as numbers in the world, in the order of the communicator
     ins: dict  # rank -> names
     outs: dict  # rank -> names
@@ -33,6 +35,9 @@ class Event:
     colors: dict | None = None  # rank -> color of a split
     made: dict | None = None  # color -> number of the communicator that a split makes
     length: int = 1  # of the vectors that have to be of one form
+    op: str = "sum"  # how they are reduced
+    dests: tuple[int, ...] = ()  # to whom each place of the communicator sends in a round
+    steps: int = 0  # of a shift
 
 
 @dataclass
@@ -81,6 +86,15 @@ def draw(seed: int, most_ranks: int = 8) -> Program:
                     made[color] = len(comms)
                     comms[len(comms)] = tuple(rank for _, _, rank in sorted(mine))
             events.append(Event("split", comms[parent], keys, {}, parent, colors=colors, made=made))
+        elif dice < 0.80:
+            comm, kind, steps = rng.choice(list(comms)), rng.choice(ROUND), rng.randint(-2, 3)
+            members = comms[comm]
+            dests = [(place + steps) % len(members) for place in range(len(members))]
+            if kind == "sendrecv":
+                rng.shuffle(dests)
+            ins = {r: [rng.choice(known[r])] for r in members}
+            outs = {r: [fresh(r)] for r in members}
+            events.append(Event(kind, members, ins, outs, comm, tag=number, dests=tuple(dests), steps=steps))
         else:
             comm, kind = rng.choice(list(comms)), rng.choice(COLLECTIVES)
             members = comms[comm]
@@ -93,7 +107,10 @@ def draw(seed: int, most_ranks: int = 8) -> Program:
                 for r in has
             }
             outs = {r: [fresh(r) for _ in range(pieces if kind in ("gather", "allgather", "alltoall") else 1)] for r in wants}
-            events.append(Event(kind, members, ins, outs, comm, root, length=rng.choice((0, 1, 3, 60))))
+            op = rng.choice(
+                ("sum", "sum", "prod") if kind in ("scan", "exscan") else ("sum", "sum", "mean", "max", "min", "prod")
+            )
+            events.append(Event(kind, members, ins, outs, comm, root, length=rng.choice((0, 1, 3, 60)), op=op))
     losses = {r: rng.sample(known[r], rng.choice((1, 1, 2))) for r in range(size) if rng.random() < 0.7}
     return Program(size, events, comms, losses, twice=rng.random() < 0.3)
 
@@ -102,9 +119,11 @@ def local(a, b):
     return F.tanh(a * F.sum(b) * 0.5 + 0.1)
 
 
-def formed(x, length, dtype=np.float64):
-    """A vector of the length that all ranks of a reduction agreed on."""
+def formed(x, length, op="sum", dtype=np.float64):
+    """A vector of the length that all ranks of a reduction agreed on; near 1 if they are multiplied."""
     y = F.sum(x) * np.arange(1.0, length + 1)
+    if op == "prod":
+        y = 1 + 0.3 * F.tanh(y / (length + 1))
     return y if dtype == np.float64 else F.cast(y, dtype)
 
 
@@ -132,11 +151,17 @@ class Alone:
             outs = {e.ranks[0]: [local(*ins[e.ranks[0]])]}
         elif e.kind == "p2p":
             outs = {e.ranks[1]: ins[e.ranks[0]]}
-        elif e.kind in SAME_FORM and e.kind != "reduce_scatter":
-            total = sum_of([formed(x[0], e.length) for x in ins.values()])
+        elif e.kind in ROUND:
+            outs = {e.ranks[dest]: ins[rank] for rank, dest in zip(e.ranks, e.dests, strict=True)}
+        elif e.kind in ("scan", "exscan"):
+            xs, own = [formed(ins[q][0], e.length, e.op) for q in e.ranks], e.kind == "scan"
+            none = 0 * xs[0] + (e.op == "prod")
+            outs = {r: [fold(xs[: i + own], e.op) if i + own else none] for i, r in enumerate(e.ranks)}
+        elif e.kind in ("allreduce", "reduce"):
+            total = fold([formed(ins[q][0], e.length, e.op) for q in e.ranks], e.op)
             outs = {rank: [total] for rank in e.outs}
         elif e.kind == "reduce_scatter":
-            outs = {r: [sum_of([formed(ins[q][i], e.length) for q in e.ranks])] for i, r in enumerate(e.ranks)}
+            outs = {r: [fold([formed(ins[q][i], e.length, e.op) for q in e.ranks], e.op)] for i, r in enumerate(e.ranks)}
         elif e.kind == "bcast":
             outs = dict.fromkeys(e.ranks, ins[root])
         elif e.kind == "gather":
@@ -151,11 +176,12 @@ class Alone:
             v.update(zip(names, outs[rank], strict=True))
 
 
-def sum_of(xs):
+def fold(xs, op="sum"):
+    """The reduction in one process; extrema are those of the first that has them."""
     total = xs[0]
     for x in xs[1:]:
-        total = total + x
-    return total
+        total = {"max": F.maximum, "min": F.minimum, "prod": lambda a, b: a * b}.get(op, lambda a, b: a + b)(total, x)
+    return total / len(xs) if op == "mean" else total
 
 
 class Ranked:
@@ -183,6 +209,8 @@ class Ranked:
             self.split(e, comm)
         elif e.kind == "p2p":
             self.p2p(e, comm, ins, wrong)
+        elif e.kind in ROUND:
+            self.values[e.outs[me][0]] = self.round(e, comm, ins[0], wrong)
         else:
             ys = self.collective(e, comm, ins, wrong)
             v.update(zip(e.outs.get(me, []), ys, strict=False))
@@ -206,25 +234,35 @@ class Ranked:
                 assert numbers.array.tolist() == [3, 1]
             self.values[e.outs[dest][0]] = y
 
+    def round(self, e, comm, x, wrong):
+        if e.kind == "shift":
+            return F.shift(comm, x, e.steps + (wrong == "other steps"))
+        dest, source = e.dests[comm.rank], e.dests.index(comm.rank)
+        return F.sendrecv(x, comm, dest, source, e.tag + (1000 if wrong == "retag" else 0))
+
     def collective(self, e, comm, ins, wrong):
-        kind, root = e.kind, e.root
+        kind, root, op = e.kind, e.root, e.op
+        if wrong == "other reduction":
+            op = "sum" if op == "prod" else "prod"
         if wrong == "other root":
             root = (root + 1) % comm.size
         if wrong == "other op":
             kind = "bcast" if kind == "allreduce" else "allreduce"
         length, dtype = e.length + (wrong == "reshape"), np.float32 if wrong == "retype" else np.float64
         if kind in SAME_FORM:
-            ins = [formed(x, length, dtype) for x in ins] or [mnpar.Variable(np.ones(length))]
+            ins = [formed(x, length, e.op, dtype) for x in ins] or [mnpar.Variable(np.ones(length))]
         x = ins[0] if ins else mnpar.Variable(np.ones(1))
         result = {
             "bcast": lambda: F.bcast(comm, x, root),
-            "reduce": lambda: F.reduce(comm, x, root),
+            "reduce": lambda: F.reduce(comm, x, root, op),
             "gather": lambda: F.gather(comm, x, root),
             "scatter": lambda: F.scatter(comm, ins if comm.rank == root and len(ins) == comm.size else [x] * comm.size, root),
             "allgather": lambda: F.allgather(comm, x),
-            "allreduce": lambda: F.allreduce(comm, x),
-            "reduce_scatter": lambda: F.reduce_scatter(comm, ins),
+            "allreduce": lambda: F.allreduce(comm, x, op),
+            "reduce_scatter": lambda: F.reduce_scatter(comm, ins, op),
             "alltoall": lambda: F.alltoall(comm, ins),
+            "scan": lambda: F.scan(comm, x, op),
+            "exscan": lambda: F.exscan(comm, x, op),
         }[kind]()
         return result if isinstance(result, tuple) else (result,)
 
@@ -241,6 +279,8 @@ def gradients(program, comm, mutation=None):
         found = mnpar.grad(losses, xs, enable_double_backprop=True)
         losses = [F.sum(g * g) for g in found if g is not None]
     mnpar.backward(losses)
+    for sub in [] if comm is None else list(run.comms.values())[1:]:
+        sub.finalize()  # an MPI library has room for a thousand or so
     return {name: 0 * run.values[name].array if run.values[name].grad is None else run.values[name].grad for name in mine}
 
 
@@ -254,13 +294,18 @@ def mutations(program, seed):
         for rank in e.ranks:
             if e.kind == "split" and e.colors[rank] is not None:
                 continue  # the rank would have no communicator to go on with
-            hows = ["drop"]
-            if e.kind == "p2p":
+            alone = e.kind in ROUND and e.ranks[e.dests[e.ranks.index(rank)]] == rank  # it sends to itself
+            hows = [] if alone else ["drop"]
+            if e.kind in ("p2p", "sendrecv"):
                 hows.append("retag")
             if e.kind in ROOTED:
                 hows.append("other root")
             if e.kind in COLLECTIVES:
                 hows.append("other op")
+            if e.kind == "shift":
+                hows.append("other steps")
+            if e.kind in SAME_FORM:
+                hows.append("other reduction")
             if e.kind in SAME_FORM:
                 hows += ["reshape", "retype"] if e.length else ["reshape"]
             choices += [((number, rank), how) for how in hows]

@@ -1,7 +1,8 @@
 """Jobs that go wrong: within seconds they end, with the culprit's traceback, a non-zero exit code and no process left behind.
 
-Each is an mpiexec job of its own, of a program in tests/faults/programs.py. A reason that no program can give for itself is not
-here: a rank that ends by ``os._exit(0)`` or by SIGKILL is the launcher's to notice, and MPICH's takes the former for success.
+Each row of ``JOBS`` is an mpiexec job of its own, of a program in tests/faults/programs.py; the numbers are the cases of the
+reliability study. Four jobs run at a time, ahead of the test that looks at their result: most of them wait for something.
+``MNPAR_TEST_PYTHON=/path/to/python pytest tests/test_faults.py`` runs the same table under the MPI of another environment.
 """
 
 import os
@@ -9,78 +10,48 @@ import re
 import signal
 import subprocess
 import sys
-import time
-import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from mnpar.launch import mpiexec_command
+from mnpar.launch import find_mpiexec
+from tests.faults.job import FOREIGN, PYTHON, SLOWER, Job
+from tests.faults.soak import KINDS, soak
 
-PROGRAMS = Path(__file__).parent / "faults" / "programs.py"
-LIMIT = 5.0  # s from the start of a job to its end, the start of Python and MPI included
 HERE = r"faults/programs.py:\d+"
+LIMIT = 5.0  # s from the start of a job to its end, the start of Python and MPI included
+BAD = "not 0"
+MPICH = "HYDRA" in subprocess.run([find_mpiexec(PYTHON), "--version"], capture_output=True, text=True, check=False).stdout
 
 
-class Job:
-    """An mpiexec job in a session of its own, as a terminal's foreground job is."""
-
-    def __init__(self, program, ranks=2, stall="1", command=None, **environment):
-        if command is None:
-            command, inherited = mpiexec_command(ranks)
-        else:
-            inherited = dict(os.environ)
-        self.mark = f"MNPAR_TEST_JOB={uuid.uuid4().hex}"
-        inherited |= {"MNPAR_STALL": stall, **environment, **dict([self.mark.split("=")])}
-        self.begin = time.monotonic()
-        self.process = subprocess.Popen(
-            [*command, sys.executable, str(PROGRAMS), program],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=inherited, start_new_session=True,
-        )  # fmt: skip
-
-    def expect(self, word, times):
-        """Read until every rank has said it (a launcher may mix their lines)."""
-        text = ""
-        while text.count(word) < times:
-            line = self.process.stdout.readline()
-            assert line, f"the job ended early: {self.end()}"
-            text += line
-
-    def end(self, limit=LIMIT):
-        """Exit code, stdout, stderr."""
-        try:
-            out, err = self.process.communicate(timeout=20)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            for pid in self.left():
-                os.kill(pid, signal.SIGKILL)
-            out, err = self.process.communicate()
-            pytest.fail(f"the job did not end\n{out}\n{err}")
-        took = time.monotonic() - self.begin
-        deadline = time.monotonic() + 1
-        while (left := self.left()) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
-        assert not left, f"{len(left)} processes were left behind\n{err}"
-        assert took < limit, f"it took {took:.1f} s\n{err}"
-        return self.process.returncode, out, err
-
-    def left(self):
-        """The processes of this job that still run (the ended have no environment)."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            try:
-                if self.mark.encode() in path.read_bytes():
-                    found.append(int(path.parent.name))
-            except OSError:
-                continue  # it has just ended, or is another user's
-        return found
+def interrupt(job):
+    os.killpg(job.process.pid, signal.SIGINT)
 
 
-def run(program, ranks=2, **options):
-    return Job(program, ranks, **options).end()
+def terminate(job):
+    job.process.terminate()
+
+
+def kill_launcher(job):
+    job.process.kill()
+
+
+class Row(NamedTuple):
+    """A job, and what becomes of it."""
+
+    cases: str  # numbers in the study's table; "" for what it has not
+    code: object  # its exit code, the possible ones, or BAD
+    says: str | tuple[str, ...] = ()  # on stderr, regular expressions
+    ranks: int = 2
+    stall: str = "30"
+    out: str | None = None  # what every rank prints
+    act: Callable | None = None  # what is done to it from outside, once every rank is "ready"
+    options: tuple[str, ...] = ()  # of mpiexec
+    limit: float = LIMIT
+    once: str = "Traceback"  # what stderr has exactly one of, if the job fails
 
 
 def traceback_of(rank, ranks, program, error):
@@ -88,144 +59,160 @@ def traceback_of(rank, ranks, program, error):
     return rf"mnpar: rank {rank} of {ranks} failed, the job ends\nTraceback(.|\n)*in {program}\n(.|\n)*^{error}"
 
 
-@pytest.mark.parametrize(
-    ("program", "ranks"),
-    [
-        ("error_while_others_receive", 2),
-        ("error_while_others_reduce", 3),
-        ("error_while_others_compute", 2),
-        ("error_in_backward", 2),
-        ("error_in_a_group", 3),
-    ],
-)
-def test_an_error_on_one_rank_ends_the_job_with_its_traceback(program, ranks):
-    code, _, err = run(program, ranks, stall="30")
-    assert code != 0
-    assert re.search(traceback_of(1, ranks, program, "ValueError: boom"), err, re.MULTILINE)
-    assert err.count("Traceback") == 1
-    assert ("in the backward of Bad" in err) is (program == "error_in_backward")
+def fails(cases, program, ranks=2, rank=1, also=(), error="ValueError: boom"):
+    return Row(cases, BAD, (traceback_of(rank, ranks, program, error), *also), ranks)
 
 
-def test_an_error_on_all_ranks_is_shown_once():
-    code, _, err = run("error_on_all", stall="30")
-    assert code != 0
-    assert re.search(traceback_of(0, 2, "error_on_all", "ValueError: boom"), err, re.MULTILINE)
-    assert err.count("Traceback") == 1
+def ends(cases, how, code=BAD):
+    return Row(cases, code, rf"^  rank 0: waits in .* at {HERE}\n  rank 1: {how}$")
 
 
-def test_an_error_in_a_thread_ends_the_job():
-    code, _, err = run("error_in_a_thread", stall="30")
-    assert code != 0
-    assert re.search(r"mnpar: rank 1 of 2 failed, the job ends\nTraceback(.|\n)*^ValueError: boom", err, re.MULTILINE)
-
-
-@pytest.mark.parametrize("program", ["exit_3", "exit_0", "early_end", "one_barrier_too_many"])
-def test_a_rank_that_ends_while_another_waits_for_it_ends_the_job(program):
-    code, _, err = run(program, stall="30")
-    assert code != 0
-    assert re.search(rf"^  rank 0: waits in .* at {HERE}\n  rank 1: has finished its program$", err, re.MULTILINE)
-
-
-def test_the_exit_code_on_which_all_ranks_agree_is_the_jobs():
-    code, _, err = run("exit_3_on_all", stall="30")
-    assert code == 3
-    assert "mnpar" not in err
-
-
-@pytest.mark.parametrize(("program", "signal_or_code"), [("kill", 9), ("segmentation_fault", 11), ("os_exit_1", 1)])
-def test_a_rank_that_dies_ends_the_job(program, signal_or_code):
-    code, _, _ = run(program, stall="30")
-    assert code in (signal_or_code, 128 + signal_or_code)
-
-
-DEADLOCKS = {
-    "ring_of_receives": (3, [rf"waits in recv from rank {(r + 1) % 3}, tag 0 at {HERE}" for r in range(3)]),
-    "other_tag": (2, [rf"waits in barrier at {HERE}", rf"waits in recv from rank 0, tag 6 at {HERE}"]),
-    "no_backward_on_rank_1": (2, [rf"waits in gradient of allreduce at {HERE}", rf"waits in barrier at {HERE}"]),
-}
-
-
-@pytest.mark.parametrize("program", DEADLOCKS)
-def test_a_deadlock_ends_the_job_with_a_table_of_who_waits_for_what(program):
-    ranks, rows = DEADLOCKS[program]
-    code, _, err = run(program, ranks)
-    assert code != 0
-    assert "DeadlockError: rank 0 waits for ever in" in err
+def deadlock(cases, *rows):
     table = "".join(rf"\n  rank {rank}: {row}" for rank, row in enumerate(rows))
-    assert re.search(rf":{table}\n", err)
-    assert "/mnpar/communicators/" not in err  # the traceback ends with the user's line
+    return Row(cases, BAD, ("DeadlockError: rank 0 waits for ever in", rf":{table}\n"), len(rows), "0.5")
 
 
-@pytest.mark.parametrize(
-    ("program", "match"),
-    [
-        (
-            "other_collectives",
-            rf"rank 0: .* allreduce \(sum\) of float64 \(3,\), at {HERE}\n  rank 1: .* bcast, root 0 .* at {HERE}",
-        ),
-        ("object_for_an_array", rf"rank 1 waits in recv at {HERE} .* send_obj at {HERE} sent an object"),
-    ],
-)
-def test_a_mismatch_ends_the_job_with_both_source_lines(program, match):
-    code, _, err = run(program, stall="30")
-    assert code != 0
-    assert re.search(rf"mnpar.errors.MismatchError: (.|\n)*{match}", err)
-    assert err.count("Traceback") == 1
+def mismatch(cases, match):
+    return Row(cases, BAD, rf"mnpar.errors.MismatchError: (.|\n)*{match}")
 
 
-@pytest.mark.parametrize(
-    ("program", "ranks"), [("slow_rank", 2), ("slow_ranks_in_turn", 2), ("slow_rank_after_an_uneven_split", 3)]
-)
-def test_a_slow_rank_is_at_most_warned_about(program, ranks):
-    code, out, err = run(program, ranks, stall="0.5")
-    assert code == 0
-    assert sorted(re.findall(r"rank \d is done", out)) == [f"rank {rank} is done" for rank in range(ranks)]
-    assert "Error" not in err
-    if program == "slow_rank":
-        assert re.search(rf"^mnpar: rank 1 has waited 1 s in barrier at {HERE}; no answer from rank 0: busy", err, re.MULTILINE)
+def different(cases, one, other):
+    return mismatch(cases, rf"rank 0: collective \d, {one}, at {HERE}\n  rank 1: collective \d, {other}, at {HERE}")
 
 
-def test_a_good_job_says_nothing_of_its_own():
-    code, out, err = run("fine")
-    assert code == 0
-    assert sorted(re.findall(r"rank \d is done", out)) == ["rank 0 is done", "rank 1 is done"]
-    assert "mnpar:" not in err
+def works(cases, ranks=2, stall="30", out="done", says=(), limit=LIMIT):
+    return Row(cases, 0, says, ranks, stall, out, limit=limit, once="")
 
 
-def test_what_a_forgotten_communicator_has_sent_arrives():
-    code, out, err = run("forgotten_communicator", stall="30")
-    assert code == 0, err
-    assert out.split() == ["done", "done"]
+DONE = "has finished its program"
+BUSY = rf"busy in its own code at {HERE}"
+JOBS = {
+    "slow_steps": works("44", stall="0.5", limit=45),  # the longest first: the others run beside it
+    "error_while_others_receive": fails("1", "error_while_others_receive"),
+    "error_while_others_reduce": fails("1", "error_while_others_reduce", 3),
+    "error_while_others_compute": fails("1", "error_while_others_compute"),
+    "error_in_a_group": fails("1", "error_in_a_group", 3),
+    "error_on_all": fails("1", "error_on_all", rank=0),
+    "error_in_backward": fails("2", "error_in_backward", also=["in the backward of Bad"]),
+    "error_in_a_thread": Row("3", BAD, r"mnpar: rank 1 of 2 failed, the job ends\nTraceback(.|\n)*^ValueError: boom"),
+    "exit_3": ends("4", rf"{DONE}, by sys.exit\(3\) at {HERE}", 3),
+    "exit_3_on_all": Row("4", 3, out="", once=""),
+    "exit_0": ends("5", rf"{DONE}, by sys.exit\(0\) at {HERE}"),
+    "early_end": ends("5", DONE),
+    "os_exit_0": Row("6", 1, rf"mnpar: rank 1 of 2 called os._exit\(0\) at {HERE}", once="mnpar:"),
+    "os_exit_4": Row("6", 4, rf"mnpar: rank 1 of 2 called os._exit\(4\) at {HERE}", once="mnpar:"),
+    "silent_death": Row(
+        "6", BAD, r"rank 1: is gone: its process has ended without a word" if MPICH else (),
+        options=("-disable-auto-cleanup",) if MPICH else (), once="Traceback" if MPICH else "",
+    ),
+    "silent_death_when_all_is_done": Row(
+        "6", BAD, r"rank 0 has finished its program, but rank 1 is gone: its process has ended" if MPICH else (),
+        options=("-disable-auto-cleanup",) if MPICH else (), once="",
+    ),
+    "kill": Row("", {9, 137}, once=""),
+    "segmentation_fault": Row("8", {11, 139}, r"Segmentation fault(.|\n)*programs.py\", line \d+ in segmentation_", once=""),
+    "stopped": Row(
+        "9", BAD, rf"rank 1: is stopped for \d s at {HERE}: kill -CONT \d+ lets it go on", stall="0.5", limit=LIMIT,
+    ),
+    "slow_rank": works(
+        "10", stall="0.5", out="is done", says=rf"^mnpar: rank 1 has waited 1 s in barrier at {HERE}; rank 0 is {BUSY}$"
+    ),
+    "slow_ranks_in_turn": works("10", stall="0.5", out="is done", says=rf"rank 1 has waited .*; rank 0 is {BUSY}"),
+    "slow_rank_after_an_uneven_split": works("10", 3, "0.5", "is done", rf"has waited .*; rank 0 is {BUSY}"),
+    "out_of_memory": fails("11", "out_of_memory", error=r"numpy\..*Unable to allocate .* shape \(1048576, 1073741824\)"),
+    "waits": Row("12", {130, 1}, ranks=3, act=interrupt, limit=3, once=""),
+    "waits_in_collectives": Row("12", {130, 1}, ranks=3, act=interrupt, limit=3, once=""),
+    "waits, terminated": Row("", BAD, ranks=3, act=terminate, limit=3, once=""),
+    "waits, launcher killed": Row("14", -9, ranks=3, act=kill_launcher, once=""),
+    "ring_of_receives": deadlock("15", *[rf"waits in recv from rank {(r + 1) % 3}, tag 0 at {HERE}" for r in range(3)]),
+    "head_on_sends": works("16"),
+    "other_tag": deadlock(
+        "17", rf"waits in barrier at {HERE}", rf"waits in recv from rank 0, tag 6 at {HERE}; what has come is .* rank 0, tag 5"
+    ),
+    "calls_without_meaning": works("18"),
+    "receive_from_itself": deadlock("18", rf"waits in barrier at {HERE}", rf"waits in recv from rank 1, tag 0 at {HERE}"),
+    "other_dtype": different("19", r"allreduce \(sum\) of float32 \(3,\)", r"allreduce \(sum\) of float64 \(3,\)"),
+    "object_for_an_array": mismatch("19", rf"rank 1 waits in recv at {HERE} .* send_obj at {HERE} sent an object"),
+    "other_shape": different("20", r"allreduce \(sum\) of float64 \(1000,\)", r"allreduce \(sum\) of float64 \(1001,\)"),
+    "other_reduction": different("21", r"allreduce \(sum\) of .*", r"allreduce \(max\) of .*"),
+    "other_root": different("21", "bcast, root 0 of .*", "bcast, root 1 of .*"),
+    "other_collectives": different("21", r"allreduce \(sum\) of float64 \(3,\)", "bcast, root 0 .*"),
+    "other_order": different("22", r"allreduce \(sum\) of float64 \(2, 3\)", r"allreduce \(sum\) of float64 \(2,\)"),
+    "skipped_collective": different("23", r"allreduce \(sum\) of .*", "bcast, root 0 .*"),
+    "one_batch_more": ends("24", DONE),
+    "one_barrier_too_many": ends("24", DONE),
+    "no_backward_on_rank_1": deadlock("25", rf"waits in gradient of allreduce at {HERE}", rf"waits in barrier at {HERE}"),
+    "dropped_delegate": works("25"),
+    "splits_without_meaning": works("26"),
+    "all_sorts_of_arrays": works("27"),
+    "changed_after_send": works("28"),
+    "unreceived": works(
+        "29", out="", says=rf"^mnpar: rank 1 never received a message from rank 0, tag 5: send of float32 \(2, 3\) at {HERE}$"
+    ),
+    "loads_in_processes": works("43", limit=10),
+    "forks": works("43"),
+    "fine": works("", out="is done"),
+    "forgotten_communicator": works(""),
+}  # fmt: skip
 
 
-def test_a_message_that_nobody_received_is_listed_at_the_end():
-    code, _, err = run("unreceived")
-    assert code == 0
-    assert re.search(
-        rf"^mnpar: rank 1 never received a message from rank 0, tag 5: send of float32 \(2, 3\) at {HERE}$", err, re.MULTILINE
-    )
+def carry_out(name):
+    row = JOBS[name]
+    job = Job(name.partition(",")[0], row.ranks, row.stall, row.options)
+    if row.act is not None:
+        job.expect("ready", row.ranks)
+        row.act(job)
+    return job.end()
 
 
-@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM to mpiexec"])
-def test_an_interrupted_job_ends_at_once_whatever_its_ranks_do(how):
-    job = Job("waits", 3, stall="30")
-    job.expect("ready", 3)
-    job.begin = time.monotonic()
-    if how == "Ctrl-C":
-        os.killpg(job.process.pid, signal.SIGINT)
-    else:
-        job.process.send_signal(signal.SIGTERM)
-    code, _, err = job.end(limit=3.0)
-    assert code != 0
-    assert "Traceback" not in err
+@pytest.fixture(scope="module")
+def results(request):
+    """The results of the jobs, by name, that the selected tests look at: four at a time are under way."""
+    names = [
+        item.callspec.params["name"]
+        for item in request.session.items
+        if item.path == Path(__file__) and "name" in item.fixturenames
+    ]
+    with ThreadPoolExecutor(4) as pool:
+        yield {name: pool.submit(carry_out, name) for name in sorted(names, key=list(JOBS).index)}
+        pool.shutdown(cancel_futures=True)
 
 
+@pytest.mark.parametrize("name", sorted(JOBS, key=lambda name: name == "slow_steps"))
+def test_the_job(results, name):
+    row = JOBS[name]
+    code, out, err, took = results[name].result()
+    assert (code != 0) if row.code == BAD else code in (row.code if isinstance(row.code, set) else {row.code}), err
+    for says in (row.says,) if isinstance(row.says, str) else row.says:
+        assert re.search(says, err, re.MULTILINE), err
+    assert took < row.limit + SLOWER, f"it took {took:.1f} s\n{err}"
+    assert row.out is None or out.count(row.out) == row.ranks or not row.out
+    if row.once:
+        assert err.count(row.once) == 1, err  # one rank speaks for all
+    if "DeadlockError" in err or "MismatchError" in err:
+        assert "/mnpar/communicators/" not in err  # the traceback ends with the user's line
+    if code == 0 and not row.says:
+        assert "mnpar:" not in err, err
+    if row.act is not None:
+        assert "Traceback" not in err, err
+
+
+def test_every_case_of_the_study_that_is_of_communication_has_a_job():
+    covered = {int(number) for row in JOBS.values() for number in row.cases.split()}
+    assert covered == {*range(1, 7), *range(8, 13), *range(14, 30), 43, 44}
+
+
+@pytest.mark.skipif(FOREIGN, reason="it is about this Python")
 def test_copies_of_a_world_of_one_rank_under_a_foreign_launcher_are_refused():
-    job = Job("fine", command=[], PMI_SIZE="4", PMI_RANK="2")
-    code, _, err = job.end()
+    code, _, err, _ = Job("fine", command=[], PMI_SIZE="4", PMI_RANK="2").end()
     assert code != 0
     last = err.strip().splitlines()[-1]
     assert last.startswith("mnpar.errors.LauncherError: the launcher started 4 ranks, but this one is alone: its MPI library (")
     assert last.endswith(
         f"is not the launcher's. Use the mpiexec beside this Python: {Path(sys.executable).parent / 'mpiexec'}"
     )
+
+
+def test_jobs_that_are_ended_in_any_way_leave_nothing_behind():
+    left = soak(len(KINDS))
+    assert not left or not soak(len(KINDS)), left  # something of another job's may be there once, but not twice

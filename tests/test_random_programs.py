@@ -1,6 +1,7 @@
 """Random programs over ranks have the gradients of one process; spoilt ones are reported, never wrong and never hanging.
 
-``MNPAR_PROGRAMS=10000 pytest tests/test_random_programs.py`` runs more of them, ``MNPAR_PROGRAMS_MPI`` more on processes.
+``MNPAR_PROGRAMS=10000 pytest tests/test_random_programs.py`` runs more of them, ``MNPAR_PROGRAMS_MPI`` more on processes;
+``--detection`` prints at the end how many of the spoilt ones were reported.
 """
 
 import os
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import mnpar
+from tests.conftest import OUTCOMES
 from tests.programs import draw, gradients, mutations
 
 ON_THREADS = int(os.environ.get("MNPAR_PROGRAMS", "400"))
@@ -43,6 +45,7 @@ def test_gradients_of_random_programs_on_processes_equal_those_of_one_process(co
         sub = comm.split(0 if comm.rank < program.size else None, comm.rank)
         if sub is not None:
             check(program, gradients(program, sub))
+            sub.finalize()
         comm.barrier()
 
 
@@ -68,8 +71,9 @@ def outcome(seed):
 
 
 @pytest.mark.parametrize("first", range(0, ON_THREADS, PIECE))
-def test_a_spoilt_program_is_reported(first):
+def test_a_spoilt_program_is_reported(request, first):
     outcomes = Counter(outcome(seed) for seed in range(first, first + PIECE))
+    request.config.stash[OUTCOMES].update(outcomes)
     wrong = {what: n for what, n in outcomes.items() if what.startswith("silently")}
     assert not wrong, wrong
     assert outcomes["reported"] > outcomes["harmless"]

@@ -110,7 +110,8 @@ class Channel(Mailbox):
             return tuple([opening.value(rank, header) for rank, header in enumerate(headers)]), opening.wants
         if later or sum(counts) > _PIECE:
             return (yield from self._trade([x] * self.transport.size, opening)), opening.wants
-        joined = yield from self.transport.allgather(opening.body, counts, self.lane, self._waiting(opening))
+        body = as_bytes(x) if type(x) is np.ndarray else opening.body  # a small one beside large ones: it was not made
+        joined = yield from self.transport.allgather(body, counts, self.lane, self._waiting(opening))
         values, start = [], 0
         for header in headers:
             part = joined[start : start + header.nbytes]

@@ -13,7 +13,7 @@ import pickle
 import struct
 import sys
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -259,7 +259,11 @@ def is_internal(filename: str) -> bool:
 
 def call_site() -> str:
     """The source line of the innermost caller outside mnpar, ``"train/model.py:42"``."""
-    frame = sys._getframe(1)
+    return site_of(sys._getframe(1))
+
+
+def site_of(frame: FrameType) -> str:
+    """The innermost source line outside mnpar at which a frame is, ``"train/model.py:42"``."""
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
     key = (frame.f_code, frame.f_lineno)

@@ -124,7 +124,14 @@ class MpiTransport(Reductions):
     def wait(self, pending: Pending) -> None:
         peer = pending.waiting.peer
         peers = self._others if peer is None or peer == ANY else (self._world_ranks[peer],)
-        self.process.watch.until(pending.ready, pending.waiting, peers, pending.meeting)
+        self.process.watch.until(pending.ready, pending.waiting, peers, pending.meeting, self._next_message)
+
+    def _next_message(self) -> str:
+        """Of the messages that have come and are not what is awaited, the first."""
+        for lane in self.lanes:
+            if lane.Iprobe(self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status):
+                return f"; what has come is from rank {self._status.Get_source()}, tag {self._status.Get_tag()}"
+        return ""
 
     def pause(self) -> None:
         os.sched_yield()

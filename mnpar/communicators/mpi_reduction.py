@@ -100,12 +100,15 @@ class Reductions:
         op = self._operation(array.dtype, reduction)
         if dtype.kind in "mM":
             array = array.view(np.int64)
-        total = np.empty_like(array)
+        here = root is None or root == self.rank
+        total = np.empty_like(array) if here else array
         comm, length = self.lanes[lane], PIECE // array.itemsize
         for start in range(0, array.size, length):
-            part, out = array[start : start + length], total[start : start + length]
+            part, out = array[start : start + length], total[start : start + length] if here else None
             request = comm.Iallreduce(part, out, op) if root is None else comm.Ireduce(part, out, op, root)
             yield Pending(request.Test, nothing, waiting, self.meeting(waiting, "data"))
+        if not here:
+            return array  # nobody looks at it
         if dtype.kind in "bmM":
             total = total.view(dtype.newbyteorder("="))
         return total.astype(dtype, copy=False)

@@ -1,13 +1,15 @@
 """A process of an MPI job: its questions and answers, its hooks, and its end.
 
 Unless it is told otherwise, MPI lets the other ranks hang for ever when one of them fails; so the first communicator installs
-hooks: an uncaught error on any rank, in any thread, shows its traceback and ends the job.
+hooks: an uncaught error on any rank, in any thread, shows its traceback and ends the job. ``os._exit`` does too (mpiexec may
+take it for success), and ``sys.exit`` notes its code for those who wait for this rank. In forked children all hooks are off.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import os
 import signal
 import sys
@@ -18,10 +20,12 @@ from collections import deque
 from types import TracebackType
 from typing import Any, NoReturn
 
-from mnpar.communicators import message
+from mnpar.communicators import message, neighbours, traces
+from mnpar.communicators.neighbours import CARD, Heart, Look, Neighbours
 from mnpar.communicators.watch import Watch
-from mnpar.errors import MnparError
+from mnpar.errors import DeadlockError, MnparError
 
+_GRACE = 12  # heartbeats, 3 s
 _SPEAK = 0.2  # s for a launcher to pass on what a rank wrote, before the job ends
 
 
@@ -59,14 +63,47 @@ class Process:
         self._control, request = MPI.COMM_WORLD.Idup()
         while not request.Test():
             time.sleep(0.0001)
-        self.rank, self.size = self._control.Get_rank(), self._control.Get_size()
+        self.rank, self.size, self._pid = self._control.Get_rank(), self._control.Get_size(), os.getpid()
         self._letters: deque[tuple[Any, bytes]] = deque()
         self._status = MPI.Status()
         self.watch = Watch(self, patience)
-        self._hooks = sys.excepthook, threading.excepthook
+        self._heart: Heart | None = None
+        self._neighbours: Neighbours | None = None
+        self._os_exit = os._exit
+        self._orphaned_for = 0
+        self._exit: tuple[int, str] = 0, "has finished its program"
         if self.size > 1:
-            sys.excepthook, threading.excepthook = self._on_error, self._on_thread_error
+            self._meet()
+            self._install()
         atexit.register(self._leave)
+
+    def _meet(self) -> None:
+        """Learn which ranks are on this machine; take the names of the memory that they share away."""
+        self._heart = Heart(self._orphaned)
+        names = traces.segments()
+        mine = neighbours.card(self._heart) + traces.fingerprint(names).to_bytes(8, "little")
+        length, whole = len(mine), bytearray(len(mine) * self.size)
+        BYTE = self.MPI.BYTE
+        request = self._control.Iallgather([mine, length, BYTE], [whole, length, BYTE])
+        while not request.Test():
+            time.sleep(0.0001)
+        raw = [bytes(whole[start : start + length]) for start in range(0, len(whole), length)]
+        self._neighbours = Neighbours(b"".join([one[:CARD] for one in raw]), self.rank)
+        here = self._neighbours.here
+        if self.rank in here[:1]:
+            traces.remove(traces.launchers_file())
+            if len({raw[rank][CARD:] for rank in here}) == 1:  # all have mapped the same
+                traces.remove(names)
+        traces.hide_launcher()
+
+    def _install(self) -> None:
+        self._hooks = sys.excepthook, threading.excepthook
+        sys.excepthook, threading.excepthook = self._on_error, self._on_thread_error
+        self._sys_exit, sys.exit = sys.exit, self._on_sys_exit
+        os._exit = self._on_os_exit
+        with contextlib.suppress(Exception):  # no stderr of the system, as in some notebooks
+            if not faulthandler.is_enabled():
+                faulthandler.enable(all_threads=False)
 
     # ---- questions and answers (watch.Post) ----
 
@@ -86,9 +123,36 @@ class Process:
             pass
         return source, tag, bytes(text)
 
+    def look(self, rank: int) -> Look | None:
+        return None if self._neighbours is None else self._neighbours.look(rank)
+
     # ---- the end ----
 
+    def _on_sys_exit(self, status: Any = None) -> NoReturn:
+        code = status if isinstance(status, int) else int(status is not None)
+        if threading.current_thread() is threading.main_thread():
+            self._exit = code, f"has finished its program, by sys.exit({status!r}) at {message.call_site()}"
+        self._sys_exit(status)
+
+    def _on_os_exit(self, status: int) -> NoReturn:
+        if os.getpid() == self._pid and not self.MPI.Is_finalized():
+            where = f"mnpar: rank {self.rank} of {self.size} called os._exit({status}) at {message.call_site()}, the job ends\n"
+            self._abort(where, status or 1)
+        self._os_exit(status)
+
+    def _orphaned(self, launcher: int) -> None:
+        """The launcher has died, and would leave this process behind; called in a thread, again and again."""
+        self._orphaned_for += 1
+        if self._orphaned_for == 1:
+            traces.remove_session(launcher)
+            os.kill(self._pid, signal.SIGTERM)  # the user's handler, if there is one, may still save something
+        elif self._orphaned_for > _GRACE:
+            self._os_exit(143)
+
     def _on_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if os.getpid() != self._pid:  # a forked child's errors are its own
+            self._hooks[0](kind, error, trace)
+            return
         with contextlib.suppress(ValueError):  # a thread that is not the main one
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # launchers pass on the Ctrl-C that the terminal has sent already
         if self.rank:
@@ -96,10 +160,13 @@ class Process:
         if issubclass(kind, KeyboardInterrupt):
             self._abort(f"mnpar: interrupted (rank {self.rank} of {self.size})\n", 130)
         text = "".join(traceback.format_exception(kind, error, _own_lines(trace) if isinstance(error, MnparError) else trace))
-        self._abort(f"mnpar: rank {self.rank} of {self.size} failed, the job ends\n{text}", 1)
+        code = error.exit_code if isinstance(error, DeadlockError) else 1
+        self._abort(f"mnpar: rank {self.rank} of {self.size} failed, the job ends\n{text}", code)
 
     def _on_thread_error(self, args: Any) -> None:
-        if args.exc_type is not SystemExit:
+        if os.getpid() != self._pid:
+            self._hooks[1](args)
+        elif args.exc_type is not SystemExit:
             self._on_error(args.exc_type, args.exc_value, args.exc_traceback)
 
     def _abort(self, text: str, code: int) -> NoReturn:
@@ -109,17 +176,19 @@ class Process:
         time.sleep(_SPEAK)
         self.MPI.COMM_WORLD.Abort(code)
         time.sleep(_SPEAK)  # MPICH's returns: the launcher is about to end this process
-        os._exit(code)
+        self._os_exit(code)
 
     def _leave(self) -> None:
         """At exit: wait until all ranks are there, so that one which still waits for this one can learn that it has ended."""
         MPI = self.MPI
-        if MPI.Is_finalized():
+        if MPI.Is_finalized() or os.getpid() != self._pid:
             return
         sys.stdout.flush()
         try:
-            self.watch.finish(self._control.Ibarrier().Test)
+            self.watch.finish(self._control.Ibarrier().Test, self._exit)
             self._report_unreceived()
+            if self._heart is not None:
+                self._heart.stop()
             MPI.Finalize()
         except KeyboardInterrupt:
             self._abort("" if self.rank else "mnpar: interrupted\n", 130)

@@ -3,7 +3,8 @@
 A rank never sits in a blocking MPI call. It polls: first eagerly, then with short naps; so Ctrl-C gets through, and a rank that
 waits can answer questions. After half a second it asks those it waits for whether they have ended; after its patience it asks
 everybody what they wait for, and if from all the answers nobody in its reach can go on, that is a deadlock: it raises an error
-with the table of all ranks. A rank that does not answer computes (or is stopped): that is a warning, never an error.
+with the table of all ranks. Of a rank that does not answer its neighbours on the same machine know more (``Look``): one that is
+gone or stopped is an error too; one that is busy, or that nobody can see, is a warning now and then, never an error.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from mnpar.communicators.neighbours import Look
 from mnpar.communicators.transport import ANY, Waiting
 from mnpar.errors import DeadlockError, MismatchError
 
@@ -23,8 +25,14 @@ _SPIN = 0.003  # s of yielding before the first nap
 _NAP, _LONG_NAP = 0.0001, 0.001  # s
 _FIRST_QUESTION = 0.5  # s
 _DELAY = 0.5  # s between a suspicion and its confirmation
+_LONGEST_PAUSE = 600.0  # s between warnings
 
 ASK, ANSWER, COMPLAINT = 1, 2, 3
+
+
+_SAID = {
+    "waiting": "waits in ", "finished": "", "running": "is running", "gone": "is gone: ", "stopped": "is ", "silent": "",
+}  # fmt: skip
 
 
 class Post(Protocol):
@@ -39,17 +47,23 @@ class Post(Protocol):
     def heard(self) -> tuple[int, int, bytes] | None:
         """The next (source, tag, text) that has arrived, if any."""
 
+    def look(self, rank: int) -> Look | None:
+        """What a rank on this machine does."""
+
 
 class Wait:
     """One wait that is going on."""
 
-    def __init__(self, waiting: Waiting, peers: tuple[int, ...], meeting: str, count: int) -> None:
+    def __init__(
+        self, waiting: Waiting, peers: tuple[int, ...], meeting: str, count: int, also: Callable[[], str] | None
+    ) -> None:
         self.waiting = waiting
+        self.also = also  # what else can be said, should it last for ever
         self.peers = peers  # numbers in the world of those it waits for
         self.meeting = meeting  # the same for all ranks that wait in the same collective; "" for messages
         self.count = count  # how many waits this rank has been through
         self.since = time.monotonic()
-        self.questions = 0
+        self.next_question = _FIRST_QUESTION  # s after the beginning
         self.suspected: tuple[float, dict[int, int]] | None = None
 
 
@@ -61,11 +75,15 @@ class Watch:
         self.patience = patience
         self._wait: Wait | None = None
         self._count = 0
-        self._finished = False
+        self._finished: tuple[int, str] | None = None  # exit code and how, once it has
         self._answers: dict[int, tuple[float, dict[str, Any]]] = {}
-        self._warned = False
+        self._looks: dict[int, Look] = {}
+        self._next_warning, self._pause = 0.0, patience
 
-    def until(self, ready: Callable[[], bool], waiting: Waiting, peers: tuple[int, ...], meeting: str) -> None:
+    def until(
+        self, ready: Callable[[], bool], waiting: Waiting, peers: tuple[int, ...], meeting: str,
+        also: Callable[[], str] | None = None,
+    ) -> None:  # fmt: skip
         """Return when ``ready()``.
 
         Raises:
@@ -76,7 +94,7 @@ class Watch:
                 return
             os.sched_yield()
         self._count += 1
-        self._wait = Wait(waiting, peers, meeting, self._count)
+        self._wait = Wait(waiting, peers, meeting, self._count, also)
         try:
             self._poll(ready, self._wait)
         finally:
@@ -93,13 +111,25 @@ class Watch:
             if elapsed > _FIRST_QUESTION:
                 self._inquire(wait, elapsed)
 
-    def finish(self, ready: Callable[[], bool]) -> None:
-        """The rank's program has ended: answer questions until all others' have ended too."""
-        self._finished = True
-        begin = time.monotonic()
+    def finish(self, ready: Callable[[], bool], how: tuple[int, str]) -> None:
+        """The rank's program has ended (exit code, and how): answer questions until all others' have ended too.
+
+        Raises:
+            DeadlockError: one of them never will, because it is gone.
+        """
+        self._finished = how
+        begin, next_look, missing = time.monotonic(), _FIRST_QUESTION, 0
         while not ready():
             self.serve()
-            time.sleep(_NAP if time.monotonic() - begin < 1 else _LONG_NAP)
+            elapsed = time.monotonic() - begin
+            if elapsed > next_look:
+                next_look = elapsed + _FIRST_QUESTION
+                self._look_around()
+                gone = [f"rank {rank} is gone: {look.detail}" for rank, look in self._looks.items() if look.state == "gone"]
+                missing = missing + 1 if gone else 0
+                if missing > 1 and not ready():
+                    raise DeadlockError(f"rank {self._post.rank} {how[1]}, but " + ", ".join(gone))
+            time.sleep(_NAP if elapsed < 1 else _LONG_NAP)
 
     def serve(self) -> None:
         """Answer what was asked, note what was answered.
@@ -118,18 +148,22 @@ class Watch:
 
     def _state(self) -> dict[str, Any]:
         wait = self._wait
-        if self._finished or wait is None:
-            return {"state": "finished" if self._finished else "running", "count": self._count}
+        if self._finished is not None:
+            return {"state": "finished", "count": self._count, "code": self._finished[0], "what": self._finished[1]}
+        if wait is None:
+            return {"state": "running", "count": self._count}
         any_of = wait.waiting.peer == ANY
         return {
-            "state": "waiting", "count": wait.count, "what": str(wait.waiting), "peers": wait.peers,
+            "state": "waiting", "count": wait.count, "peers": wait.peers,
+            "what": str(wait.waiting) + (wait.also() if wait.also else ""),
             "meeting": wait.meeting, "any": any_of,
         }  # fmt: skip
 
     def _inquire(self, wait: Wait, elapsed: float) -> None:
         """Ask now and then, the peers first and everybody later, and judge by the answers."""
-        if elapsed > _FIRST_QUESTION * (1 + wait.questions):
-            wait.questions += 1
+        if elapsed > wait.next_question:
+            wait.next_question = elapsed + _FIRST_QUESTION
+            self._look_around()
             everybody = elapsed >= self.patience - 2 * _FIRST_QUESTION
             for rank in range(self._post.size) if everybody else wait.peers:
                 if rank != self._post.rank:
@@ -138,26 +172,38 @@ class Watch:
         if not stuck:
             wait.suspected = None
             return
-        counts = {rank: self._answers[rank][1]["count"] for rank in stuck if rank != self._post.rank}
+        states = self._fresh()
+        counts = {rank: states[rank].get("count", 0) for rank in stuck if rank != self._post.rank}
         now = time.monotonic()
+        first = min(rank for rank in stuck if states[rank]["state"] not in ("gone", "stopped"))
         if wait.suspected is None or wait.suspected[1] != counts:
             wait.suspected = (now, counts)
-        elif now - wait.suspected[0] > _DELAY * (1 if self._post.rank == min(stuck) else 3):  # the lowest speaks first
-            raise DeadlockError(self._table(wait))
+        elif now - wait.suspected[0] > _DELAY * (1 if self._post.rank == first else 3):  # the lowest speaks first
+            error = DeadlockError(self._table(wait))
+            error.exit_code = max([states[rank].get("code", 0) & 255 for rank in stuck]) or 1  # as of who ended by sys.exit(3)
+            raise error
+
+    def _look_around(self) -> None:
+        looks = {rank: self._post.look(rank) for rank in range(self._post.size)}
+        self._looks = {rank: look for rank, look in looks.items() if look is not None}
 
     def _fresh(self) -> dict[int, dict[str, Any]]:
         """The answers of the last moments, with this rank's own state."""
         now = time.monotonic()
         states = {rank: answer for rank, (when, answer) in sorted(self._answers.items()) if now - when < 3 * _FIRST_QUESTION}
+        for rank, look in self._looks.items():
+            if look.state != "running":
+                states[rank] = {"state": look.state, "what": look.detail}
         states[self._post.rank] = self._state()
         return states
 
     def _stuck(self, wait: Wait, elapsed: float) -> list[int]:
-        """The ranks that can never go on, if this one is among them: an ended peer shows soon, a cycle after the patience."""
+        """The ranks that can never go on, if this one is among them: a lost peer shows soon, a cycle after the patience."""
         states = self._fresh()
-        gone = [rank for rank, state in states.items() if state["state"] == "finished"]
-        if wait.waiting.peer != ANY and any(rank in gone for rank in wait.peers):
-            return [self._post.rank, *gone]
+        lost = [rank for rank, state in states.items() if state["state"] == "gone"]
+        finished = [rank for rank, state in states.items() if state["state"] == "finished"]
+        if lost or (wait.waiting.peer != ANY and any(rank in finished for rank in wait.peers)):
+            return [self._post.rank, *lost, *finished]
         if elapsed < self.patience:
             return []
         free = {rank: rank not in states or states[rank]["state"] == "running" for rank in range(self._post.size)}
@@ -179,22 +225,21 @@ class Watch:
         return any(able) if state["any"] else all(able)
 
     def _warn(self, elapsed: float, silent: list[int]) -> None:
-        if silent and not self._warned:
-            self._warned = True
+        if silent and time.monotonic() > self._next_warning:
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._next_warning = time.monotonic() + self._pause
             what = self._wait.waiting if self._wait else ""
-            sys.stderr.write(
-                f"mnpar: rank {self._post.rank} has waited {elapsed:.0f} s in {what}; no answer from rank "
-                f"{', '.join(map(str, silent))}: busy in its own code, or stopped\n"
-            )
+            seen = [f"rank {rank} is {self._looks[rank].detail}" for rank in silent if rank in self._looks]
+            unseen = ", ".join(str(rank) for rank in silent if rank not in self._looks)
+            told = [*seen, f"no answer from rank {unseen}: busy in its own code, or stopped"] if unseen else seen
+            sys.stderr.write(f"mnpar: rank {self._post.rank} has waited {elapsed:.0f} s in {what}; {', '.join(told)}\n")
 
     def _table(self, wait: Wait) -> str:
         rows = []
         states = self._fresh()
         for rank in range(self._post.size):
-            state = states.get(rank, {"state": "silent"})
-            text = {
-                "waiting": f"waits in {state.get('what')}", "finished": "has finished its program",
-                "running": "is running", "silent": "does not answer: busy in its own code, or stopped",
-            }[state["state"]]  # fmt: skip
-            rows.append(f"  rank {rank}: {text}")
+            look = self._looks.get(rank, Look("", "does not answer: busy in its own code, or stopped"))
+            silent = {"state": "silent", "what": f"is {look.detail}" if look.state else look.detail}
+            state = states.get(rank, silent)
+            rows.append(f"  rank {rank}: {_SAID[state['state']]}{state.get('what', '')}")
         return f"rank {self._post.rank} waits for ever in {wait.waiting}:\n" + "\n".join(rows)

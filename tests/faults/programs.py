@@ -3,9 +3,12 @@
 What a program raises says "boom": the tests look for it, for the name of the function and for the rank.
 """
 
+import ctypes
 import gc
+import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -14,6 +17,9 @@ import numpy as np
 
 import mnpar
 import mnpar.functions as F
+
+if "loads_in_processes" in sys.argv:
+    from mpi4py import MPI  # noqa: F401  where many scripts have it
 
 
 def error_while_others_receive(comm):
@@ -89,6 +95,11 @@ def early_end(comm):
         comm.recv(1, tag=7)
 
 
+def one_batch_more(comm):
+    for batch in range(3 + (comm.rank == 0)):
+        comm.allreduce(np.full(3, batch))
+
+
 def one_barrier_too_many(comm):
     comm.barrier()
     if comm.rank == 0:
@@ -103,18 +114,56 @@ def kill(comm):
 
 def segmentation_fault(comm):
     if comm.rank == 1:
-        os.kill(os.getpid(), signal.SIGSEGV)
+        ctypes.string_at(0)
     comm.allreduce(np.ones(3))
 
 
-def os_exit_1(comm):
+def out_of_memory(comm):
     if comm.rank == 1:
-        os._exit(1)
+        np.ones((2**20, 2**30))
+    comm.allreduce(np.ones(3))
+
+
+def os_exit_4(comm):
+    if comm.rank == 1:
+        os._exit(4)
     comm.recv(1)
+
+
+def os_exit_0(comm):
+    if comm.rank == 1:
+        os._exit(0)
+    comm.recv(1)
+
+
+def silent_death(comm):
+    """A library ends the process behind Python's back."""
+    if comm.rank == 1:
+        time.sleep(0.3)
+        ctypes.CDLL(None)._exit(0)
+    comm.recv(1)
+
+
+def silent_death_when_all_is_done(comm):
+    if comm.rank == 1:
+        ctypes.CDLL(None)._exit(0)
+
+
+def stopped(comm):
+    if comm.rank == 1:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    comm.allreduce(np.ones(3))
 
 
 def ring_of_receives(comm):
     comm.recv((comm.rank + 1) % comm.size)
+
+
+def receive_from_itself(comm):
+    if comm.rank == 1:
+        comm.recv(1)
+    comm.barrier()
 
 
 def other_tag(comm):
@@ -137,6 +186,34 @@ def other_collectives(comm):
         comm.bcast(np.ones(3))
     else:
         comm.allreduce(np.ones(3))
+
+
+def other_dtype(comm):
+    comm.allreduce(np.ones(3, np.float64 if comm.rank else np.float32))
+
+
+def other_shape(comm):
+    comm.allreduce(np.ones(1000 + comm.rank))
+
+
+def other_reduction(comm):
+    comm.allreduce(np.ones(3), "max" if comm.rank else "sum")
+
+
+def other_root(comm):
+    comm.bcast(np.ones(3), root=comm.rank)
+
+
+def other_order(comm):
+    w, b = np.ones((2, 3)), np.ones(2)
+    for gradient in (w, b) if comm.rank == 0 else (b, w):
+        comm.allreduce(gradient)
+
+
+def skipped_collective(comm):
+    if comm.rank != 1:
+        comm.allreduce(np.ones(3))
+    print(comm.bcast(np.ones(3)), flush=True)
 
 
 def object_for_an_array(comm):
@@ -204,6 +281,138 @@ def waits(comm):
         while True:
             pass
     time.sleep(60)
+
+
+def waits_in_collectives(comm):
+    """For Ctrl-C: in an allreduce, in the gradient of one, in numpy."""
+    groups = comm.split(min(comm.rank, 1), comm.rank)
+    y = F.allreduce(groups, mnpar.Variable(np.ones(3)))
+    print("ready", flush=True)
+    if comm.rank == 0:
+        comm.allreduce(np.ones(3))
+    elif comm.rank == 1:
+        F.sum(y).backward()
+    while True:
+        np.ones((500, 500)) @ np.ones((500, 500))
+
+
+def head_on_sends(comm):
+    """1 B to 64 MB each way, both sending first."""
+    for size in (1, 2**13, 2**20, 2**26):
+        comm.send(np.full(size, comm.rank, np.uint8), 1 - comm.rank)
+        assert (comm.recv(1 - comm.rank) == 1 - comm.rank).sum() == size
+    print("done", flush=True)
+
+
+def refuses(error, function, *args, **kwargs):
+    try:
+        function(*args, **kwargs)
+    except error:
+        return
+    raise AssertionError(f"{function} took {args} {kwargs}")
+
+
+def calls_without_meaning(comm):
+    x = np.ones(3)
+    for rank in (2, -2, 1.5, None):
+        refuses(ValueError, comm.send, x, rank)
+        refuses(ValueError, comm.recv, rank)
+        refuses(ValueError, comm.bcast, x, rank)
+        refuses(ValueError, F.send, x, comm, rank)
+    for tag in (-2, 2**40, "5"):
+        refuses(ValueError, comm.send, x, 0, tag)
+        refuses(ValueError, comm.recv, 0, tag)
+    refuses(ValueError, comm.allreduce, x, "median")
+    comm.barrier()
+    print("done", flush=True)
+
+
+def splits_without_meaning(comm):
+    for color in (-1, 0.5, "red", 2**40):
+        refuses(ValueError, comm.split, color, 0)
+    refuses(ValueError, comm.split, 0, None)
+    assert comm.split(None, 0) is None
+    mine = comm.split(comm.rank, 0)
+    assert (mine.rank, mine.size) == (0, 1)
+    some = comm.split(0 if comm.rank else None, 0)
+    assert (some is None) is (comm.rank == 0)
+    mine.finalize()
+    refuses(ValueError, mine.barrier)
+    refuses(ValueError, mine.split, 0, 0)
+    comm.barrier()
+    print("done", flush=True)
+
+
+def all_sorts_of_arrays(comm):
+    base = np.arange(24.0).reshape(2, 3, 4)
+    read_only = base.copy()
+    read_only.setflags(write=False)
+    arrays = [
+        base[:, 1, :], np.asfortranarray(base), base[::-1], np.ones((0, 3)), np.array(2.5), base.astype(">f4"), read_only,
+        base > 3, base.astype(np.float16), base.astype(np.int8), base * 1j,
+    ]  # fmt: skip
+    for x in arrays:
+        comm.send(x, 1 - comm.rank)
+        y = comm.recv(1 - comm.rank)
+        assert (y.dtype, y.shape) == (x.dtype, x.shape)
+        np.testing.assert_array_equal(y, x)
+        np.testing.assert_array_equal(comm.allgather(x)[1], x)
+        if x.dtype != bool:
+            assert comm.allreduce(x).shape == x.shape
+    refuses(TypeError, comm.send, np.array([object()]), 0)
+    refuses(Exception, comm.allreduce, np.array([object()]))  # TypeError, and on all ranks
+    comm.barrier()
+    print("done", flush=True)
+
+
+def changed_after_send(comm):
+    x = mnpar.Variable(np.full(100_000, 1.0))
+    F.send(x, comm, 1 - comm.rank)
+    x.array[...] = -1
+    np.testing.assert_array_equal(F.recv(comm, 1 - comm.rank).array, np.ones(100_000))
+    print("done", flush=True)
+
+
+def dropped_delegate(comm):
+    """A sender that has no loss and forgets its delegate variable."""
+    x = mnpar.Variable(np.ones(3))
+    if comm.rank == 0:
+        F.send(x, comm, 1)
+        mnpar.backward()
+        np.testing.assert_array_equal(x.grad, np.full(3, 2.0))
+    else:
+        F.sum(F.recv(comm, 0) * 2).backward()
+    print("done", flush=True)
+
+
+def slow_steps(comm):
+    """500 steps in which one rank takes 50 ms and the others nothing."""
+    for _ in range(500):
+        if comm.rank == 1:
+            time.sleep(0.05)
+        comm.allreduce(np.ones(3))
+    print("done", flush=True)
+
+
+def loads_in_processes(comm):
+    """This script has mpi4py loaded when it is imported; its children must not take themselves for ranks."""
+    for method in ("fork", "forkserver", "spawn"):
+        with multiprocessing.get_context(method).Pool(2) as pool:
+            assert pool.map(abs, range(-3, 3)) == [3, 2, 1, 0, 1, 2]
+        comm.barrier()
+    child = [sys.executable, "-c", "from mpi4py import MPI; print(MPI.COMM_WORLD.Get_size())"]
+    assert subprocess.run(child, capture_output=True, text=True, check=True).stdout.split() == ["1"]
+    print("done", flush=True)
+
+
+def forks(comm):
+    """A child is no rank: neither its exit, nor its error, nor its os._exit is the rank's."""
+    for end in (lambda: sys.exit(3), lambda: os._exit(4), lambda: 1 / 0):
+        if os.fork() == 0:
+            end()
+        assert os.waitstatus_to_exitcode(os.wait()[1]) in (3, 4, 1)
+    comm.barrier()
+    print("done", flush=True)
 
 
 def fine(comm):

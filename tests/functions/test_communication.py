@@ -344,3 +344,34 @@ def test_the_gradient_of_a_maximum_goes_to_the_lowest_rank_that_holds_it(comm):
     y = F.allreduce(comm, x, "max")
     F.sum(y).backward()
     np.testing.assert_array_equal(x.grad, [2.0 * (comm.rank == 0), 2.0 * (comm.rank == 1)])
+
+
+@pytest.mark.parametrize("op", ["max", "prod"])
+@pytest.mark.parametrize("kind", ["allreduce", "reduce", "reduce_scatter"])
+@pytest.mark.ranks(2, 3)
+def test_ranks_that_reduce_otherwise_are_told_so_before_they_see_a_value(comm, kind, op):
+    """The parts of a maximum or product are brought together first: that must not hide what would be refused of a sum."""
+
+    def call(op, shape=(3,), dtype=np.float64):
+        x = np.ones(shape, dtype)
+        return {
+            "allreduce": lambda: F.allreduce(comm, x, op),
+            "reduce": lambda: F.reduce(comm, x, op=op),
+            "reduce_scatter": lambda: F.reduce_scatter(comm, [x] * comm.size, op),
+        }[kind]()
+
+    odd = comm.rank == 1
+    for wrong in ({"op": "min"}, {"op": "sum"}, {"op": op, "shape": (1,)}, {"op": op, "dtype": np.float32}):
+        with pytest.raises(MismatchError, match=f"(?s)rank 0: .*{kind}.*rank 1: .*{kind}"):
+            call(**(wrong if odd else {"op": op}))
+    with pytest.raises(MismatchError, match=f"(?s)rank 0: .*{kind}.*rank 1: .*allgather"):
+        F.allgather(comm, np.ones(3)) if odd else call(op)
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_small_part_from_a_line_that_has_given_one_before_travels_beside_large_ones(comm):
+    for n in (3, 3000, 3):
+        for rank in range(comm.size):
+            parts = F.allgather(comm, np.full(n if comm.rank == rank else 3, comm.rank))
+            assert [len(part) for part in parts] == [n if r == rank else 3 for r in range(comm.size)]
+            assert [part.array.mean() for part in parts] == list(range(comm.size))

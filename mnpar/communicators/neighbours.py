@@ -1,0 +1,139 @@
+"""What the other ranks on this machine do, seen without MPI.
+
+A rank that computes for a long time answers no questions, and neither does one that is stopped or dead. The kernel tells these
+apart: ``/proc/<pid>/stat``. And so that a busy rank can be named with its source line, every process notes that line four
+times a second, from a thread that never calls MPI, in a file without a name that is mapped into its memory; the others read it
+through ``/proc/<pid>/fd``. There is nothing to clean up, however a process ends. Ranks on other machines, and ranks where the
+system has no such things, are simply not seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import signal
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from mnpar.communicators.message import site_of
+
+_PULSE = 0.25  # s
+_NOTE = struct.Struct("<d48s")  # when (the clock of the machine), and the source line
+_CARD = struct.Struct("<128sqqi")
+CARD = _CARD.size
+
+
+class Look(NamedTuple):
+    """A rank as its neighbour sees it."""
+
+    state: str  # running, stopped or gone
+    detail: str  # what else can be said of it
+
+
+class Heart:
+    """Notes where the main thread is, and ends the process when its launcher has died."""
+
+    def __init__(self, orphaned: Callable[[int], None]) -> None:
+        self._orphaned = orphaned
+        self._parent = os.getppid()
+        self.fd = os.memfd_create("mnpar") if hasattr(os, "memfd_create") else -1
+        if self.fd >= 0:
+            os.ftruncate(self.fd, _NOTE.size)
+            self._memory = mmap.mmap(self.fd, _NOTE.size)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="mnpar heartbeat", daemon=True)
+        self._thread.start()
+
+    def _beat(self) -> None:
+        main = threading.main_thread().ident
+        while not self._stop.wait(_PULSE):
+            frame = sys._current_frames().get(main or 0)
+            if self.fd >= 0 and frame is not None:
+                _NOTE.pack_into(self._memory, 0, time.monotonic(), site_of(frame).encode())
+            del frame  # it would keep the arrays of its function alive
+            if os.getppid() != self._parent:
+                self._orphaned(self._parent)
+
+    def stop(self) -> None:
+        """The process is about to end."""
+        self._stop.set()
+        self._thread.join(1)
+
+
+def card(heart: Heart) -> bytes:
+    """How the others find this process, of ``CARD`` bytes; the place is empty where processes cannot be seen."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            place = file.read().strip() + os.readlink("/proc/self/ns/pid")
+        since = int(_stat(os.getpid())[19])
+    except (OSError, ValueError):
+        place, since = "", 0
+    return _CARD.pack(place.encode(), os.getpid(), since, heart.fd)
+
+
+class Neighbours:
+    """The ranks of the job on this machine, by the cards that all ranks have shown."""
+
+    def __init__(self, cards: bytes, rank: int) -> None:
+        found = [_CARD.unpack_from(cards, start) for start in range(0, len(cards), CARD)]
+        place = found[rank][0]
+        self.here = [r for r, one in enumerate(found) if one[0] == place and place.strip(b"\0")]
+        self._processes = {r: found[r][1:] for r in self.here if r != rank}
+
+    def look(self, rank: int) -> Look | None:
+        """What this rank does; None where it cannot be seen."""
+        if rank not in self._processes:
+            return None
+        pid, since, fd = self._processes[rank]
+        try:
+            fields = _stat(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            return Look("gone", "its process has ended without a word")
+        except (OSError, ValueError):
+            return None
+        if int(fields[19]) != since or fields[0] in "ZX":
+            return Look("gone", _ending(int(fields[-1]) if int(fields[19]) == since else 0))
+        when, site = self._note(pid, fd)
+        still = time.monotonic() - when if when else 0.0
+        if fields[0] == "T":
+            return Look("stopped", f"stopped for {still:.0f} s{_at(site)}: kill -CONT {pid} lets it go on")
+        compiled = "compiled code called" if still > 2 else "its own code"
+        return Look("running", f"busy in {compiled}{_at(site)}")
+
+    @staticmethod
+    def _note(pid: int, fd: int) -> tuple[float, str]:
+        """What the process last noted of itself: when, and its source line."""
+        with contextlib.suppress(OSError, struct.error):
+            other = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY)
+            try:
+                when, site = _NOTE.unpack(os.pread(other, _NOTE.size, 0))
+            finally:
+                os.close(other)
+            return when, site.rstrip(b"\0").decode(errors="replace")
+        return 0.0, ""
+
+
+def _at(site: str) -> str:
+    return f" at {site}" if site else ""
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of a process's stat, from its state on (proc(5) counts it as the third)."""
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()
+
+
+def _ending(code: int) -> str:
+    """How a process ended, by its wait status; 0 also where the kernel does not tell."""
+    if number := code & 127:
+        with contextlib.suppress(ValueError):
+            return f"its process was killed by {signal.Signals(number).name}"
+        return f"its process was killed by signal {number}"
+    return (
+        f"its process has ended with exit code {code >> 8}, without a word" if code else "its process has ended without a word"
+    )

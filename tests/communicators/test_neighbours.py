@@ -1,0 +1,154 @@
+"""A process is seen from outside as running, stopped or gone; a watch judges by that, and never by silence alone."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mnpar.communicators.neighbours import Heart, Look, Neighbours, card
+from mnpar.communicators.transport import Waiting
+from mnpar.communicators.watch import Watch
+from mnpar.errors import DeadlockError
+
+PROGRAM = """
+import sys, time
+from mnpar.communicators.neighbours import Heart, card
+heart = Heart(lambda launcher: None)
+print(card(heart).hex(), flush=True)
+sys.stdin.readline()
+"""
+
+
+def until(condition):
+    """Wait for what another process does."""
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def other():
+    """A process, and how rank 0, this one, sees it as rank 1."""
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    theirs = bytes.fromhex(process.stdout.readline())
+    heart = Heart(lambda launcher: None)
+    neighbours = Neighbours(card(heart) + theirs, 0)
+    yield process, lambda: neighbours.look(1)
+    heart.stop()
+    process.kill()
+    process.communicate()
+
+
+def test_a_busy_process_is_seen_with_its_source_line(other):
+    _, look = other
+    assert look().state == "running"
+    until(lambda: look() == Look("running", "busy in its own code at <string>:6"))
+
+
+def test_a_stopped_process_is_seen_as_stopped_until_it_goes_on(other):
+    process, look = other
+    process.send_signal(signal.SIGSTOP)
+    until(lambda: look().state == "stopped")
+    assert f"kill -CONT {process.pid} lets it go on" in look().detail
+    process.send_signal(signal.SIGCONT)
+    until(lambda: look().state == "running")
+
+
+@pytest.mark.parametrize("reaped", [False, True], ids=["its launcher has not noticed yet", "its launcher has noticed"])
+def test_a_killed_process_is_gone(other, reaped):
+    process, look = other
+    process.kill()
+    until(lambda: look().state == "gone")
+    assert look() == Look("gone", "its process was killed by SIGKILL")
+    if reaped:
+        process.wait()
+        assert look() == Look("gone", "its process has ended without a word")
+
+
+def test_a_process_that_ends_by_itself_is_gone_with_its_exit_code(other):
+    process, look = other
+    process.stdin.write("\n")
+    process.stdin.flush()
+    until(lambda: look().state == "gone")
+    assert look().detail == "its process has ended without a word"
+
+
+def test_processes_of_other_machines_are_not_seen():
+    heart = Heart(lambda launcher: None)
+    mine = card(heart)
+    heart.stop()
+    elsewhere = mine.replace(mine[:36], b"another machine".ljust(36))
+    neighbours = Neighbours(mine + elsewhere, 0)
+    assert neighbours.here == [0]
+    assert neighbours.look(1) is None
+    assert neighbours.look(0) is None  # oneself
+
+
+def test_a_number_that_another_process_has_got_since_is_not_taken_for_it():
+    heart = Heart(lambda launcher: None)
+    mine = card(heart)
+    heart.stop()
+    before = mine[:136] + bytes(8) + mine[144:]  # a process of the same number that started long ago
+    assert Neighbours(mine + before, 0).look(1).state == "gone"
+
+
+class Silence:
+    """Two ranks, of which the other answers nothing."""
+
+    rank, size = 0, 2
+
+    def __init__(self, look):
+        self.look = lambda rank: look if rank == 1 else None
+
+    def tell(self, dest, tag, text):
+        pass
+
+    def heard(self):
+        return None
+
+
+WAITING = Waiting("recv", "train.py:7", 1)
+
+
+@pytest.mark.parametrize(
+    ("look", "said"),
+    [
+        (None, "no answer from rank 1: busy in its own code, or stopped"),
+        (Look("running", "busy in its own code at train.py:42"), "rank 1 is busy in its own code at train.py:42"),
+    ],
+    ids=["on another machine", "on this machine"],
+)
+def test_a_rank_that_is_silent_is_warned_about_and_waited_for(capsys, look, said):
+    end = time.monotonic() + 1.2
+    Watch(Silence(look), 0.5).until(lambda: time.monotonic() > end, WAITING, (1,), "")
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("look", [Look("stopped", "stopped for 3 s"), Look("gone", "its process was killed by SIGKILL")])
+def test_a_rank_that_is_stopped_or_gone_is_not_waited_for(look):
+    begin = time.monotonic()
+    with pytest.raises(DeadlockError, match=f"rank 1: is .*{look.detail}"):
+        Watch(Silence(look), 0.5).until(lambda: False, WAITING, (1,), "")
+    assert time.monotonic() - begin < 2.5
+
+
+def test_a_rank_that_has_finished_does_not_wait_for_one_that_is_gone():
+    watch = Watch(Silence(Look("gone", "its process was killed by SIGKILL")), 0.5)
+    with pytest.raises(
+        DeadlockError, match="rank 0 has finished its program, but rank 1 is gone: its process was killed by SIGKILL"
+    ):
+        watch.finish(lambda: False, (0, "has finished its program"))
+
+
+def test_a_process_whose_launcher_has_died_is_told_so():
+    told = []
+    heart = Heart(told.append)
+    heart._parent = launcher = 2**22 + 1  # no process has this number
+    until(lambda: told)
+    heart.stop()
+    assert set(told) == {launcher}
+    assert os.getppid() != launcher

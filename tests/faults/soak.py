@@ -1,0 +1,71 @@
+"""Start and end jobs, in every way in which a job can end, and find what they leave: files in shared memory and temporary
+folders, processes.
+
+    python -m tests.faults.soak 200        the long version; the tests run one cycle of each kind
+"""
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.faults.job import PYTHON, Job
+
+KINDS = ("fine", "error", "os._exit", "SIGSEGV", "kill -9 a rank", "kill -9 mpiexec", "Ctrl-C")
+SHARED = ("mpich_", "ucx_", "sm_segment", "vader_segment", "osc_", "psm")
+TEMPORARY = ("hydra_", "ompi.", "prte", "pmix", "openmpi-sessions")
+PROGRAMS = {"fine": "fine", "error": "error_while_others_receive", "os._exit": "os_exit_0", "SIGSEGV": "segmentation_fault"}
+
+
+def traces(folder, prefixes):
+    """What MPI and mnpar have there."""
+    return {str(path) for path in Path(folder).glob("*") if path.name.startswith(prefixes)}
+
+
+def used():
+    """All files that are mapped somewhere."""
+    text = []
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            text.append(maps.read_text())
+        except OSError:
+            continue
+    return "".join(text)
+
+
+def cycle(kind, folder):
+    """One job."""
+    job = Job(PROGRAMS.get(kind, "waits"), 2 if kind in PROGRAMS else 3, TMPDIR=folder)
+    if kind not in PROGRAMS:
+        job.expect("ready", 3)
+        if kind == "kill -9 a rank":
+            ranks = [pid for pid in job.left() if f"{PYTHON}\0" in Path(f"/proc/{pid}/cmdline").read_text()]
+            os.kill(max(ranks), signal.SIGKILL)
+        elif kind == "kill -9 mpiexec":
+            job.process.kill()
+        else:
+            os.killpg(job.process.pid, signal.SIGINT)
+    code = job.end()[0]  # no process is left, or it raises
+    assert (code == 0) == (kind == "fine"), f"{kind}: exit code {code}"
+
+
+def soak(cycles):
+    """What so many jobs have left behind; nothing, one hopes. (Jobs that run beside them have two seconds to tidy up.)"""
+    before = traces("/dev/shm", SHARED) | traces("/tmp", TEMPORARY)
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(cycles):
+            cycle(KINDS[number % len(KINDS)], folder)
+        left = [str(path) for path in Path(folder).rglob("*")]
+    deadline = time.monotonic() + 2
+    while (new := (traces("/dev/shm", SHARED) | traces("/tmp", TEMPORARY)) - before) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    in_use = used()
+    return sorted([*left, *(path for path in new if path not in in_use)])
+
+
+if __name__ == "__main__":
+    found = soak(int(sys.argv[1]))
+    print(f"{sys.argv[1]} jobs left {len(found)} files", *found, sep="\n")
+    sys.exit(bool(found))

@@ -1,0 +1,280 @@
+"""What ChainerMN's own tests ask of it, asked of mnpar more strictly: outputs and gradients equal those of one process.
+
+ChainerMN's tests mostly ask that nothing hangs. Their groups of behaviour, and where each is tested:
+
+    send and recv in a ring, tuples             communicators/test_contract.py (3. shape and dtype arrive as they left), here
+    different dtypes, not contiguous            communicators/test_contract.py (every dtype, every layout in memory)
+    objects with tags and their status          communicators/test_contract.py (objects are sent and received …)
+    large objects in pieces                     here
+    ranks on their nodes                        communicators/test_contract.py (a communicator knows its place)
+    collective functions                        functions/test_communication.py (exact adjoint), here by their shapes
+    a chain over all ranks                      functions/test_communication.py (a chain over all ranks …)
+    retained inputs, tuples, raw arrays         here
+    pseudo_connect                              here, with the pattern that ChainerMN documents
+    chain lists                                 parallel/test_multi_node_chain_list.py, here for many steps of training
+    scattered and empty data sets               datasets/test_scatter.py, datasets/test_data_sets.py
+    multi-node and synchronized iterators       iterators/
+"""
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+
+EVERY = pytest.mark.ranks(1, 2, 3, 4)
+
+
+def values(shape, *seed):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def same(found, expected, **kwargs):
+    np.testing.assert_allclose(found, expected, **{"rtol": 1e-11, "atol": 1e-13, **kwargs})
+
+
+# ---- point to point ----
+
+
+@EVERY
+@pytest.mark.parametrize("shape", [(7,), (2, 3), (2, 3, 4), (2, 1, 3, 2)], ids=str)
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_ring_of_arrays_and_tuples_hands_each_rank_its_neighbours_values_and_gradients(comm, shape, count):
+    """``count`` 0 is an array, otherwise a tuple of so many."""
+    up, down = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    xs = [mnpar.Variable(np.full(shape, comm.rank + 10.0 * i)) for i in range(count or 1)]
+    F.send(tuple(xs) if count else xs[0], comm, up)
+    ys = F.recv(comm, down)
+    ys = ys if count else (ys,)
+    assert len(ys) == len(xs)
+    for i, y in enumerate(ys):
+        np.testing.assert_array_equal(y.array, np.full(shape, down + 10.0 * i))
+    mnpar.backward([F.sum(y * y) * (comm.rank + 1) for y in ys])
+    for x in xs:
+        same(x.grad, 2 * x.array * (up + 1))
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("form", ["array", "tuple of one", "tuple of two", "raw array"])
+def test_what_goes_round_through_all_ranks_comes_back_with_its_gradient(comm, form):
+    """Rank 0 sends, every other rank works on it and hands it on, rank 0 has the loss and still its input."""
+    weights = [values((5, 5), 1, rank) for rank in range(comm.size)]
+    w = mnpar.Variable(weights[comm.rank])
+    x = values((4, 5), 2)
+    several = form.startswith("tuple")
+    if comm.rank == 0:
+        leaf = x if form == "raw array" else mnpar.Variable(x)
+        h = leaf if form == "raw array" else F.tanh(leaf @ w)
+        phi = F.send((h, h * 2)[: 1 + (form == "tuple of two")] if several else h, comm, 1)
+        y = F.recv(comm, comm.size - 1, delegate_variable=phi, force_tuple=several)
+        F.sum((y[0] if several else y) ** 2).backward()
+    else:
+        h = F.recv(comm, comm.rank - 1, force_tuple=several)
+        y = F.tanh((h[0] + h[-1] if several else h) @ w)
+        F.send((y,) if several else y, comm, (comm.rank + 1) % comm.size).backward()
+
+    one = mnpar.Variable(x)
+    ws = [mnpar.Variable(weight) for weight in weights]
+    h = one if form == "raw array" else F.tanh(one @ ws[0])
+    for rank in range(1, comm.size):
+        twice = {"tuple of two": 3.0, "tuple of one": 2.0}.get(form, 1.0) if rank == 1 else 2.0 if several else 1.0
+        h = F.tanh((h * twice) @ ws[rank])
+    F.sum(h**2).backward()
+    if form != "raw array" or comm.rank:
+        same(w.grad, ws[comm.rank].grad)
+    if comm.rank == 0 and form != "raw array":
+        same(leaf.grad, one.grad)
+
+
+# ---- collective functions, on the shapes of ChainerMN's tests ----
+
+COLLECTIVES = {
+    # what each rank puts in (None on the others), what it calls, and what each rank gets, by the inputs of all
+    "allgather": (
+        lambda rank, size: [(10, rank + 1)],
+        lambda comm, xs: F.allgather(comm, xs[0]),
+        lambda all_xs, rank: [xs[0] for xs in all_xs],
+    ),
+    "alltoall, some of them empty": (
+        lambda rank, size: [(rank, i) for i in range(size)],
+        lambda comm, xs: F.alltoall(comm, xs),
+        lambda all_xs, rank: [xs[rank] for xs in all_xs],
+    ),
+    "bcast": (
+        lambda rank, size: [(100, 100)] if rank == 0 else [],
+        lambda comm, xs: (F.bcast(comm, xs[0] if xs else None),),
+        lambda all_xs, rank: [all_xs[0][0]],
+    ),
+    "gather": (
+        lambda rank, size: [(rank + 1, rank + 1)],
+        lambda comm, xs: F.gather(comm, xs[0], 0) if comm.rank == 0 else [F.gather(comm, xs[0], 0)],
+        lambda all_xs, rank: [xs[0] for xs in all_xs] if rank == 0 else [],
+    ),
+    "scatter": (
+        lambda rank, size: [(i + 1, i + 1) for i in range(size)] if rank == 0 else [],
+        lambda comm, xs: (F.scatter(comm, xs if xs else None, 0),),
+        lambda all_xs, rank: [all_xs[0][rank]],
+    ),
+}
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_a_collective_function_has_the_values_and_gradients_of_one_process(comm, name, dtype):
+    shapes, call, expected = COLLECTIVES[name]
+    everybodys = [
+        [values(s, rank, i).astype(dtype) for i, s in enumerate(shapes(rank, comm.size))] for rank in range(comm.size)
+    ]
+    mine = [mnpar.Variable(x) for x in everybodys[comm.rank]]
+    ys = call(comm, mine)
+    truth = [[mnpar.Variable(x) for x in xs] for xs in everybodys]
+    wanted = [expected(truth, rank) for rank in range(comm.size)]
+    for y, z in zip(ys, wanted[comm.rank], strict=False):
+        np.testing.assert_array_equal(y.array, z.array)
+        assert y.dtype == dtype
+    if wanted[comm.rank]:
+        mnpar.backward([F.sum(y * y) * (comm.rank + i + 1) for i, y in enumerate(ys)])
+    else:
+        ys[0].backward()  # the delegate variable of a rank that gets nothing
+    mnpar.backward([F.sum(z * z) * (rank + i + 1) for rank, zs in enumerate(wanted) for i, z in enumerate(zs)])
+    for x, z in zip(mine, truth[comm.rank], strict=True):
+        same(x.grad, z.grad, **({} if dtype == "f8" else {"rtol": 1e-2 if dtype == "f2" else 1e-5}))
+
+
+@pytest.mark.parametrize("length", [0, 10, 1024, 355_678])
+@pytest.mark.ranks(2, 3)
+def test_an_object_of_any_size_is_broadcast_whatever_the_buffers_length(comm, length):
+    thing = {"text": "x" * length, "numbers": list(range(length % 1000))}
+    for max_buf_len in (1, 7, 2378, 2**31 - 2, 2**31 - 1):
+        assert comm.bcast_obj(thing if comm.rank == 0 else None, max_buf_len) == thing
+
+
+# ---- pseudo_connect ----
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("shapes", [[(4, 5), (3, 2)], [(3, 2)], [()]], ids=str)
+@pytest.mark.parametrize("delegate", ["of another shape", "without axes", "a send's", "none"])
+def test_pseudo_connect_is_the_identity_of_its_actual_variables(comm, delegate, shapes, dtype):
+    xs = [mnpar.Variable(values(shape, 3, i).astype(dtype)) for i, shape in enumerate(shapes)]
+    w = mnpar.Variable(np.ones(()))
+    if delegate == "a send's":
+        F.send(w * 2, comm, (comm.rank + 1) % comm.size)
+        phi = F.send(w * 3, comm, (comm.rank + 1) % comm.size)
+        for _ in range(2):
+            F.recv(comm, (comm.rank - 1) % comm.size)  # that nobody uses
+    else:
+        phi = {"of another shape": w * np.ones((3, 2)), "without axes": w * 2, "none": None}[delegate]
+    ys = F.pseudo_connect(phi, *xs)
+    assert isinstance(ys, tuple)
+    for x, y in zip(xs, ys, strict=True):
+        np.testing.assert_array_equal(y.array, x.array)
+        assert y.dtype == dtype
+    mnpar.backward([F.sum(y * y) for y in ys])
+    for x in xs:
+        same(x.grad, 2 * x.array, rtol=1e-3 if dtype == "f2" else 1e-6)
+
+
+SENDERS = {"the first is deeper": (3, 0), "the second is deeper": (0, 3)}
+RECEIVERS = {
+    "uses both alike": lambda a, b: a * b,
+    "uses the first deeper": lambda a, b: F.tanh(F.tanh(F.tanh(a))) * b,
+    "uses the second deeper": lambda a, b: a * F.tanh(F.tanh(F.tanh(b))),
+}
+PATTERNS = ("documented", "threaded", "chained")
+
+
+def deep(x, depth):
+    for _ in range(depth):
+        x = F.tanh(x * x)
+    return x
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("tags", [(0, 0), (1, 2)], ids=["one tag", "two tags"])
+@pytest.mark.parametrize("sender", SENDERS)
+@pytest.mark.parametrize("receiver", RECEIVERS)
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_two_sends_joined_by_pseudo_connect_have_the_gradients_of_one_process(comm, pattern, receiver, sender, tags):
+    """``psi = pseudo_connect(phi1, phi2)`` as ChainerMN documents it, where none of the 12 cases works; and its two cures."""
+    x1, x2 = (mnpar.Variable(values(4, seed)) for seed in (1, 2))
+    one1, one2 = (mnpar.Variable(values(4, seed)) for seed in (1, 2))
+    F.sum(RECEIVERS[receiver](deep(one1, SENDERS[sender][0]), deep(one2, SENDERS[sender][1]))).backward()
+    if comm.rank == 0:
+        z1, z2 = deep(x1, SENDERS[sender][0]), deep(x2, SENDERS[sender][1])
+        phi1 = F.send(z1, comm, 1, tags[0])
+        if pattern == "threaded":
+            (z2,) = F.pseudo_connect(phi1, z2)
+        phi2 = F.send(z2, comm, 1, tags[1])
+        psi = F.pseudo_connect(phi1, phi2) if pattern == "documented" else phi2  # a tuple: it has a backward all the same
+        psi.backward()
+        same(x1.grad, one1.grad)
+        same(x2.grad, one2.grad)
+    else:
+        z1 = F.recv(comm, 0, tag=tags[0])
+        z2 = F.recv(comm, 0, delegate_variable=z1 if pattern == "chained" else None, tag=tags[1])
+        F.sum(RECEIVERS[receiver](z1, z2)).backward()
+
+
+# ---- chain lists ----
+
+
+def layer(name):
+    link = L.Linear(4, 4)
+    link.W.array[...] = values((4, 4), *name.encode())
+    return link
+
+
+class Sum(mnpar.Chain):
+    """A layer on the sum of what comes."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.inner = layer(name)
+
+    def forward(self, *xs):
+        total = xs[0]
+        for x in xs[1:]:
+            total = total + x
+        return F.tanh(self.inner(total))
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_chain_list_that_is_trained_stays_the_composed_model(comm):
+    """A cycle over all ranks, in which rank 0 also hands its first value to itself; ten steps of SGD."""
+    names = [f"part {rank}" for rank in range(comm.size)]
+    model = mnpar.MultiNodeChainList(comm)
+    if comm.rank == 0:
+        model.add_link(Sum(names[0]), None, [1, 0])
+        model.add_link(Sum("last"), [comm.size - 1, 0], None)
+    else:
+        model.add_link(Sum(names[comm.rank]), comm.rank - 1, (comm.rank + 1) % comm.size)
+    parts = [Sum(name) for name in [*names, "last"]]
+    serial = mnpar.ChainList(*parts)
+    ours, theirs = mnpar.optimizers.SGD(0.1).setup(model), mnpar.optimizers.SGD(0.1).setup(serial)
+    for step in range(10):
+        x, t = values((3, 4), 7, step).astype("f4"), values((3, 4), 8, step).astype("f4")
+        first = parts[0](x)
+        h = first
+        for part in parts[1:-1]:
+            h = part(h)
+        loss = F.mean_squared_error(parts[-1](h, first), t)
+        serial.cleargrads()
+        loss.backward()
+        theirs.update()
+        model.cleargrads()
+        y = model(x) if comm.rank == 0 else model()
+        if comm.rank == 0:
+            mine = F.mean_squared_error(y, t)
+            same(mine.array, loss.array, rtol=1e-4)
+            mine.backward()
+        else:
+            mnpar.backward()
+        ours.update()
+    pairs = [(model[0], parts[0]), (model[1], parts[-1])] if comm.rank == 0 else [(model[0], parts[comm.rank])]
+    for found, wanted in pairs:
+        same(found.inner.W.array, wanted.inner.W.array, rtol=1e-3, atol=1e-5)
+        same(found.inner.b.array, wanted.inner.b.array, rtol=1e-3, atol=1e-5)
