@@ -40,7 +40,11 @@ def create_communicator(communicator_name: str = "auto", mpi_comm: Any = None, *
         >>> comm.rank, comm.size
         (0, 1)
     """
-    patience = float(kwargs.pop("patience", None) or os.environ.get("MNPAR_STALL", 10))
+    stated = kwargs.pop("patience", None) or os.environ.get("MNPAR_STALL") or 10
+    try:
+        patience = float(stated)
+    except ValueError:
+        raise ValueError(f"patience (or MNPAR_STALL) is a number of seconds, not {stated!r}") from None
     for known in ("allreduce_grad_dtype", "batched_copy"):
         kwargs.pop(known, None)
     if kwargs:

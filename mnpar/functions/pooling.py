@@ -2,7 +2,8 @@
 
 The maximum is taken over K slices of the whole image, one for each offset within a window, and never over windows: several
 times faster. Where it was is found in the same way, and only if somebody asks for the gradient; it is then a picture of
-offsets, by which values are picked or spread, the two being each other's transposes. The file is long because of its docstrings.
+offsets, by which values are picked or spread, the two being each other's transposes. The file is
+long because of its docstrings.
 """
 
 from __future__ import annotations
