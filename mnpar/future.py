@@ -32,6 +32,16 @@ class Future(Variable):
     Args:
         results: finds the Variable that it stands for, among others.
         index: which of them.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> def program(comm):
+        ...     y = F.irecv(comm, 1 - comm.rank)
+        ...     F.isend(np.array(comm.rank), comm, 1 - comm.rank)
+        ...     return isinstance(y, mnpar.Future), y.item()  # item() waits
+        >>> mnpar.run(program, ranks=2)[0]
+        (True, 1)
     """
 
     __slots__ = ("_index", "_results")

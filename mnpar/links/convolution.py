@@ -1,0 +1,396 @@
+"""Convolutional layers, and their transposes, in any number of dimensions; channels may be left to the first batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mnpar import initializers
+from mnpar.chain import Chain, ChainList
+from mnpar.functions import (
+    concat,
+    convolution_nd,
+    deconvolution_nd,
+    depthwise_convolution_2d,
+    max_pooling_2d,
+    relu,
+)
+from mnpar.functions.windows import per_axis
+from mnpar.link import Link
+from mnpar.parameter import Parameter
+from mnpar.variable import Variable
+
+
+class _Filters(Link):
+    """What the layers share: W and b, sizes that may come from the first batch."""
+
+    def __init__(
+        self, ndim: int, in_channels: int | None, out_channels: int | None, ksize: Any, stride: Any, pad: Any, nobias: bool,
+        initialW: Any, initial_bias: Any, dilate: Any, groups: int,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        name = type(self).__name__
+        if ksize is None:  # Convolution2D(64, 3): out_channels and ksize
+            in_channels, out_channels, ksize = None, in_channels, out_channels
+        if out_channels is None or out_channels < 1 or ksize is None or (in_channels is not None and in_channels < 1):
+            raise ValueError(f"{name}: channels and ksize are 1 or more, not {in_channels}, {out_channels} and {ksize}")
+        if groups < 1 or out_channels % groups or (in_channels or 0) % groups:
+            raise ValueError(f"{name}: {in_channels} and {out_channels} channels cannot be divided into {groups} groups")
+        self.ndim, self.in_channels, self.out_channels, self.groups = ndim, in_channels, out_channels, groups
+        self.ksize = per_axis(f"{name}: ksize", ksize, ndim, 1)
+        self.stride, self.pad = per_axis(f"{name}: stride", stride, ndim, 1), per_axis(f"{name}: pad", pad, ndim, 0)
+        self.dilate = per_axis(f"{name}: dilate", dilate, ndim, 1)
+        self.W = Parameter(initializers._get_initializer(initialW))
+        self.b: Parameter | None = None
+        if not nobias:
+            self.b = Parameter(initializers._get_initializer(0 if initial_bias is None else initial_bias), out_channels)
+        if in_channels is not None:
+            self._initialize_params(in_channels)
+
+    def _shape(self, in_channels: int) -> tuple[int, ...]:
+        return self.out_channels, in_channels // self.groups, *self.ksize
+
+    def _initialize_params(self, in_channels: int) -> None:
+        if in_channels < 1 or in_channels % self.groups:
+            raise ValueError(f"{type(self).__name__}: {in_channels} channels cannot be divided into {self.groups} groups")
+        self.in_channels = in_channels
+        self.W.initialize(self._shape(in_channels))
+
+    def _take_size(self, x: Any) -> None:
+        if not self.W.is_initialized:
+            if x.ndim != self.ndim + 2:
+                raise ValueError(f"{type(self).__name__}: x of shape {x.shape} must have {self.ndim + 2} axes, (N, C, …)")
+            self._initialize_params(x.shape[1])
+
+    @property
+    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+        """Names and values to show in ``repr``."""
+        for name in ("in_channels", "out_channels", "ksize", "stride", "pad", "dilate", "groups"):
+            yield name, getattr(self, name)
+        yield "nobias", self.b is None
+
+
+class ConvolutionND(_Filters):
+    """Convolution of images with any number of spatial axes.
+
+    Args:
+        ndim: the number of spatial axes.
+        in_channels: C; None (or left out, with ksize in its place) takes it from the first batch.
+        out_channels: K.
+        ksize, stride, pad, dilate: a number for each axis, or one for all.
+        nobias: no b.
+        initialW: initializer of W (K, C / groups, *ksize); None is LeCunNormal.
+        initial_bias: initializer of b (K,); None is 0.
+        cover_all: windows reach every cell.
+        groups: channels are divided into so many groups that do not see each other.
+
+    Raises:
+        ValueError: sizes below 1, or groups that do not divide the channels.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> layer = L.ConvolutionND(1, None, 4, 3)
+        >>> layer(np.ones((2, 3, 8), "f4")).shape, layer.W.shape
+        ((2, 4, 6), (4, 3, 3))
+    """
+
+    def __init__(
+        self, ndim: int, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1, pad: Any = 0,
+        nobias: bool = False, initialW: Any = None, initial_bias: Any = None, cover_all: bool = False, dilate: Any = 1,
+        groups: int = 1,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            ndim, in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate, groups
+        )  # fmt: skip
+        self.cover_all = cover_all
+
+    def forward(self, x: Any) -> Variable:
+        """(N, C, …) → (N, K, …), as :func:`mnpar.functions.convolution_nd`."""
+        self._take_size(x)
+        return convolution_nd(x, self.W, self.b, self.stride, self.pad, self.cover_all, self.dilate, self.groups)
+
+
+class Convolution1D(ConvolutionND):
+    """Convolution of sequences (N, C, T); arguments as :class:`ConvolutionND`.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.Convolution1D(4, 3, pad=1)(np.ones((2, 3, 8), "f4")).shape
+        (2, 4, 8)
+    """
+
+    def __init__(
+        self, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1, pad: Any = 0,
+        nobias: bool = False, initialW: Any = None, initial_bias: Any = None, cover_all: bool = False, dilate: Any = 1,
+        groups: int = 1,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            1, in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, cover_all, dilate, groups
+        )  # fmt: skip
+
+
+class Convolution2D(ConvolutionND):
+    """Convolution of images (N, C, H, W); arguments as :class:`ConvolutionND`.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.Convolution2D(3, 16, ksize=5, stride=2)(np.ones((1, 3, 28, 28), "f4")).shape
+        (1, 16, 12, 12)
+    """
+
+    def __init__(
+        self, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1, pad: Any = 0,
+        nobias: bool = False, initialW: Any = None, initial_bias: Any = None, *, dilate: Any = 1, groups: int = 1,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            2, in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, False, dilate, groups
+        )  # fmt: skip
+
+
+class Convolution3D(ConvolutionND):
+    """Convolution of volumes (N, C, D, H, W); arguments as :class:`ConvolutionND`.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.Convolution3D(2, 3)(np.ones((1, 1, 4, 4, 4), "f4")).shape
+        (1, 2, 2, 2, 2)
+    """
+
+    def __init__(
+        self, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1, pad: Any = 0,
+        nobias: bool = False, initialW: Any = None, initial_bias: Any = None, cover_all: bool = False, dilate: Any = 1,
+        groups: int = 1,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            3, in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, cover_all, dilate, groups
+        )  # fmt: skip
+
+
+class DilatedConvolution2D(ConvolutionND):
+    """:class:`Convolution2D` by its older name and order of arguments.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.DilatedConvolution2D(1, 2, 3, dilate=2)(np.ones((1, 1, 5, 5), "f4")).shape
+        (1, 2, 1, 1)
+    """
+
+    def __init__(
+        self, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1, pad: Any = 0,
+        dilate: Any = 1, nobias: bool = False, initialW: Any = None, initial_bias: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(2, in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, False, dilate)
+
+
+class DeconvolutionND(_Filters):
+    """Transposed convolution: from one value for each window to an image.
+
+    Args:
+        ndim, ksize, stride, pad, dilate, groups, nobias: of the convolution, as :class:`ConvolutionND` takes them.
+        in_channels: of the values; None (or left out) takes it from the first batch.
+        out_channels: of the image.
+        outsize: the size of the image, where several have so many windows.
+        initialW: initializer of W (in_channels, out_channels / groups, *ksize); None is LeCunNormal.
+        initial_bias: initializer of b (out_channels,); None is 0.
+
+    Raises:
+        ValueError: sizes below 1, or groups that do not divide the channels.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.DeconvolutionND(1, 3, 2, 4, stride=2)(np.ones((1, 3, 5), "f4")).shape
+        (1, 2, 12)
+    """
+
+    def __init__(
+        self, ndim: int, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1, pad: Any = 0,
+        nobias: bool = False, outsize: Any = None, initialW: Any = None, initial_bias: Any = None, dilate: Any = 1,
+        groups: int = 1,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            ndim, in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate, groups
+        )  # fmt: skip
+        self.outsize = outsize
+
+    def _shape(self, in_channels: int) -> tuple[int, ...]:
+        return in_channels, self.out_channels // self.groups, *self.ksize
+
+    def forward(self, x: Any) -> Variable:
+        """(N, in_channels, …) → (N, out_channels, …), as :func:`mnpar.functions.deconvolution_nd`."""
+        self._take_size(x)
+        return deconvolution_nd(x, self.W, self.b, self.stride, self.pad, self.outsize, self.dilate, self.groups)
+
+
+class Deconvolution1D(DeconvolutionND):
+    """Transposed convolution to sequences (N, C, T); arguments as :class:`DeconvolutionND`.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.Deconvolution1D(2, 3)(np.ones((1, 3, 5), "f4")).shape
+        (1, 2, 7)
+    """
+
+    def __init__(
+        self, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1, pad: Any = 0,
+        nobias: bool = False, outsize: Any = None, initialW: Any = None, initial_bias: Any = None, dilate: Any = 1,
+        groups: int = 1,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            1, in_channels, out_channels, ksize, stride, pad, nobias, outsize, initialW, initial_bias, dilate, groups
+        )  # fmt: skip
+
+
+class Deconvolution2D(DeconvolutionND):
+    """Transposed convolution to images (N, C, H, W); arguments as :class:`DeconvolutionND`.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.Deconvolution2D(16, 3, ksize=4, stride=2, pad=1)(np.ones((1, 16, 7, 7), "f4")).shape
+        (1, 3, 14, 14)
+    """
+
+    def __init__(
+        self, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1, pad: Any = 0,
+        nobias: bool = False, outsize: Any = None, initialW: Any = None, initial_bias: Any = None, *, dilate: Any = 1,
+        groups: int = 1,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            2, in_channels, out_channels, ksize, stride, pad, nobias, outsize, initialW, initial_bias, dilate, groups
+        )  # fmt: skip
+
+
+class Deconvolution3D(DeconvolutionND):
+    """Transposed convolution to volumes (N, C, D, H, W); arguments as :class:`DeconvolutionND`.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.Deconvolution3D(1, 2)(np.ones((1, 3, 2, 2, 2), "f4")).shape
+        (1, 1, 3, 3, 3)
+    """
+
+    def __init__(
+        self, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1, pad: Any = 0,
+        nobias: bool = False, outsize: Any = None, initialW: Any = None, initial_bias: Any = None, dilate: Any = 1,
+        groups: int = 1,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            3, in_channels, out_channels, ksize, stride, pad, nobias, outsize, initialW, initial_bias, dilate, groups
+        )  # fmt: skip
+
+
+class DepthwiseConvolution2D(Link):
+    """Each channel filtered by filters of its own.
+
+    Args:
+        in_channels: C; None takes it from the first batch.
+        channel_multiplier: M, the filters of each channel.
+        ksize, stride, pad: a number for each axis, or one for both.
+        nobias: no b.
+        initialW: initializer of W (M, C, kH, kW); None is LeCunNormal.
+        initial_bias: initializer of b (C M,); None is 0.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.DepthwiseConvolution2D(None, 2, 3)(np.ones((1, 4, 5, 5), "f4")).shape
+        (1, 8, 3, 3)
+    """
+
+    def __init__(
+        self, in_channels: int | None, channel_multiplier: int, ksize: Any, stride: Any = 1, pad: Any = 0,
+        nobias: bool = False, initialW: Any = None, initial_bias: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.channel_multiplier, self.stride, self.pad = channel_multiplier, stride, pad
+        self.ksize = per_axis("DepthwiseConvolution2D: ksize", ksize, 2, 1)
+        self.W = Parameter(initializers._get_initializer(initialW))
+        self.b: Parameter | None = None
+        if not nobias:
+            self.b = Parameter(initializers._get_initializer(0 if initial_bias is None else initial_bias))
+        if in_channels is not None:
+            self._initialize_params(in_channels)
+
+    def _initialize_params(self, in_channels: int) -> None:
+        self.W.initialize((self.channel_multiplier, in_channels, *self.ksize))
+        if self.b is not None:
+            self.b.initialize((self.channel_multiplier * in_channels,))
+
+    def forward(self, x: Any) -> Variable:
+        """(N, C, H, W) → (N, C M, …), as :func:`mnpar.functions.depthwise_convolution_2d`."""
+        if not self.W.is_initialized:
+            self._initialize_params(x.shape[1])
+        return depthwise_convolution_2d(x, self.W, self.b, self.stride, self.pad)
+
+
+class MLPConvolution2D(ChainList):
+    """A small network that moves over the image as a filter: a convolution, then 1 × 1 ones (Lin, Chen and Yan 2014).
+
+    Args:
+        in_channels: C; None takes it from the first batch.
+        out_channels: of each layer, a tuple.
+        ksize, stride, pad: of the first convolution.
+        activation: between the layers.
+        conv_init, bias_init: initializers of all W and b.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.MLPConvolution2D(3, (8, 4), 3)(np.ones((1, 3, 5, 5), "f4")).shape
+        (1, 4, 3, 3)
+    """
+
+    def __init__(
+        self, in_channels: int | None, out_channels: Any, ksize: Any = None, stride: Any = 1, pad: Any = 0,
+        activation: Callable[[Any], Variable] = relu, conv_init: Any = None, bias_init: Any = None,
+    ) -> None:  # fmt: skip
+        if ksize is None:
+            in_channels, out_channels, ksize = None, in_channels, out_channels
+        first, *rest = out_channels
+        layers = [Convolution2D(in_channels, first, ksize, stride, pad, initialW=conv_init, initial_bias=bias_init)]
+        for channels in rest:
+            layers.append(Convolution2D(layers[-1].out_channels, channels, 1, initialW=conv_init, initial_bias=bias_init))
+        super().__init__(*layers)
+        self.activation = activation
+
+    def forward(self, x: Any) -> Variable:
+        """(N, C, H, W) → (N, out_channels[-1], …)."""
+        *hidden, last = list(self.children())
+        for layer in hidden:
+            x = self.activation(layer(x))
+        return last(x)  # type: ignore[no-any-return]
+
+
+class Inception(Chain):
+    """Convolutions of three sizes and a pooling side by side (Szegedy et al. 2015, arXiv 1409.4842, figure 2b).
+
+    Args:
+        in_channels: C; None takes it from the first batch.
+        out1, proj3, out3, proj5, out5, proj_pool: channels of the 1 × 1 convolution, of the projection before the 3 × 3 one and
+            of itself, the same for 5 × 5, and of the projection after the pooling.
+        conv_init, bias_init: initializers of all W and b.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.Inception(3, 1, 2, 3, 2, 4, 5)(np.ones((1, 3, 6, 6), "f4")).shape
+        (1, 13, 6, 6)
+    """
+
+    def __init__(
+        self, in_channels: int | None, out1: int, proj3: int, out3: int, proj5: int, out5: int, proj_pool: int,
+        conv_init: Any = None, bias_init: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+
+        def convolution(inside: int | None, out: int, ksize: int, pad: int = 0) -> Convolution2D:
+            return Convolution2D(inside, out, ksize, pad=pad, initialW=conv_init, initial_bias=bias_init)
+
+        self.conv1 = convolution(in_channels, out1, 1)
+        self.proj3 = convolution(in_channels, proj3, 1)
+        self.conv3 = convolution(proj3, out3, 3, 1)
+        self.proj5 = convolution(in_channels, proj5, 1)
+        self.conv5 = convolution(proj5, out5, 5, 2)
+        self.projp = convolution(in_channels, proj_pool, 1)
+
+    def forward(self, x: Any) -> Variable:
+        """(N, C, H, W) → (N, out1 + out3 + out5 + proj_pool, H, W)."""
+        pooled = max_pooling_2d(x, 3, stride=1, pad=1)
+        branches = (self.conv1(x), self.conv3(relu(self.proj3(x))), self.conv5(relu(self.proj5(x))), self.projp(pooled))
+        return relu(concat(branches, axis=1))
