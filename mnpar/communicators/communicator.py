@@ -119,6 +119,10 @@ class Communicator(Calls):
         if error is None:  # after an error the others may not come to a collective
             self.finalize()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Communicator:
+        """A model's copy works with the same ranks."""
+        return self
+
     def __repr__(self) -> str:
         return f"<mnpar communicator {self.name}, rank {self.rank} of {self.size}>"
 

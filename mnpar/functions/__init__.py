@@ -28,6 +28,17 @@ from mnpar.functions.indexing import get_item, select_item, where
 from mnpar.functions.joining import concat, hstack, separate, split_axis, stack, vstack
 from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
 from mnpar.functions.noise import dropout
+
+# The functions that speak to other ranks.
+# (end of them)
+from mnpar.functions.normalization import (
+    batch_normalization,
+    fixed_batch_normalization,
+    group_normalization,
+    layer_normalization,
+    local_response_normalization,
+    normalize,
+)
 from mnpar.functions.point_to_point import irecv, isend, pseudo_connect, recv, send, sendrecv, shift
 from mnpar.functions.pooling import (
     average_pooling_1d,
@@ -44,14 +55,11 @@ from mnpar.functions.pooling import (
     upsampling_2d,
 )
 from mnpar.functions.products import linear, matmul
+from mnpar.functions.rectifiers import maxout, prelu
 from mnpar.functions.reduction import argmax, argmin, average, logsumexp, max, mean, min, sum
 from mnpar.functions.resize import resize_images
 from mnpar.functions.rooted import bcast, gather, reduce, scatter
 from mnpar.functions.shape import cast, expand_dims, flatten, moveaxis, reshape, squeeze, swapaxes, transpose
-
-# The functions that speak to other ranks.
-
-# (end of them)
 
 __all__ = [
     "absolute",
@@ -67,6 +75,7 @@ __all__ = [
     "average_pooling_2d",
     "average_pooling_3d",
     "average_pooling_nd",
+    "batch_normalization",
     "bcast",
     "binary_accuracy",
     "broadcast",
@@ -92,16 +101,20 @@ __all__ = [
     "expand_dims",
     "expm1",
     "exscan",
+    "fixed_batch_normalization",
     "flatten",
     "floor_divide",
     "gather",
     "get_item",
+    "group_normalization",
     "hstack",
     "im2col",
     "irecv",
     "isend",
+    "layer_normalization",
     "leaky_relu",
     "linear",
+    "local_response_normalization",
     "log",
     "log1p",
     "log_softmax",
@@ -113,12 +126,15 @@ __all__ = [
     "max_pooling_3d",
     "max_pooling_nd",
     "maximum",
+    "maxout",
     "mean",
     "mean_absolute_error",
     "mean_squared_error",
     "min",
     "minimum",
     "moveaxis",
+    "normalize",
+    "prelu",
     "pseudo_connect",
     "recv",
     "reduce",

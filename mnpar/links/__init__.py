@@ -16,8 +16,13 @@ from mnpar.links.convolution import (
     MLPConvolution2D,
 )
 from mnpar.links.linear import Linear
+from mnpar.links.multi_node_batch_normalization import MultiNodeBatchNormalization, create_mnbn_model
+from mnpar.links.normalization import BatchNormalization, GroupNormalization, LayerNormalization
+from mnpar.links.small import Bias, Highway, Maxout, Parameter, PReLU, Scale
 
 __all__ = [
+    "BatchNormalization",
+    "Bias",
     "Classifier",
     "Convolution1D",
     "Convolution2D",
@@ -29,7 +34,16 @@ __all__ = [
     "DeconvolutionND",
     "DepthwiseConvolution2D",
     "DilatedConvolution2D",
+    "GroupNormalization",
+    "Highway",
     "Inception",
+    "LayerNormalization",
     "Linear",
     "MLPConvolution2D",
+    "Maxout",
+    "MultiNodeBatchNormalization",
+    "PReLU",
+    "Parameter",
+    "Scale",
+    "create_mnbn_model",
 ]

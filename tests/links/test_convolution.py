@@ -128,7 +128,7 @@ BAD = {
     "no filters": (lambda: L.Convolution2D(3, 0, 3), "channels and ksize are 1 or more"),
     "no ksize": (lambda: L.Convolution2D(3, None), "channels and ksize are 1 or more"),
     "groups": (lambda: L.Convolution2D(3, 4, 3, groups=2), "3 and 4 channels cannot be divided into 2 groups"),
-    "groups of what comes": (lambda: L.Convolution2D(None, 4, 3, groups=2)(np.ones((1, 3, 4, 4))), "3 channels cannot be divided"),
+    "groups of what comes": (lambda: L.Convolution2D(None, 4, 3, groups=2)(np.ones((1, 3, 4, 4))), "3 channels cannot be"),
     "three sizes": (lambda: L.Convolution2D(3, 4, (1, 2, 3)), "2 numbers from 1 on"),
     "axes": (lambda: L.Convolution2D(None, 4, 3)(np.ones((1, 3, 4))), r"x of shape \(1, 3, 4\) must have 4 axes"),
     "other channels": (lambda: L.Convolution2D(2, 4, 3)(np.ones((1, 3, 4, 4), "f4")), "has 3 channels, but W"),
