@@ -1,10 +1,12 @@
 """Functions of each element by itself: exponentials, logarithms, roots, angles.
 
-Where the derivative is a function of the result (exp, sqrt) the result is kept and the argument can be freed.
+Where the derivative is a function of the result (exp, sqrt) the result is kept and the argument can be freed. The file is long
+because there are many; each is short.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from mnpar import backend
@@ -219,3 +221,108 @@ def absolute(x: Any) -> Variable:
         array([2., 3.])
     """
     return Absolute().apply((x,))[0]
+
+
+class Arctan(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        return backend.get_array_module(x).arctan(x)
+
+    def backward(self, gy: Any) -> Any:
+        (x,) = self.get_retained_inputs()
+        return lambda: gy / (x * x + 1)
+
+
+class Sinh(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        return backend.get_array_module(x).sinh(x)
+
+    def backward(self, gy: Any) -> Any:
+        (x,) = self.get_retained_inputs()
+        return lambda: gy * either(Cosh(), x)
+
+
+class Cosh(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        return backend.get_array_module(x).cosh(x)
+
+    def backward(self, gy: Any) -> Any:
+        (x,) = self.get_retained_inputs()
+        return lambda: gy * either(Sinh(), x)
+
+
+def arctan(x: Any) -> Variable:
+    """The angle whose tangent is x.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.arctan(np.array([0.0, 1.0])).array.round(4)
+        array([0.    , 0.7854])
+    """
+    return Arctan().apply((x,))[0]
+
+
+def sinh(x: Any) -> Variable:
+    """The hyperbolic sine.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.sinh(np.array([0.0, 1.0])).array.round(4)
+        array([0.    , 1.1752])
+    """
+    return Sinh().apply((x,))[0]
+
+
+def cosh(x: Any) -> Variable:
+    """The hyperbolic cosine.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.cosh(np.array([0.0, 1.0])).array.round(4)
+        array([1.    , 1.5431])
+    """
+    return Cosh().apply((x,))[0]
+
+
+def tan(x: Any) -> Variable:
+    """The tangent.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.tan(np.array([0.0, 1.0])).array.round(4)
+        array([0.    , 1.5574])
+    """
+    y: Variable = sin(x) / cos(x)
+    return y
+
+
+def log2(x: Any) -> Variable:
+    """The logarithm to base 2.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.log2(np.array([1.0, 8.0])).array
+        array([0., 3.])
+    """
+    y: Variable = log(x) * (1 / math.log(2))
+    return y
+
+
+def log10(x: Any) -> Variable:
+    """The logarithm to base 10.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.log10(np.array([1.0, 100.0])).array.round(12)
+        array([0., 2.])
+    """
+    y: Variable = log(x) * (1 / math.log(10))
+    return y

@@ -1,4 +1,7 @@
-"""Convolutional layers, and their transposes, in any number of dimensions; channels may be left to the first batch."""
+"""Convolutional layers, and their transposes, in any number of dimensions; channels may be left to the first batch.
+
+The file is long because each of Chainer's names has its own list of arguments.
+"""
 
 from __future__ import annotations
 

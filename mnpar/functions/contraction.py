@@ -1,0 +1,156 @@
+"""Sums of products over named axes, whose derivatives are sums of products too.
+
+The gradient of an operand is the product of the others with the output's gradient, summed over what the operand has not: the
+same function with the operand and the output exchanged. For that each axis of an operand must occur in another operand or in
+the output, and once: axes that stand alone are summed first, repeated ones are taken along their diagonal, lengths of 1 that
+stand for longer ones are dropped.
+"""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.generic import either, listed, wide
+from mnpar.functions.indexing import get_item
+from mnpar.functions.reduction import sum as sum_of
+from mnpar.functions.shape import moveaxis, reshape
+from mnpar.variable import Variable, as_variable
+
+
+class Einsum(FunctionNode):
+    """A sum of products in which no operand has an axis twice or alone."""
+
+    generic = True
+
+    def __init__(self, operands: tuple[str, ...], output: str) -> None:
+        self.operands, self.output = operands, output
+
+    def forward(self, *xs: Array) -> Array:
+        self.retain_inputs(tuple(range(len(xs))))
+        xp = backend.get_array_module(*xs)
+        spec = f"{','.join(self.operands)}->{self.output}"
+        y = xp.einsum(spec, *[wide(x) for x in xs], optimize=len(xs) > 1)
+        return y.astype(xp.result_type(*xs), copy=len(xs) == 1)  # of one operand it may be a view
+
+    def backward(self, gy: Any) -> Any:
+        xs = self.get_retained_inputs()
+
+        def gradient(i: int) -> Any:
+            others = [j for j in range(len(xs)) if j != i]
+            names = (self.output, *[self.operands[j] for j in others])
+            return either(Einsum(names, self.operands[i]), gy, *[xs[j] for j in others])
+
+        return tuple([lambda i=i: gradient(i) for i in range(len(xs))])
+
+
+def einsum(*operands: Any) -> Variable:
+    """The sum of products that a formula names, as numpy has it.
+
+    Args:
+        operands: the formula, ``'ij,jk->ik'`` for a product of matrices, and the arrays or Variables. ``...`` stands for axes
+            without names; without ``->`` the result has, in alphabetical order, the axes that occur once.
+
+    Returns:
+        A Variable with the axes after ``->``.
+
+    Raises:
+        ValueError: the formula and the shapes do not belong together.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.einsum("ij,j->i", np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, 10.0])).array
+        array([21., 43.])
+    """
+    formula, *rest = operands
+    xs = [as_variable(x) for x in rest]
+    names, output = _parse(formula, xs)
+    lengths: dict[str, int] = {}
+    for axes, x in zip(names, xs, strict=True):
+        for name, length in zip(axes, x.shape, strict=True):
+            if lengths.setdefault(name, length) != length:
+                if 1 not in (length, lengths[name]):
+                    raise ValueError(f"einsum {formula!r}: axes of one name have lengths {length} and {lengths[name]}")
+                lengths[name] = length if lengths[name] == 1 else lengths[name]
+    for i, x in enumerate(xs):
+        elsewhere = set(output).union(*[set(names[j]) for j in range(len(xs)) if j != i])
+        names[i], xs[i] = _clean(names[i], x, lengths, elsewhere)
+    missing = [name for name in output if not any(name in axes for axes in names)]
+    if missing:  # all that had it was of length 1
+        xs[0] = reshape(xs[0], (*[1] * len(missing), *xs[0].shape))
+        names[0] = "".join(missing) + names[0]
+    return Einsum(tuple(names), output).apply(tuple(xs))[0]
+
+
+def tensordot(a: Any, b: Any, axes: Any = 2) -> Variable:
+    """The product of two arrays, summed over axes of both.
+
+    Args:
+        a, b: arrays or Variables.
+        axes: how many: the last of ``a`` and the first of ``b``; or a pair, the axes of ``a`` and those of ``b``.
+
+    Returns:
+        The other axes of ``a``, then those of ``b``.
+
+    Raises:
+        ValueError: the axes do not belong together.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.tensordot(np.ones((2, 3, 4)), np.ones((3, 4, 5))).array[0]
+        array([12., 12., 12., 12., 12.])
+    """
+    a, b = as_variable(a), as_variable(b)
+    if isinstance(axes, tuple | list):
+        left, right = [list(x) if isinstance(x, tuple | list) else [x] for x in axes]
+    else:
+        left, right = list(range(a.ndim - axes, a.ndim)), list(range(axes))
+    left, right = [i % a.ndim for i in left], [i % b.ndim for i in right]
+    if len(left) != len(right) or [a.shape[i] for i in left] != [b.shape[i] for i in right]:
+        raise ValueError(f"tensordot: shapes {listed((a.shape, b.shape))} cannot be summed over axes {left} and {right}")
+    first, second = string.ascii_letters[: a.ndim], list(string.ascii_letters[a.ndim : a.ndim + b.ndim])
+    for i, j in zip(left, right, strict=True):
+        second[j] = first[i]
+    output = [x for i, x in enumerate(first) if i not in left] + [x for i, x in enumerate(second) if i not in right]
+    return einsum(f"{first},{''.join(second)}->{''.join(output)}", a, b)
+
+
+def _parse(formula: str, xs: list[Variable]) -> tuple[list[str], str]:
+    """Names of the axes of each operand and of the output, with names for those that ``...`` stands for."""
+    left, arrow, output = formula.replace(" ", "").partition("->")
+    names = left.split(",")
+    if len(names) != len(xs):
+        raise ValueError(f"einsum {formula!r} is a formula for {len(names)} operands, not {len(xs)}")
+    free = [letter for letter in string.ascii_letters if letter not in formula]
+    extra = [x.ndim - len(axes.replace("...", "")) for axes, x in zip(names, xs, strict=True)]
+    for i, (axes, more) in enumerate(zip(names, extra, strict=True)):
+        if more < 0 or (more and "..." not in axes):
+            raise ValueError(f"einsum {formula!r}: operand {i} has shape {xs[i].shape}, but the formula names {axes!r}")
+    spread = "".join(free[: max(extra, default=0)])
+    names = [axes.replace("...", spread[len(spread) - more :]) for axes, more in zip(names, extra, strict=True)]
+    if not arrow:
+        every = "".join(names)
+        output = spread + "".join(sorted({name for name in every if every.count(name) == 1} - set(spread)))
+    output = output.replace("...", spread)
+    if len(set(output)) < len(output) or not set(output) <= set("".join(names)):
+        raise ValueError(f"einsum {formula!r}: the axes after -> are some of those before it, each once")
+    return names, output
+
+
+def _clean(axes: str, x: Variable, lengths: dict[str, int], elsewhere: set[str]) -> tuple[str, Variable]:
+    """An operand without repeated axes, axes that occur nowhere else, and ones that stand for longer axes."""
+    for name in dict.fromkeys(axes):
+        while axes.count(name) > 1:
+            i = axes.index(name)
+            j = axes.index(name, i + 1)
+            every = x.xp.arange(x.shape[i])
+            x = get_item(moveaxis(x, (i, j), (0, 1)), (every, every))
+            axes = name + axes[:i] + axes[i + 1 : j] + axes[j + 1 :]
+    for name in axes:
+        i = axes.index(name)
+        if name not in elsewhere or (x.shape[i] == 1 != lengths[name]):
+            x, axes = sum_of(x, axis=i), axes[:i] + axes[i + 1 :]
+    return axes, x

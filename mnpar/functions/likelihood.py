@@ -1,0 +1,193 @@
+"""Losses element by element, robust ones, and those of distributions (variational autoencoders)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.functions.activation import relu, softplus
+from mnpar.functions.elementwise import absolute, exp
+from mnpar.functions.generic import listed
+from mnpar.functions.indexing import where
+from mnpar.functions.reduction import mean as mean_of
+from mnpar.functions.reduction import sum as sum_of
+from mnpar.random import generator
+from mnpar.variable import Variable, as_variable
+
+
+def _reduced(who: str, loss: Variable, reduce: str, ways: tuple[str, ...] = ("sum", "mean", "no")) -> Variable:
+    if reduce not in ways:
+        raise ValueError(f"{who}: reduce is one of {', '.join(ways)}, not {reduce!r}")
+    return loss if reduce == "no" else sum_of(loss) if reduce == "sum" else mean_of(loss) if loss.size else sum_of(loss)
+
+
+def _alike(who: str, *xs: Any) -> list[Variable]:
+    found = [as_variable(x) for x in xs]
+    if len({x.shape for x in found}) > 1:
+        raise ValueError(f"{who}: arguments have one shape, not {listed([x.shape for x in found])}")
+    return found
+
+
+def squared_error(x0: Any, x1: Any) -> Variable:
+    """The squared difference of each element.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.squared_error(np.array([1.0, 2.0]), np.array([3.0, 3.0])).array
+        array([4., 1.])
+    """
+    x0, x1 = _alike("squared_error", x0, x1)
+    y: Variable = (x0 - x1) ** 2
+    return y
+
+
+def absolute_error(x0: Any, x1: Any) -> Variable:
+    """The absolute difference of each element.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.absolute_error(np.array([1.0, 2.0]), np.array([3.0, 3.0])).array
+        array([2., 1.])
+    """
+    x0, x1 = _alike("absolute_error", x0, x1)
+    return absolute(x0 - x1)
+
+
+def huber_loss(x: Any, t: Any, delta: float, reduce: str = "sum_along_second_axis") -> Variable:
+    """Squared for small errors, linear for large ones (Huber 1964).
+
+    Args:
+        x: predictions, ``(N, …)``.
+        t: what they should be, of the same shape.
+        delta: where small ends.
+        reduce: ``'sum_along_second_axis'``, or ``'no'``.
+
+    Returns:
+        ``(N, …)`` without the second axis, or the shape of ``x``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.huber_loss(np.array([[0.5, 3.0]]), np.zeros((1, 2)), 1.0).array
+        array([2.625])
+    """
+    if reduce not in ("sum_along_second_axis", "no"):
+        raise ValueError(f"huber_loss: reduce is 'sum_along_second_axis' or 'no', not {reduce!r}")
+    x, t = _alike("huber_loss", x, t)
+    d = x - t
+    size = absolute(d)
+    loss = where(size.array < delta, d * d * 0.5, size * delta - 0.5 * delta * delta)
+    return loss if reduce == "no" else sum_of(loss, axis=1)
+
+
+def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
+    """The margin by which each class's score is on the wrong side, one against all.
+
+    Args:
+        x: scores ``(N, C)``.
+        t: labels ``(N,)``.
+        norm: ``'L1'``, or ``'L2'`` for the squares.
+        reduce: ``'mean'`` over N of the sum over C, or ``'no'``.
+
+    Returns:
+        0-d, or ``(N, C)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.hinge(np.array([[2.0, 0.5]]), np.array([0])).item()
+        1.5
+    """
+    x, labels = as_variable(x), as_variable(t).array
+    if x.ndim != 2 or labels.shape != x.shape[:1] or labels.dtype.kind not in "iu":
+        raise ValueError(f"hinge: scores (N, C) and integer labels (N,), not {listed((x.shape, labels.shape))}")
+    if norm not in ("L1", "L2"):
+        raise ValueError(f"hinge: norm is 'L1' or 'L2', not {norm!r}")
+    sign = x.xp.ones(x.shape, x.dtype)
+    sign[x.xp.arange(len(labels)), labels] = -1
+    loss = relu(x * sign + 1)
+    loss = loss if norm == "L1" else loss * loss
+    if reduce == "no":
+        return loss
+    if reduce != "mean":
+        raise ValueError(f"hinge: reduce is 'mean' or 'no', not {reduce!r}")
+    y: Variable = sum_of(loss) / max(len(labels), 1)
+    return y
+
+
+def gaussian_kl_divergence(mean: Any, ln_var: Any, reduce: str = "sum") -> Variable:
+    """How far normal distributions are from the standard one: Σ (μ² + σ² − ln σ² − 1) / 2.
+
+    Args:
+        mean, ln_var: μ and ln σ², of one shape.
+        reduce: ``'sum'``, ``'mean'`` or ``'no'``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.gaussian_kl_divergence(np.ones(2), np.zeros(2)).item()
+        1.0
+    """
+    mean, ln_var = _alike("gaussian_kl_divergence", mean, ln_var)
+    return _reduced("gaussian_kl_divergence", (mean * mean + exp(ln_var) - ln_var - 1) * 0.5, reduce)
+
+
+def gaussian_nll(x: Any, mean: Any, ln_var: Any, reduce: str = "sum") -> Variable:
+    """Minus the logarithm of the normal density: (ln σ² + ln 2π + (x − μ)² / σ²) / 2.
+
+    Args:
+        x: what was seen.
+        mean, ln_var: μ and ln σ², of the same shape.
+        reduce: ``'sum'``, ``'mean'`` or ``'no'``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> round(F.gaussian_nll(np.zeros(1), np.zeros(1), np.zeros(1)).item(), 4)
+        0.9189
+    """
+    x, mean, ln_var = _alike("gaussian_nll", x, mean, ln_var)
+    d = x - mean
+    return _reduced("gaussian_nll", (ln_var + math.log(2 * math.pi) + d * d * exp(-ln_var)) * 0.5, reduce)
+
+
+def bernoulli_nll(x: Any, y: Any, reduce: str = "sum") -> Variable:
+    """Minus the logarithm of the probability of yes or no: ln(1 + e^y) − x y.
+
+    Args:
+        x: what was seen, 0 to 1.
+        y: the logits, of the same shape.
+        reduce: ``'sum'``, ``'mean'`` or ``'no'``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> round(F.bernoulli_nll(np.ones(1), np.zeros(1)).item(), 4)
+        0.6931
+    """
+    x, y = _alike("bernoulli_nll", x, y)
+    return _reduced("bernoulli_nll", softplus(y) - x * y, reduce)
+
+
+def gaussian(
+    mean: Any, ln_var: Any, *, eps: Any = None, return_eps: bool = False, rng: np.random.Generator | None = None
+) -> Any:  # fmt: skip
+    """Draw from normal distributions, so that gradients reach their means and variances: μ + σ ε.
+
+    Args:
+        mean, ln_var: μ and ln σ², of one shape.
+        eps: ε, if it is not to be drawn.
+        return_eps: return ε too.
+        rng: where numbers are drawn from; None takes this rank's :func:`mnpar.random.generator`.
+
+    Returns:
+        The shape of ``mean``, or a pair with ε.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.gaussian(np.ones(2), np.zeros(2), eps=np.array([0.5, -0.5])).array
+        array([1.5, 0.5])
+    """
+    mean, ln_var = _alike("gaussian", mean, ln_var)
+    if eps is None:
+        eps = backend.like((rng or generator()).standard_normal(mean.shape).astype(mean.dtype), mean.array)
+    y: Variable = mean + exp(ln_var * 0.5) * eps
+    return (y, eps) if return_eps else y

@@ -1,0 +1,106 @@
+"""Activations put together from others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mnpar.functions.activation import elu, relu, sigmoid
+from mnpar.functions.extrema import clip
+from mnpar.functions.joining import concat
+from mnpar.functions.shape import reshape
+from mnpar.variable import Variable, as_variable
+
+
+def clipped_relu(x: Any, z: float = 20.0) -> Variable:
+    """``min(max(x, 0), z)``.
+
+    Args:
+        x: an array or Variable.
+        z: the largest result.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.clipped_relu(np.array([-1.0, 5.0, 30.0])).array
+        array([ 0.,  5., 20.])
+    """
+    return clip(x, 0.0, float(z))
+
+
+def relu6(x: Any) -> Variable:
+    """``min(max(x, 0), 6)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.relu6(np.array([-1.0, 5.0, 30.0])).array
+        array([0., 5., 6.])
+    """
+    return clip(x, 0.0, 6.0)
+
+
+def hard_sigmoid(x: Any) -> Variable:
+    """A sigmoid of three straight pieces: ``0.2 x + 0.5`` between 0 and 1.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.hard_sigmoid(np.array([-3.0, 0.0, 1.0])).array
+        array([0. , 0.5, 0.7])
+    """
+    return clip(as_variable(x) * 0.2 + 0.5, 0.0, 1.0)
+
+
+def selu(x: Any, alpha: float = 1.6732632423543772, scale: float = 1.0507009873554805) -> Variable:
+    """A scaled :func:`elu` that keeps mean 0 and variance 1 (Klambauer et al. 2017, arXiv 1706.02515).
+
+    Args:
+        x: an array or Variable.
+        alpha, scale: of the formula ``scale · elu(x, alpha)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.selu(np.array([-1.0, 1.0])).array.round(4)
+        array([-1.1113,  1.0507])
+    """
+    y: Variable = elu(x, alpha) * scale
+    return y
+
+
+def crelu(x: Any, axis: int = 1) -> Variable:
+    """Both signs: relu of ``x`` and of ``-x``, side by side (Shang et al. 2016, arXiv 1603.05201).
+
+    Args:
+        x: an array or Variable.
+        axis: along which they are joined, which becomes twice as long.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.crelu(np.array([[-1.0, 2.0]])).array
+        array([[0., 2., 1., 0.]])
+    """
+    x = as_variable(x)
+    return concat((relu(x), relu(-x)), axis=axis)
+
+
+def swish(x: Any, beta: Any) -> Variable:
+    """``x · sigmoid(beta · x)`` (Ramachandran, Zoph and Le 2017, arXiv 1710.05941).
+
+    Args:
+        x: ``(N, …)``.
+        beta: of the shape of the first axes after the batch's, or one number.
+
+    Returns:
+        The shape of ``x``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.swish(np.array([[1.0, -1.0]]), np.ones(1)).array.round(4)
+        array([[ 0.7311, -0.2689]])
+    """
+    x, beta = as_variable(x), as_variable(beta)
+    if beta.size != 1 and beta.shape != x.shape[1 : 1 + beta.ndim]:
+        raise ValueError(f"swish: beta of shape {beta.shape} must have the shape of x's axes after the batch's: {x.shape}")
+    if beta.size == 1:
+        beta = reshape(beta, (1,) * x.ndim)
+    else:
+        beta = reshape(beta, (1, *beta.shape, *[1] * (x.ndim - 1 - beta.ndim)))
+    y: Variable = x * sigmoid(x * beta)
+    return y

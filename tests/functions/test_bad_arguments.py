@@ -1,0 +1,49 @@
+"""What does not belong together is told with its numbers, for the functions that rearrange, contract and judge."""
+
+import numpy as np
+import pytest
+
+import mnpar.functions as F
+
+ONES = np.ones((2, 3))
+BAD = {
+    "einsum: operands": (lambda: F.einsum("ij,jk->ik", ONES), "a formula for 2 operands, not 1"),
+    "einsum: axes": (lambda: F.einsum("ijk->i", ONES), r"operand 0 has shape \(2, 3\)"),
+    "einsum: lengths": (lambda: F.einsum("ij,ij->i", ONES, np.ones((2, 4))), "lengths 4 and 3"),
+    "einsum: output": (lambda: F.einsum("ij->k", ONES), "some of those before it"),
+    "tensordot": (lambda: F.tensordot(ONES, ONES, 1), "cannot be summed over axes"),
+    "flip": (lambda: F.flip(ONES, 2), "has no axis 2"),
+    "tile": (lambda: F.tile(ONES, -1), "0 or more"),
+    "repeat": (lambda: F.repeat(ONES, (1, 2), 1), "2 repeats for 3 places"),
+    "pad_sequence: none": (lambda: F.pad_sequence([]), "no sequence"),
+    "pad_sequence: long": (lambda: F.pad_sequence([ONES], 1), "a sequence of 2 is longer than length = 1"),
+    "permutate": (lambda: F.permutate(ONES, np.array([0, 0])), "each once"),
+    "transpose_sequence": (lambda: F.transpose_sequence([ONES[:1], ONES]), "the longest first"),
+    "squared_error": (lambda: F.squared_error(ONES, np.ones(3)), "arguments have one shape"),
+    "huber_loss": (lambda: F.huber_loss(ONES, ONES, 1, "mean"), "sum_along_second_axis"),
+    "hinge: labels": (lambda: F.hinge(ONES, np.ones(2)), "integer labels"),
+    "hinge: norm": (lambda: F.hinge(ONES, np.array([0, 1]), "L3"), "'L1' or 'L2'"),
+    "hinge: reduce": (lambda: F.hinge(ONES, np.array([0, 1]), reduce="sum"), "'mean' or 'no'"),
+    "kl": (lambda: F.gaussian_kl_divergence(ONES, ONES, "max"), "one of sum, mean, no"),
+    "gelu": (lambda: F.gelu(ONES, approximate="erf"), "'none' or 'tanh'"),
+    "swish": (lambda: F.swish(ONES, np.ones(2)), "axes after the batch's"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_does_not_belong_together_is_told(name):
+    call, match = BAD[name]
+    with pytest.raises(ValueError, match=match):
+        call()
+
+
+def test_nothing_has_no_steps_and_no_product():
+    assert F.transpose_sequence([]) == []
+    np.testing.assert_array_equal(F.prod(np.ones((0, 2)), 0).array, [1, 1])
+
+
+def test_gaussian_draws_from_the_generator_that_it_is_given():
+    mean, ln_var = np.zeros(1000), np.full(1000, np.log(4.0))
+    y, eps = F.gaussian(mean, ln_var, rng=np.random.default_rng(0), return_eps=True)
+    np.testing.assert_allclose(y.array, 2 * eps)
+    np.testing.assert_allclose(y.array.std(), 2, rtol=0.1)
