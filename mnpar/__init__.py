@@ -21,7 +21,16 @@ from mnpar import (
 )  # fmt: skip
 from mnpar.chain import Chain, ChainList, Sequential
 from mnpar.communicators import ANY_SOURCE, ANY_TAG, Communicator, Operation, create_communicator, run
-from mnpar.config import Config, config, force_backprop_mode, global_config, no_backprop_mode, using_config
+from mnpar.config import (
+    Config,
+    config,
+    force_backprop_mode,
+    get_dtype,
+    global_config,
+    mixed16,
+    no_backprop_mode,
+    using_config,
+)
 from mnpar.datasets import create_empty_dataset, scatter_dataset, scatter_index
 from mnpar.function_node import FunctionNode
 from mnpar.future import Future
@@ -68,6 +77,7 @@ __all__ = [
     "force_backprop_mode",
     "functions",
     "get_current_reporter",
+    "get_dtype",
     "global_config",
     "grad",
     "gradient_check",
@@ -75,6 +85,7 @@ __all__ = [
     "iterators",
     "launch",
     "links",
+    "mixed16",
     "no_backprop_mode",
     "optimizer_hooks",
     "optimizers",

@@ -35,6 +35,16 @@ class Setting(Generic[T]):
         self.variable.set(value)
 
 
+class Mixed16:
+    """Chainer's ``mixed16``: arrays of float16, and of float32 where sums need it (statistics of normalizations)."""
+
+    def __repr__(self) -> str:
+        return "dtype('mixed16')"
+
+
+mixed16 = Mixed16()
+
+
 class Config:
     """The settings of the calling rank, Chainer's names.
 
@@ -65,6 +75,23 @@ class Config:
 
 
 config = Config()
+
+
+def get_dtype(dtype: Any = None, map_mixed16: Any = None) -> Any:
+    """The dtype to use: the one given, or ``config.dtype``; ``mixed16`` is float16, or what ``map_mixed16`` says.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> with mnpar.using_config("dtype", mnpar.mixed16):
+        ...     mnpar.get_dtype(), mnpar.get_dtype(map_mixed16=np.float32)
+        (dtype('float16'), dtype('float32'))
+    """
+    dtype = config.dtype if dtype is None else dtype
+    if isinstance(dtype, Mixed16):
+        dtype = np.float16 if map_mixed16 is None else map_mixed16
+    return np.dtype(dtype)
+
+
 global_config = config
 is_recording = Config.__dict__["enable_backprop"].variable.get
 _recording = Config.__dict__["enable_backprop"].variable

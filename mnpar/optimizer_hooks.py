@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,18 @@ from mnpar.backend import Array
 from mnpar.optimizers import Optimizer, UpdateRule
 from mnpar.parameter import Parameter
 
-__all__ = ["GradientClipping", "GradientHardClipping", "GradientNoise", "Lasso", "WeightDecay", "exponential_decay_noise"]
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+__all__ = [
+    "GradientClipping",
+    "GradientHardClipping",
+    "GradientLARS",
+    "GradientNoise",
+    "Lasso",
+    "WeightDecay",
+    "exponential_decay_noise",
+]
 
 
 class WeightDecay:
@@ -86,11 +97,12 @@ class Lasso:
 class GradientClipping:
     """g ← g · min(1, threshold / ‖g‖), with the L2 norm over the gradients of all parameters of the optimizer's target.
 
-    The norm is that of the calling rank alone: no rank is asked. Ranks that hold copies of one model and have summed their
-    gradients find the same norm; parts of one model on several ranks are each clipped by the norm of their own part.
+    Without ``comm`` the norm is that of the calling rank alone: right for ranks that hold copies of one model and have summed
+    their gradients, which find the same norm. The parts of a model that is spread over ranks are clipped together, by ``comm``.
 
     Args:
         threshold: the largest norm that is left as it is.
+        comm: the ranks that hold the parts of one model, each parameter on one of them: all update together.
 
     Raises:
         ValueError: the threshold is negative.
@@ -110,14 +122,17 @@ class GradientClipping:
     name = "GradientClipping"
     timing = "pre"
 
-    def __init__(self, threshold: float) -> None:
+    def __init__(self, threshold: float, comm: Communicator | None = None) -> None:
         if threshold < 0:
             raise ValueError(f"gradients cannot be clipped to a norm of {threshold}")
-        self.threshold = threshold
+        self.threshold, self.comm = threshold, comm
 
     def __call__(self, optimizer: Optimizer) -> None:
         gradients = [p.grad for p in optimizer.target.params(include_uninit=False) if p.grad is not None]
-        norm = math.sqrt(float(sum(_square(g) for g in gradients)))
+        square = float(sum(_square(g) for g in gradients))
+        if self.comm is not None:
+            square = float(self.comm.allreduce(np.array(square)))
+        norm = math.sqrt(square)
         if norm > self.threshold:
             for g in gradients:
                 g *= self.threshold / norm
@@ -222,6 +237,45 @@ class GradientNoise:
         g = param.grad
         if g is not None:
             g += self.noise_func(backend.get_array_module(g), g.shape, g.dtype, self, rule)
+
+
+class GradientLARS:
+    """g ← r (g + λ p) with r = threshold · ‖p‖ / (ε + ‖g‖ + λ ‖p‖) where ‖p‖ > threshold, else 1.
+
+    Args:
+        threshold: η, how long a step is in proportion to its parameter.
+        weight_decay: λ.
+        eps: ε.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> from mnpar.optimizer_hooks import GradientLARS
+        >>> model = mnpar.Link(w=2)
+        >>> model.w.array[...], model.w.grad = 1, np.array([30.0, 40.0], "f4")
+        >>> GradientLARS(0.5)(None, model.w)
+        >>> model.w.grad.round(3)
+        array([0.424, 0.566], dtype=float32)
+
+    Source:
+        You, Gitman and Ginsburg 2017, "Large batch training of convolutional networks", arXiv 1708.03888.
+    """
+
+    name = "GradientLARS"
+    timing = "pre"
+    call_for_each_param = True
+
+    def __init__(self, threshold: float = 1e-2, weight_decay: float = 0.0, eps: float = 1e-9) -> None:
+        self.threshold, self.weight_decay, self.eps = threshold, weight_decay, eps
+
+    def __call__(self, rule: UpdateRule | None, param: Parameter) -> None:
+        p, g = param.array, param.grad
+        if p is None or g is None:
+            return
+        p_norm, g_norm = math.sqrt(float(_square(p))), math.sqrt(float(_square(g)))
+        if self.weight_decay:
+            g += self.weight_decay * p
+        if p_norm > self.threshold:
+            g *= self.threshold * p_norm / (self.eps + g_norm + self.weight_decay * p_norm)
 
 
 def _square(g: Array) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.arraylike import ArrayLike
 from mnpar.backend import Array
-from mnpar.config import config
+from mnpar.config import get_dtype
 from mnpar.graph import VariableNode
 from mnpar.initializers import Constant, generate_array
 from mnpar.variable import Variable
@@ -115,7 +115,7 @@ class Parameter(Variable):
             return
         if self.array is None:
             dtype = getattr(self.initializer, "dtype", None)
-            self._take(np.empty(other.shape, config.dtype if dtype is None else dtype))
+            self._take(np.empty(other.shape, get_dtype(dtype)))
         if self.shape != other.shape:
             raise ValueError(f"parameter {self.name}: values of shape {other.shape} cannot be copied into shape {self.shape}")
         super().copydata(other)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.config import config
+from mnpar.config import get_dtype
 from mnpar.datasets.tuple_dataset import TupleDataset
 
 
@@ -25,7 +25,7 @@ def labelled_images(
 ) -> Any:
     """The data set of N images (N, H, W) whose brightest pixel is ``top``, in the form that a ``get_…`` was asked for."""
     n, height, width = pixels.shape
-    images = pixels.astype(config.dtype if dtype is None else dtype)
+    images = pixels.astype(get_dtype(dtype))
     np.multiply(images, scale / top, out=images, casting="unsafe")
     if ndim == 1:
         images = images.reshape(n, height * width)

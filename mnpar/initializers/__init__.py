@@ -8,7 +8,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.config import config
+from mnpar.config import get_dtype
 from mnpar.initializers.constant import Constant, Identity, NaN, One, Zero
 from mnpar.initializers.initializer import Initializer, get_fans
 from mnpar.initializers.normal import GlorotNormal, HeNormal, LeCunNormal, Normal
@@ -57,7 +57,7 @@ def generate_array(initializer: Any, shape: tuple[int, ...], xp: Any = np, dtype
     own = getattr(initializer, "dtype", None)
     if dtype is not None and own is not None and np.dtype(dtype) != np.dtype(own):
         raise ValueError(f"a {np.dtype(dtype)} array was asked of {initializer!r}, which makes {np.dtype(own)}")
-    chosen = dtype if dtype is not None else own if own is not None else config.dtype
+    chosen = dtype if dtype is not None else own if own is not None else get_dtype()
     array = xp.empty(shape, np.dtype(chosen))
     initializer(array)
     return array if device is None else backend.to_device(device, array)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend, initializers
-from mnpar.config import config
+from mnpar.config import config, get_dtype
 from mnpar.functions import batch_normalization, fixed_batch_normalization, group_normalization, layer_normalization
 from mnpar.functions.generic import plain
 from mnpar.initializers import Constant
@@ -49,9 +49,7 @@ class BatchNormalization(Link):
     ) -> None:  # fmt: skip
         super().__init__()
         self.decay, self.eps, self.axis, self.N = decay, eps, axis, 0
-        self._dtype = np.dtype(config.dtype if dtype is None else dtype)
-        if self._dtype.char == "e":
-            self._dtype = np.dtype("f4")  # statistics of halves need 32 bits
+        self._dtype = np.promote_types(get_dtype(dtype), np.float32)  # statistics of halves need 32 bits
         self.gamma = Parameter(self._filler(1 if initial_gamma is None else initial_gamma)) if use_gamma else None
         self.beta = Parameter(self._filler(0 if initial_beta is None else initial_beta)) if use_beta else None
         self._initial_mean = self._filler(0 if initial_avg_mean is None else initial_avg_mean)

@@ -1,8 +1,35 @@
 """Optimizers, under Chainer's names."""
 
-from mnpar.optimizers.adam import Adam
+from mnpar.optimizers.adam import AdaBound, Adam, AdamW, AMSBound, AMSGrad
+from mnpar.optimizers.adaptive import SMORMS3, AdaDelta, AdaGrad, RMSprop, RMSpropGraves
+from mnpar.optimizers.loss_scaling import LossScaling
+from mnpar.optimizers.moments import LAMB, AdaMax, Novograd
+from mnpar.optimizers.momentum import CorrectedMomentumSGD, NesterovAG
 from mnpar.optimizers.optimizer import GradientMethod, Optimizer
 from mnpar.optimizers.sgd import SGD, MomentumSGD
 from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule
 
-__all__ = ["SGD", "Adam", "GradientMethod", "Hyperparameter", "MomentumSGD", "Optimizer", "UpdateRule"]
+__all__ = [
+    "LAMB",
+    "SGD",
+    "SMORMS3",
+    "AMSBound",
+    "AMSGrad",
+    "AdaBound",
+    "AdaDelta",
+    "AdaGrad",
+    "AdaMax",
+    "Adam",
+    "AdamW",
+    "CorrectedMomentumSGD",
+    "GradientMethod",
+    "Hyperparameter",
+    "LossScaling",
+    "MomentumSGD",
+    "NesterovAG",
+    "Novograd",
+    "Optimizer",
+    "RMSprop",
+    "RMSpropGraves",
+    "UpdateRule",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from mnpar import backend
+from mnpar.backend import Array
 from mnpar.optimizers.optimizer import GradientMethod, hyperparameter
 from mnpar.optimizers.update_rule import UpdateRule, zeros_like
 from mnpar.parameter import Parameter
@@ -40,11 +41,24 @@ class AdamRule(UpdateRule):
             v = self.state["vhat"]
         xp.sqrt(v, out=work)
         work += get("eps")
-        xp.divide(m, work, out=work)
-        work *= get("eta") * self.alpha_t
+        if get("adabound"):
+            self._bounded(work, m)
+        else:
+            xp.divide(m, work, out=work)
+            work *= get("eta") * self.alpha_t
         if get("weight_decay_rate"):
             param.array *= 1 - get("eta") * get("weight_decay_rate")
         param.array -= work
+
+    def _bounded(self, work: Array, m: Array) -> None:
+        """The step with its rate α_t / (√v + ε) kept between two bounds that approach ``final_lr``; ``work`` is √v + ε."""
+        get, xp = self.hyperparam.get, backend.get_array_module(work)
+        final = get("final_lr") * get("alpha") / get("initial_alpha")
+        low, high = final * (1 - 1 / (get("gamma") * self.t + 1)), final * (1 + 1 / (get("gamma") * self.t))
+        xp.divide(self.alpha_t, work, out=work)
+        xp.clip(work, low, high, out=work)
+        work *= m
+        work *= get("eta")
 
 
 class Adam(GradientMethod):
@@ -57,6 +71,8 @@ class Adam(GradientMethod):
         eta: η, multiplies step and decay.
         weight_decay_rate: λ, of the decoupled weight decay.
         amsgrad: divide by the largest v so far.
+        adabound: keep the rates between bounds that approach ``final_lr``, the faster the larger ``gamma`` is
+            (Luo et al. 2019, arXiv 1902.09843).
 
     Example:
         >>> import mnpar
@@ -71,14 +87,21 @@ class Adam(GradientMethod):
     eta = hyperparameter("eta")
     weight_decay_rate = hyperparameter("weight_decay_rate")
     amsgrad = hyperparameter("amsgrad")
+    adabound = hyperparameter("adabound")
+    final_lr = hyperparameter("final_lr")
+    gamma = hyperparameter("gamma")
+    initial_alpha = hyperparameter("initial_alpha")
 
     def __init__(
         self, alpha: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, eta: float = 1.0,
-        weight_decay_rate: float = 0.0, amsgrad: bool = False,
+        weight_decay_rate: float = 0.0, amsgrad: bool = False, adabound: bool = False, final_lr: float = 0.1,
+        gamma: float = 1e-3,
     ) -> None:  # fmt: skip
         super().__init__()
         self.alpha, self.beta1, self.beta2, self.eps = alpha, beta1, beta2, eps
         self.eta, self.weight_decay_rate, self.amsgrad = eta, weight_decay_rate, amsgrad
+        self.adabound, self.final_lr, self.gamma = adabound, final_lr, gamma
+        self.initial_alpha = alpha  # the bounds follow changes of α
 
     @property
     def alpha_t(self) -> float:
@@ -94,3 +117,80 @@ class Adam(GradientMethod):
     def create_update_rule(self) -> UpdateRule:
         """The rule for one parameter."""
         return AdamRule(self.hyperparam)
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay: :class:`Adam` with ``weight_decay_rate`` (Loshchilov and Hutter 2019).
+
+    Args:
+        alpha, beta1, beta2, eps, eta, weight_decay_rate: as :class:`Adam` takes them.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.optimizers.AdamW(weight_decay_rate=0.01).weight_decay_rate
+        0.01
+    """
+
+    def __init__(
+        self, alpha: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, eta: float = 1.0,
+        weight_decay_rate: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__(alpha, beta1, beta2, eps, eta, weight_decay_rate)
+
+
+class AMSGrad(Adam):
+    """Adam that divides by the largest v so far (Reddi, Kale and Kumar 2018).
+
+    Args:
+        alpha, beta1, beta2, eps, eta: as :class:`Adam` takes them.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.optimizers.AMSGrad().amsgrad
+        True
+    """
+
+    def __init__(
+        self, alpha: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, eta: float = 1.0
+    ) -> None:  # fmt: skip
+        super().__init__(alpha, beta1, beta2, eps, eta, amsgrad=True)
+
+
+class AdaBound(Adam):
+    """Adam whose rates are kept between bounds that close, so that it ends as SGD (Luo et al. 2019, arXiv 1902.09843).
+
+    Args:
+        alpha, beta1, beta2, eps, eta: as :class:`Adam` takes them.
+        final_lr: the learning rate at the end.
+        gamma: how fast the bounds close.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.optimizers.AdaBound().final_lr
+        0.1
+    """
+
+    def __init__(
+        self, alpha: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, final_lr: float = 0.1, gamma: float = 1e-3,
+        eps: float = 1e-8, eta: float = 1.0,
+    ) -> None:  # fmt: skip
+        super().__init__(alpha, beta1, beta2, eps, eta, adabound=True, final_lr=final_lr, gamma=gamma)
+
+
+class AMSBound(Adam):
+    """:class:`AdaBound` that divides by the largest v so far.
+
+    Args:
+        alpha, beta1, beta2, final_lr, gamma, eps, eta: as :class:`AdaBound` takes them.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.optimizers.AMSBound().amsgrad
+        True
+    """
+
+    def __init__(
+        self, alpha: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, final_lr: float = 0.1, gamma: float = 1e-3,
+        eps: float = 1e-8, eta: float = 1.0,
+    ) -> None:  # fmt: skip
+        super().__init__(alpha, beta1, beta2, eps, eta, amsgrad=True, adabound=True, final_lr=final_lr, gamma=gamma)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mnpar.link import Link
+from mnpar.optimizers.loss_scaling import LossScaling
 from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule, add_hook, unscale
 from mnpar.variable import backward
 
@@ -27,6 +28,7 @@ class Optimizer:
         self.epoch = 0
         self.target: Any = None
         self._loss_scale: float | None = None
+        self._scaling: LossScaling | None = None
         self._hooks: dict[str, tuple[str, Callable[..., None]]] = {}
 
     def setup(self, link: Link) -> Any:
@@ -58,7 +60,32 @@ class Optimizer:
 
         Hooks see the gradients with the scale divided out. None: no scale.
         """
-        self._loss_scale = loss_scale
+        self._loss_scale, self._scaling = loss_scale, None
+
+    def loss_scaling(self, interval: int = 1000, scale: float | None = None, comm: Any = None) -> None:
+        """Scale losses, and leave a step out where its gradients are not finite.
+
+        Args:
+            interval: steps without an overflow after which the scale is doubled; it is halved at each overflow.
+            scale: a scale that stays; None: one that changes, from 2¹⁶ on.
+            comm: ranks that step together decide together.
+        """
+        self._scaling = LossScaling(interval, comm=comm) if scale is None else LossScaling(0, scale, comm)
+        self._loss_scale = self._scaling.scale
+
+    def is_safe_to_update(self) -> bool:
+        """Whether all gradients of this rank are finite."""
+        return LossScaling(0, 1.0).accept(self._gradients())
+
+    def _gradients(self) -> list[Any]:
+        return [param.grad for param in self.target.params(include_uninit=False) if param.grad is not None]
+
+    def use_fp32_update(self, flag: bool = True) -> None:
+        """Let float16 parameters be updated in float32, by a copy that each rule keeps."""
+        self._require_target("use_fp32_update")
+        for param in self.target.params():
+            if param.update_rule is not None:
+                param.update_rule.use_fp32_update(flag)
 
     def add_hook(self, hook: Callable[..., None], name: str | None = None, timing: str = "auto") -> None:
         """Call a function at each step.
@@ -142,7 +169,7 @@ class GradientMethod(Optimizer):
                 (or what ``send`` or ``pseudo_connect`` returned): it takes part in the backward of the others.
                 None: the gradients are there.
 
-        A parameter without a gradient stays as it is.
+        A parameter without a gradient stays as it is; so do all, where :meth:`loss_scaling` finds an overflow.
 
         Raises:
             RuntimeError: it was not set up; TypeError: ``lossfun`` returned something that has no ``backward``.
@@ -154,6 +181,11 @@ class GradientMethod(Optimizer):
             if param.update_rule is None:
                 param.update_rule = self.create_update_rule()  # the link has grown since setup
             unscale(param)
+        if self._scaling is not None:
+            safe = self._scaling.accept(self._gradients())
+            self._loss_scale = self._scaling.scale
+            if not safe:
+                return
         self.call_hooks("pre")
         self.t += 1
         for param in self.target.params():

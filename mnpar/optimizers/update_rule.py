@@ -12,7 +12,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.config import config
+from mnpar.config import get_dtype
 from mnpar.parameter import Parameter
 from mnpar.serializer import Deserializer
 
@@ -79,6 +79,11 @@ class UpdateRule:
         self.t = 0
         self.state: dict[str, Array] = {}
         self._hooks: dict[str, tuple[str, Callable[..., None]]] = {}
+        self._in_fp32 = False
+
+    def use_fp32_update(self, flag: bool = True) -> None:
+        """Update a float16 parameter by a float32 copy of it, so that small steps add up."""
+        self._in_fp32 = flag
 
     def add_hook(self, hook: Callable[..., None], name: str | None = None, timing: str = "auto") -> None:
         """Call ``hook(rule, param)`` before (``'pre'``) or after (``'post'``) each update of this parameter."""
@@ -100,8 +105,20 @@ class UpdateRule:
             self.init_state(param)
         unscale(param)
         call_hooks(self._hooks, "pre", self, param)
-        self.update_core(param)
+        if self._in_fp32 and param.dtype == np.float16:
+            self._update_in_fp32(param)
+        else:
+            self.update_core(param)
         call_hooks(self._hooks, "post", self, param)
+
+    def _update_in_fp32(self, param: Parameter) -> None:
+        copy = self.state.get("fp32")
+        if copy is None or (copy.astype(np.float16) != param.array).any():  # somebody else has changed the parameter
+            copy = self.state["fp32"] = param.array.astype(np.float32)
+        twin = Parameter(copy)
+        twin.array, twin.grad = copy, param.grad.astype(np.float32)  # the very array
+        self.update_core(twin)
+        param.array[...] = copy
 
     def update_core(self, param: Parameter) -> None:
         """The rule itself, in place on ``param.array``."""
@@ -112,7 +129,7 @@ class UpdateRule:
         self.t = int(serializer("t", self.t))
         state = dict(self.state)
         if not state and isinstance(serializer, Deserializer):  # of a parameter without an array: the names of its state
-            self.init_state(Parameter(np.zeros(1, config.dtype)))
+            self.init_state(Parameter(np.zeros(1, get_dtype())))
             state = dict.fromkeys(self.state)
         found = {name: serializer(name, value) for name, value in state.items()}
         self.state = {name: value for name, value in found.items() if value is not None}
@@ -149,3 +166,9 @@ def zeros_like(param: Parameter) -> Array:
     """State of a rule: zeros beside the parameter, of at least 32 bits (squares of float16 gradients vanish in float16)."""
     xp = backend.get_array_module(param.array)
     return xp.zeros_like(param.array, dtype=np.promote_types(param.dtype, np.float32))
+
+
+def widened(param: Parameter) -> Array:
+    """The gradient, of at least 32 bits."""
+    g: Array = param.grad
+    return g.astype(np.promote_types(g.dtype, np.float32), copy=False)

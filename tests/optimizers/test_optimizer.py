@@ -264,10 +264,25 @@ def test_hyperparameters_are_copied_with_what_they_inherit(how):
     assert how(opt.Hyperparameter(general)).lr == 0.1
 
 
+ADAM = {
+    "alpha": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "eta": 1.0, "weight_decay_rate": 0.0, "amsgrad": False,
+    "adabound": False, "final_lr": 0.1, "gamma": 1e-3, "initial_alpha": 1e-3,
+}  # fmt: skip
 DEFAULTS = {
     "SGD": {"lr": 0.01},
     "MomentumSGD": {"lr": 0.01, "momentum": 0.9},
-    "Adam": {"alpha": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "eta": 1.0, "weight_decay_rate": 0.0, "amsgrad": False},
+    "Adam": ADAM,
+    "AdamW": ADAM,
+    "AMSGrad": {**ADAM, "amsgrad": True},
+    "AdaBound": {**ADAM, "adabound": True},
+    "AMSBound": {**ADAM, "adabound": True, "amsgrad": True},
+    "CorrectedMomentumSGD": {"lr": 0.01, "momentum": 0.9},
+    "NesterovAG": {"lr": 0.01, "momentum": 0.9},
+    "AdaGrad": {"lr": 0.001, "eps": 1e-8},
+    "AdaDelta": {"rho": 0.95, "eps": 1e-6},
+    "RMSprop": {"lr": 0.01, "alpha": 0.99, "eps": 1e-8, "eps_inside_sqrt": False},
+    "RMSpropGraves": {"lr": 1e-4, "alpha": 0.95, "momentum": 0.9, "eps": 1e-4},
+    "SMORMS3": {"lr": 0.001, "eps": 1e-16},
 }
 
 

@@ -36,7 +36,120 @@ def adam(p, gs, alpha=0.1, b1=0.9, b2=0.999, eps=1e-8, eta=1.0, decay=0.0, amsgr
     return p
 
 
+def corrected(p, gs, lr=0.1, mu=0.8):
+    v = 0 * p
+    for g in gs:
+        v = mu * v - g
+        p = p + lr * v
+    return p
+
+
+def nesterov(p, gs, lr=0.1, mu=0.8):
+    v = 0 * p
+    for g in gs:
+        v = mu * v - lr * g
+        p = p + mu * v - lr * g
+    return p
+
+
+def adagrad(p, gs, lr=0.1, eps=1e-8):
+    h = 0 * p
+    for g in gs:
+        h = h + g**2
+        p = p - lr * g / (np.sqrt(h) + eps)
+    return p
+
+
+def adadelta(p, gs, rho=0.9, eps=1e-6):
+    s, x = 0 * p, 0 * p
+    for g in gs:
+        s = rho * s + (1 - rho) * g**2
+        d = np.sqrt((x + eps) / (s + eps)) * g
+        x = rho * x + (1 - rho) * d**2
+        p = p - d
+    return p
+
+
+def rmsprop(p, gs, lr=0.1, alpha=0.9, eps=1e-3, inside=False):
+    s = 0 * p
+    for g in gs:
+        s = alpha * s + (1 - alpha) * g**2
+        p = p - lr * g / (np.sqrt(s + eps) if inside else np.sqrt(s) + eps)
+    return p
+
+
+def graves(p, gs, lr=0.1, alpha=0.9, mu=0.8, eps=1e-4):
+    n, m, d = 0 * p, 0 * p, 0 * p
+    for g in gs:
+        n, m = alpha * n + (1 - alpha) * g**2, alpha * m + (1 - alpha) * g
+        d = mu * d - lr * g / np.sqrt(n - m**2 + eps)
+        p = p + d
+    return p
+
+
+def smorms3(p, gs, lr=0.1, eps=1e-16):
+    k, m, v = 0 * p + 1, 0 * p, 0 * p
+    for g in gs:
+        r = 1 / (k + 1)
+        m, v = (1 - r) * m + r * g, (1 - r) * v + r * g**2
+        x = m**2 / (v + eps)
+        p = p - g * np.minimum(lr, x) / (np.sqrt(v) + eps)
+        k = 1 + k * (1 - x)
+    return p
+
+
+def bound(p, gs, alpha=0.1, b1=0.9, b2=0.999, final=0.05, gamma=0.1, eps=1e-8, amsgrad=False):
+    m, v, largest = 0 * p, 0 * p, 0 * p
+    for t, g in enumerate(gs, 1):
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        largest = np.maximum(largest, v)
+        rate = alpha * np.sqrt(1 - b2**t) / (1 - b1**t) / (np.sqrt(largest if amsgrad else v) + eps)
+        p = p - np.clip(rate, final * (1 - 1 / (gamma * t + 1)), final * (1 + 1 / (gamma * t))) * m
+    return p
+
+
+def adamax(p, gs, alpha=0.1, b1=0.9, b2=0.99, eps=1e-8):
+    m, u = 0 * p, 0 * p
+    for t, g in enumerate(gs, 1):
+        m, u = b1 * m + (1 - b1) * g, np.maximum(b2 * u, abs(g) + eps)
+        p = p - alpha / (1 - b1**t) * m / u
+    return p
+
+
+def novograd(p, gs, lr=0.1, b1=0.9, b2=0.9, eps=1e-8, decay=0.01):
+    m, v = 0 * p, None
+    for g in gs:
+        v = (g**2).sum() if v is None else b2 * v + (1 - b2) * (g**2).sum()
+        m = b1 * m + g / (np.sqrt(v) + eps) + decay * p
+        p = p - lr * m
+    return p
+
+
+def lamb(p, gs, alpha=0.1, b1=0.9, b2=0.99, eps=1e-6, decay=0.01):
+    m, v = 0 * p, 0 * p
+    for t, g in enumerate(gs, 1):
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        r = m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps) + decay * p
+        p = p - alpha * np.sqrt((p**2).sum() / (r**2).sum()) * r
+    return p
+
+
 CASES = {
+    "CorrectedMomentumSGD": (lambda: opt.CorrectedMomentumSGD(0.1, 0.8), corrected),
+    "NesterovAG": (lambda: opt.NesterovAG(0.1, 0.8), nesterov),
+    "AdaGrad": (lambda: opt.AdaGrad(0.1), adagrad),
+    "AdaDelta": (lambda: opt.AdaDelta(0.9), adadelta),
+    "RMSprop": (lambda: opt.RMSprop(0.1, 0.9, 1e-3), rmsprop),
+    "RMSprop, inside": (lambda: opt.RMSprop(0.1, 0.9, 1e-3, True), lambda p, gs: rmsprop(p, gs, inside=True)),
+    "RMSpropGraves": (lambda: opt.RMSpropGraves(0.1, 0.9, 0.8), graves),
+    "SMORMS3": (lambda: opt.SMORMS3(0.1), smorms3),
+    "AdamW": (lambda: opt.AdamW(0.1, weight_decay_rate=0.01), lambda p, gs: adam(p, gs, decay=0.01)),
+    "AMSGrad": (lambda: opt.AMSGrad(0.1), lambda p, gs: adam(p, gs, amsgrad=True)),
+    "AdaBound": (lambda: opt.AdaBound(0.1, final_lr=0.05, gamma=0.1), bound),
+    "AMSBound": (lambda: opt.AMSBound(0.1, final_lr=0.05, gamma=0.1), lambda p, gs: bound(p, gs, amsgrad=True)),
+    "AdaMax": (lambda: opt.AdaMax(0.1, 0.9, 0.99), adamax),
+    "Novograd": (lambda: opt.Novograd(0.1, 0.9, 0.9, weight_decay_rate=0.01), novograd),
+    "LAMB": (lambda: opt.LAMB(0.1, 0.9, 0.99, weight_decay_rate=0.01), lamb),
     "SGD": (lambda: opt.SGD(0.1), sgd),
     "MomentumSGD": (lambda: opt.MomentumSGD(0.1, 0.9), momentum),
     "Adam": (lambda: opt.Adam(0.1), adam),
@@ -59,7 +172,7 @@ def test_five_steps_equal_the_closed_form(make, closed, shape):
     for g in gs:
         link.p.grad = g.copy()
         optimizer.update()
-    np.testing.assert_allclose(link.p.array, closed(start, gs), rtol=1e-12)
+    np.testing.assert_allclose(link.p.array, closed(start, gs), rtol=1e-12, atol=1e-14)
     assert link.p.array is array  # changed in place: it may be a view of something
     assert optimizer.t == STEPS
 

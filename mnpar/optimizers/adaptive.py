@@ -1,0 +1,230 @@
+"""Steps divided by running means of the gradient's square: AdaGrad and what came of it."""
+
+from __future__ import annotations
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.optimizers.optimizer import GradientMethod, hyperparameter
+from mnpar.optimizers.update_rule import UpdateRule, widened, zeros_like
+from mnpar.parameter import Parameter
+
+
+def blend(mean: Array, keep: float, new: Array) -> None:
+    """mean ← keep · mean + (1 − keep) · new, in place."""
+    mean *= keep
+    mean += (1 - keep) * new
+
+
+class AdaGradRule(UpdateRule):
+    """h ← h + g²,  p ← p − lr · g / (√h + ε)"""
+
+    def init_state(self, param: Parameter) -> None:
+        """The sum of squares, 0 at first."""
+        self.state["h"] = zeros_like(param)
+
+    def update_core(self, param: Parameter) -> None:
+        h, g, xp = self.state["h"], widened(param), backend.get_array_module(param.array)
+        h += g * g
+        param.array -= self.hyperparam.get("lr") * g / (xp.sqrt(h) + self.hyperparam.get("eps"))
+
+
+class AdaGrad(GradientMethod):
+    """h ← h + g²,  p ← p − lr · g / (√h + ε) (Duchi, Hazan and Singer 2011, JMLR 12).
+
+    Args:
+        lr: the learning rate.
+        eps: ε.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.optimizers.AdaGrad().lr
+        0.001
+    """
+
+    lr = hyperparameter("lr")
+    eps = hyperparameter("eps")
+
+    def __init__(self, lr: float = 0.001, eps: float = 1e-8) -> None:
+        super().__init__()
+        self.lr, self.eps = lr, eps
+
+    def create_update_rule(self) -> UpdateRule:
+        """The rule for one parameter."""
+        return AdaGradRule(self.hyperparam)
+
+
+class AdaDeltaRule(UpdateRule):
+    """s ← ρ s + (1−ρ) g²,  d = √((x + ε) / (s + ε)) g,  x ← ρ x + (1−ρ) d²,  p ← p − d"""
+
+    def init_state(self, param: Parameter) -> None:
+        """Running means of the squares of gradients and steps, 0 at first."""
+        self.state["msg"], self.state["msdx"] = zeros_like(param), zeros_like(param)
+
+    def update_core(self, param: Parameter) -> None:
+        msg, msdx, g, xp = self.state["msg"], self.state["msdx"], widened(param), backend.get_array_module(param.array)
+        rho, eps = self.hyperparam.get("rho"), self.hyperparam.get("eps")
+        blend(msg, rho, g * g)
+        d = xp.sqrt((msdx + eps) / (msg + eps)) * g
+        blend(msdx, rho, d * d)
+        param.array -= d
+
+
+class AdaDelta(GradientMethod):
+    """Steps in the parameter's own units, without a learning rate (Zeiler 2012, arXiv 1212.5701).
+
+    Args:
+        rho: ρ, how much of the running means is kept.
+        eps: ε.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.optimizers.AdaDelta().rho
+        0.95
+    """
+
+    rho = hyperparameter("rho")
+    eps = hyperparameter("eps")
+
+    def __init__(self, rho: float = 0.95, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.rho, self.eps = rho, eps
+
+    def create_update_rule(self) -> UpdateRule:
+        """The rule for one parameter."""
+        return AdaDeltaRule(self.hyperparam)
+
+
+class RMSpropRule(UpdateRule):
+    """s ← α s + (1−α) g²,  p ← p − lr · g / (√s + ε), or with ε inside the root"""
+
+    def init_state(self, param: Parameter) -> None:
+        """The running mean of squares, 0 at first."""
+        self.state["ms"] = zeros_like(param)
+
+    def update_core(self, param: Parameter) -> None:
+        get, ms, g, xp = self.hyperparam.get, self.state["ms"], widened(param), backend.get_array_module(param.array)
+        blend(ms, get("alpha"), g * g)
+        root = xp.sqrt(ms + get("eps")) if get("eps_inside_sqrt") else xp.sqrt(ms) + get("eps")
+        param.array -= get("lr") * g / root
+
+
+class RMSprop(GradientMethod):
+    """s ← α s + (1−α) g²,  p ← p − lr · g / (√s + ε) (Tieleman and Hinton 2012).
+
+    Args:
+        lr: the learning rate.
+        alpha: α, how much of the running mean is kept.
+        eps: ε.
+        eps_inside_sqrt: divide by √(s + ε) instead.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.optimizers.RMSprop().alpha
+        0.99
+    """
+
+    lr = hyperparameter("lr")
+    alpha = hyperparameter("alpha")
+    eps = hyperparameter("eps")
+    eps_inside_sqrt = hyperparameter("eps_inside_sqrt")
+
+    def __init__(self, lr: float = 0.01, alpha: float = 0.99, eps: float = 1e-8, eps_inside_sqrt: bool = False) -> None:
+        super().__init__()
+        self.lr, self.alpha, self.eps, self.eps_inside_sqrt = lr, alpha, eps, eps_inside_sqrt
+
+    def create_update_rule(self) -> UpdateRule:
+        """The rule for one parameter."""
+        return RMSpropRule(self.hyperparam)
+
+
+class RMSpropGravesRule(UpdateRule):
+    """n ← α n + (1−α) g²,  m ← α m + (1−α) g,  d ← μ d − lr · g / √(n − m² + ε),  p ← p + d"""
+
+    def init_state(self, param: Parameter) -> None:
+        """Running means of squares and gradients, and the step, 0 at first."""
+        for name in ("n", "g", "delta"):
+            self.state[name] = zeros_like(param)
+
+    def update_core(self, param: Parameter) -> None:
+        get, g, xp = self.hyperparam.get, widened(param), backend.get_array_module(param.array)
+        n, mean, delta = self.state["n"], self.state["g"], self.state["delta"]
+        blend(n, get("alpha"), g * g)
+        blend(mean, get("alpha"), g)
+        delta *= get("momentum")
+        delta -= get("lr") * g / xp.sqrt(n - mean * mean + get("eps"))
+        param.array += delta
+
+
+class RMSpropGraves(GradientMethod):
+    """RMSprop by the variance of the gradient, with momentum (Graves 2013, arXiv 1308.0850, eq. 38-45).
+
+    Args:
+        lr: the learning rate.
+        alpha: α, how much of the running means is kept.
+        momentum: μ.
+        eps: ε.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.optimizers.RMSpropGraves().alpha
+        0.95
+    """
+
+    lr = hyperparameter("lr")
+    alpha = hyperparameter("alpha")
+    momentum = hyperparameter("momentum")
+    eps = hyperparameter("eps")
+
+    def __init__(self, lr: float = 1e-4, alpha: float = 0.95, momentum: float = 0.9, eps: float = 1e-4) -> None:
+        super().__init__()
+        self.lr, self.alpha, self.momentum, self.eps = lr, alpha, momentum, eps
+
+    def create_update_rule(self) -> UpdateRule:
+        """The rule for one parameter."""
+        return RMSpropGravesRule(self.hyperparam)
+
+
+class SMORMS3Rule(UpdateRule):
+    """r = 1 / (k + 1),  m ← (1−r) m + r g,  v ← (1−r) v + r g²,  x = m² / (v + ε),
+    p ← p − g · min(lr, x) / (√v + ε),  k ← 1 + k (1 − x)"""
+
+    def init_state(self, param: Parameter) -> None:
+        """The memory, 1, and both running means, 0 at first."""
+        self.state["mem"], self.state["g"], self.state["g2"] = zeros_like(param), zeros_like(param), zeros_like(param)
+        self.state["mem"] += 1
+
+    def update_core(self, param: Parameter) -> None:
+        mem, m, v, g = self.state["mem"], self.state["g"], self.state["g2"], widened(param)
+        lr, eps, xp = self.hyperparam.get("lr"), self.hyperparam.get("eps"), backend.get_array_module(param.array)
+        r = 1 / (mem + 1)
+        m += r * (g - m)
+        v += r * (g * g - v)
+        x = m * m / (v + eps)
+        param.array -= g * xp.minimum(lr, x) / (xp.sqrt(v) + eps)
+        mem *= 1 - x
+        mem += 1
+
+
+class SMORMS3(GradientMethod):
+    """Squared mean over root mean squared, cubed (Funk 2015): a memory as long as the gradient is noisy.
+
+    Args:
+        lr: the largest step.
+        eps: ε.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.optimizers.SMORMS3().lr
+        0.001
+    """
+
+    lr = hyperparameter("lr")
+    eps = hyperparameter("eps")
+
+    def __init__(self, lr: float = 0.001, eps: float = 1e-16) -> None:
+        super().__init__()
+        self.lr, self.eps = lr, eps
+
+    def create_update_rule(self) -> UpdateRule:
+        """The rule for one parameter."""
+        return SMORMS3Rule(self.hyperparam)

@@ -1,0 +1,56 @@
+"""Loss scaling: float16 gradients below 6e-8 vanish, so the loss is multiplied before backward, and gradients divided after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+
+class LossScaling:
+    """A scale that is halved where gradients overflow, and doubled after ``interval`` steps without.
+
+    Args:
+        interval: steps without an overflow before the scale is doubled; 0: it is never changed.
+        scale: to begin with.
+        comm: ranks that step together: if a gradient overflows on one of them, all leave the step out.
+
+    Example:
+        >>> import numpy as np
+        >>> from mnpar.optimizers.loss_scaling import LossScaling
+        >>> scaling = LossScaling(scale=8.0)
+        >>> scaling.accept([np.array([np.inf])]), scaling.scale
+        (False, 4.0)
+
+    Source:
+        Micikevicius et al. 2018, "Mixed precision training", arXiv 1710.03740.
+    """
+
+    LARGEST = 2.0**24
+
+    def __init__(self, interval: int = 1000, scale: float = 2.0**16, comm: Communicator | None = None) -> None:
+        if interval < 0 or scale <= 0:
+            raise ValueError(f"loss scaling: interval = {interval} is 0 or more, and scale = {scale} more than 0")
+        self.interval, self.scale, self.comm = interval, float(scale), comm
+        self.good = 0  # steps without an overflow
+
+    def accept(self, gradients: Iterable[Array]) -> bool:
+        """Whether the step can be taken; changes the scale. With ``comm`` all its ranks call it."""
+        finite = all([bool(backend.get_array_module(g).isfinite(g).all()) for g in gradients])
+        if self.comm is not None:
+            finite = bool(self.comm.allreduce(np.array(finite, "i4"), op="min"))
+        if not self.interval:
+            return finite
+        self.good = self.good + 1 if finite else 0
+        if not finite:
+            self.scale = max(self.scale / 2, 1.0)
+        elif self.good % self.interval == 0:
+            self.scale = min(self.scale * 2, self.LARGEST)
+        return finite
