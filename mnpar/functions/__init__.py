@@ -6,6 +6,7 @@ Importing this package also gives Variable its operators.
 from mnpar.functions import operators as operators
 from mnpar.functions.activation import elu, leaky_relu, log_softmax, relu, sigmoid, softmax, softplus, tanh
 from mnpar.functions.arithmetic import add, floor_divide
+from mnpar.functions.attention import embed_id, scaled_dot_product_attention
 from mnpar.functions.broadcasting import broadcast, broadcast_to, sum_to
 from mnpar.functions.classification import softmax_cross_entropy
 from mnpar.functions.collective import allgather, allreduce, alltoall, copy_to, exscan, reduce_from, reduce_scatter, scan
@@ -102,6 +103,7 @@ from mnpar.functions.rearranging import (
     transpose_sequence,
 )
 from mnpar.functions.rectifiers import maxout, prelu
+from mnpar.functions.recurrent import lstm, n_step_bigru, n_step_bilstm, n_step_birnn, n_step_gru, n_step_lstm, n_step_rnn
 from mnpar.functions.reduction import argmax, argmin, average, logsumexp, max, mean, min, sum
 from mnpar.functions.resize import resize_images
 from mnpar.functions.rooted import bcast, gather, reduce, scatter
@@ -153,6 +155,7 @@ __all__ = [
     "dstack",
     "einsum",
     "elu",
+    "embed_id",
     "erf",
     "exp",
     "expand_dims",
@@ -188,6 +191,7 @@ __all__ = [
     "log10",
     "log_softmax",
     "logsumexp",
+    "lstm",
     "matmul",
     "max",
     "max_pooling_1d",
@@ -202,6 +206,12 @@ __all__ = [
     "min",
     "minimum",
     "moveaxis",
+    "n_step_bigru",
+    "n_step_bilstm",
+    "n_step_birnn",
+    "n_step_gru",
+    "n_step_lstm",
+    "n_step_rnn",
     "normalize",
     "pad",
     "pad_sequence",
@@ -219,6 +229,7 @@ __all__ = [
     "reshape",
     "resize_images",
     "rollaxis",
+    "scaled_dot_product_attention",
     "scan",
     "scatter",
     "scatter_add",

@@ -17,10 +17,25 @@ from mnpar.links.convolution import (
 )
 from mnpar.links.linear import Linear
 from mnpar.links.multi_node_batch_normalization import MultiNodeBatchNormalization, create_mnbn_model
+from mnpar.links.multi_node_n_step_rnn import MultiNodeNStepRNN, create_multi_node_n_step_rnn
+from mnpar.links.n_step import (
+    NStepBiGRU,
+    NStepBiLSTM,
+    NStepBiRNNReLU,
+    NStepBiRNNTanh,
+    NStepGRU,
+    NStepLSTM,
+    NStepRNNBase,
+    NStepRNNReLU,
+    NStepRNNTanh,
+)
 from mnpar.links.normalization import BatchNormalization, GroupNormalization, LayerNormalization
+from mnpar.links.recurrent import GRU, LSTM, EmbedID, StatefulGRU, StatelessGRU, StatelessLSTM
 from mnpar.links.small import Bias, Highway, Maxout, Parameter, PReLU, Scale
 
 __all__ = [
+    "GRU",
+    "LSTM",
     "BatchNormalization",
     "Bias",
     "Classifier",
@@ -34,6 +49,7 @@ __all__ = [
     "DeconvolutionND",
     "DepthwiseConvolution2D",
     "DilatedConvolution2D",
+    "EmbedID",
     "GroupNormalization",
     "Highway",
     "Inception",
@@ -42,8 +58,22 @@ __all__ = [
     "MLPConvolution2D",
     "Maxout",
     "MultiNodeBatchNormalization",
+    "MultiNodeNStepRNN",
+    "NStepBiGRU",
+    "NStepBiLSTM",
+    "NStepBiRNNReLU",
+    "NStepBiRNNTanh",
+    "NStepGRU",
+    "NStepLSTM",
+    "NStepRNNBase",
+    "NStepRNNReLU",
+    "NStepRNNTanh",
     "PReLU",
     "Parameter",
     "Scale",
+    "StatefulGRU",
+    "StatelessGRU",
+    "StatelessLSTM",
     "create_mnbn_model",
+    "create_multi_node_n_step_rnn",
 ]

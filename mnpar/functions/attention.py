@@ -1,0 +1,86 @@
+"""Looking things up: words in a table, values by keys."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from mnpar.functions.activation import softmax
+from mnpar.functions.generic import listed
+from mnpar.functions.indexing import get_item, where
+from mnpar.functions.products import matmul
+from mnpar.variable import Variable, as_variable
+
+
+def embed_id(x: Any, W: Any, ignore_label: int | None = None) -> Variable:
+    """The rows of a table that numbers name.
+
+    Args:
+        x: numbers of any shape, integers.
+        W: the table, ``(V, D)``.
+        ignore_label: a number that stands for zeros.
+
+    Returns:
+        The shape of ``x`` and D.
+
+    Raises:
+        ValueError: a number names no row.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.embed_id(np.array([1, -1]), np.array([[1.0, 2.0], [3.0, 4.0]]), ignore_label=-1).array
+        array([[3., 4.],
+               [0., 0.]])
+    """
+    numbers, W = as_variable(x).array, as_variable(W)
+    if numbers.dtype.kind not in "iu":
+        raise ValueError(f"embed_id: x names rows by integers, not by {numbers.dtype}")
+    counted = numbers != ignore_label if ignore_label is not None else None
+    known = (numbers >= 0) & (numbers < len(W))
+    if not (known if counted is None else known | ~counted).all():
+        raise ValueError(f"embed_id: numbers from {numbers.min()} to {numbers.max()} do not all name one of {len(W)} rows")
+    if counted is None:
+        return get_item(W, numbers)
+    y: Variable = get_item(W, W.xp.where(counted, numbers, 0)) * counted[..., None].astype(W.dtype)
+    return y
+
+
+def scaled_dot_product_attention(
+    q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False, scale: float | None = None
+) -> Variable:  # fmt: skip
+    """Means of values, weighted by how well their keys fit a query: softmax(s q kᵀ) v (Vaswani et al. 2017, arXiv 1706.03762).
+
+    Args:
+        q: queries ``(…, T, D)``.
+        k: keys ``(…, S, D)``.
+        v: values ``(…, S, E)``.
+        mask: boolean, broadcast to ``(…, T, S)``: where a query may look.
+        causal: a query looks only at keys up to its own place, counted from the end.
+        scale: s; None is 1 / √D.
+
+    Returns:
+        ``(…, T, E)``. A query that may look nowhere gets the mean of all values.
+
+    Raises:
+        ValueError: the shapes do not belong together.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> q, v = np.zeros((3, 2)), np.array([[0.0], [2.0], [4.0]])
+        >>> F.scaled_dot_product_attention(q, q, v, causal=True).array.ravel()
+        array([0., 1., 2.])
+    """
+    q, k, v = as_variable(q), as_variable(k), as_variable(v)
+    if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        raise ValueError(f"attention: q (…, T, D), k (…, S, D), v (…, S, E), not {listed((q.shape, k.shape, v.shape))}")
+    T, S = q.shape[-2], k.shape[-2]
+    fit = matmul(q * (1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale), k, transb=True)  # (…, T, S)
+    if causal:
+        seen = q.xp.arange(S) <= q.xp.arange(T)[:, None] + (S - T)
+        mask = seen if mask is None else mask & seen
+    if mask is not None:
+        lowest = fit.xp.asarray(np.finfo(fit.dtype).min / 2, fit.dtype)
+        fit = where(fit.xp.broadcast_to(mask, fit.shape), fit, lowest)
+    return matmul(softmax(fit, axis=-1), v)

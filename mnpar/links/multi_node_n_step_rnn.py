@@ -1,0 +1,79 @@
+"""Recurrent layers on several ranks: the states of one rank's sequences come from another, and go on to a third."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mnpar import functions as F
+from mnpar.chain import Chain
+from mnpar.links.n_step import NStepRNNBase
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+
+class MultiNodeNStepRNN(Chain):
+    """What :func:`create_multi_node_n_step_rnn` makes; called with the sequences alone.
+
+    Args:
+        link, communicator, rank_in, rank_out: see there.
+
+    Example:
+        See :func:`create_multi_node_n_step_rnn`.
+    """
+
+    def __init__(self, link: NStepRNNBase, communicator: Communicator, rank_in: int | None, rank_out: int | None) -> None:
+        super().__init__()
+        self.communicator, self.rank_in, self.rank_out = communicator, rank_in, rank_out
+        self.actual_rnn = link
+
+    def forward(self, *inputs: Any) -> tuple[Any, ...]:
+        """The arguments of the link but its first states → its results, and a delegate variable (or None)."""
+        states: tuple[Any, ...] = (None,) * self.actual_rnn.n_cells
+        if self.rank_in is not None:
+            states = F.recv(self.communicator, self.rank_in, force_tuple=True)
+            if len(states) != self.actual_rnn.n_cells:
+                raise ValueError(
+                    f"rank {self.communicator.rank}: {type(self.actual_rnn).__name__} has {self.actual_rnn.n_cells} states, "
+                    f"but rank {self.rank_in} sent {len(states)}: the layers on both ranks are of one kind"
+                )
+        results = self.actual_rnn(*states, *inputs)
+        delegate = None
+        if self.rank_out is not None:
+            delegate = F.send(results[:-1], self.communicator, self.rank_out)
+        return (*results, delegate)
+
+
+def create_multi_node_n_step_rnn(
+    actual_link: NStepRNNBase, communicator: Communicator, rank_in: int | None = None, rank_out: int | None = None
+) -> MultiNodeNStepRNN:  # fmt: skip
+    """Let a recurrent link begin where the link of another rank ended (an encoder and a decoder, say).
+
+    Args:
+        actual_link: one of the eight NStep links.
+        communicator: the ranks.
+        rank_in: where the first states come from; None: zeros.
+        rank_out: where the last states go; None: nowhere.
+
+    Returns:
+        A link that is called without states and returns, after the link's results, a delegate variable, which need not be used;
+        None if ``rank_out`` is None.
+
+    Raises:
+        ValueError: no such link.
+
+    Example:
+        >>> import numpy as np, mnpar, mnpar.links as L
+        >>> def program(comm):
+        ...     first = comm.rank == 0
+        ...     ends = {"rank_out": 1} if first else {"rank_in": 0}
+        ...     rnn = L.create_multi_node_n_step_rnn(L.NStepGRU(1, 3, 2, 0.0), comm, **ends)
+        ...     hy, ys, delegate = rnn([np.ones((4, 3), "f4")])
+        ...     mnpar.backward([] if first else [mnpar.functions.sum(ys[0])])
+        ...     return rnn.actual_rnn[0].w0.grad is not None
+        >>> mnpar.run(program, ranks=2)
+        [True, True]
+    """
+    if not isinstance(actual_link, NStepRNNBase):
+        raise ValueError(f"create_multi_node_n_step_rnn takes an NStep link, not a {type(actual_link).__name__}")
+    return MultiNodeNStepRNN(actual_link, communicator, rank_in, rank_out)

@@ -1,0 +1,214 @@
+"""Recurrent layers over whole sequences, of different lengths, in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mnpar import functions as F
+from mnpar import initializers
+from mnpar.chain import ChainList
+from mnpar.config import get_dtype
+from mnpar.functions.generic import plain
+from mnpar.initializers import LeCunNormal
+from mnpar.link import Link
+from mnpar.parameter import Parameter
+from mnpar.variable import Variable, as_variable
+
+
+class NStepRNNBase(ChainList):
+    """Several recurrent layers; each is a child with weights ``w0``, ``w1`` … and biases ``b0``, ``b1`` ….
+
+    Args:
+        n_layers: S.
+        in_size: D.
+        out_size: H.
+        dropout: of what goes from layer to layer, in training.
+        initialW: initializer of the weights; None is LeCunNormal.
+        initial_bias: initializer of the biases; None is 0.
+    """
+
+    n_weights: ClassVar[int]  # of each layer: half for the input, half for the state
+    n_cells: ClassVar[int] = 1  # how many states there are
+    use_bi_direction: ClassVar[bool] = False
+
+    def __init__(
+        self, n_layers: int, in_size: int, out_size: int, dropout: float, initialW: Any = None, initial_bias: Any = None
+    ) -> None:  # fmt: skip
+        directions = 2 if self.use_bi_direction else 1
+        layers = []
+        for i in range(n_layers * directions):
+            width = in_size if i < directions else out_size * directions
+            layer = Link()
+            for k in range(self.n_weights):
+                shape = out_size, width if k < self.n_weights // 2 else out_size
+                filler = LeCunNormal() if initialW is None else initializers._get_initializer(initialW)
+                setattr(layer, f"w{k}", Parameter(filler, shape))
+            for k in range(self.n_weights):
+                filler = initializers._get_initializer(0 if initial_bias is None else initial_bias)
+                setattr(layer, f"b{k}", Parameter(filler, (out_size,)))
+            layers.append(layer)
+        super().__init__(*layers)
+        self.n_layers, self.dropout, self.out_size, self.direction = n_layers, dropout, out_size, directions
+
+    @property
+    def ws(self) -> list[list[Parameter]]:
+        """The weights of each layer."""
+        return [[getattr(layer, f"w{k}") for k in range(self.n_weights)] for layer in self.children()]
+
+    @property
+    def bs(self) -> list[list[Parameter]]:
+        """The biases of each layer."""
+        return [[getattr(layer, f"b{k}") for k in range(self.n_weights)] for layer in self.children()]
+
+    def init_hx(self, xs: Sequence[Any]) -> Variable:
+        """First states for these sequences: zeros (S, N, H)."""
+        dtype = plain(xs[0]).dtype if len(xs) else get_dtype()
+        return as_variable(self.xp.zeros((self.n_layers * self.direction, len(xs), self.out_size), dtype))
+
+    def rnn(self, states: list[Any], xs: list[Any]) -> tuple[Any, ...]:
+        """The function that it is, on sequences in the order of their lengths."""
+        raise TypeError(f"{type(self).__name__} does not define rnn(self, states, xs)")
+
+    def _run(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
+        if not isinstance(xs, list | tuple) or not xs:
+            raise TypeError(f"{type(self).__name__} takes a list of sequences (T_i, D), one at least, not {type(xs).__name__}")
+        order = np.argsort([-len(x) for x in xs], kind="stable")
+        back = np.argsort(order, kind="stable")
+        in_order = order.tolist() == list(range(len(xs)))
+        states = [self.init_hx(xs) if state is None else state for state in states]
+        if not in_order:
+            states = [F.permutate(state, order, 1) for state in states]
+        *finals, ys = self.rnn(states, [xs[i] for i in order])
+        if not in_order:
+            finals = [F.permutate(final, back, 1) for final in finals]
+        return (*finals, [ys[i] for i in back])
+
+    def forward(self, hx: Any, xs: Sequence[Any]) -> tuple[Any, ...]:
+        """First states (S, N, H) or None, N sequences (T_i, D) in any order → last states, a list of outputs (T_i, H)."""
+        return self._run([hx], xs)
+
+
+class NStepLSTM(NStepRNNBase):
+    """:func:`mnpar.functions.n_step_lstm` with its parameters.
+
+    Args:
+        n_layers, in_size, out_size, dropout, initialW, initial_bias: as in :class:`NStepRNNBase`.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> hy, cy, ys = L.NStepLSTM(2, 3, 4, 0.0)(None, None, [np.ones((1, 3), "f4"), np.ones((5, 3), "f4")])
+        >>> hy.shape, [y.shape for y in ys]
+        ((2, 2, 4), [(1, 4), (5, 4)])
+    """
+
+    n_weights = 8
+    n_cells = 2
+
+    def forward(self, hx: Any, cx: Any, xs: Sequence[Any]) -> tuple[Any, ...]:  # type: ignore[override]
+        """First outputs and memories (S, N, H) or None, N sequences → the last ones, a list of outputs (T_i, H)."""
+        return self._run([hx, cx], xs)
+
+    def rnn(self, states: list[Any], xs: list[Any]) -> tuple[Any, ...]:
+        return F.n_step_lstm(self.n_layers, self.dropout, states[0], states[1], self.ws, self.bs, xs)
+
+
+class NStepBiLSTM(NStepLSTM):
+    """:class:`NStepLSTM` in both directions: states (2 S, N, H), outputs (T_i, 2 H).
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.NStepBiLSTM(1, 3, 4, 0.0)(None, None, [np.ones((5, 3), "f4")])[2][0].shape
+        (5, 8)
+    """
+
+    use_bi_direction = True
+
+    def rnn(self, states: list[Any], xs: list[Any]) -> tuple[Any, ...]:
+        return F.n_step_bilstm(self.n_layers, self.dropout, states[0], states[1], self.ws, self.bs, xs)
+
+
+class NStepGRU(NStepRNNBase):
+    """:func:`mnpar.functions.n_step_gru` with its parameters; arguments as :class:`NStepLSTM`.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> hy, ys = L.NStepGRU(1, 3, 4, 0.0)(None, [np.ones((5, 3), "f4")])
+        >>> hy.shape, ys[0].shape
+        ((1, 1, 4), (5, 4))
+    """
+
+    n_weights = 6
+
+    def rnn(self, states: list[Any], xs: list[Any]) -> tuple[Any, ...]:
+        return F.n_step_gru(self.n_layers, self.dropout, states[0], self.ws, self.bs, xs)
+
+
+class NStepBiGRU(NStepGRU):
+    """:class:`NStepGRU` in both directions: states (2 S, N, H), outputs (T_i, 2 H).
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.NStepBiGRU(1, 3, 4, 0.0)(None, [np.ones((5, 3), "f4")])[1][0].shape
+        (5, 8)
+    """
+
+    use_bi_direction = True
+
+    def rnn(self, states: list[Any], xs: list[Any]) -> tuple[Any, ...]:
+        return F.n_step_bigru(self.n_layers, self.dropout, states[0], self.ws, self.bs, xs)
+
+
+class NStepRNNTanh(NStepRNNBase):
+    """:func:`mnpar.functions.n_step_rnn` with its parameters; arguments as :class:`NStepLSTM`.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.NStepRNNTanh(1, 3, 4, 0.0)(None, [np.ones((5, 3), "f4")])[1][0].shape
+        (5, 4)
+    """
+
+    n_weights = 2
+    activation: ClassVar[str] = "tanh"
+
+    def rnn(self, states: list[Any], xs: list[Any]) -> tuple[Any, ...]:
+        function = F.n_step_birnn if self.use_bi_direction else F.n_step_rnn
+        return function(self.n_layers, self.dropout, states[0], self.ws, self.bs, xs, self.activation)
+
+
+class NStepRNNReLU(NStepRNNTanh):
+    """:class:`NStepRNNTanh` with relu.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.NStepRNNReLU(1, 3, 4, 0.0)(None, [np.ones((5, 3), "f4")])[1][0].shape
+        (5, 4)
+    """
+
+    activation = "relu"
+
+
+class NStepBiRNNTanh(NStepRNNTanh):
+    """:class:`NStepRNNTanh` in both directions: states (2 S, N, H), outputs (T_i, 2 H).
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.NStepBiRNNTanh(1, 3, 4, 0.0)(None, [np.ones((5, 3), "f4")])[1][0].shape
+        (5, 8)
+    """
+
+    use_bi_direction = True
+
+
+class NStepBiRNNReLU(NStepRNNReLU):
+    """:class:`NStepRNNReLU` in both directions: states (2 S, N, H), outputs (T_i, 2 H).
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.NStepBiRNNReLU(1, 3, 4, 0.0)(None, [np.ones((5, 3), "f4")])[1][0].shape
+        (5, 8)
+    """
+
+    use_bi_direction = True

@@ -1,0 +1,237 @@
+"""Recurrent layers that take one step at a time, with or without a memory of their own; and tables of words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mnpar import initializers
+from mnpar.chain import Chain
+from mnpar.functions import concat, embed_id, get_item, lstm, sigmoid, tanh
+from mnpar.initializers import Normal
+from mnpar.link import Link
+from mnpar.links.linear import Linear
+from mnpar.parameter import Parameter
+from mnpar.variable import Variable, as_variable
+
+
+class EmbedID(Link):
+    """A table with a row for each number.
+
+    Args:
+        in_size: V, how many numbers there are.
+        out_size: D.
+        initialW: initializer of W (V, D); None is Normal(1).
+        ignore_label: a number that stands for zeros.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.EmbedID(10, 3)(np.array([[1, 2]])).shape
+        (1, 2, 3)
+    """
+
+    def __init__(self, in_size: int, out_size: int, initialW: Any = None, ignore_label: int | None = None) -> None:
+        super().__init__()
+        self.ignore_label = ignore_label
+        self.W = Parameter(Normal(1.0) if initialW is None else initializers._get_initializer(initialW), (in_size, out_size))
+
+    def forward(self, x: Any) -> Variable:
+        """Numbers of any shape → that shape and D."""
+        return embed_id(x, self.W, self.ignore_label)
+
+
+class _Gates(Chain):
+    """The two products of an LSTM: of the input, with the bias, and of the last output."""
+
+    def __init__(
+        self, in_size: int | None, out_size: int | None, lateral_init: Any, upward_init: Any, bias_init: Any,
+        forget_bias_init: Any,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if out_size is None:
+            in_size, out_size = None, in_size
+        if out_size is None or out_size < 1:
+            raise ValueError(f"{type(self).__name__}({in_size}, {out_size}): sizes are 1 or more")
+        self.state_size = out_size
+        self.upward = Linear(in_size, 4 * out_size, initialW=upward_init)
+        self.lateral = Linear(out_size, 4 * out_size, nobias=True, initialW=lateral_init)
+        assert self.upward.b is not None
+        of_units = self.upward.b.array.reshape(out_size, 4)  # a, i, f, o of each unit
+        rest = np.empty((out_size, 3), of_units.dtype)
+        initializers._get_initializer(0 if bias_init is None else bias_init)(rest)
+        forget = np.empty(out_size, of_units.dtype)
+        initializers._get_initializer(1 if forget_bias_init is None else forget_bias_init)(forget)
+        of_units[:, [0, 1, 3]], of_units[:, 2] = rest, forget
+
+    def step(self, c: Any, h: Any, x: Any) -> tuple[Variable, Variable]:
+        """Memory, last output (or None, None), input → memory, output."""
+        x = as_variable(x)
+        gates = self.upward(x)
+        if h is not None:
+            gates = gates + self.lateral(h if len(h) == len(x) else get_item(h, slice(0, len(x))))
+        if c is None:
+            c = x.xp.zeros((len(x), self.state_size), gates.dtype)
+        return lstm(c, gates)
+
+
+class StatelessLSTM(_Gates):
+    """One step of long short-term memory, with the memory as an argument.
+
+    Args:
+        in_size: D; None takes it from the first batch.
+        out_size: H.
+        lateral_init, upward_init, bias_init, forget_bias_init: initializers; forget gates begin open (bias 1).
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> c, h = L.StatelessLSTM(3, 2)(None, None, np.ones((4, 3), "f4"))
+        >>> c.shape, h.shape
+        ((4, 2), (4, 2))
+    """
+
+    def __init__(
+        self, in_size: int | None, out_size: int | None = None, lateral_init: Any = None, upward_init: Any = None,
+        bias_init: Any = None, forget_bias_init: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(in_size, out_size, lateral_init, upward_init, bias_init, forget_bias_init)
+
+    def forward(self, c: Any, h: Any, x: Any) -> tuple[Variable, Variable]:
+        """(N, H) or None, (N, H) or None, (N, D) → (N, H), (N, H)."""
+        return self.step(c, h, x)
+
+
+class LSTM(_Gates):
+    """Long short-term memory that remembers from call to call.
+
+    Args:
+        in_size: D; None takes it from the first batch.
+        out_size: H.
+        lateral_init, upward_init, bias_init, forget_bias_init: initializers; forget gates begin open (bias 1).
+
+    ``c`` and ``h`` are its memory and last output, None after :meth:`reset_state`. Batches may become smaller from call to
+    call: what is left out keeps its memory.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> layer = L.LSTM(3, 2)
+        >>> layer(np.ones((4, 3), "f4")).shape, layer.c.shape
+        ((4, 2), (4, 2))
+    """
+
+    def __init__(
+        self, in_size: int | None, out_size: int | None = None, lateral_init: Any = None, upward_init: Any = None,
+        bias_init: Any = None, forget_bias_init: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(in_size, out_size, lateral_init, upward_init, bias_init, forget_bias_init)
+        self.reset_state()
+
+    def reset_state(self) -> None:
+        """Forget."""
+        self.c: Any = None
+        self.h: Any = None
+
+    def set_state(self, c: Any, h: Any) -> None:
+        """Remember this instead: both (N, H)."""
+        self.c, self.h = as_variable(c), as_variable(h)
+
+    def to_device(self, device: int | str | None) -> LSTM:
+        """Move parameters and memory."""
+        super().to_device(device)
+        for state in (self.c, self.h):
+            if state is not None:
+                state.to_device(device)
+        return self
+
+    def forward(self, x: Any) -> Variable:
+        """(N, D) → (N, H)."""
+        before = self.h
+        if before is not None and len(x) > len(before):
+            raise ValueError(f"LSTM: a batch of {len(x)} after one of {len(before)}: call reset_state() between sequences")
+        self.c, h = self.step(self.c, before, x)
+        rest = before is not None and len(before) > len(x)
+        self.h = concat((h, get_item(before, slice(len(x), None))), axis=0) if rest else h
+        return h
+
+
+class StatelessGRU(Chain):
+    """One step of a gated recurrent unit, with the state as an argument.
+
+    r = σ(W_r x + U_r h), z = σ(W_z x + U_z h), h̄ = tanh(W x + U (r h)), h ← (1 − z) h + z h̄ (Cho et al. 2014, arXiv 1406.1078).
+
+    Args:
+        in_size: D; None takes it from the first batch.
+        out_size: H.
+        init, inner_init, bias_init: initializers of the W, the U, and all biases.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.StatelessGRU(3, 2)(None, np.ones((4, 3), "f4")).shape
+        (4, 2)
+    """
+
+    def __init__(
+        self, in_size: int | None, out_size: int, init: Any = None, inner_init: Any = None, bias_init: Any = None
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.out_size = out_size
+        self.W_r = Linear(in_size, out_size, initialW=init, initial_bias=bias_init)
+        self.U_r = Linear(out_size, out_size, initialW=inner_init, initial_bias=bias_init)
+        self.W_z = Linear(in_size, out_size, initialW=init, initial_bias=bias_init)
+        self.U_z = Linear(out_size, out_size, initialW=inner_init, initial_bias=bias_init)
+        self.W = Linear(in_size, out_size, initialW=init, initial_bias=bias_init)
+        self.U = Linear(out_size, out_size, initialW=inner_init, initial_bias=bias_init)
+
+    def step(self, h: Any, x: Any) -> Variable:
+        """State or None, input → state."""
+        new: Variable
+        if h is None:
+            new = sigmoid(self.W_z(x)) * tanh(self.W(x))
+            return new
+        r, z = sigmoid(self.W_r(x) + self.U_r(h)), sigmoid(self.W_z(x) + self.U_z(h))
+        new = as_variable(h) + z * (tanh(self.W(x) + self.U(r * h)) - h)
+        return new
+
+    def forward(self, h: Any, x: Any) -> Variable:
+        """(N, H) or None, (N, D) → (N, H)."""
+        return self.step(h, x)
+
+
+class GRU(StatelessGRU):
+    """A gated recurrent unit that remembers from call to call; arguments as :class:`StatelessGRU`.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> layer = L.GRU(3, 2)
+        >>> layer(np.ones((4, 3), "f4")).shape
+        (4, 2)
+    """
+
+    def __init__(
+        self, in_size: int | None, out_size: int, init: Any = None, inner_init: Any = None, bias_init: Any = None
+    ) -> None:  # fmt: skip
+        super().__init__(in_size, out_size, init, inner_init, bias_init)
+        self.reset_state()
+
+    def reset_state(self) -> None:
+        """Forget."""
+        self.h: Any = None
+
+    def set_state(self, h: Any) -> None:
+        """Remember this instead: (N, H)."""
+        self.h = as_variable(h)
+
+    def to_device(self, device: int | str | None) -> GRU:
+        """Move parameters and state."""
+        super().to_device(device)
+        if self.h is not None:
+            self.h.to_device(device)
+        return self
+
+    def forward(self, x: Any) -> Variable:  # type: ignore[override]
+        """(N, D) → (N, H)."""
+        self.h = self.step(self.h, x)
+        return self.h  # type: ignore[no-any-return]
+
+
+StatefulGRU = GRU

@@ -1,0 +1,182 @@
+"""Recurrent links: step by step, over sequences, over ranks."""
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar.initializers import Normal
+
+RNG = np.random.default_rng(0)
+W = Normal(0.7, "d")
+
+
+def sig(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def test_an_lstm_remembers_and_is_the_stateless_one_step_by_step():
+    layer, xs = L.LSTM(3, 2, upward_init=W, lateral_init=W), RNG.standard_normal((4, 5, 3))
+    twin, c, h = L.StatelessLSTM(3, 2), None, None
+    twin.copyparams(layer)
+    for n, x in zip((5, 5, 3, 2), xs, strict=True):  # sequences end
+        y = layer(x[:n])
+        c, h = twin(c if c is None else c[:n], h if h is None else h[:n], x[:n])
+        np.testing.assert_allclose(y.array, h.array, rtol=1e-6)
+    assert layer.c.shape == layer.h.shape == (5, 2)
+    F.sum(layer.h).backward()
+    assert layer.lateral.W.grad is not None
+    with pytest.raises(ValueError, match="a batch of 6 after one of 5"):
+        layer(np.ones((6, 3)))
+    layer.reset_state()
+    assert layer.c is layer.h is None
+
+
+def test_an_lstms_forget_gates_begin_open():
+    layer = L.LSTM(None, 2, bias_init=0.5)
+    assert layer.upward.b.array.reshape(2, 4).tolist() == [[0.5, 0.5, 1.0, 0.5]] * 2
+    layer(np.ones((1, 3), "f4"))
+    assert layer.upward.W.shape == (8, 3)
+
+
+def test_a_gru_is_its_formula():
+    layer = L.GRU(3, 2, init=W, inner_init=W, bias_init=W)
+    p = {name: param.array for name, param in layer.namedparams()}
+    x, h = RNG.standard_normal((2, 4, 3)), None
+    for t in range(2):
+
+        def part(name, v, kind):
+            return v @ p[f"/{kind}{name}/W"].T + p[f"/{kind}{name}/b"]
+
+        if h is None:
+            h = sig(part("_z", x[t], "W")) * np.tanh(part("", x[t], "W"))
+        else:
+            r, z = (sig(part(k, x[t], "W") + part(k, h, "U")) for k in ("_r", "_z"))
+            h = (1 - z) * h + z * np.tanh(part("", x[t], "W") + part("", r * h, "U"))
+        np.testing.assert_allclose(layer(x[t]).array, h)
+    layer.set_state(np.zeros((4, 2)))
+    assert L.StatefulGRU is L.GRU
+    layer.reset_state()
+
+
+KINDS = [
+    L.NStepLSTM,
+    L.NStepBiLSTM,
+    L.NStepGRU,
+    L.NStepBiGRU,
+    L.NStepRNNTanh,
+    L.NStepBiRNNTanh,
+    L.NStepRNNReLU,
+    L.NStepBiRNNReLU,
+]
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@every_kind
+def test_sequences_come_in_any_order_and_do_not_see_each_other(kind):
+    rnn = kind(2, 3, 2, 0.0, initialW=W, initial_bias=W)
+    xs = [RNG.standard_normal((n, 3)) for n in (2, 4, 1, 4)]
+    *finals, ys = rnn(*[None] * rnn.n_cells, xs)
+    for i, x in enumerate(xs):
+        *alone, (y,) = rnn(*[None] * rnn.n_cells, [x])
+        np.testing.assert_allclose(ys[i].array, y.array, rtol=1e-12)
+        for final, one in zip(finals, alone, strict=True):
+            np.testing.assert_allclose(final.array[:, i], one.array[:, 0], rtol=1e-12)
+    assert [path for path, _ in rnn.namedparams()][:2] == ["/0/w0", "/0/w1"]
+
+
+@every_kind
+def test_states_go_on(kind):
+    rnn = kind(1, 3, 2, 0.0, initialW=W)
+    if rnn.use_bi_direction:
+        return  # its second half begins at the end
+    xs = [RNG.standard_normal((6, 3)), RNG.standard_normal((6, 3))]
+    *_, whole = rnn(*[None] * rnn.n_cells, xs)
+    *states, first = rnn(*[None] * rnn.n_cells, [x[:2] for x in xs])
+    *_, second = rnn(*states, [x[2:] for x in xs])
+    for y, a, b in zip(whole, first, second, strict=True):
+        np.testing.assert_allclose(y.array, np.concatenate([a.array, b.array]), rtol=1e-12)
+
+
+def test_dropout_is_between_layers_and_in_training_only():
+    rnn, x = L.NStepGRU(2, 3, 50, 0.5), [np.ones((3, 3), "f4")]
+    first, second = (rnn(None, x)[1][0].array for _ in range(2))
+    assert (first != second).any()
+    with mnpar.using_config("train", False):
+        first, second = (rnn(None, x)[1][0].array for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+@every_kind
+@pytest.mark.ranks(2, 3)
+def test_layers_on_several_ranks_are_one_after_the_other(comm, kind):
+    rngs = [np.random.default_rng(r) for r in range(comm.size)]
+    layers = [kind(2, 3, 2, 0.0, initialW=Normal(0.7, "d", rng), initial_bias=0.1) for rng in rngs]
+    parts = [[rng.standard_normal((n, 3)) for n in (1, 3, 2)] for rng in rngs]
+    states, loss = [None] * layers[0].n_cells, 0
+    for layer, xs in zip(layers, parts, strict=True):
+        *states, ys = layer(*states, xs)
+        loss = loss + sum(F.sum(y * y) for y in ys)
+    expected = mnpar.grad([loss], list(layers[comm.rank].params()))
+    mine = layers[comm.rank]
+    rnn = L.create_multi_node_n_step_rnn(
+        mine, comm, comm.rank - 1 if comm.rank else None, comm.rank + 1 if comm.rank + 1 < comm.size else None
+    )
+    *_, ys, delegate = rnn(parts[comm.rank])
+    assert (delegate is None) == (comm.rank == comm.size - 1)
+    mnpar.backward([F.sum(y * y) for y in ys])
+    for param, g in zip(mine.params(), expected, strict=True):
+        np.testing.assert_allclose(param.grad, g.array, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.ranks(2, on="threads")
+def test_layers_of_two_kinds_do_not_go_together(comm):
+    kind, ends = (L.NStepGRU, {"rank_out": 1}) if comm.rank == 0 else (L.NStepLSTM, {"rank_in": 0})
+    rnn = L.create_multi_node_n_step_rnn(kind(1, 3, 2, 0.0), comm, **ends)
+    if comm.rank == 0:
+        rnn([np.ones((1, 3), "f4")])
+    else:
+        with pytest.raises(ValueError, match="has 2 states, but rank 0 sent 1"):
+            rnn([np.ones((1, 3), "f4")])
+
+
+BAD = {
+    "no NStep": (lambda: L.create_multi_node_n_step_rnn(L.Linear(2, 2), None), ValueError, "takes an NStep link"),
+    "no list": (lambda: L.NStepGRU(1, 3, 2, 0.0)(None, np.ones((2, 3))), TypeError, "takes a list of sequences"),
+    "no rows": (lambda: L.EmbedID(3, 2)(np.array([3])), ValueError, "do not all name one of 3 rows"),
+    "floats": (lambda: L.EmbedID(3, 2)(np.array([1.0])), ValueError, "names rows by integers"),
+    "sizes": (lambda: L.LSTM(0), ValueError, "sizes are 1 or more"),
+    "gates": (lambda: F.lstm(np.ones((2, 3)), np.ones((2, 3))), ValueError, "memory .N, H. and gates"),
+    "order": (
+        lambda: F.n_step_rnn(1, 0, np.ones((1, 2, 1)), [], [], [np.ones((1, 1)), np.ones((2, 1))]),
+        ValueError,
+        "the longest first",
+    ),
+    "states": (lambda: F.n_step_rnn(1, 0, np.ones((2, 1, 1)), [], [], [np.ones((1, 1))]), ValueError, "states of 1 layers"),
+    "activation": (
+        lambda: F.n_step_rnn(1, 0, np.ones((1, 1, 1)), [], [], [np.ones((1, 1))], "gelu"),
+        ValueError,
+        "'tanh' or 'relu'",
+    ),
+    "attention": (
+        lambda: F.scaled_dot_product_attention(np.ones((2, 3)), np.ones((2, 2)), np.ones((2, 2))),
+        ValueError,
+        "attention: q",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_does_not_belong_together_is_told(name):
+    call, error, match = BAD[name]
+    with pytest.raises(error, match=match):
+        call()
+
+
+def test_attention_that_may_look_nowhere_is_finite():
+    q = mnpar.Variable(np.ones((2, 3)))
+    y = F.scaled_dot_product_attention(q, q, q, mask=np.zeros((2, 2), bool))
+    F.sum(y).backward()
+    np.testing.assert_allclose(y.array, 1)
+    assert np.isfinite(q.grad).all()
