@@ -51,16 +51,33 @@ class MaxPooling(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
+        if not isinstance(gy, Variable):
+            return lambda: self._spread(x, y, gy)
         return lambda: either(Spread(self.windows, self.places(plain(x), plain(y))), gy)
+
+    def _spread(self, x: Array, y: Array, gy: Array) -> Array:
+        """The gradient at once, without the picture of places."""
+        xp = backend.get_array_module(x)
+        gx, free = _image(self.windows, gy, wide(gy).dtype), xp.ones(y.shape, bool)
+        for seen, cell in zip(_cells(self.windows, self.windows.pad_image(x, -np.inf)), _cells(self.windows, gx), strict=True):
+            here = seen == y
+            here &= free  # of equal ones only the first
+            free ^= here
+            if self.windows.apart:
+                xp.multiply(gy, here, out=cell)
+            else:
+                cell += gy * here
+        return gx[(..., *self.windows.inside)].astype(gy.dtype, copy=False)
 
     def places(self, x: Array, y: Array) -> Array:
         """Which offset within its window each maximum has: of equal ones the first."""
         xp = backend.get_array_module(x)
-        found = xp.zeros(y.shape, np.uint8 if math.prod(self.windows.K) < 256 else np.int32)
-        cells = _cells(self.windows, self.windows.pad_image(x, -np.inf))
-        for i in range(len(cells) - 1, 0, -1):
-            found[cells[i] == y] = i
-        found[cells[0] == y] = 0
+        found, free = xp.zeros(y.shape, np.int32), xp.ones(y.shape, bool)
+        for i, cell in enumerate(_cells(self.windows, self.windows.pad_image(x, -np.inf))):
+            here = cell == y
+            here &= free
+            free ^= here
+            found += here * np.int32(i)
         return found
 
 

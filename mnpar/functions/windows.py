@@ -111,9 +111,30 @@ class Windows:
         return tuple([slice(p, p + a) for p, a in zip(self.pad, self.size, strict=True)])
 
     @property
+    def apart(self) -> bool:
+        """No two windows see the same cell."""
+        return all([s >= (k - 1) * d + 1 for k, s, d in zip(self.K, self.stride, self.dilate, strict=True)])
+
+    @property
     def bare(self) -> bool:
         """No padding is needed."""
         return self.padded == self.size
+
+    @property
+    def reversible(self) -> bool:
+        """Whether what the windows give back can be gathered by windows again: at stride 1, with less padding than kernel."""
+        axes = zip(self.K, self.stride, self.pad, self.dilate, strict=True)
+        return self.bare_or_full and all([s == 1 and p <= (k - 1) * d for k, s, p, d in axes])
+
+    @property
+    def bare_or_full(self) -> bool:
+        """Whether the windows end where the padded image ends."""
+        return all([a + 2 * p == n for a, p, n in zip(self.size, self.pad, self.padded, strict=True)])
+
+    def reversed(self) -> Windows:
+        """The windows by which the windows' values are gathered into an image, if it is ``reversible``."""
+        pad = tuple([(k - 1) * d - p for k, p, d in zip(self.K, self.pad, self.dilate, strict=True)])
+        return Windows(self.out, self.K, self.stride, pad, self.dilate, self.size)
 
     def offsets(self) -> Iterator[tuple[Numbers, tuple[slice, ...]]]:
         """Each offset within a window, and the slices of the padded image where all windows have that cell."""
