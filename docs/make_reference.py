@@ -10,6 +10,7 @@ import mnpar.testing
 GROUPS = (
     ("mnpar", mnpar),
     ("mnpar.functions", mnpar.functions),
+    ("mnpar.plans", mnpar.plans),
     ("mnpar.links", mnpar.links),
     ("mnpar.initializers", mnpar.initializers),
     ("mnpar.optimizers", mnpar.optimizers),

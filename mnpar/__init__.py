@@ -14,6 +14,7 @@ from mnpar import (
     optimizer_hooks,
     optimizers,
     parallel,
+    plans,
     random,
     reporter,
     serializer,
@@ -33,6 +34,7 @@ from mnpar.config import (
 )
 from mnpar.datasets import create_empty_dataset, scatter_dataset, scatter_index
 from mnpar.function_node import FunctionNode
+from mnpar.functions.halo import SpatialGrid
 from mnpar.future import Future
 from mnpar.initializers import Initializer
 from mnpar.launch import relaunch
@@ -62,6 +64,7 @@ __all__ = [
     "Parameter",
     "Reporter",
     "Sequential",
+    "SpatialGrid",
     "Tape",
     "UpdateRule",
     "Variable",
@@ -90,6 +93,7 @@ __all__ = [
     "optimizer_hooks",
     "optimizers",
     "parallel",
+    "plans",
     "random",
     "relaunch",
     "report",

@@ -12,6 +12,7 @@ import numpy as np
 
 import mnpar
 import mnpar.functions as F
+from mnpar.plans import Box, Plan
 
 ROOTED = ("bcast", "reduce", "gather", "scatter")
 REDUCED = ("allreduce", "reduce", "reduce_scatter")
@@ -24,7 +25,7 @@ ROUND = ("shift", "sendrecv")  # every rank of a communicator sends once and rec
 class Event:
     """One step. ``ins`` and ``outs`` name variables, by rank for a collective."""
 
-    kind: str  # local, p2p, split, one of ROUND, or a collective
+    kind: str  # local, p2p, split, exchange, one of ROUND, or a collective
     ranks: tuple[int, ...]  # who takes part, as numbers in the world, in the order of the communicator
     ins: dict  # rank -> names
     outs: dict  # rank -> names
@@ -37,7 +38,13 @@ class Event:
     length: int = 1  # of the vectors that have to be of one form
     op: str = "sum"  # how they are reduced
     dests: tuple[int, ...] = ()  # to whom each place of the communicator sends in a round
-    steps: int = 0  # of a shift
+    steps: int = 0  # of a shift; whether an exchange is waited for later
+    have: tuple[tuple[int, int], ...] = ()  # which cells each place of the communicator has in an exchange
+    want: tuple[tuple[int, int], ...] = ()
+
+    def plan(self, more=0):
+        """Of an exchange; ``more`` makes another one of it."""
+        return Plan([Box((a,), (b,)) for a, b in self.have], [Box((a,), (b + more,)) for a, b in self.want])
 
 
 @dataclass
@@ -95,6 +102,12 @@ def draw(seed: int, most_ranks: int = 8) -> Program:
             ins = {r: [rng.choice(known[r])] for r in members}
             outs = {r: [fresh(r)] for r in members}
             events.append(Event(kind, members, ins, outs, comm, tag=number, dests=tuple(dests), steps=steps))
+        elif dice < 0.86:
+            comm, cells = rng.choice(list(comms)), rng.choice((2, 9, 99))
+            members = comms[comm]
+            have, want = [tuple([tuple(sorted(rng.choices(range(cells), k=2))) for _ in members]) for _ in range(2)]
+            ins, outs = {r: [rng.choice(known[r])] for r in members}, {r: [fresh(r)] for r in members}
+            events.append(Event("exchange", members, ins, outs, comm, have=have, want=want, steps=rng.randrange(2)))
         else:
             comm, kind = rng.choice(list(comms)), rng.choice(COLLECTIVES)
             members = comms[comm]
@@ -153,6 +166,9 @@ class Alone:
             outs = {e.ranks[1]: ins[e.ranks[0]]}
         elif e.kind in ROUND:
             outs = {e.ranks[dest]: ins[rank] for rank, dest in zip(e.ranks, e.dests, strict=True)}
+        elif e.kind == "exchange":
+            cells = fold([formed(ins[r][0], b - a) @ np.eye(99)[a:b] for r, (a, b) in zip(e.ranks, e.have, strict=True)])
+            outs = {r: [cells[a:b]] for r, (a, b) in zip(e.ranks, e.want, strict=True)}
         elif e.kind in ("scan", "exscan"):
             xs, own = [formed(ins[q][0], e.length, e.op) for q in e.ranks], e.kind == "scan"
             none = 0 * xs[0] + (e.op == "prod")
@@ -209,6 +225,10 @@ class Ranked:
             self.split(e, comm)
         elif e.kind == "p2p":
             self.p2p(e, comm, ins, wrong)
+        elif e.kind == "exchange":
+            a, b = e.have[e.ranks.index(me)]
+            exchange = F.iexchange if e.steps else F.exchange
+            v[e.outs[me][0]] = exchange(comm, formed(ins[0], b - a), e.plan(more=wrong == "other plan"))
         elif e.kind in ROUND:
             self.values[e.outs[me][0]] = self.round(e, comm, ins[0], wrong)
         else:
@@ -237,7 +257,8 @@ class Ranked:
     def round(self, e, comm, x, wrong):
         if e.kind == "shift":
             return F.shift(comm, x, e.steps + (wrong == "other steps"))
-        dest, source = e.dests[comm.rank], e.dests.index(comm.rank)
+        place = e.ranks.index(self.rank)  # a spoilt split may have given it another rank
+        dest, source = e.dests[place], e.dests.index(place)
         return F.sendrecv(x, comm, dest, source, e.tag + (1000 if wrong == "retag" else 0))
 
     def collective(self, e, comm, ins, wrong):
@@ -294,10 +315,16 @@ def mutations(program, seed):
         for rank in e.ranks:
             if e.kind == "split" and e.colors[rank] is not None:
                 continue  # the rank would have no communicator to go on with
-            alone = e.kind in ROUND and e.ranks[e.dests[e.ranks.index(rank)]] == rank  # it sends to itself
+            place = e.ranks.index(rank)
+            alone = e.kind in ROUND and e.ranks[e.dests[place]] == rank  # it sends to itself
+            if e.kind == "exchange":
+                route = e.plan().route(place)
+                alone = not (route.sends or route.receives)
             hows = [] if alone else ["drop"]
             if e.kind in ("p2p", "sendrecv"):
                 hows.append("retag")
+            if e.kind == "exchange" and not alone:
+                hows.append("other plan")
             if e.kind in ROOTED:
                 hows.append("other root")
             if e.kind in COLLECTIVES:

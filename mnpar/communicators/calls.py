@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,14 @@ from mnpar.communicators.message import REDUCTIONS, Call, call_site
 from mnpar.communicators.transport import ANY, Steps, Transport
 
 
+@dataclass
+class Traffic:
+    """What a rank has sent so far by exchanges (:func:`mnpar.functions.exchange`): messages, and bytes of arrays in them."""
+
+    messages: int = 0
+    bytes: int = 0
+
+
 class Calls:
     """The calls of one rank: each method here is what a blocking and a non-blocking method of Communicator share."""
 
@@ -22,6 +31,7 @@ class Calls:
         self.rank = transport.rank
         self.size = transport.size
         self._channels: dict[int, Channel] = {}
+        self.traffic = Traffic()
         self._open = True
 
     def channel(self, order: int) -> Channel:

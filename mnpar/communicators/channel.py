@@ -18,7 +18,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import message
-from mnpar.communicators.mailbox import Mailbox
+from mnpar.communicators.mailbox import PART, Mailbox
 from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, Call, Header
 from mnpar.communicators.opening import EMPTY, Opening, as_bytes, form_of
 from mnpar.communicators.reduction import REDUCING, reduce_arrays
@@ -40,6 +40,11 @@ class Channel(Mailbox):
         super().__init__(transport, order)
         self._collectives = 0
         self._known: dict[Any, bytes] = {}  # headers of collectives by call, shape and dtype: programs repeat themselves
+
+    def next_exchange(self) -> int:
+        """The number of an exchange by a plan (functions/exchange.py): all ranks call it, but it has no opening."""
+        self._collectives += 1
+        return self._collectives - 1
 
     def barrier(self, call: Call, later: bool = False) -> Steps[None]:
         """Return when every rank has come."""
@@ -225,7 +230,7 @@ class Channel(Mailbox):
 
     def _waiting(self, opening: Opening) -> Waiting:
         call, seq = opening.call, opening.seq
-        return Waiting(call.name, call.site, None, self.reply_tag(seq, part=True), seq, self.order)
+        return Waiting(call.name, call.site, None, self.reply_tag(seq, PART), seq, self.order)
 
     def _others(self) -> list[int]:
         """The other ranks, each rank beginning with the next one: not all send to the same one first."""
@@ -240,11 +245,11 @@ class Channel(Mailbox):
     def _post_part(self, x: Any, opening: Opening, dest: int) -> None:
         call, seq = opening.call, opening.seq
         frame = message.encode_object(x, call, seq) if call.op.endswith("_obj") else message.encode(x, call, seq)
-        self.transport.post(frame, dest, self.reply_tag(seq, part=True), BACKWARD)
+        self.transport.post(frame, dest, self.reply_tag(seq, PART), BACKWARD)
 
     def _fetch_part(self, opening: Opening, source: int) -> Steps[Any]:
         waiting = Waiting(opening.call.name, opening.call.site, source, ANY, order=self.order)
-        letter = yield from self._letter(source, self.reply_tag(opening.seq, part=True), BACKWARD, waiting)
+        letter = yield from self._letter(source, self.reply_tag(opening.seq, PART), BACKWARD, waiting)
         return message.decode((yield from self.transport.read(letter, BACKWARD, waiting)))[0]
 
     def _fetch_parts(self, opening: Opening, mine: Any) -> Steps[list[Any]]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from mnpar.backend import Array
 from mnpar.communicators import message
 from mnpar.communicators.message import OBJECT, Call, Header, read_header
 from mnpar.communicators.transport import ANY, BACKWARD, FORWARD, Letter, Pending, Steps, Transport, Waiting
 from mnpar.errors import MismatchError
+
+PART, EXCHANGE = 1, 2  # kinds of messages that are found by a number; 0 are the gradients of sends
+KINDS = 3
 
 
 class Receive:
@@ -89,6 +93,34 @@ class Mailbox:
         assert mine.letter is not None
         return mine.letter
 
-    def reply_tag(self, seq: int, part: bool = False) -> int:
-        """The tag of message ``seq``'s gradient, or of a part of collective ``seq``: matched by identity, not by arrival."""
-        return 2 * ((8 * seq + self.order) % (self.transport.tag_limit // 2)) + part
+    def post(self, frame: Array, dest: int, seq: int) -> None:
+        """Start sending this rank's message of exchange ``seq``, as it was encoded."""
+        self.transport.post(frame, dest, self.reply_tag(seq, EXCHANGE), BACKWARD)
+
+    def fetch(self, call: Call, source: int, seq: int) -> Steps[tuple[Any, Header]]:
+        """A rank's message of exchange ``seq``.
+
+        Raises:
+            MismatchError: it belongs to another exchange, or to another plan.
+        """
+        waiting = Waiting(call.name, call.site, source, ANY, seq, self.order)
+        letter = yield from self._letter(source, self.reply_tag(seq, EXCHANGE), BACKWARD, waiting)
+        frame = yield from self.transport.read(letter, BACKWARD, waiting)
+        header = read_header(frame[: message.SIZE].tobytes())
+        if (header.op, header.order, header.seq, header.root) != (call.op, call.order, seq, call.root):
+            raise self.misfit(source, f"exchange {seq} in {call.name} at {call.site}", header, "plans")
+        return message.decode(frame, header)[0], header
+
+    def misfit(self, source: int, wanted: str, header: Header, what: str) -> MismatchError:
+        """An error for this rank to raise, that is told to the other rank too: what it sent does not belong."""
+        text = (
+            f"rank {self.transport.rank} waits for {wanted} from rank {source}, but {header.name} at {header.site} sent "
+            f"{header.form} for exchange {header.seq}: the two ranks have different {what}"
+        )
+        self.transport.complain(source, text)
+        return MismatchError(text)
+
+    def reply_tag(self, seq: int, kind: int = 0) -> int:
+        """The tag of message ``seq``'s gradient, or of a part of collective or exchange ``seq``: matched by identity, not by
+        arrival."""
+        return KINDS * ((8 * seq + self.order) % (self.transport.tag_limit // KINDS)) + kind

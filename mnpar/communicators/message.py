@@ -39,7 +39,7 @@ KINDS = ("nothing", "an array", "an object", "a tuple", "a dict", "a fault")
 _POINT_TO_POINT = ("send", "recv", "send_obj", "recv_obj")
 _ON_ARRAYS = ("bcast", "reduce", "gather", "scatter", "allgather", "reduce_scatter", "allreduce", "alltoall", "reduce_from")
 _ON_OBJECTS = ("bcast_obj", "gather_obj", "scatter_obj", "allgather_obj", "allreduce_obj", "alltoall_obj")
-OPS = (*_POINT_TO_POINT, *_ON_ARRAYS, *_ON_OBJECTS, "barrier", "split", "scan", "exscan")
+OPS = (*_POINT_TO_POINT, *_ON_ARRAYS, *_ON_OBJECTS, "barrier", "split", "scan", "exscan", "exchange")
 _OP_CODES = {name: code for code, name in enumerate(OPS)}
 REDUCTIONS = ("sum", "max", "min", "prod")
 _REDUCTION_CODES = {name: code for code, name in enumerate(REDUCTIONS)}
@@ -194,6 +194,24 @@ def encode(x: Any, call: Call, seq: int) -> Array:
     frame = np.empty(SIZE + x.nbytes, np.uint8)
     frame[:SIZE] = np.frombuffer(header, np.uint8)
     frame[SIZE:].view(x.dtype).reshape(x.shape)[...] = x
+    return frame
+
+
+def encode_pieces(pieces: list[Array], shape: tuple[int, ...], call: Call, seq: int) -> Array:
+    """One message of several pieces of arrays of one dtype, each copied once, to its place in the message.
+
+    ``shape`` is what the header tells of them together; it has as many elements as they have.
+    """
+    dtype = pieces[0].dtype
+    host = [backend.to_host(piece) for piece in pieces]
+    nbytes = sum([piece.nbytes for piece in host])
+    frame = np.empty(SIZE + nbytes, np.uint8)
+    header = pack_header(call, seq, ARRAY, nbytes, shape, dtype_name(dtype), host[0] is not pieces[0])
+    frame[:SIZE] = np.frombuffer(header, np.uint8)
+    body, start = frame[SIZE:].view(dtype), 0
+    for piece in host:
+        body[start : start + piece.size].reshape(piece.shape)[...] = piece
+        start += piece.size
     return frame
 
 

@@ -42,7 +42,9 @@ from mnpar.functions.elementwise import (
 )
 from mnpar.functions.error_function import erf, gelu
 from mnpar.functions.evaluation import accuracy, binary_accuracy
+from mnpar.functions.exchange import exchange, iexchange, repartition
 from mnpar.functions.extrema import clip, maximum, minimum
+from mnpar.functions.halo import halo_exchange
 from mnpar.functions.indexing import get_item, select_item, where
 from mnpar.functions.joining import concat, hstack, separate, split_axis, stack, vstack
 from mnpar.functions.likelihood import (
@@ -57,9 +59,6 @@ from mnpar.functions.likelihood import (
 )
 from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
 from mnpar.functions.noise import dropout
-
-# The functions that speak to other ranks.
-# (end of them)
 from mnpar.functions.normalization import (
     batch_normalization,
     fixed_batch_normalization,
@@ -157,6 +156,7 @@ __all__ = [
     "elu",
     "embed_id",
     "erf",
+    "exchange",
     "exp",
     "expand_dims",
     "expm1",
@@ -174,10 +174,12 @@ __all__ = [
     "gelu",
     "get_item",
     "group_normalization",
+    "halo_exchange",
     "hard_sigmoid",
     "hinge",
     "hstack",
     "huber_loss",
+    "iexchange",
     "im2col",
     "irecv",
     "isend",
@@ -225,6 +227,7 @@ __all__ = [
     "reduce_scatter",
     "relu",
     "relu6",
+    "repartition",
     "repeat",
     "reshape",
     "resize_images",

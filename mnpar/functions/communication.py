@@ -67,18 +67,23 @@ class Communication(FunctionNode):
         Its place in the order of functions is there too: so its gradient leaves as early as it can, and a rank that posts a
         receive and then sends does not wait, in backward, for an answer before it gives one.
         """
-        tape, operation = current_tape(), Operation(self.comm.transport, self.steps())
+        return Future(self.begin())
+
+    def begin(self, *inputs: Variable) -> Once:
+        """The same for any number of inputs and outputs, which it gives when it is called."""
+        variables = self.prepare(inputs)
+        tape, operation = current_tape(), Operation(self.comm.transport, self.steps(*[x.array for x in variables]))
 
         def finish() -> tuple[Variable, ...]:
             if once in tape.unfinished:
                 tape.unfinished.remove(once)
             with tape:
-                return self.connect([], operation.wait())
+                return self.connect(variables, operation.wait())
 
         once = Once(finish)
         if is_recording():
             tape.unfinished.append(once)
-        return Future(once)
+        return once
 
     def part_of(self: Self, op: str, reduction: str) -> Self:
         """Say that it brings the parts of another operation together, which is what all ranks have to mean."""

@@ -233,6 +233,14 @@ def test_nan_payloads_signed_zeros_and_infinities_arrive_bit_by_bit(comm):
 
 
 @EVERY
+@pytest.mark.ranks(2, 3)
+def test_allgather_takes_a_small_part_beside_large_ones_again_and_again(comm):
+    mine = np.full(400 * comm.rank + 1, comm.rank)
+    for _ in range(3):  # from the same line: headers are remembered
+        for rank, part in enumerate(comm.allgather(mine)):
+            same(part, np.full(400 * rank + 1, rank))
+
+
 @pytest.mark.parametrize("ndim", [5, 12], ids=str)
 def test_many_axes_arrive(comm, ndim):
     x = array(comm.rank, (2,) * ndim)

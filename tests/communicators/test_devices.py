@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import mnpar
+import mnpar.functions as F
 
 
 class DeviceArray(np.ndarray):
@@ -19,6 +20,8 @@ def cupy(monkeypatch):
     stand_in.ndarray = DeviceArray
     stand_in.asarray = lambda x, dtype=None: np.array(x, dtype).view(DeviceArray)
     stand_in.asnumpy = lambda x: np.array(x).view(np.ndarray)
+    for make in ("empty", "full", "zeros"):
+        setattr(stand_in, make, lambda *args, make=make: getattr(np, make)(*args).view(DeviceArray))
     monkeypatch.setitem(sys.modules, "cupy", stand_in)
     return stand_in
 
@@ -39,3 +42,17 @@ def test_every_communication_gives_back_arrays_of_the_kind_it_was_given(cupy, le
     for results, on_host in mnpar.run(program, ranks=3):
         assert set(results) == {DeviceArray}
         assert set(on_host) == {np.ndarray}
+
+
+def test_an_exchange_and_its_gradient_stay_on_the_device(cupy):
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, (comm.size,))
+        x = mnpar.Variable(cupy.asarray(np.arange(2.0) + 2 * comm.rank))
+        y = F.halo_exchange(x, grid, (6,), 5, pad=2, mode="edge")
+        (g,) = mnpar.grad([y], [x], [mnpar.Variable(y.array)])
+        return [type(a) for a in (y.array, g.array)], np.asarray(y.array).tolist(), np.asarray(g.array).tolist()
+
+    results = mnpar.run(program, ranks=3)
+    assert [kinds for kinds, _, _ in results] == [[DeviceArray, DeviceArray]] * 3
+    assert [y for _, y, _ in results] == [[0, 0, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5], [2, 3, 4, 5, 5, 5]]
+    assert [g for _, _, g in results] == [[0, 2], [6, 9], [8, 20]]

@@ -1,0 +1,92 @@
+"""Arrays in blocks on a grid of ranks, and what windows at the edge of a block read of the others' blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mnpar.functions.exchange import exchange, iexchange
+from mnpar.plans import Box, Plan, Window, blocks
+from mnpar.plans.halo import grid_halo
+from mnpar.variable import Variable
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+
+class SpatialGrid:
+    """Ranks on a grid, of which each has one block of an image, a sequence or a volume: the last axes of its arrays.
+
+    Blocks are as even as they can be, the longer ones first; with more ranks on an axis than cells, some are empty.
+
+    Args:
+        comm: rank r is at row r // C and column r % C of a grid of (R, C).
+        dims: the number of ranks on each spatial axis. Ranks that the grid does not need have empty blocks.
+
+    Raises:
+        ValueError: the grid needs more ranks than there are.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.run(lambda comm: mnpar.SpatialGrid(comm, (2, 1)).block((5, 3)).shape, ranks=2)
+        [(3, 3), (2, 3)]
+    """
+
+    def __init__(self, comm: Communicator, dims: Sequence[int]) -> None:
+        self.comm = comm
+        self.dims = tuple([int(n) for n in dims])
+        blocks((0,) * len(self.dims), self.dims, comm.size)  # raises if it cannot be
+
+    def blocks(self, shape: Sequence[int]) -> tuple[Box, ...]:
+        """Every rank's block of an array of this spatial shape: what :func:`repartition` takes."""
+        return blocks(shape, self.dims, self.comm.size)
+
+    def block(self, shape: Sequence[int]) -> Box:
+        """This rank's block."""
+        return self.blocks(shape)[self.comm.rank]
+
+    def halo(self, shape: Sequence[int], window: Window, mode: Any = "constant") -> Plan:
+        """The plan of :func:`halo_exchange`: made once for each shape."""
+        return grid_halo(self.dims, self.comm.size, tuple(shape), window, mode if isinstance(mode, str) else tuple(mode))
+
+
+def halo_exchange(
+    x: Any, grid: SpatialGrid, shape: Sequence[int], ksize: Any, stride: Any = 1, pad: Any = 0, dilate: Any = 1,
+    cover_all: bool = False, mode: Any = "constant", fill: float = 0, later: bool = False,
+) -> Variable:  # fmt: skip
+    """What this rank's block of the outputs of a window reads: its own cells, those of others, and the padding.
+
+    A convolution or pooling of the result with the same kernel, stride and dilation, and *no* padding, gives exactly this
+    rank's block of the outputs of the whole array. In backward the gradients of others' cells are added to their owners'.
+
+    Args:
+        x: this rank's block, (N, C, H, W) or with any other axes before the spatial ones.
+        grid: all ranks of its communicator call this.
+        shape: of the whole array, its spatial axes: (H, W) of the whole image.
+        ksize, stride, pad, dilate: of the window: a number, or one for each spatial axis; a pad may also be a pair (before,
+            after) for each axis.
+        cover_all: one output more where the last cells are in no window.
+        mode: how the array goes on beyond its edges, for all spatial axes or one for each: ``'constant'`` (``fill``),
+            ``'edge'``, ``'reflect'``, ``'symmetric'``, ``'wrap'``, as in ``numpy.pad``.
+        fill: the padding of mode ``'constant'``: ``-numpy.inf`` for a maximum.
+        later: do not wait for the cells of others before the result is used; :meth:`Window.inside` says which outputs do
+            not need them.
+
+    Returns:
+        An array with the leading axes of ``x``; empty where this rank computes no outputs.
+
+    Raises:
+        ValueError: ``x`` is not this rank's block.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> def program(comm):
+        ...     grid = mnpar.SpatialGrid(comm, (2,))
+        ...     x = np.arange(5.0)[:3] if comm.rank == 0 else np.arange(5.0)[3:]
+        ...     return F.halo_exchange(x, grid, (5,), ksize=3, pad=1).array.tolist()
+        >>> mnpar.run(program, ranks=2)
+        [[0.0, 0.0, 1.0, 2.0, 3.0], [2.0, 3.0, 4.0, 0.0]]
+    """
+    window = Window.of(len(grid.dims), ksize, stride, pad, dilate, cover_all)
+    return (iexchange if later else exchange)(grid.comm, x, grid.halo(shape, window, mode), fill)  # type: ignore[no-any-return]

@@ -1,0 +1,148 @@
+"""Halos: which input cells a block of outputs reads, for any kernel, stride, padding and dilation, on any number of axes.
+
+On one axis, output o reads the cells o·s − p + j·d for j from 0 to k − 1. So outputs [o0, o1) read [o0·s − p,
+(o1 − 1)·s − p + (k − 1)·d + 1), wherever those cells are: on this rank, on its neighbour, two ranks on, or nowhere (padding).
+A window may also begin inside the own block: then the rest of the block goes to others, or to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from mnpar.plans.box import Box, blocks
+from mnpar.plans.layout import padded
+from mnpar.plans.plan import Plan
+
+
+class Window(NamedTuple):
+    """What one output reads, on each axis."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    pad: tuple[tuple[int, int], ...]  # before and after
+    dilation: tuple[int, ...]
+    cover_all: bool
+
+    @classmethod
+    def of(cls, ndim: int, kernel: Any, stride: Any = 1, pad: Any = 0, dilation: Any = 1, cover_all: bool = False) -> Window:
+        """From numbers for all axes, or one for each; a pad may also be a pair (before, after) for each axis.
+
+        Raises:
+            ValueError: not one for each axis, or a kernel, stride or dilation below 1.
+        """
+        kernels, strides, pads, dilations = [_each(ndim, what) for what in (kernel, stride, pad, dilation)]
+        pairs = tuple([(p[0], p[1]) if isinstance(p, Sequence) else (p, p) for p in pads])
+        if min((*kernels, *strides, *dilations), default=1) < 1:
+            raise ValueError(f"a window of kernel {kernel}, stride {stride}, dilation {dilation} needs numbers from 1 on")
+        return cls(kernels, strides, pairs, dilations, cover_all)
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        """The length that it spans on each axis."""
+        return tuple([(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)])
+
+    def outputs(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """How many outputs there are on each axis of an array of this shape; none where it does not fit."""
+        return tuple(
+            [
+                max(0, (n + before + after - span + (s - 1 if self.cover_all else 0)) // s + 1)
+                for n, s, (before, after), span in zip(shape, self.stride, self.pad, self.extent, strict=True)
+            ]
+        )
+
+    def reads(self, out: Box) -> Box:
+        """The cells that a box of outputs reads; it may reach beyond the array, by the padding."""
+        axes = list(zip(out.start, out.stop, self.stride, self.pad, self.extent, strict=True))
+        start = tuple([a * s - pad for a, _, s, (pad, _), _ in axes])
+        return Box(start, tuple([(b - 1) * s - pad + span if b > a else a * s - pad for a, b, s, (pad, _), span in axes]))
+
+    def inside(self, cells: Box) -> Box:
+        """The outputs that read nothing but some cells: those that a rank computes before its halo has come."""
+        axes = list(zip(cells.start, cells.stop, self.stride, self.pad, self.extent, strict=True))
+        start = tuple([-(-(a + pad) // s) for a, _, s, (pad, _), _ in axes])
+        stop = [(b + pad - span) // s + 1 for _, b, s, (pad, _), span in axes]
+        return Box(start, tuple(map(max, start, stop)))
+
+    def readers(self, cells: Box) -> Box:
+        """The outputs between whose first and last cell are some of these: for a transposed window, what these outputs read."""
+        axes = list(zip(cells.start, cells.stop, self.stride, self.pad, self.extent, strict=True))
+        start = tuple([-(-(a + pad - span + 1) // s) for a, _, s, (pad, _), span in axes])
+        stop = [(b - 1 + pad) // s + 1 if b > a else first for (a, b, s, (pad, _), _), first in zip(axes, start, strict=True)]
+        return Box(start, tuple(map(max, start, stop)))
+
+
+def reads(out: Box, kernel: Any, stride: Any = 1, pad: Any = 0, dilation: Any = 1) -> Box:
+    """The input cells that a box of outputs reads; beyond the ends of the input they are padding.
+
+    Args:
+        out: of the output's cells.
+        kernel, stride, dilation: a number for all axes, or one for each.
+        pad: the same; or a pair (before, after) for each axis.
+
+    Returns:
+        A box of input cells; empty on the axes on which ``out`` is.
+
+    Example:
+        >>> from mnpar.plans import Box, reads
+        >>> reads(Box((0,), (4,)), kernel=3, pad=1), reads(Box((4,), (7,)), kernel=3, stride=2, dilation=2)
+        (Box(start=(-1,), stop=(5,)), Box(start=(8,), stop=(17,)))
+    """
+    return Window.of(out.ndim, kernel, stride, pad, dilation).reads(out)
+
+
+def output_shape(
+    shape: Sequence[int], kernel: Any, stride: Any = 1, pad: Any = 0, dilation: Any = 1, cover_all: bool = False
+) -> tuple[int, ...]:
+    """How many outputs a window has on each axis.
+
+    Args:
+        shape: of the input.
+        kernel, stride, pad, dilation: as in :func:`reads`.
+        cover_all: one more where the last cells are in no window (Chainer's word; others say ceil mode).
+
+    Example:
+        >>> from mnpar.plans import output_shape
+        >>> output_shape((28, 7), 5), output_shape((7, 8), 2, 2), output_shape((7, 8), 2, 2, cover_all=True)
+        ((24, 3), (3, 4), (4, 4))
+    """
+    return Window.of(len(shape), kernel, stride, pad, dilation, cover_all).outputs(shape)
+
+
+def halo_plan(
+    have: Sequence[Box], outputs: Sequence[Box], shape: Sequence[int], window: Window, mode: Any = "constant"
+) -> Plan:
+    """The plan that brings each rank what its outputs read.
+
+    Args:
+        have: for each rank the block of the input that it has.
+        outputs: for each rank the block of the output that it computes.
+        shape: of the whole input.
+        window: what an output reads.
+        mode: the padding, as in :func:`padded`.
+
+    Returns:
+        A plan whose wanted arrays have a window's outputs at exactly this rank's outputs, without any padding.
+
+    Example:
+        >>> from mnpar.plans import Window, blocks, halo_plan
+        >>> plan = halo_plan(blocks((28,), (2,)), blocks((24,), (2,)), (28,), Window.of(1, kernel=5))
+        >>> [layout.shape for layout in plan.want], plan.received(0)
+        ([(16,), (16,)], 2)
+    """
+    return Plan(have, [padded(window.reads(out), shape, mode) for out in outputs])
+
+
+@lru_cache(maxsize=1000)
+def grid_halo(grid: tuple[int, ...], ranks: int, shape: tuple[int, ...], window: Window, mode: Any) -> Plan:
+    """The halo plan of an array, and of its outputs, both in even blocks on a grid; remembered."""
+    have, outputs = blocks(shape, grid, ranks), blocks(window.outputs(shape), grid, ranks)
+    return halo_plan(have, outputs, shape, window, mode)
+
+
+def _each(ndim: int, numbers: Any) -> tuple[Any, ...]:
+    given = tuple(numbers) if isinstance(numbers, Sequence) else (numbers,) * ndim
+    if len(given) != ndim:
+        raise ValueError(f"{numbers!r} is not one number for all, or one for each, of {ndim} axes")
+    return given

@@ -1,0 +1,207 @@
+"""Plan: what every rank has and what every rank wants (law 2), worked out alike on every rank, without asking anybody.
+
+Each wanted cell is the sum of those who have it, so a plan says all of a communication, and its adjoint is the same plan with
+the two words exchanged. Who sends what to whom follows from the boxes alone, by intersection.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from mnpar.plans.box import Box
+from mnpar.plans.layout import Layout, Part, View
+
+Layouts: TypeAlias = Layout | tuple[Layout, ...]  # a rank's array, or arrays
+
+
+class Move(NamedTuple):
+    """A box of cells on its way from an array of one rank to an array of another."""
+
+    source: int  # which of the arrays that the giver has
+    give: View
+    dest: int  # which of those that the taker wants
+    take: View
+    shape: tuple[int, ...]  # as it travels
+
+    @property
+    def back(self) -> Move:
+        """The same cells the other way."""
+        return Move(self.dest, self.take, self.source, self.give, self.shape)
+
+
+class Parcel(NamedTuple):
+    """All that one rank gives another: one message."""
+
+    rank: int  # the other
+    moves: tuple[Move, ...]
+    cells: int
+
+
+class Route(NamedTuple):
+    """One rank's part in a plan."""
+
+    sends: tuple[Parcel, ...]  # the next rank first, so that not all send to the same one
+    own: Parcel  # what stays on the rank
+    receives: tuple[Parcel, ...]  # in rank order
+    apart: tuple[bool, ...]  # for each wanted array: no two moves go to the same element
+    full: tuple[bool, ...]  # … and every element gets something
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who has what and who wants what, of one global array.
+
+    Args:
+        have: for each rank the box of cells it has, or a sequence of boxes if it has several arrays; also layouts.
+        want: the same of what it wants.
+        replicated: cells that several ranks have are copies of one another, and each wanted cell is taken from one of them:
+            from the rank itself if it has it, else from the next rank that does. Otherwise it is the sum of all who have it.
+        turned: (made by ``adjoint``) the copies are those of what is wanted.
+
+    Raises:
+        ValueError: not as many ranks that have as ranks that want, or boxes of different numbers of axes.
+
+    Example:
+        >>> from mnpar.plans import Box, Plan, blocks, everywhere
+        >>> plan = Plan(have=blocks((5,), (2,)), want=everywhere((5,), 2))  # an allgather of 3 and 2 cells
+        >>> plan.sent(0), plan.received(0)
+        (3, 2)
+        >>> plan.adjoint.sent(0), plan.adjoint.received(0)  # a reduce_scatter
+        (2, 3)
+    """
+
+    have: Sequence[Any]
+    want: Sequence[Any]
+    replicated: bool = False
+    turned: bool = False
+    _routes: dict[int, Route] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _arrivals: dict[int, dict[int, list[Move]]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "have", tuple([_layouts(entry) for entry in self.have]))
+        object.__setattr__(self, "want", tuple([_layouts(entry) for entry in self.want]))
+        axes = {layout.ndim for entry in (*self.have, *self.want) for layout in several(entry)}
+        if len(self.have) != len(self.want) or len(axes) > 1:
+            raise ValueError(
+                f"a plan needs one entry for each rank and boxes of one global array: {len(self.have)} ranks have, "
+                f"{len(self.want)} want, with {sorted(axes)} axes"
+            )
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return len(self.have)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes; those that arrays have before them go along whole."""
+        return next((layout.ndim for entry in (*self.have, *self.want) for layout in several(entry)), 0)
+
+    @cached_property
+    def adjoint(self) -> Plan:
+        """The plan with the two words exchanged."""
+        plan = Plan(self.want, self.have, self.replicated, self.replicated and not self.turned)
+        plan.__dict__["adjoint"] = self
+        return plan
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """A number that different plans most likely do not share: messages carry it."""
+        return zlib.crc32(repr((self.have, self.want, self.replicated, self.turned)).encode()) >> 1
+
+    def sent(self, rank: int) -> int:
+        """How many cells leave a rank."""
+        return sum([parcel.cells for parcel in self.route(rank).sends])
+
+    def received(self, rank: int) -> int:
+        """How many cells come to a rank."""
+        return sum([parcel.cells for parcel in self.route(rank).receives])
+
+    def route(self, rank: int) -> Route:
+        """What one rank gives, keeps and takes."""
+        if rank not in self._routes:
+            others = [(rank + step) % self.size for step in range(1, self.size)]
+            sends = [_parcel(other, self._moves(rank, other)) for other in others]
+            receives = [_parcel(other, self._moves(other, rank)) for other in sorted(others)]
+            own = _parcel(rank, self._moves(rank, rank))
+            arriving = [move for parcel in (own, *receives) for move in parcel.moves]
+            apart, full = [], []
+            for i, layout in enumerate(several(self.want[rank])):
+                places = [move.take.place for move in arriving if move.dest == i]
+                apart.append(_no_overlap(places))
+                full.append(apart[-1] and sum([place.volume for place in places]) == Box.whole(layout.shape).volume)
+            self._routes[rank] = Route(
+                tuple([p for p in sends if p.moves]), own, tuple([p for p in receives if p.moves]), tuple(apart), tuple(full)
+            )
+        return self._routes[rank]
+
+    def _moves(self, giver: int, taker: int) -> list[Move]:
+        if self.turned:
+            return [move.back for move in self.adjoint._moves(taker, giver)]
+        if self.replicated:
+            if taker not in self._arrivals:
+                self._arrivals[taker] = self._first_come(taker)
+            return self._arrivals[taker].get(giver, [])
+        wanted = _parts(self.want[taker])
+        return [move for given in _parts(self.have[giver]) for to in wanted for move in _meet(given, to, to[1].cells)]
+
+    def _first_come(self, taker: int) -> dict[int, list[Move]]:
+        """Each wanted cell from one of the ranks that have it."""
+        moves: dict[int, list[Move]] = {}
+        for to in _parts(self.want[taker]):
+            missing = [to[1].cells]
+            for step in range(self.size):
+                giver = (taker + step) % self.size
+                for given in _parts(self.have[giver]):
+                    found = [move for box in missing for move in _meet(given, to, box)]
+                    moves.setdefault(giver, []).extend([move._replace(give=move.give.one) for move in found])
+                    missing = [rest for box in missing for rest in box.minus(given[1].cells)]
+        return moves
+
+
+@lru_cache(maxsize=1000)
+def plan_of_copies(have: tuple[Any, ...], want: tuple[Any, ...]) -> Plan:
+    """The plan whose common cells are copies; remembered."""
+    return Plan(have, want, replicated=True)
+
+
+def several(entry: Layouts) -> tuple[Layout, ...]:
+    """A rank's arrays, be it one or more."""
+    return entry if isinstance(entry, tuple) else (entry,)
+
+
+def _layouts(entry: Any) -> Layouts:
+    if isinstance(entry, Layout):
+        return entry
+    return Layout.of(entry) if isinstance(entry, Box) else tuple([Layout.of(e) if isinstance(e, Box) else e for e in entry])
+
+
+def _parts(entry: Layouts) -> list[tuple[int, Part]]:
+    return [(i, part) for i, layout in enumerate(several(entry)) for part in layout.parts]
+
+
+def _meet(given: tuple[int, Part], wanted: tuple[int, Part], among: Box) -> Iterator[Move]:
+    """The move of the cells that two parts have in common, among those of a box."""
+    cells = given[1].cells & among
+    if not cells.empty:
+        yield Move(given[0], given[1].view(cells), wanted[0], wanted[1].view(cells), cells.shape)
+
+
+def _parcel(rank: int, moves: list[Move]) -> Parcel:
+    return Parcel(rank, tuple(moves), sum([Box.whole(move.shape).volume for move in moves]))
+
+
+def _no_overlap(boxes: list[Box]) -> bool:
+    """Whether no two boxes have a common cell."""
+    if len(boxes) < 2:
+        return True
+    start, stop = np.array([box.start for box in boxes]), np.array([box.stop for box in boxes])
+    low, high = np.maximum(start[:, None], start[None]), np.minimum(stop[:, None], stop[None])
+    meet = (low < high).all(axis=2)
+    return int(meet.sum()) == len(boxes)  # each meets itself
