@@ -18,11 +18,11 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import message
-from mnpar.communicators.mailbox import PART, Mailbox
+from mnpar.communicators.mailbox import Mailbox
 from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, Call, Header
 from mnpar.communicators.opening import EMPTY, Opening, as_bytes, form_of
 from mnpar.communicators.reduction import REDUCING, reduce_arrays
-from mnpar.communicators.transport import ANY, BACKWARD, BLOCK, ROOM, Steps, Transport, Waiting
+from mnpar.communicators.transport import ANY, BACKWARD, BLOCK, PART, ROOM, Steps, Transport, Waiting
 from mnpar.errors import MismatchError
 
 _PIECE = 2**30  # bytes; more than this is sent part by part

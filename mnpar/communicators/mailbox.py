@@ -7,11 +7,20 @@ from typing import Any
 from mnpar.backend import Array
 from mnpar.communicators import message
 from mnpar.communicators.message import OBJECT, Call, Header, read_header
-from mnpar.communicators.transport import ANY, BACKWARD, FORWARD, Letter, Pending, Steps, Transport, Waiting
+from mnpar.communicators.transport import (
+    ANY,
+    BACKWARD,
+    EXCHANGE,
+    FORWARD,
+    REPLY,
+    Letter,
+    Pending,
+    Steps,
+    Transport,
+    Waiting,
+    numbered_tag,
+)  # fmt: skip
 from mnpar.errors import MismatchError
-
-PART, EXCHANGE = 1, 2  # kinds of messages that are found by a number; 0 are the gradients of sends
-KINDS = 3
 
 
 class Receive:
@@ -81,8 +90,11 @@ class Mailbox:
         posted.append(mine)
 
         def arrived() -> bool:
-            while mine.letter is None and (letter := probe(source, tag, lane)) is not None:
-                next(receive for receive in posted if receive.suits(letter, lane)).letter = letter
+            for receive in tuple(posted) if mine.letter is None else ():  # the earlier ones have the first choice
+                while receive.letter is None and (letter := probe(receive.source, receive.tag, receive.lane)) is not None:
+                    next(earlier for earlier in posted if earlier.suits(letter, receive.lane)).letter = letter
+                if receive is mine:
+                    break
             return mine.letter is not None
 
         try:
@@ -120,7 +132,7 @@ class Mailbox:
         self.transport.complain(source, text)
         return MismatchError(text)
 
-    def reply_tag(self, seq: int, kind: int = 0) -> int:
+    def reply_tag(self, seq: int, kind: int = REPLY) -> int:
         """The tag of message ``seq``'s gradient, or of a part of collective or exchange ``seq``: matched by identity, not by
         arrival."""
-        return KINDS * ((8 * seq + self.order) % (self.transport.tag_limit // KINDS)) + kind
+        return numbered_tag(self.transport.tag_limit, seq, self.order, kind)

@@ -36,10 +36,10 @@ _NO_SHAPE = (0,) * MAX_NDIM
 NOTHING, ARRAY, OBJECT, TUPLE, DICT, FAULT = range(6)
 KINDS = ("nothing", "an array", "an object", "a tuple", "a dict", "a fault")
 
-_POINT_TO_POINT = ("send", "recv", "send_obj", "recv_obj")
+POINT_TO_POINT = ("send", "recv", "send_obj", "recv_obj")
 _ON_ARRAYS = ("bcast", "reduce", "gather", "scatter", "allgather", "reduce_scatter", "allreduce", "alltoall", "reduce_from")
 _ON_OBJECTS = ("bcast_obj", "gather_obj", "scatter_obj", "allgather_obj", "allreduce_obj", "alltoall_obj")
-OPS = (*_POINT_TO_POINT, *_ON_ARRAYS, *_ON_OBJECTS, "barrier", "split", "scan", "exscan", "exchange")
+OPS = (*POINT_TO_POINT, *_ON_ARRAYS, *_ON_OBJECTS, "barrier", "split", "scan", "exscan", "exchange")
 _OP_CODES = {name: code for code, name in enumerate(OPS)}
 REDUCTIONS = ("sum", "max", "min", "prod")
 _REDUCTION_CODES = {name: code for code, name in enumerate(REDUCTIONS)}

@@ -18,7 +18,19 @@ from mnpar.communicators import message
 from mnpar.communicators.mpi_reduction import PIECE, Reductions, nothing
 from mnpar.communicators.operation import complete, wait
 from mnpar.communicators.process import Process
-from mnpar.communicators.transport import ANY, BLOCK, FORWARD, Letter, Pending, Steps, Waiting
+from mnpar.communicators.transport import (
+    ANY,
+    BACKWARD,
+    BLOCK,
+    FORWARD,
+    PIECE_OF_MESSAGE,
+    PIECE_OF_PART,
+    Letter,
+    Pending,
+    Steps,
+    Waiting,
+    numbered_tag,
+)  # fmt: skip
 from mnpar.communicators.watch import COMPLAINT
 from mnpar.errors import LauncherError
 
@@ -117,9 +129,15 @@ class MpiTransport(Reductions):
             outbox.append((comm.Isend(frame, dest, tag), frame))
             return
         outbox.append((comm.Isend(frame[: message.SIZE], dest, tag), frame))
-        for start in range(message.SIZE, frame.nbytes, PIECE):
-            piece = frame[start : start + PIECE]
-            outbox.append((comm.Isend(piece, dest, self.tag_limit), piece))
+        rest, tag = self._rest(frame)
+        outbox.extend([(self.lanes[BACKWARD].Isend(piece, dest, tag), piece) for piece in rest])
+
+    def _rest(self, frame: Array) -> tuple[list[Array], int]:
+        """The pieces of a large message after its header, and the tag that is theirs alone: others may be under way too."""
+        header = message.read_header(frame[: message.SIZE].tobytes())
+        kind = PIECE_OF_MESSAGE if header.op in message.POINT_TO_POINT else PIECE_OF_PART
+        pieces = [frame[start : start + PIECE] for start in range(message.SIZE, frame.nbytes, PIECE)]
+        return pieces, numbered_tag(self.tag_limit, header.seq, header.order, kind)
 
     def wait(self, pending: Pending) -> None:
         peer = pending.waiting.peer
@@ -154,9 +172,9 @@ class MpiTransport(Reductions):
             return frame
         head, frame = frame, np.empty(message.SIZE + message.read_header(frame.tobytes()).nbytes, np.uint8)
         frame[: message.SIZE] = head
-        for start in range(message.SIZE, frame.nbytes, PIECE):
-            piece = frame[start : start + PIECE]
-            yield Pending(self.lanes[lane].Irecv(piece, letter.source, self.tag_limit).Test, nothing, waiting)
+        rest, tag = self._rest(frame)
+        requests = [self.lanes[BACKWARD].Irecv(piece, letter.source, tag) for piece in rest]
+        yield Pending(lambda: self.MPI.Request.Testall(requests), nothing, waiting)
         return frame
 
     def complain(self, rank: int, text: str) -> None:

@@ -1,0 +1,72 @@
+"""Messages of more than MPI is asked for at once go in pieces (here of 1000 bytes); and bfloat16, which numpy does not have."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+
+EVERY = pytest.mark.ranks(2, 3)
+MODULES = ("mpi", "mpi_reduction")
+
+
+@pytest.fixture
+def pieces(monkeypatch):
+    for name in MODULES:
+        monkeypatch.setattr(f"mnpar.communicators.{name}.PIECE", 1000)
+
+
+def values(comm, n, seed=0):
+    return np.random.default_rng([seed, comm.rank]).standard_normal(n)
+
+
+def of(rank, n, seed=0):
+    return np.random.default_rng([seed, rank]).standard_normal(n)
+
+
+@pytest.mark.parametrize("n", [100, 101, 102, 125, 1000, 5003])
+@EVERY
+def test_every_way_of_sending_is_right_in_pieces(comm, pieces, n):
+    left = (comm.rank - 1) % comm.size
+    np.testing.assert_array_equal(comm.shift(values(comm, n)), of(left, n))
+    np.testing.assert_array_equal(comm.bcast(values(comm, n), root=1), of(1, n))
+    total = sum(of(r, n) for r in range(comm.size))
+    np.testing.assert_allclose(comm.allreduce(values(comm, n)), total, rtol=1e-12, atol=1e-12)
+    for r, part in enumerate(comm.allgather(values(comm, n + comm.rank))):
+        np.testing.assert_array_equal(part, of(r, n + r))
+    for r, part in enumerate(comm.alltoall([values(comm, n + q) for q in range(comm.size)])):
+        np.testing.assert_array_equal(part, of(r, n + comm.rank))
+
+
+@EVERY
+def test_large_messages_may_be_taken_in_another_order_than_they_were_sent_in(comm, pieces):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for tag in range(3):
+        comm.send(values(comm, 500 + tag, seed=tag), right, tag)
+    first = comm.irecv(left, tag=mnpar.ANY_TAG)
+    for tag in (2, 1):
+        np.testing.assert_array_equal(comm.recv(left, tag), of(left, 500 + tag, seed=tag))
+    np.testing.assert_array_equal(first.wait(), of(left, 500))
+
+
+@EVERY
+def test_gradients_go_in_pieces_too(comm, pieces):
+    x = mnpar.Variable(values(comm, 3000))
+    F.sum(F.shift(comm, x) * x).backward()
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    np.testing.assert_array_equal(x.grad, of(left, 3000) + of(right, 3000))
+
+
+@pytest.mark.parametrize("n", [3, 1000, 100_000])
+@EVERY
+def test_bfloat16_arrives_as_it_left_and_is_summed_in_32_bits(comm, n):
+    x = (np.arange(n) % 7 + comm.rank).astype(ml_dtypes.bfloat16)
+    there = comm.shift(x)
+    assert there.dtype == x.dtype
+    np.testing.assert_array_equal(there.astype("f4"), (np.arange(n) % 7 + (comm.rank - 1) % comm.size).astype("f4"))
+    for total in (comm.allreduce(x), comm.reduce(x), comm.reduce_scatter([x] * comm.size)):
+        if total is not None:
+            assert total.dtype == x.dtype
+            np.testing.assert_array_equal(total.astype("f4"), comm.size * (np.arange(n) % 7) + sum(range(comm.size)))
+    assert comm.bcast(x, root=1).dtype == x.dtype
