@@ -122,6 +122,8 @@ def run(program: Callable[..., Any], ranks: int = 2, args: tuple[Any, ...] = ())
         [6, 6, 6, 6]
     """
 
+    if ranks < 1:
+        raise ValueError(f"a program runs on 1 rank or more, not on {ranks}")
     streams = random.spawn(ranks)  # the caller's context is copied to each thread, and its generator must not be shared
 
     def body(transport: ThreadTransport) -> Any:

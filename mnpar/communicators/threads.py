@@ -222,8 +222,6 @@ current_transport: contextvars.ContextVar[ThreadTransport | None] = contextvars.
 
 def run_threads(program: Callable[[ThreadTransport], Any], ranks: int) -> list[Any]:
     """Run ``program`` on thread ranks; their results in rank order, or the first rank's error with its number in a note."""
-    if ranks < 1:
-        raise ValueError(f"a program runs on 1 rank or more, not on {ranks}")
     world = World(ranks)
     results: list[Any] = [None] * ranks
 
