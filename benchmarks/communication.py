@@ -4,9 +4,11 @@ mpiexec -n 2 python benchmarks/communication.py          (--most 1048576 for sma
 
 ``raw`` is mpi4py's Allreduce, or Sendrecv, on buffers that are there already; ``function`` is ``mnpar.functions``, which
 returns a new array, knows no shape beforehand, and checks that all ranks mean the same; ``and backward`` adds its gradient.
+``gloo`` is torch.distributed's all_reduce, or isend and irecv, on tensors that are there already, where PyTorch is installed.
 """
 
 import argparse
+import tempfile
 
 import numpy as np
 from compare import in_turn
@@ -19,6 +21,15 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--most", type=int, default=2**26, help="bytes of the largest array (64 MiB)")
 args = mnpar.launch.parse_args(parser)
 comm, world = mnpar.create_communicator(), MPI.COMM_WORLD
+try:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    folder = comm.bcast_obj(tempfile.mkdtemp() if comm.is_root else None)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size)
+except ImportError:
+    dist = None
 right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 
 
@@ -33,7 +44,11 @@ def allreduce(x, out, v):
         y.backward()
         v.cleargrad()
 
-    return {"raw": lambda: world.Allreduce(x, out), "function": function, "and backward": backward}
+    ways = {"raw": lambda: world.Allreduce(x, out), "function": function, "and backward": backward}
+    if dist:
+        tensor = torch.zeros(len(x), dtype=torch.float64)
+        ways["gloo"] = lambda: dist.all_reduce(tensor)
+    return ways
 
 
 def shift(x, out, v):
@@ -47,7 +62,17 @@ def shift(x, out, v):
         y.backward()
         v.cleargrad()
 
-    return {"raw": lambda: world.Sendrecv(x, right, 0, out, left, 0), "function": function, "and backward": backward}
+    ways = {"raw": lambda: world.Sendrecv(x, right, 0, out, left, 0), "function": function, "and backward": backward}
+    if dist:
+        there, here = torch.zeros(len(x), dtype=torch.float64), torch.zeros(len(x), dtype=torch.float64)
+
+        def gloo():
+            requests = dist.isend(there, right), dist.irecv(here, left)
+            for request in requests:
+                request.wait()
+
+        ways["gloo"] = gloo
+    return ways
 
 
 if comm.is_root:
