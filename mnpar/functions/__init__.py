@@ -8,6 +8,7 @@ from mnpar.functions.activation import elu, leaky_relu, log_softmax, relu, sigmo
 from mnpar.functions.arithmetic import add, floor_divide
 from mnpar.functions.attention import embed_id, scaled_dot_product_attention
 from mnpar.functions.broadcasting import broadcast, broadcast_to, sum_to
+from mnpar.functions.channelwise import bias, maxout, prelu, scale
 from mnpar.functions.classification import softmax_cross_entropy
 from mnpar.functions.collective import allgather, allreduce, alltoall, copy_to, exscan, reduce_from, reduce_scatter, scan
 from mnpar.functions.contraction import einsum, tensordot
@@ -57,16 +58,10 @@ from mnpar.functions.likelihood import (
     huber_loss,
     squared_error,
 )
+from mnpar.functions.local_normalization import local_response_normalization, normalize
 from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
 from mnpar.functions.noise import dropout
-from mnpar.functions.normalization import (
-    batch_normalization,
-    fixed_batch_normalization,
-    group_normalization,
-    layer_normalization,
-    local_response_normalization,
-    normalize,
-)
+from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization
 from mnpar.functions.piecewise import clipped_relu, crelu, hard_sigmoid, relu6, selu, swish
 from mnpar.functions.point_to_point import irecv, isend, pseudo_connect, recv, send, sendrecv, shift
 from mnpar.functions.pooling import (
@@ -101,11 +96,11 @@ from mnpar.functions.rearranging import (
     tile,
     transpose_sequence,
 )
-from mnpar.functions.rectifiers import maxout, prelu
 from mnpar.functions.recurrent import lstm, n_step_bigru, n_step_bilstm, n_step_birnn, n_step_gru, n_step_lstm, n_step_rnn
 from mnpar.functions.reduction import argmax, argmin, average, logsumexp, max, mean, min, sum
 from mnpar.functions.resize import resize_images
 from mnpar.functions.rooted import bcast, gather, reduce, scatter
+from mnpar.functions.sample_normalization import group_normalization, layer_normalization
 from mnpar.functions.shape import cast, expand_dims, flatten, moveaxis, reshape, squeeze, swapaxes, transpose
 
 __all__ = [
@@ -127,6 +122,7 @@ __all__ = [
     "batch_normalization",
     "bcast",
     "bernoulli_nll",
+    "bias",
     "binary_accuracy",
     "broadcast",
     "broadcast_to",
@@ -232,6 +228,7 @@ __all__ = [
     "reshape",
     "resize_images",
     "rollaxis",
+    "scale",
     "scaled_dot_product_attention",
     "scan",
     "scatter",

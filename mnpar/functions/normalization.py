@@ -1,18 +1,14 @@
-"""Normalizations: less their mean, over their deviation; then scaled and shifted.
+"""Batch normalization: each channel less its mean, over its deviation, times gamma, plus beta.
 
-    x̂ = (x − μ) / √(σ² + ε),   y = γ x̂ + β,   μ and σ² over some of the axes
-
-The variance is the mean of the squared differences from the mean, never a difference of two large numbers; halves are summed in
-32 bits. One function does batch, layer and group normalization, which differ in their axes only. Its derivative
-
-    g = γ ∂y,   ∂x = (g − mean(g) − x̂ mean(g x̂)) / √(σ² + ε)
-
-is computed from what forward kept; where it is to be differentiated itself, from x again.
+Forward and backward are one sweep each over blocks of channels that fit the cache (moments.py says how the variance keeps its
+digits). What is recorded, to be differentiated again, is written out in ordinary functions instead.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,276 +17,276 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import fit
-from mnpar.functions.elementwise import sqrt
-from mnpar.functions.extrema import maximum
-from mnpar.functions.generic import wide
-from mnpar.functions.pooling import SumPooling
-from mnpar.functions.reduction import sum as sum_of
-from mnpar.functions.shape import reshape
-from mnpar.functions.windows import Windows
+from mnpar.functions.moments import View, across, blocks, cast, centre, centred, dtype_of, split_mean, sums, view
+from mnpar.functions.shape import transpose
 from mnpar.variable import Variable, as_variable
 
-
-def exact_sum(x: Array, axes: tuple[int, ...]) -> Array:
-    """The sum over axes, which stay as ones; in 64 bits but for the innermost, along which numpy sums pairwise."""
-    inner = x.ndim
-    while inner - 1 in axes:
-        inner -= 1
-    part = x.sum(axis=tuple(range(inner, x.ndim)), keepdims=True)
-    outer = tuple([axis for axis in axes if axis < inner])
-    return part.sum(axis=outer, keepdims=True, dtype="d").astype(x.dtype, copy=False) if outer else part
+Axis = int | tuple[int, ...] | None
 
 
-class Normalization(FunctionNode):
-    """x, and γ and β in shapes that broadcast to it; μ and σ² over ``axes``."""
+class BatchNormalization(FunctionNode):
+    """y = γ·(x - μ)·s + β with s = (σ² + ε)^-½; x is (A, C, B), γ and β are (C,).
+
+    With g = ∂L/∂y, p = Σ g, q = Σ g·(x - μ) and m numbers for each of the C: ∂L/∂β = p, ∂L/∂γ = s·q and
+    ∂L/∂x = γ·s·(g - p/m - (x - μ)·s²·q/m).
+    """
 
     generic = True
 
-    def __init__(self, axes: tuple[int, ...], eps: float) -> None:
-        self.axes, self.eps = axes, eps
+    def __init__(self, shape: View, eps: float) -> None:
+        self.shape, self.eps = shape, eps
+        self.count = max(shape[0] * shape[2], 1)
 
     def forward(self, x: Array, gamma: Array, beta: Array) -> Array:
         self.retain_inputs((0, 1))
-        x_, self.count = wide(x), max(1, math.prod([x.shape[axis] for axis in self.axes]))
-        self.mean = exact_sum(x_, self.axes) / self.count
-        self.centred = d = x_ - self.mean
-        self.var = self._dot(d, d) / self.count
-        self.scale = (self.var + self.eps) ** -0.5
-        y = d * (self.scale * gamma)
-        y += beta
-        return y.astype(x.dtype, copy=False)
+        xp, C = backend.get_array_module(x), self.shape[1]
+        self.dtype = np.result_type(dtype_of(x), gamma.dtype, beta.dtype)
+        x3, y, gamma, beta = x.reshape(self.shape), xp.empty(self.shape, x.dtype), gamma.reshape(-1), beta.reshape(-1)
+        self.shift, self.rest, self.var = xp.empty(C, self.dtype), xp.empty(C), xp.empty(C)
+        for c in blocks(x3):
+            d = y[:, c] if y.dtype == self.dtype else xp.empty(y[:, c].shape, self.dtype)
+            shift, rest, var = centre(cast(x3[:, c], self.dtype), d)
+            self.shift[c], self.rest[c], self.var[c] = shift, rest, var
+            a = gamma[c] * (var + self.eps) ** -0.5
+            d *= across(a, self.dtype)
+            d += across(beta[c] - rest * a, self.dtype)
+            if d.dtype != y.dtype:
+                y[:, c] = d
+        return y.reshape(x.shape)
+
+    @property
+    def mean(self) -> Array:
+        """The mean of each of the C, float64."""
+        return self.shift + self.rest
 
     def backward(self, gy: Any) -> Any:
         x, gamma = self.get_retained_inputs()
-        return lambda: self._gx(x, gamma, gy), lambda: self._ggamma(x, gamma, gy), lambda: fit(gy, self.inputs[2].shape)
-
-    def _gx(self, x: Any, gamma: Any, gy: Any) -> Any:
-        d, scale = self._normal(x)
-        m = self.count
         if isinstance(gy, Variable):
-            g = gy * gamma
-            along = sum_of(g * d, self.axes, keepdims=True) * (scale * scale / m)
-            return scale * (g - sum_of(g, self.axes, keepdims=True) / m - d * along)
-        g = wide(gy) * gamma
-        along = self._dot(g, d) * (scale * scale / m)
-        g -= g.sum(axis=self.axes, keepdims=True) / m
-        g -= d * along
-        g *= scale
-        return g
+            return written_out(x, gamma, gy, self.shape, (self.shape[1], 1), self.shift[:, None], (0, 2), self.eps)
+        found: list[Array] = []
 
-    def _ggamma(self, x: Any, gamma: Any, gy: Any) -> Any:
-        d, scale = self._normal(x)
-        if isinstance(gy, Variable):
-            return fit(gy * (d * scale), gamma.shape)
-        over = tuple([i for i, n in enumerate(gamma.shape) if n == 1])
-        if over == self.axes:
-            return self._dot(wide(gy), d) * scale
-        return fit(wide(gy) * (d * scale), gamma.shape)
+        def gx() -> Array:
+            gx = backend.get_array_module(x).empty(x.shape, x.dtype)  # not a view: it is given away
+            found[:] = self._sweep(x, gamma, gy, gx.reshape(self.shape))
+            return gx
 
-    def _normal(self, x: Any) -> tuple[Any, Any]:
-        """x − μ and 1 / √(σ² + ε): as forward left them, or as functions of a Variable."""
-        if not isinstance(x, Variable):
-            return self.centred, self.scale
-        d = x - sum_of(x, self.axes, keepdims=True) / self.count
-        return d, (sum_of(d * d, self.axes, keepdims=True) / self.count + self.eps) ** -0.5
+        def of_parameter(i: int) -> Array:
+            if not found:
+                found[:] = self._sweep(x, gamma, gy, None)
+            return found[i].astype(gamma.dtype).reshape(gamma.shape)
 
-    def _dot(self, a: Array, b: Array) -> Array:
-        """Σ a b over the axes, which stay as ones; no array of products is made."""
-        letters = "abcdefghijkl"[: a.ndim]
-        left = "".join([letter for i, letter in enumerate(letters) if i not in self.axes])
-        total = backend.get_array_module(a).einsum(f"{letters},{letters}->{left}", a, b)
-        return total.reshape([1 if i in self.axes else n for i, n in enumerate(a.shape)])
+        return gx, lambda: of_parameter(0), lambda: of_parameter(1)
 
-
-def _axes(who: str, x: Variable, axis: Any) -> tuple[int, ...]:
-    """The axes over which means are taken: those named, or all but the channels'."""
-    if axis is None:
-        axis = (0, *range(2, x.ndim))
-    axes = tuple(
-        sorted(a % x.ndim if -x.ndim <= a < x.ndim else a for a in (axis if isinstance(axis, tuple | list) else (axis,)))
-    )
-    if any(a not in range(x.ndim) for a in axes) or len(set(axes)) < len(axes) or not axes:
-        raise ValueError(f"{who}: axis = {axis!r} names no axes of x, which has shape {x.shape}")
-    return axes
+    def _sweep(self, x: Array, gamma: Array, gy: Array, gx: Array | None) -> tuple[Array, Array]:
+        """The gradients of γ and β, float64; that of x is written into ``gx`` if there is one."""
+        xp, C = backend.get_array_module(x), self.shape[1]
+        x, gy, gamma = x.reshape(self.shape), gy.reshape(self.shape), gamma.reshape(-1)
+        ggamma, gbeta, s = xp.empty(C), xp.empty(C), (self.var + self.eps) ** -0.5
+        for c in blocks(x):
+            own = gx is not None and gx.dtype == self.dtype
+            d = gx[:, c] if gx is not None and own else xp.empty(x[:, c].shape, self.dtype)
+            xp.subtract(x[:, c], self.shift[c, None], out=d)
+            g, rest = cast(gy[:, c], self.dtype), self.rest[c]
+            p = sums(g)
+            q = sums(g, d) - rest * p
+            gbeta[c], ggamma[c] = p, q * s[c]
+            if gx is None:
+                continue
+            k = q * s[c] ** 2 / -self.count
+            d *= across(k, self.dtype)
+            d += g
+            d -= across(p / self.count + rest * k, self.dtype)
+            d *= across(gamma[c] * s[c], self.dtype)
+            if not own:
+                gx[:, c] = d
+        return ggamma, gbeta
 
 
-def _spread(who: str, x: Variable, axes: tuple[int, ...], *arrays: Any) -> list[Variable]:
-    """Arrays without the axes, with ones in their places."""
-    shape = tuple([n for i, n in enumerate(x.shape) if i not in axes])
-    found = []
-    for array in arrays:
-        array = as_variable(array)
-        if array.shape != shape:
-            raise ValueError(f"{who}: gamma, beta and statistics of {x.shape} over axes {axes} are {shape}, not {array.shape}")
-        found.append(reshape(array, tuple([1 if i in axes else n for i, n in enumerate(x.shape)])))
-    return found
+def written_out(
+    x: Any, gamma: Any, gy: Any, shape: tuple[int, ...], gamma_shape: tuple[int, ...], shift: Array, axes: tuple[int, ...],
+    eps: float,
+) -> tuple[Callable[[], Any], ...]:  # fmt: skip
+    """The gradients of γ·(x - μ)·s + β in ordinary functions of Variables, differentiable any number of times.
+
+    x is read as ``shape``, with statistics over ``axes``; γ and β as ``gamma_shape``, which broadcasts to it. Any constant may
+    be taken from x first: so float32 keeps its digits here too.
+    """
+    dtype, m = shift.dtype, max(math.prod([shape[axis] for axis in axes]), 1)
+
+    def mean(z: Any) -> Any:
+        return z.sum(axis=axes, keepdims=True) * (1 / m)
+
+    g, d = cast(gy, dtype).reshape(shape), cast(x, dtype).reshape(shape) - shift
+    d = d - mean(d)
+    s = (mean(d * d) + eps) ** -0.5
+    normal = d * s
+
+    def gx() -> Any:
+        h = g * cast(gamma, dtype).reshape(gamma_shape)
+        return ((h - mean(h) - normal * mean(h * normal)) * s).reshape(x.shape)
+
+    def ggamma() -> Any:
+        return fit(g * normal, gamma_shape).reshape(gamma.shape)
+
+    return gx, ggamma, lambda: fit(g, gamma_shape).reshape(gamma.shape)
+
+
+class FixedBatchNormalization(FunctionNode):
+    """y = γ·(x - μ)·s + β with s = (v + ε)^-½, where μ and v are inputs like γ and β; x is (A, C, B), the others (C,)."""
+
+    generic = True
+
+    def __init__(self, shape: View, eps: float) -> None:
+        self.shape, self.eps = shape, eps
+
+    def forward(self, x: Array, gamma: Array, beta: Array, mean: Array, var: Array) -> Array:
+        self.retain_inputs((0, 1, 3, 4))
+        xp = backend.get_array_module(x)
+        dtype = np.result_type(dtype_of(x), gamma.dtype, beta.dtype)
+        x3, y, gamma, beta = x.reshape(self.shape), xp.empty(self.shape, x.dtype), gamma.reshape(-1), beta.reshape(-1)
+        shift, rest = split_mean(mean.reshape(-1), dtype)
+        a = gamma * (var.reshape(-1).astype("d") + self.eps) ** -0.5
+        b = beta - rest * a
+        for c in blocks(x3):
+            d = y[:, c] if y.dtype == dtype else xp.empty(y[:, c].shape, dtype)
+            xp.subtract(x3[:, c], shift[c, None], out=d)
+            d *= across(a[c], dtype)
+            d += across(b[c], dtype)
+            if d.dtype != y.dtype:
+                y[:, c] = d
+        return y.reshape(x.shape)
+
+    def backward(self, gy: Any) -> Any:
+        x, gamma, mean, var = self.get_retained_inputs()
+        dtype, C = np.result_type(dtype_of(x), gamma.dtype), self.shape[1]
+        g, flat, x3 = cast(gy, dtype).reshape(self.shape), cast(gamma, dtype).reshape((C,)), x.reshape(self.shape)
+        s = cast((cast(var, np.dtype("d")) + self.eps) ** -0.5, dtype).reshape((C,))
+
+        @functools.cache
+        def p() -> Any:  # Σ g
+            return g.sum(axis=(0, 2)) if isinstance(gy, Variable) else cast(sums(g), dtype)
+
+        @functools.cache
+        def q() -> Any:  # Σ g·(x - μ)
+            if isinstance(gy, Variable):
+                return (g * centred(cast(x3, dtype), mean.reshape((C,)))).sum(axis=(0, 2))
+            shift, rest = split_mean(mean.reshape(-1), dtype)
+            return cast(sums(g, x3 - shift[:, None]) - rest * sums(g), dtype)
+
+        return (
+            lambda: (g * across(flat * s, dtype)).reshape(x.shape),
+            lambda: (q() * s).reshape(gamma.shape),
+            lambda: p().reshape(gamma.shape),
+            lambda: (p() * flat * s * -1).reshape(mean.shape),
+            lambda: (q() * flat * s * s * s * -0.5).reshape(var.shape),
+        )
 
 
 def batch_normalization(
-    x: Any, gamma: Any, beta: Any, eps: float = 2e-5, running_mean: Array = None, running_var: Array = None, decay: float = 0.9,
-    axis: Any = None,
+    x: Any, gamma: Any, beta: Any, eps: float = 2e-5, running_mean: Array | None = None, running_var: Array | None = None,
+    decay: float = 0.9, axis: Axis = None,
 ) -> Variable:  # fmt: skip
-    """Normalize each channel over the batch (Ioffe and Szegedy 2015, arXiv 1502.03167).
+    """Give each channel mean ``beta`` and deviation ``gamma`` over this batch, whatever it had.
 
     Args:
-        x: ``(N, C, …)``.
-        gamma, beta: ``(C,)``, or the shape that is left without ``axis``.
-        eps: ε.
-        running_mean, running_var: arrays of the same shape that are changed in place: so much of them is kept as ``decay``
-            says, the rest is the batch's mean and (unbiased) variance. An empty batch leaves them.
-        axis: over which means are taken; None: all but the second.
+        x: ``(N, C, …)``; of float16, it is computed in float32.
+        gamma, beta: ``(C,)``; or, in their order, all axes of ``x`` that are not in ``axis``.
+        eps: added to the variance.
+        running_mean, running_var: arrays like ``gamma``, or None. They are changed in place, to ``decay`` of what they were and
+            ``1 - decay`` of the mean and the variance of this batch; the latter is multiplied by m / (m - 1), where m is how
+            many numbers share a mean: the unbiased estimate. (Of one number, the variance is 0.)
+        decay: see there.
+        axis: what the mean is over; None takes the first axis and those after as many as ``gamma`` has.
 
     Returns:
-        The shape of ``x``.
+        ``x``'s shape and dtype. An empty batch gives an empty result, gradients of 0 and leaves the running values alone.
 
     Raises:
-        ValueError: shapes do not belong together.
+        ValueError: ``gamma`` or ``beta`` have another shape; TypeError: ``x`` has no floats.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
-        >>> F.batch_normalization(np.array([[1.0], [3.0]]), np.ones(1), np.zeros(1), eps=0).array
-        array([[-1.],
-               [ 1.]])
+        >>> x = np.array([[1e6 + 1, 5.0], [1e6 + 3, 5.0]])
+        >>> F.batch_normalization(x, np.array([1.0, 1.0]), np.array([0.0, 7.0])).array.round(3)
+        array([[-1.,  7.],
+               [ 1.,  7.]])
+
+    Source:
+        Ioffe and Szegedy, "Batch normalization: accelerating deep network training …", ICML 2015.
     """
-    x = as_variable(x)
-    axes = _axes("batch_normalization", x, axis)
-    function = Normalization(axes, eps)
-    y = function.apply((x, *_spread("batch_normalization", x, axes, gamma, beta)))[0]
-    if x.size:
-        unbiased = function.count / max(function.count - 1, 1)
-        for running, now in ((running_mean, function.mean), (running_var, function.var * unbiased)):
-            if running is not None:
-                running *= decay
-                running += (1 - decay) * now.reshape(running.shape)
+    x, order, shape = arranged("batch_normalization", x, axis, gamma=gamma, beta=beta)
+    node = BatchNormalization(shape, eps)
+    y = arranged_back(node.apply((x, gamma, beta))[0], order)
+    update_running(running_mean, node.mean, shape[0] * shape[2], decay)
+    update_running(running_var, node.var, shape[0] * shape[2], decay, unbiased=True)
     return y
 
 
 def fixed_batch_normalization(
-    x: Any, gamma: Any, beta: Any, mean: Any, var: Any, eps: float = 2e-5, axis: Any = None
-) -> Variable:  # fmt: skip
-    """Normalize by statistics that are given, as at test time.
+    x: Any, gamma: Any, beta: Any, mean: Any, var: Any, eps: float = 2e-5, axis: Axis = None
+) -> Variable:
+    """Batch normalization by a mean and a variance that are given: each element by itself.
 
     Args:
-        x, gamma, beta, eps, axis: as in :func:`batch_normalization`.
-        mean, var: the statistics, of the shape of ``gamma``; they have gradients too.
+        x: ``(N, C, …)``; of float16, it is computed in float32.
+        gamma, beta, mean, var: ``(C,)``; or, in their order, all axes of ``x`` that are not in ``axis``. All get gradients.
+        eps: added to the variance.
+        axis: which axes share a mean; None takes the first axis and those after as many as ``gamma`` has.
 
     Returns:
-        The shape of ``x``.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> one = np.ones(1)
-        >>> F.fixed_batch_normalization(np.array([[3.0]]), one, one, mean=one, var=4 * one, eps=0).array
-        array([[2.]])
-    """
-    x = as_variable(x)
-    axes = _axes("fixed_batch_normalization", x, axis)
-    gamma, beta, mean, var = _spread("fixed_batch_normalization", x, axes, gamma, beta, mean, var)
-    y: Variable = (x - mean) * (gamma * (var + eps) ** -0.5) + beta
-    return y if y.dtype == x.dtype else y.astype(x.dtype)
-
-
-def layer_normalization(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Variable:
-    """Normalize each sample over its features (Ba, Kiros and Hinton 2016, arXiv 1607.06450).
-
-    Args:
-        x: ``(N, D)``, or with more axes before the features.
-        gamma, beta: ``(D,)``.
-        eps: ε.
-
-    Returns:
-        The shape of ``x``.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.layer_normalization(np.array([[1.0, 3.0]]), np.ones(2), np.zeros(2), eps=0).array
-        array([[-1.,  1.]])
-    """
-    x = as_variable(x)
-    if x.ndim < 2:
-        raise ValueError(f"layer_normalization: x of shape {x.shape} must be (N, D)")
-    others = tuple(range(x.ndim - 1))
-    return Normalization((x.ndim - 1,), eps).apply((x, *_spread("layer_normalization", x, others, gamma, beta)))[0]
-
-
-def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, eps: float = 1e-5) -> Variable:
-    """Normalize each sample over groups of its channels (Wu and He 2018, arXiv 1803.08494).
-
-    Args:
-        x: ``(N, C, …)``.
-        groups: into how many the channels are divided.
-        gamma, beta: ``(C,)``.
-        eps: ε.
-
-    Returns:
-        The shape of ``x``.
+        ``x``'s shape and dtype.
 
     Raises:
-        ValueError: the groups do not divide the channels.
+        ValueError: one of the four has another shape; TypeError: ``x`` has no floats.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
-        >>> F.group_normalization(np.array([[1.0, 3.0, 5.0, 9.0]]), 2, np.ones(4), np.zeros(4), eps=0).array
-        array([[-1.,  1., -1.,  1.]])
+        >>> one = np.ones(2)
+        >>> F.fixed_batch_normalization(np.array([[1.0, 5.0]]), one, one, one, 4 * one).array.round(3)
+        array([[1., 3.]])
     """
-    x = as_variable(x)
-    if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
-        raise ValueError(f"group_normalization: {groups} groups do not divide the channels of x, {x.shape}")
-    N, C = x.shape[:2]
-    if gamma.shape != (C,) or beta.shape != (C,):
-        raise ValueError(f"group_normalization: gamma {gamma.shape} and beta {beta.shape} must be {(C,)}, one for each channel")
-    rest = math.prod(x.shape[2:])
-    per_channel = (1, groups, C // groups, 1)
-    inputs = reshape(x, (N, groups, C // groups, rest)), reshape(gamma, per_channel), reshape(beta, per_channel)
-    return reshape(Normalization((2, 3), eps).apply(inputs)[0], x.shape)
+    x, order, shape = arranged("fixed_batch_normalization", x, axis, gamma=gamma, beta=beta, mean=mean, var=var)
+    return arranged_back(FixedBatchNormalization(shape, eps).apply((x, gamma, beta, mean, var))[0], order)
 
 
-def local_response_normalization(x: Any, n: int = 5, k: float = 2, alpha: float = 1e-4, beta: float = 0.75) -> Variable:
-    """Divide by the squares of neighbouring channels (Krizhevsky, Sutskever and Hinton 2012): x / (k + α Σ x²)^β.
-
-    Args:
-        x: ``(N, C, …)``.
-        n: over how many channels the sum goes, around each one.
-        k, alpha, beta: of the formula.
-
-    Returns:
-        The shape of ``x``.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.local_response_normalization(np.ones((1, 1)), k=0, alpha=1, beta=0.5).array
-        array([[1.]])
-    """
-    x = as_variable(x)
-    if x.ndim < 2 or n < 1:
-        raise ValueError(f"local_response_normalization: x of shape {x.shape} must be (N, C, …), and n = {n} at least 1")
-    N, C = x.shape[:2]
-    rest = max(1, math.prod(x.shape[2:]))
-    half = n // 2
-    windows = Windows((C, rest), (2 * half + 1, 1), (1, 1), (half, 0), (1, 1), (C, rest))
-    squares = SumPooling(windows, alpha).apply((reshape(x * x, (N, 1, C, rest)),))[0]
-    y: Variable = x * (reshape(squares, x.shape) + k) ** -beta
-    return y
+def update_running(running: Array | None, new: Array, m: int, decay: float, unbiased: bool = False) -> None:
+    """Let an array follow the statistic of a batch, in place; ``m`` numbers share each: of none there is nothing to follow."""
+    if running is not None and m:
+        running *= decay
+        running += ((1 - decay) * (m / max(m - 1, 1) if unbiased else 1) * new).reshape(running.shape).astype(running.dtype)
 
 
-def normalize(x: Any, eps: float = 1e-5, axis: Any = 1) -> Variable:
-    """Divide by the Euclidean norm: x / (‖x‖ + ε). The gradient where all is 0 is that of x / ε.
+def reduced_axes(ndim: int, kept: int, axis: Axis) -> tuple[int, ...]:
+    """The axes that share a mean, as numbers from 0 on."""
+    if axis is None:
+        return (0, *range(kept + 1, ndim))
+    named = (axis,) if isinstance(axis, int) else tuple(axis)
+    axes = tuple(sorted({a % ndim for a in named if -ndim <= a < ndim}))
+    if len(axes) != len(named) or not axes:
+        raise ValueError(f"axis = {axis} names no axes, or one twice, of an x of {ndim} axes")
+    return axes
 
-    Args:
-        x: an array or Variable.
-        eps: ε.
-        axis: over which the norm is taken.
 
-    Returns:
-        The shape of ``x``.
+def arranged(name: str, x: Any, axis: Axis, **params: Any) -> tuple[Variable, tuple[int, ...] | None, View]:
+    """x in the order of axes (None: its own) in which it can be read as (A, C, B), and this shape."""
+    x, reduced = as_variable(x), reduced_axes(x.ndim, next(iter(params.values())).ndim, axis)
+    if x.dtype.kind != "f":
+        raise TypeError(f"{name}: x has dtype {x.dtype}, but statistics are floats: cast it first")
+    kept = tuple([n for n in range(x.ndim) if n not in reduced])
+    shape = tuple([x.shape[n] for n in kept])
+    for param, value in params.items():
+        if value.shape != shape:
+            raise ValueError(
+                f"{name}: {param} of shape {value.shape} must have shape {shape}: x {x.shape} without its axes {reduced}"
+            )
+    first, end = (kept[0], kept[-1] + 1) if kept else (0, 0)
+    if end - first == len(kept):
+        return x, None, view(x.shape, first, end)
+    order = reduced + kept
+    x = transpose(x, order)
+    return x, order, view(x.shape, len(reduced), x.ndim)
 
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.normalize(np.array([[3.0, 4.0]]), eps=0).array
-        array([[0.6, 0.8]])
-    """
-    x = as_variable(x)
-    squares = sum_of(x * x, axis=axis, keepdims=True)
-    norm = sqrt(maximum(squares, x.xp.asarray(np.finfo(x.dtype).tiny, x.dtype)))
-    y: Variable = x / (norm + eps)
-    return y
+
+def arranged_back(y: Variable, order: tuple[int, ...] | None) -> Variable:
+    """An output in the order of axes that the input had."""
+    return y if order is None else transpose(y, sorted(range(len(order)), key=order.__getitem__))

@@ -1,5 +1,6 @@
 """Links: layers with parameters, under Chainer's names."""
 
+from mnpar.links.batch_normalization import BatchNormalization
 from mnpar.links.classifier import Classifier
 from mnpar.links.convolution import (
     Convolution1D,
@@ -29,8 +30,8 @@ from mnpar.links.n_step import (
     NStepRNNReLU,
     NStepRNNTanh,
 )
-from mnpar.links.normalization import BatchNormalization, GroupNormalization, LayerNormalization
 from mnpar.links.recurrent import GRU, LSTM, EmbedID, StatefulGRU, StatelessGRU, StatelessLSTM
+from mnpar.links.sample_normalization import GroupNormalization, LayerNormalization
 from mnpar.links.small import Bias, Highway, Maxout, Parameter, PReLU, Scale
 
 __all__ = [

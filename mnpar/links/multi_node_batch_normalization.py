@@ -1,133 +1,135 @@
 """Batch normalization over the batches of all ranks, as if they were one.
 
-Each rank says how many values it has of each channel, their mean and the sum of their squared differences from it; these
-combine without a difference of large numbers (Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for
-computing sample variances", eq. 2.1):
-
-    n = Σ nᵣ,   μ = Σ nᵣ μᵣ / n,   n σ² = Σ Mᵣ + Σ nᵣ (μᵣ − μ)²
-
-All of it is made of mnpar's functions, so its gradients come by themselves, over the ranks too: one allgather forward and one
-reduce_scatter backward. Batches may differ in size, and be empty.
+An ordinary composition: each rank's mean and squares (``Moments``), an allreduce, and the normalization by a given mean and
+variance. Backward is what follows from these, to any order. No squares of the data are ever added up: a first allreduce,
+without a gradient, finds the mean K of all; the second carries Σ(x - K) and Σ(x - K)², whose sums have the same derivatives for
+any constant K, and lose no digits for this one. Backward is one allreduce. Statistics travel in float64, at most 2C of them.
 """
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+import copy
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from mnpar import functions as F
-from mnpar.chain import ChainList
-from mnpar.config import config
-from mnpar.functions.normalization import exact_sum
+from mnpar import backend
+from mnpar.functions.collective import allreduce
+from mnpar.functions.joining import concat
+from mnpar.functions.moments import Moments, View
+from mnpar.functions.normalization import FixedBatchNormalization, arranged, arranged_back, update_running
 from mnpar.link import Link
-from mnpar.links.normalization import BatchNormalization
-from mnpar.variable import Variable, as_variable
+from mnpar.links.batch_normalization import Axis, BatchNormalization
+from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
+L = TypeVar("L", bound=Link)
+
 
 class MultiNodeBatchNormalization(BatchNormalization):
-    """Normalize each channel over the batches of all ranks; they all call it in training, and none waits in evaluation.
+    """:class:`BatchNormalization` whose mean and variance are those of the batches of all ranks together.
 
-    By law 1 the gradient of gamma and beta on a rank is that rank's share: summed over ranks it is that of one process.
+    Batches may have different sizes, and none: the result is that of one process with all samples. While ``config.train`` is
+    on, all ranks call it, in the same order; else each by itself. The running values stay the same on every rank.
+
+    As everywhere, backward is of the sum of the ranks' losses: x gets its whole gradient, through the statistics of all ranks;
+    gamma and beta get this rank's share, and the shares of all ranks add up to what one process would have.
 
     Args:
-        size, decay, eps, dtype, use_gamma, use_beta, initial_gamma, initial_beta: as in :class:`BatchNormalization`.
-        comm: the ranks whose batches count as one.
-        communication_backend: ChainerMN's; accepted and not needed.
-        axis: over which means are taken; None: all but the second.
+        size, decay, eps, dtype, use_gamma, use_beta, initial_gamma, initial_beta, axis, initial_avg_mean, initial_avg_var: as
+            :class:`BatchNormalization` has them.
+        comm: the ranks that normalize together.
+        communication_backend: ``'auto'``, ``'mpi'`` or ``'nccl'``, of which the last needs a communicator of NCCL. What the
+            communicator is made of decides.
+
+    Raises:
+        ValueError: a size below 1, or no such backend.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.links as L
         >>> def program(comm):
-        ...     layer = L.MultiNodeBatchNormalization(1, comm)
-        ...     return layer(np.array([[1.0 + 2 * comm.rank]], "f4")).array.round(2).item()
+        ...     x = np.full((comm.rank + 1, 1), 3.0 * comm.rank)  # 0 on one rank, twice 3 on the other
+        ...     return L.MultiNodeBatchNormalization(1, comm)(x).array.round(2).tolist()
         >>> mnpar.run(program, ranks=2)
-        [-1.0, 1.0]
+        [[[-1.41]], [[0.71], [0.71]]]
     """
 
     def __init__(
-        self, size: Any, comm: Communicator, decay: float = 0.9, eps: float = 2e-5, dtype: Any = None, use_gamma: bool = True,
-        use_beta: bool = True, initial_gamma: Any = None, initial_beta: Any = None, communication_backend: str = "auto",
-        axis: Any = None,
+        self, size: int | tuple[int, ...] | None, comm: Communicator, decay: float = 0.9, eps: float = 2e-5, dtype: Any = None,
+        use_gamma: bool = True, use_beta: bool = True, initial_gamma: Any = None, initial_beta: Any = None,
+        communication_backend: str = "auto", axis: Axis = None, initial_avg_mean: Any = None, initial_avg_var: Any = None,
     ) -> None:  # fmt: skip
-        super().__init__(size, decay, eps, dtype, use_gamma, use_beta, initial_gamma, initial_beta, axis)
+        _check_backend(communication_backend, comm)
+        super().__init__(size, decay, eps, dtype, use_gamma, use_beta, initial_gamma, initial_beta, axis,
+                         initial_avg_mean, initial_avg_var)  # fmt: skip
         self.comm = comm
 
-    def forward(self, x: Any, finetune: bool = False) -> Variable:
-        """(N, C, …) → the same shape; N may differ between ranks, and be 0."""
-        if not config.train:
-            return super().forward(x)
-        x = as_variable(x)
-        gamma, beta = self._ready(x)
-        axes = self._axes(x)
-        full = tuple([1 if i in axes else n for i, n in enumerate(x.shape)])
-        values = F.cast(x, self._dtype)
-        count, mean, var = self._statistics(values, axes, full)
-        scale = (var + self.eps) ** -0.5
-        y = (values - mean) * (scale * F.reshape(gamma, full)) + F.reshape(beta, full)
-        self._remember(mean.array, var.array, count, finetune)
-        return F.cast(y, x.dtype)
+    def __deepcopy__(self, memo: dict[int, Any]) -> MultiNodeBatchNormalization:
+        memo[id(self.comm)] = self.comm  # ranks are not copied
+        other = memo[id(self)] = type(self).__new__(type(self))
+        other.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return other
 
-    def _statistics(self, x: Variable, axes: tuple[int, ...], full: tuple[int, ...]) -> tuple[float, Variable, Variable]:
-        """The number of values of each channel on all ranks, their mean and their variance."""
-        n = x.size // max(1, math.prod(full))
-        near = exact_sum(x.array, axes) / max(n, 1)  # a constant: what is left is small, and its sum exact
-        mean = F.sum(x - near, axes, keepdims=True) / max(n, 1) + near
-        squares = F.sum((x - mean) ** 2, axes, keepdims=True)
-        mine = F.stack((x.xp.full(full, n, x.dtype), mean, squares))  # (3, *full)
-        parts = F.stack(F.allgather(self.comm, mine))  # (P, 3, *full)
-        counts, means, squares = parts.array[:, 0], parts[:, 1], parts[:, 2]
-        total = max(float(counts.reshape(self.comm.size, -1)[:, :1].sum()), 1.0) if math.prod(full) else 1.0
-        mean = F.sum(means * (counts / total), axis=0)
-        var = (F.sum(squares, axis=0) + F.sum((means - mean) ** 2 * counts, axis=0)) / total
-        return total, mean, var
+    def _by_batch(self, x: Any, gamma: Any, beta: Any, decay: float) -> Variable:
+        if self.comm.size == 1:
+            return super()._by_batch(x, gamma, beta, decay)
+        x, order, shape = arranged(type(self).__name__, x, self.axis, gamma=gamma, beta=beta)
+        mean, var, count = self._statistics(x, shape)
+        y = FixedBatchNormalization(shape, self.eps).apply((x, gamma, beta, mean, var))[0]
+        update_running(self.avg_mean, mean.array, count, decay)
+        update_running(self.avg_var, var.array, count, decay, unbiased=True)
+        return arranged_back(y, order)
 
-    def _remember(self, mean: Any, var: Any, count: float, finetune: bool) -> None:
-        decay = self.decay
-        if finetune:
-            self.N += 1
-            decay = 1 - 1 / self.N
-        unbiased = count / max(count - 1, 1)
-        for running, now in ((self.avg_mean, mean), (self.avg_var, var * unbiased)):
-            running *= decay
-            running += (1 - decay) * now.reshape(running.shape)
+    def _statistics(self, x: Variable, shape: View) -> tuple[Variable, Variable, int]:
+        """Mean and variance (C,) over all ranks, and of how many numbers each."""
+        (A, C, B), xp = shape, backend.get_array_module(x)
+        mean, squares = Moments(shape).apply((x,))
+        n = A * B
+        rough = self.comm.allreduce(xp.append(mean.array * n, float(n)))
+        count = int(rough[C])
+        far = mean - rough[:C] / max(count, 1)  # this rank's mean from that of all, a constant
+        total = allreduce(self.comm, concat((far * n, squares + far * far * n), axis=0)) * (1 / max(count, 1))
+        first, second = total[:C], total[C:]
+        return first + rough[:C] / max(count, 1), second - first * first, count
 
 
-def create_mnbn_model(link: Link, comm: Communicator, communication_backend: str = "auto") -> Link:
-    """A copy of a model in which every batch normalization is over the batches of all ranks; the model stays as it is.
+def create_mnbn_model(link: L, comm: Communicator, communication_backend: str = "auto") -> L:
+    """A copy of a model in which every BatchNormalization normalizes over the ranks of ``comm``.
 
     Args:
-        link: a model of any structure.
-        comm: the ranks whose batches count as one.
-        communication_backend: ChainerMN's; accepted and not needed.
+        link: a model of any structure; it stays as it is. What it shares inside, the copy shares inside.
+        comm: the ranks that normalize together.
+        communication_backend: as :class:`MultiNodeBatchNormalization` takes it.
 
     Returns:
-        A model of the same structure, with copies of all values.
+        A deep copy, with the same parameters, running values and settings; a MultiNodeBatchNormalization if ``link`` is a
+        BatchNormalization itself.
+
+    Raises:
+        ValueError: there is no such backend.
 
     Example:
-        >>> import mnpar, mnpar.links as L
-        >>> model = mnpar.Sequential(L.Linear(2, 3), L.BatchNormalization(3))
-        >>> twin = mnpar.run(lambda comm: L.create_mnbn_model(model, comm), ranks=1)[0]
-        >>> [type(layer).__name__ for layer in twin]
-        ['Linear', 'MultiNodeBatchNormalization']
+        >>> import mnpar, mnpar.functions as F, mnpar.links as L
+        >>> model = mnpar.Sequential(L.Linear(3, 4), L.BatchNormalization(4), F.relu)
+        >>> [type(layer).__name__ for layer in L.create_mnbn_model(model, mnpar.create_communicator("self"))]
+        ['Linear', 'MultiNodeBatchNormalization', 'function']
     """
-    return _replaced(link.copy("copy"), comm)
+    _check_backend(communication_backend, comm)
+    memo: dict[int, Any] = {id(comm): comm}
+    for serial in link.links():
+        multi_node = isinstance(serial, MultiNodeBatchNormalization)
+        if isinstance(serial, BatchNormalization) and not multi_node and id(serial) not in memo:
+            memo[id(serial)] = twin = MultiNodeBatchNormalization.__new__(MultiNodeBatchNormalization)
+            twin.__dict__.update(copy.deepcopy(serial.__dict__, memo), comm=comm)
+    other: L = copy.deepcopy(link, memo)
+    other.name = None
+    return other
 
 
-def _replaced(link: Link, comm: Communicator) -> Link:
-    if isinstance(link, BatchNormalization):
-        if isinstance(link, MultiNodeBatchNormalization):
-            return link
-        twin = MultiNodeBatchNormalization(None, comm)
-        twin.__dict__.update({**link.__dict__, "comm": comm})
-        return twin
-    for name, child in list(link._named_children()):
-        new = _replaced(child, comm)
-        if new is not child:
-            if isinstance(link, ChainList):
-                link[int(name)] = new
-            else:
-                setattr(link, name, new)
-    return link
+def _check_backend(communication_backend: str, comm: Communicator) -> None:
+    if communication_backend not in ("auto", "mpi", "nccl"):
+        raise ValueError(f"communication_backend is 'auto', 'mpi' or 'nccl', not {communication_backend!r}")
+    if communication_backend == "nccl" and comm.name != "nccl":
+        raise ValueError(
+            f"communication_backend 'nccl' needs a communicator of NCCL, but this one is of {comm.name!r}: use 'auto'"
+        )

@@ -1,181 +1,230 @@
-"""Small layers: a shift, a scale, a bare parameter, activations that learn."""
+"""Small layers: a shift, a scale, slopes, a bare parameter; the best of several linear layers, or one mixed with none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from mnpar import backend, functions, initializers, parameter
 from mnpar.chain import Chain
-from mnpar.functions import maxout, prelu, relu, reshape, sigmoid
 from mnpar.link import Link
 from mnpar.links.linear import Linear
-from mnpar.parameter import Parameter as Param
-from mnpar.variable import Variable, as_variable
-
-
-def _along(y: Any, axis: int, x: Variable) -> Variable:
-    """``y`` with ones around it, so that its axes lie at ``axis`` and after of ``x``."""
-    y = as_variable(y)
-    if y.shape != x.shape[axis : axis + y.ndim]:
-        raise ValueError(f"a shape {y.shape} does not lie at axis {axis} of x, {x.shape}")
-    return reshape(y, (*[1] * axis, *y.shape, *[1] * (x.ndim - axis - y.ndim)))
+from mnpar.variable import Variable
 
 
 class Bias(Link):
-    """x + b, with b along some axes.
+    """x + b along some axes of x; b is learnt, or comes with x.
 
     Args:
-        axis: of x where b begins.
-        shape: of b, which is learnt; None: b is given at each call.
+        axis: of x, where the axes of b begin.
+        shape: of a b that is learnt, 0 at first; None: b is given with each x.
 
     Example:
         >>> import numpy as np, mnpar.links as L
-        >>> L.Bias(shape=(2,))(np.ones((1, 2), "f4")).array
-        array([[1., 1.]], dtype=float32)
+        >>> L.Bias()(np.zeros((1, 2)), np.array([1.0, 2.0])).array
+        array([[1., 2.]])
+        >>> [path for path, _ in L.Bias(shape=(2,)).namedparams()]
+        ['/b']
     """
 
-    def __init__(self, axis: int = 1, shape: tuple[int, ...] | None = None) -> None:
+    def __init__(self, axis: int = 1, shape: Any = None) -> None:
         super().__init__()
         self.axis = axis
-        self.b = None if shape is None else Param(0, tuple(shape))
+        self.b = None if shape is None else parameter.Parameter(0, shape)
 
     def forward(self, *xs: Any) -> Variable:
-        """x, or x and b → the shape of x."""
-        x, b = _pair(self, xs, self.b)
-        y: Variable = x + _along(b, self.axis, x)
-        return y
+        """The sum.
+
+        Args:
+            xs: x, and b if it is not learnt.
+
+        Returns:
+            x's shape.
+
+        Raises:
+            ValueError: one argument too many or too few.
+        """
+        return functions.bias(*_with(self, xs, self.b), axis=self.axis)
 
 
-class Scale(Link):
-    """W x, with W along some axes; and a shift, if asked for.
+class Scale(Chain):
+    """x · W along some axes of x; W is learnt, or comes with x; after it, if wanted, a Bias.
 
     Args:
-        axis: of x where W begins.
-        W_shape: of W, which is learnt; None: W is given at each call.
-        bias_term: also add b.
-        bias_shape: of b, where W is given at each call.
+        axis: of x, where the axes of W begin.
+        W_shape: of a W that is learnt, 1 at first; None: W is given with each x.
+        bias_term: whether to add a bias that is learnt.
+        bias_shape: of that bias; ``W_shape`` if W is learnt.
+
+    Raises:
+        ValueError: a bias is wanted, but neither shape is given.
 
     Example:
         >>> import numpy as np, mnpar.links as L
-        >>> L.Scale(W_shape=(2,))(np.full((1, 2), 3, "f4")).array
-        array([[3., 3.]], dtype=float32)
+        >>> L.Scale()(np.ones((1, 2)), np.array([1.0, 2.0])).array
+        array([[1., 2.]])
+        >>> [path for path, _ in L.Scale(W_shape=(2,), bias_term=True).namedparams()]
+        ['/W', '/bias/b']
     """
 
-    def __init__(
-        self, axis: int = 1, W_shape: tuple[int, ...] | None = None, bias_term: bool = False,
-        bias_shape: tuple[int, ...] | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, axis: int = 1, W_shape: Any = None, bias_term: bool = False, bias_shape: Any = None) -> None:
         super().__init__()
         self.axis = axis
-        self.W = None if W_shape is None else Param(1, tuple(W_shape))
-        shape = W_shape if bias_shape is None else bias_shape
-        if bias_term and shape is None:
-            raise ValueError("Scale: without W_shape a bias needs bias_shape")
-        self.b = Param(0, tuple(shape)) if bias_term and shape is not None else None
+        self.W = None if W_shape is None else parameter.Parameter(1, W_shape)
+        self.bias = None
+        if bias_term:
+            if W_shape is None and bias_shape is None:
+                raise ValueError("Scale: a bias beside a W that is not learnt needs its bias_shape")
+            self.bias = Bias(axis, bias_shape if W_shape is None else W_shape)
 
     def forward(self, *xs: Any) -> Variable:
-        """x, or x and W → the shape of x."""
-        x, W = _pair(self, xs, self.W)
-        y: Variable = x * _along(W, self.axis, x)
-        return y if self.b is None else y + _along(self.b, self.axis, x)
+        """The product.
+
+        Args:
+            xs: x, and W if it is not learnt.
+
+        Returns:
+            x's shape.
+
+        Raises:
+            ValueError: one argument too many or too few.
+        """
+        y = functions.scale(*_with(self, xs, self.W), axis=self.axis)
+        return y if self.bias is None else self.bias(y)
 
 
-def _pair(link: Link, xs: tuple[Any, ...], own: Any) -> tuple[Variable, Any]:
-    if len(xs) != (2 if own is None else 1):
-        raise ValueError(
-            f"{type(link).__name__} takes {'x and its factor or shift' if own is None else 'x alone'}, not {len(xs)}"
-        )
-    return as_variable(xs[0]), xs[1] if own is None else own
+def _with(link: Link, xs: tuple[Any, ...], param: Any) -> tuple[Any, Any]:
+    if len(xs) != (2 if param is None else 1):
+        what = "x and its factor or shift" if param is None else "x alone"
+        raise ValueError(f"{type(link).__name__} takes {what}, not {len(xs)}")
+    return xs if param is None else (xs[0], param)
+
+
+class PReLU(Link):
+    """x where it is positive, W·x elsewhere, with slopes W that are learnt.
+
+    Args:
+        shape: of W: ``()`` for one slope, ``(C,)`` for one of each channel.
+        init: initializer of W, a number or an array.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.PReLU()(np.array([[-1.0, 2.0]])).array
+        array([[-0.25,  2.  ]])
+    """
+
+    def __init__(self, shape: Any = (), init: Any = 0.25) -> None:
+        super().__init__()
+        self.W = parameter.Parameter(initializers._get_initializer(init), shape)
+
+    def forward(self, x: Any) -> Variable:
+        """The activation.
+
+        Args:
+            x: (N, C, …).
+
+        Returns:
+            x's shape.
+        """
+        return functions.prelu(x, self.W)
 
 
 class Parameter(Link):
-    """A parameter that stands alone: called, it is the parameter.
+    """A link that holds one array to be learnt, and returns it when it is called.
 
     Args:
-        array: what it starts from.
+        array: what it starts from; it belongs to the link from then on.
 
     Example:
         >>> import numpy as np, mnpar.links as L
-        >>> L.Parameter(np.zeros(2))().array
-        array([0., 0.])
+        >>> L.Parameter(np.ones(2))().array
+        array([1., 1.])
     """
 
     def __init__(self, array: Any) -> None:
         super().__init__()
-        self.W = Param(array)
+        self.W = parameter.Parameter(array)
 
-    def forward(self) -> Variable:
-        """The parameter."""
+    def forward(self, volatile: str = "off") -> Variable:
+        """The parameter W. (``volatile``, Chainer's of old, changes nothing.)"""
         return self.W
 
 
-class PReLU(Link):
-    """:func:`mnpar.functions.prelu` with slopes that are learnt.
-
-    Args:
-        shape: of the slopes: ``()`` is one for all, ``(C,)`` one for each channel.
-        init: the first slope.
-
-    Example:
-        >>> import numpy as np, mnpar.links as L
-        >>> L.PReLU()(np.array([[-1.0, 2.0]], "f4")).array
-        array([[-0.25,  2.  ]], dtype=float32)
-    """
-
-    def __init__(self, shape: tuple[int, ...] = (), init: Any = 0.25) -> None:
-        super().__init__()
-        self.W = Param(init, tuple(shape))
-
-    def forward(self, x: Any) -> Variable:
-        """(N, …) → the same shape."""
-        return prelu(x, self.W)
-
-
 class Maxout(Chain):
-    """The largest of several linear functions, for each output.
+    """The largest of ``pool_size`` linear functions, for each output: a convex, piecewise linear activation that is learnt.
 
     Args:
-        in_size: D; None takes it from the first batch.
-        out_size: outputs.
-        pool_size: linear functions for each.
-        initialW: initializer of the weights (out_size pool_size, D); None is LeCunNormal.
-        initial_bias: initializer of the biases; None is 0.
+        in_size: features D; None takes them from the first batch.
+        out_size: features that come out.
+        pool_size: how many linear functions each of them chooses from.
+        initialW: initializer, a number, or an array (out_size, pool_size, in_size); None is LeCunNormal.
+        initial_bias: a number, or an array (out_size, pool_size); None: no bias.
+
+    The parameters are those of ``linear``, a Linear with ``out_size * pool_size`` outputs.
+
+    Raises:
+        ValueError: a size below 1.
 
     Example:
         >>> import numpy as np, mnpar.links as L
-        >>> L.Maxout(None, 3, 2)(np.ones((4, 5), "f4")).shape
-        (4, 3)
+        >>> L.Maxout(3, 2, 4)(np.ones((5, 3), "f4")).shape
+        (5, 2)
+
+    Source:
+        Goodfellow et al., "Maxout networks", ICML 2013.
     """
 
-    def __init__(
-        self, in_size: int | None, out_size: int, pool_size: int, initialW: Any = None, initial_bias: Any = None
-    ) -> None:  # fmt: skip
+    def __init__(self, in_size: int | None, out_size: int, pool_size: int, initialW: Any = None, initial_bias: Any = 0) -> None:
         super().__init__()
+        if out_size < 1 or pool_size < 1:
+            raise ValueError(f"Maxout({in_size}, {out_size}, {pool_size}): sizes are 1 or more")
         self.out_size, self.pool_size = out_size, pool_size
-        self.linear = Linear(in_size, out_size * pool_size, initialW=initialW, initial_bias=initial_bias)
+        rows = out_size * pool_size
+        initialW, initial_bias = _flat(initialW, (rows, -1)), _flat(initial_bias, (rows,))
+        self.linear = Linear(in_size, rows, initial_bias is None, initialW, initial_bias)
 
     def forward(self, x: Any) -> Variable:
-        """(N, D) → (N, out_size)."""
-        return maxout(self.linear(x), self.pool_size)
+        """The outputs.
+
+        Args:
+            x: (N, …), with the axes after the first flattened to D.
+
+        Returns:
+            (N, out_size).
+        """
+        return functions.maxout(self.linear(x), self.pool_size)
+
+
+def _flat(initial: Any, shape: tuple[int, ...]) -> Any:
+    return initial.reshape(shape) if backend.is_array(initial) and np.ndim(initial) else initial
 
 
 class Highway(Chain):
-    """A layer that may let its input through (Srivastava, Greff and Schmidhuber 2015, arXiv 1505.00387): t h(x) + (1 − t) x.
+    """A layer and a gate: ``t · activate(plain(x)) + (1 - t) · x`` with ``t = sigmoid(transform(x))``.
 
     Args:
-        in_out_size: D.
+        in_out_size: features D.
         nobias: no biases.
-        activate: of h.
-        init_Wh, init_Wt, init_bh, init_bt: initializers of the weights and biases of h and t; the gate t begins almost shut.
+        activate: of the layer.
+        init_Wh, init_Wt: initializers of W of ``plain`` and ``transform`` (D, D); None is LeCunNormal.
+        init_bh, init_bt: of their biases; None is 0. The gate is rather closed at first: -1.
+
+    Raises:
+        ValueError: a size below 1.
 
     Example:
         >>> import numpy as np, mnpar.links as L
-        >>> L.Highway(3)(np.ones((2, 3), "f4")).shape
-        (2, 3)
+        >>> L.Highway(3)(np.ones((5, 3), "f4")).shape
+        (5, 3)
+
+    Source:
+        Srivastava, Greff and Schmidhuber, "Highway networks" (2015), arXiv 1505.00387.
     """
 
     def __init__(
-        self, in_out_size: int, nobias: bool = False, activate: Callable[[Any], Variable] = relu, init_Wh: Any = None,
+        self, in_out_size: int, nobias: bool = False, activate: Callable[[Any], Variable] = functions.relu, init_Wh: Any = None,
         init_Wt: Any = None, init_bh: Any = None, init_bt: Any = -1,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -184,7 +233,14 @@ class Highway(Chain):
         self.transform = Linear(in_out_size, in_out_size, nobias, init_Wt, init_bt)
 
     def forward(self, x: Any) -> Variable:
-        """(N, D) → (N, D)."""
-        h, t = self.activate(self.plain(x)), sigmoid(self.transform(x))
-        y: Variable = h * t + as_variable(x) * (1 - t)
+        """The outputs.
+
+        Args:
+            x: (N, D).
+
+        Returns:
+            (N, D).
+        """
+        t = functions.sigmoid(self.transform(x))
+        y: Variable = self.activate(self.plain(x)) * t + x * (1 - t)
         return y

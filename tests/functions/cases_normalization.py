@@ -1,67 +1,126 @@
-"""Rows of normalization, each against its formula."""
+"""Rows of normalization."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import normalization
-
-MEAN, VAR = np.array([0.2, -0.1, 0.4]), np.array([0.5, 1.0, 2.0])
+from mnpar.functions import channelwise, local_normalization, moments, normalization, sample_normalization
 
 
-def normal(x, gamma, beta, axes, eps):
-    m = max(1, np.prod([x.shape[a] for a in axes]))
-    mean = x.sum(axis=axes, keepdims=True) / m
-    var = ((x - mean) ** 2).sum(axis=axes, keepdims=True) / m
-    return gamma * (x - mean) / np.sqrt(var + eps) + beta
+def normal(x: Any, axis: Any, eps: float) -> Any:
+    """x less its mean, over its deviation; the mean of nothing is 0."""
+    m = max(np.prod([x.shape[a] for a in axis]), 1)
+    d = x - x.sum(axis=axis, keepdims=True) / m
+    return d / np.sqrt((d * d).sum(axis=axis, keepdims=True) / m + eps)
 
 
-def column(v, ndim):
-    return v.reshape(1, -1, *[1] * (ndim - 2))
+def batch(axis: Any, shape: Any, eps: float = 2e-5) -> Any:
+    return lambda x, g, b: normal(x, axis, eps) * g.reshape(shape) + b.reshape(shape)
 
 
-def batch(x, gamma, beta):
-    return normal(x, column(gamma, x.ndim), column(beta, x.ndim), (0, *range(2, x.ndim)), 0.1)
+def fixed(shape: Any, eps: float = 2e-5) -> Any:
+    def truth(x: Any, *params: Any) -> Any:
+        g, b, mean, var = [p.reshape(shape) for p in params]
+        return g * (x - mean) / np.sqrt(var + eps) + b
+
+    return truth
 
 
-def group(x, gamma, beta):
-    parts = x.reshape(len(x), 2, x.shape[1] // 2 * x.shape[2])
-    return normal(parts, 1, 0, (2,), 0.1).reshape(x.shape) * column(gamma, x.ndim) + column(beta, x.ndim)
+def groups(n: int, eps: float = 1e-5) -> Any:
+    def truth(x: Any, g: Any, b: Any) -> Any:
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        cut = x.reshape(len(x), n, x.shape[1] // n, *x.shape[2:])
+        return normal(cut, tuple(range(2, cut.ndim)), eps).reshape(x.shape) * g.reshape(shape) + b.reshape(shape)
+
+    return truth
 
 
-def neighbours(x, n, k, alpha, beta):
-    y = np.empty_like(x)
-    for c in range(x.shape[1]):
-        low, high = max(0, c - n // 2), c + n // 2 + 1
-        y[:, c] = x[:, c] / (k + alpha * (x[:, low:high] ** 2).sum(1)) ** beta
-    return y
+def moments_truth(x: Any) -> Any:
+    m = max(len(x) * 2, 1)
+    mean = x.sum(axis=(0, 2)) / m
+    return mean, ((x - mean[:, None]) ** 2).sum(axis=(0, 2))
 
+
+def response(n: int, k: float, alpha: float, beta: float) -> Any:
+    def truth(x: Any) -> Any:
+        C = x.shape[1]
+        s = np.stack([(x[:, max(c - n // 2, 0) : c + n // 2 + 1] ** 2).sum(axis=1) for c in range(C)], axis=1)
+        return x / (k + alpha * s) ** beta
+
+    return truth
+
+
+def moments_of(x: Any) -> Any:
+    """Of float32 and float16 they are float64; here they are cast back, as the table wants it."""
+    return tuple(F.cast(y, x.dtype) for y in moments.Moments(moments.view(x.shape, 1, 2)).apply((x,)))
+
+
+def unit(x: Any, axis: Any, eps: float = 1e-5) -> Any:
+    return x / (np.sqrt((x * x).sum(axis=axis, keepdims=True)) + eps)
+
+
+P, P2 = (3,), (3, 2)
+DENSE, IMAGE = (N, 3), (N, 3, 2, 2)
+BATCH, FIXED = (normalization.BatchNormalization,), (normalization.FixedBatchNormalization,)
+GROUP = (sample_normalization.GroupNormalization,)
+E1 = {"eps": 0.1}  # where the gradients are steep, float16 and differences need a larger one
 
 # fmt: off
-CASES = [
-    Case("batch_normalization", (normalization.Normalization,), lambda x, g, b: F.batch_normalization(x, g, b, 0.1), batch,
-         ((N, 3), (3,), (3,)), halves=2e-2),
-    Case("batch_normalization: images", (), lambda x, g, b: F.batch_normalization(x, g, b, 0.1), batch,
-         ((N, 3, 2, 2), (3,), (3,)), halves=2e-2),
-    Case("batch_normalization: other axes", (), lambda x, g, b: F.batch_normalization(x, g, b, 0.1, axis=(0, 1)),
-         lambda x, g, b: normal(x, g, b, (0, 1), 0.1), ((N, 3, 2), (2,), (2,)), halves=2e-2),
-    Case("fixed_batch_normalization", (), lambda x, g, b, m: F.fixed_batch_normalization(x, g, b, m, (m * m + 1), 0.1),
-         lambda x, g, b, m: column(g, 3) * (x - column(m, 3)) / np.sqrt(column(m, 3) ** 2 + 1.1) + column(b, 3),
-         ((N, 3, 2), (3,), (3,), (3,)), halves=2e-2),
-    Case("layer_normalization", (), lambda x, g, b: F.layer_normalization(x, g, b, 0.1),
-         lambda x, g, b: normal(x, g, b, (1,), 0.1), ((N, 3), (3,), (3,)), halves=2e-2),
-    Case("layer_normalization: sequences", (), lambda x, g, b: F.layer_normalization(x, g, b, 0.1),
-         lambda x, g, b: normal(x, g, b, (2,), 0.1), ((N, 2, 3), (3,), (3,)), halves=2e-2),
-    Case("group_normalization", (), lambda x, g, b: F.group_normalization(x, 2, g, b, 0.1), group,
-         ((N, 4, 3), (4,), (4,)), halves=2e-2),
-    Case("local_response_normalization", (), lambda x: F.local_response_normalization(x, 3, 1, 0.5, 0.75),
-         lambda x: neighbours(x, 3, 1, 0.5, 0.75), ((N, 4, 2),), halves=1e-2),
-    Case("normalize", (), lambda x: F.normalize(x, 0.1), lambda x: x / (np.sqrt((x * x).sum(1, keepdims=True)) + 0.1),
-         ((N, 3, 2),), halves=1e-2),
-    Case("prelu", (), F.prelu, lambda x, w: np.where(x > 0, x, x * column(w, 3)), ((N, 3, 2), (3,))),
-    Case("prelu: one slope", (), F.prelu, lambda x, w: np.where(x > 0, x, x * w), ((N, 3), ())),
-    Case("maxout", (), lambda x: F.maxout(x, 2), lambda x: np.maximum(x[:, ::2], x[:, 1::2]), ((N, 4, 2),)),
+CASES: list[Case] = [
+    Case("batch_normalization", BATCH, lambda *x: F.batch_normalization(*x, **E1), batch((0,), (1, 3), 0.1), (DENSE, P, P),
+         halves=1e-2),
+    Case("batch_normalization: images", (), F.batch_normalization, batch((0, 2, 3), (3, 1, 1)), (IMAGE, P, P), halves=1e-2),
+    Case("batch_normalization: long rows", (), F.batch_normalization, batch((0, 2), (2, 1)), ((N, 2, 150), (2,), (2,)),
+         halves=1e-2),
+    Case("batch_normalization: gamma of two axes", (), lambda *x: F.batch_normalization(*x, **E1), batch((0,), (3, 2), 0.1),
+         ((N, 3, 2), P2, P2), halves=1e-2),
+    Case("batch_normalization: last axis", (), lambda *x: F.batch_normalization(*x, axis=(0, 1, -2)), batch((0, 1, 2), (3,)),
+         ((N, 2, 2, 3), P, P), halves=1e-2),
+    Case("batch_normalization: axes apart", (), lambda *x: F.batch_normalization(*x, axis=(0, 2)), batch((0, 2), (3, 1, 2)),
+         ((N, 3, 4, 2), P2, P2), halves=1e-2),
+    Case("batch_normalization: one mean", (), lambda *x: F.batch_normalization(*x, axis=(0, 1)), batch((0, 1), (1, 1)),
+         (DENSE, (), ()), halves=1e-2),
+    Case("fixed_batch_normalization", FIXED, F.fixed_batch_normalization, fixed((1, 3)), (DENSE, P, P, P, P), 0.4, 2,
+         halves=2e-2),
+    Case("fixed_batch_normalization: images", (), F.fixed_batch_normalization, fixed((3, 1, 1)), (IMAGE, P, P, P, P), 0.4, 2,
+         halves=2e-2),
+    Case("fixed_batch_normalization: axes apart", (), lambda *x: F.fixed_batch_normalization(*x, axis=(0, 2)),
+         fixed((3, 1, 2)), ((N, 3, 4, 2), P2, P2, P2, P2), 0.4, 2, halves=2e-2),
+    Case("moments", (moments.Moments,), moments_of, moments_truth, ((N, 3, 2),), halves=1e-2),
+    Case("moments: the mean alone", (), lambda x: moments_of(x)[0], lambda x: moments_truth(x)[0], ((N, 3, 2),)),
+    Case("moments: the squares alone", (), lambda x: moments_of(x)[1], lambda x: moments_truth(x)[1], ((N, 3, 2),),
+         halves=1e-2),
+    Case("layer_normalization", GROUP, F.layer_normalization, lambda x, g, b: normal(x, (1,), 1e-5) * g + b,
+         ((N, 5), (5,), (5,)), halves=1e-2),
+    Case("layer_normalization: batch of two axes", (), F.layer_normalization, lambda x, g, b: normal(x, (2,), 1e-5) * g + b,
+         ((N, 2, 3), P, P), halves=1e-2),
+    Case("layer_normalization: over two axes", (), F.layer_normalization, lambda x, g, b: normal(x, (1, 2), 1e-5) * g + b,
+         ((N, 3, 2), P2, P2), halves=1e-2),
+    Case("group_normalization", (), lambda x, *p: F.group_normalization(x, 2, *p), groups(2), ((N, 4, 2, 2), (4,), (4,)),
+         halves=1e-2),
+    Case("group_normalization: dense", (), lambda x, *p: F.group_normalization(x, 2, *p), groups(2), ((N, 6), (6,), (6,)),
+         halves=1e-2),
+    Case("group_normalization: one group", (), lambda x, *p: F.group_normalization(x, 1, *p), groups(1),
+         ((N, 3, 2), P, P), halves=1e-2),
+    Case("local_response_normalization", (local_normalization.LocalResponseNormalization, local_normalization.WindowSum),
+         F.local_response_normalization, response(5, 2, 1e-4, 0.75), ((N, 7, 2),)),
+    Case("local_response_normalization: narrow", (), lambda x: F.local_response_normalization(x, 3, 1, 0.5, 0.6),
+         response(3, 1, 0.5, 0.6), ((N, 4),)),
+    Case("local_response_normalization: wider than x", (), lambda x: F.local_response_normalization(x, 9, 1, 0.5),
+         response(9, 1, 0.5, 0.75), ((N, 3),)),
+    Case("normalize", (local_normalization.Normalize,), F.normalize, lambda x: unit(x, 1)),
+    Case("normalize: images", (), F.normalize, lambda x: unit(x, 1), (IMAGE,)),
+    Case("normalize: two axes", (), lambda x: F.normalize(x, 0.5, (1, 2)), lambda x: unit(x, (1, 2), 0.5), ((N, 3, 2),)),
+    Case("bias", (), F.bias, lambda x, y: x + y[:, None], ((N, 3, 2), P)),
+    Case("bias: later axis", (), lambda x, y: F.bias(x, y, 2), lambda x, y: x + y, ((N, 3, 2), (2,))),
+    Case("scale", (), F.scale, lambda x, y: x * y[:, None], ((N, 3, 2), P)),
+    Case("scale: two axes", (), F.scale, lambda x, y: x * y[..., None], ((N, 3, 2, 2), P2)),
+    Case("prelu", (channelwise.PReLU,), F.prelu, lambda x, W: np.where(x < 0, W[:, None] * x, x), ((N, 3, 2), P)),
+    Case("prelu: one slope", (), F.prelu, lambda x, W: np.where(x < 0, W * x, x), (DENSE, ())),
+    Case("maxout", (), lambda x: F.maxout(x, 2), lambda x: x.reshape(len(x), 3, 2, 2).max(axis=2), ((N, 6, 2),)),
+    Case("maxout: last axis", (), lambda x: F.maxout(x, 3, -1), lambda x: x.max(axis=2, keepdims=True), ((N, 2, 3),)),
 ]
-# fmt: on

@@ -179,7 +179,7 @@ def test_small_layers_are_what_they_say():
     np.testing.assert_allclose(L.Bias()(x, v).array, x + v[:, None])
     np.testing.assert_allclose(L.Scale()(x, v).array, x * v[:, None])
     scale = L.Scale(W_shape=(3, 4), bias_term=True)
-    scale.b.array[:] = 2
+    scale.bias.b.array[:] = 2
     np.testing.assert_allclose(scale(x).array, x + 2)
     np.testing.assert_allclose(L.Bias(2, (4,))(x).array, x)
     np.testing.assert_allclose(L.PReLU((3,), 0.5)(x).array, np.where(x > 0, x, x / 2))
@@ -194,17 +194,20 @@ def test_small_layers_are_what_they_say():
 
 
 BAD = {
-    "channels": (lambda: F.batch_normalization(np.ones((2, 3)), np.ones(2), np.zeros(2)), r"are \(3,\), not \(2,\)"),
+    "channels": (
+        lambda: F.batch_normalization(np.ones((2, 3)), np.ones(2), np.zeros(2)),
+        r"\(2,\) must have shape \(3,\)",
+    ),
     "axis": (lambda: F.batch_normalization(np.ones((2, 3)), np.ones(3), np.zeros(3), axis=5), "names no axes"),
     "groups": (lambda: F.group_normalization(np.ones((2, 3)), 2, np.ones(3), np.zeros(3)), "do not divide the channels"),
     "gamma of groups": (lambda: F.group_normalization(np.ones((2, 4)), 2, np.ones(3), np.zeros(3)), "one for each channel"),
-    "no features": (lambda: F.layer_normalization(np.ones(2), np.ones(2), np.zeros(2)), r"must be \(N, D\)"),
+    "no features": (lambda: F.layer_normalization(np.ones(2), np.ones(2), np.zeros(2)), "batch axes before them"),
     "n": (lambda: F.local_response_normalization(np.ones((2, 3)), n=0), "at least 1"),
-    "slopes": (lambda: F.prelu(np.ones((2, 3)), np.ones(2)), "axes after the batch's"),
+    "slopes": (lambda: F.prelu(np.ones((2, 3)), np.ones(2)), r"is not that of x \(2, 3\) from axis 1"),
     "pools": (lambda: F.maxout(np.ones((2, 3)), 2), "pools of 2"),
     "two shifts": (lambda: L.Bias(shape=(2,))(np.ones((1, 2)), np.ones(2)), "takes x alone, not 2"),
-    "no bias_shape": (lambda: L.Scale(bias_term=True), "needs bias_shape"),
-    "place": (lambda: L.Bias(shape=(2,))(np.ones((1, 3))), "does not lie at axis 1"),
+    "no bias_shape": (lambda: L.Scale(bias_term=True), "needs its bias_shape"),
+    "place": (lambda: L.Bias(shape=(2,))(np.ones((1, 3))), "is not that of x"),
 }
 
 

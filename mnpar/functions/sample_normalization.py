@@ -1,0 +1,194 @@
+"""Layer and group normalization: each sample by itself, over all its features or over groups of its channels.
+
+x is read as (N, G, K, B): a mean for each sample and group, over K channels of B places; gamma and beta are (G, K). Layer
+normalization has one group, and each feature is a channel of one place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.moments import BLOCK, cast, centre, dtype_of, sums
+from mnpar.functions.normalization import written_out
+from mnpar.variable import Variable, as_variable
+
+
+class GroupNormalization(FunctionNode):
+    """y = γ·(x - μ)·s + β with s = (σ² + ε)^-½ over K and B; in backward, x̂ = (x - μ)·s and h = γ·g for a gradient g of y."""
+
+    generic = True
+
+    def __init__(self, shape: tuple[int, int, int, int], eps: float) -> None:
+        self.shape, self.eps = shape, eps
+        self.count = max(shape[2] * shape[3], 1)
+
+    def forward(self, x: Array, gamma: Array, beta: Array) -> Array:
+        self.retain_inputs((0, 1))
+        (N, G, K, _), xp = self.shape, backend.get_array_module(x)
+        self.dtype = dtype = np.result_type(dtype_of(x), gamma.dtype, beta.dtype)
+        gamma, beta = cast(gamma, dtype).reshape(G, K, 1), cast(beta, dtype).reshape(G, K, 1)
+        x4, y = x.reshape(self.shape), xp.empty(self.shape, x.dtype)
+        self.shift, self.rest, self.s = (xp.empty((N, G, 1, 1), dtype) for _ in range(3))
+        for n in self._blocks(x):
+            d = y[n] if y.dtype == dtype else xp.empty(y[n].shape, dtype)
+            shift, rest, var = centre(self._rows(cast(x4[n], dtype)), self._rows(d))
+            for kept, new in ((self.shift, shift), (self.rest, rest), (self.s, (var + self.eps) ** -0.5)):
+                kept[n] = new.reshape(len(d), G, 1, 1)
+            self._affine(d, self.rest[n], self.s[n], gamma, beta)
+            if d.dtype != y.dtype:
+                y[n] = d
+        return y.reshape(x.shape)
+
+    def _affine(self, d: Array, rest: Array, s: Array, gamma: Array, beta: Array) -> None:
+        """(d - rest)·s·γ + β in place."""
+        if self.shape[3] > 1:
+            a = s * gamma  # (n, G, K, 1)
+            d *= a
+            d += beta - rest * a
+        else:  # that would be as large as d
+            d -= rest
+            d *= s
+            d *= gamma
+            d += beta
+
+    def _rows(self, z: Array) -> Array:
+        """(n, G, K, B) → (1, n·G, K·B): the statistics are over the last axis."""
+        return z.reshape(1, z.shape[0] * z.shape[1], z.shape[2] * z.shape[3])
+
+    def _channels(self, z: Array) -> Array:
+        """(n, G, K, B) → (n, G·K, B): the gradients of γ and β are sums over the first and the last axis."""
+        return z.reshape(z.shape[0], z.shape[1] * z.shape[2], z.shape[3])
+
+    def _blocks(self, x: Array) -> Iterator[slice]:
+        """Pieces of N: as many as fit the cache on the host, all at once on a GPU."""
+        N, features = self.shape[0], max(math.prod(self.shape[1:]), 1)
+        step = max(1, BLOCK // features) if type(x) is np.ndarray else max(N, 1)
+        return (slice(start, start + step) for start in range(0, N, step))
+
+    def backward(self, gy: Any) -> Any:
+        x, gamma = self.get_retained_inputs()
+        if isinstance(gy, Variable):
+            return written_out(x, gamma, gy, self.shape, (*self.shape[1:3], 1), self.shift, (2, 3), self.eps)
+        found: list[Array] = []
+
+        def gx() -> Array:
+            gx = backend.get_array_module(x).empty(x.shape, x.dtype)  # not a view: it is given away
+            found[:] = self._sweep(x, gamma, gy, gx.reshape(self.shape))
+            return gx
+
+        def of_parameter(i: int) -> Array:
+            if not found:
+                found[:] = self._sweep(x, gamma, gy, None)
+            return found[i].astype(gamma.dtype).reshape(gamma.shape)
+
+        return gx, lambda: of_parameter(0), lambda: of_parameter(1)
+
+    def _sweep(self, x: Array, gamma: Array, gy: Array, gx: Array | None) -> tuple[Array, Array]:
+        """The gradients of γ and β, float64; that of x is written into ``gx`` if there is one."""
+        (_, G, K, _), xp = self.shape, backend.get_array_module(x)
+        x, gy, gamma = x.reshape(self.shape), gy.reshape(self.shape), cast(gamma, self.dtype).reshape(G, K, 1)
+        ggamma, gbeta = xp.zeros(G * K), xp.zeros(G * K)
+        for n in self._blocks(x):
+            normal = gx[n] if gx is not None and gx.dtype == self.dtype else xp.empty(x[n].shape, self.dtype)
+            xp.subtract(x[n], self.shift[n], out=normal)
+            normal -= self.rest[n]
+            normal *= self.s[n]
+            g = cast(gy[n], self.dtype)
+            gbeta += sums(self._channels(g))
+            ggamma += sums(self._channels(g), self._channels(normal))
+            if gx is not None:
+                self._of_x(normal, g * gamma, self.s[n])
+                if gx.dtype != self.dtype:
+                    gx[n] = normal
+        return ggamma, gbeta
+
+    def _of_x(self, normal: Array, h: Array, s: Array) -> None:
+        """x̂ → s·(h - mean h - x̂·mean(h·x̂)), in place."""
+        p, q = sums(self._rows(h)), sums(self._rows(h), self._rows(normal))
+        normal *= (q / -self.count).astype(self.dtype).reshape(s.shape)
+        normal += h
+        normal -= (p / self.count).astype(self.dtype).reshape(s.shape)
+        normal *= s
+
+
+def layer_normalization(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Variable:
+    """Give each sample mean 0 and deviation 1 over its features, then scale and move these by ``gamma`` and ``beta``.
+
+    Args:
+        x: ``(N, D)``, or more axes; of float16, it is computed in float32.
+        gamma, beta: ``(D,)``; of more axes, they are the last axes of ``x``, over which the mean is then taken.
+        eps: added to the variance.
+
+    Returns:
+        ``x``'s shape and dtype.
+
+    Raises:
+        ValueError: ``gamma`` or ``beta`` are not of the shape of ``x``'s last axes; TypeError: ``x`` has no floats.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.layer_normalization(np.array([[1.0, 3.0], [5.0, 5.0]]), np.ones(2), np.array([0.0, 7.0])).array.round(3)
+        array([[-1.,  8.],
+               [ 0.,  7.]])
+
+    Source:
+        Ba, Kiros and Hinton, "Layer normalization" (2016), arXiv 1607.06450.
+    """
+    x, D = as_variable(x), gamma.shape
+    if x.dtype.kind != "f":
+        raise TypeError(f"layer_normalization: x has dtype {x.dtype}, but statistics are floats: cast it first")
+    if not 0 < len(D) < x.ndim or x.shape[x.ndim - len(D) :] != D or beta.shape != D:
+        raise ValueError(
+            f"layer_normalization: gamma of shape {D} and beta of shape {beta.shape} must have the shape of the last axes of x "
+            f"{x.shape}, which has batch axes before them"
+        )
+    shape = math.prod(x.shape[: x.ndim - len(D)]), 1, math.prod(D), 1
+    return GroupNormalization(shape, eps).apply((x, gamma, beta))[0]
+
+
+def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, eps: float = 1e-5) -> Variable:
+    """Give each group of channels of each sample mean 0 and deviation 1, then scale and move each channel.
+
+    With one group it is layer normalization with a ``gamma`` for each channel, with C groups instance normalization.
+
+    Args:
+        x: ``(N, C, …)``; of float16, it is computed in float32.
+        groups: how many groups of C / groups neighbouring channels.
+        gamma, beta: ``(C,)``.
+        eps: added to the variance.
+
+    Returns:
+        ``x``'s shape and dtype.
+
+    Raises:
+        ValueError: the groups do not divide the channels, or shapes do not belong together; TypeError: ``groups`` is no int,
+            or ``x`` has no floats.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> x = np.array([[1.0, 3.0, 5.0, 15.0]])
+        >>> F.group_normalization(x, 2, np.ones(4), np.zeros(4)).array.round(3)
+        array([[-1.,  1., -1.,  1.]])
+
+    Source:
+        Wu and He, "Group normalization", ECCV 2018.
+    """
+    x = as_variable(x)
+    if not isinstance(groups, int | np.integer) or x.dtype.kind != "f":
+        raise TypeError(f"group_normalization: groups is an int and x has floats, not {groups!r} and {x.dtype}")
+    if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
+        raise ValueError(f"group_normalization: {groups} groups do not divide the channels (axis 1) of x {x.shape}")
+    if gamma.shape != x.shape[1:2] or beta.shape != x.shape[1:2]:
+        raise ValueError(
+            f"group_normalization: gamma of shape {gamma.shape} and beta of shape {beta.shape} must have shape {x.shape[1:2]}, "
+            f"one for each channel of x {x.shape}"
+        )
+    shape = x.shape[0], int(groups), x.shape[1] // int(groups), math.prod(x.shape[2:])
+    return GroupNormalization(shape, eps).apply((x, gamma, beta))[0]

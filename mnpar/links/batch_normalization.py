@@ -1,0 +1,128 @@
+"""Batch normalization with its parameters, and the running mean and variance that it uses when it does not train."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend, initializers
+from mnpar.config import config, get_dtype
+from mnpar.functions.generic import plain
+from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization, reduced_axes
+from mnpar.link import Link
+from mnpar.parameter import Parameter
+from mnpar.variable import Variable
+
+Axis = int | tuple[int, ...] | None
+
+
+class BatchNormalization(Link):
+    """γ·(x - mean) / √(var + ε) + β: by this batch's mean and variance while ``config.train`` is on, else by running ones.
+
+    Args:
+        size: of gamma and beta, an int or a tuple; None takes it from the first batch.
+        decay: how much of the running values stays with each batch.
+        eps: added to the variance.
+        dtype: of parameters and running values; None is ``mnpar.config.dtype``. float16 makes float32: small steps and sums
+            need more than 11 bits.
+        use_gamma, use_beta: without them they are 1 and 0, and not learnt.
+        initial_gamma, initial_beta, initial_avg_mean, initial_avg_var: initializers, numbers or arrays; None is 1, 0, 0, 1.
+        axis: what the mean is over; None: the first axis, and those after as many as ``size`` has.
+
+    Attributes:
+        avg_mean, avg_var, N: persistent: the running mean and (unbiased) variance, and how many batches went into them since
+            :meth:`start_finetuning`. The first two are None until the size is known.
+
+    Raises:
+        ValueError: a size below 1.
+
+    Example:
+        >>> import numpy as np, mnpar, mnpar.links as L
+        >>> layer = L.BatchNormalization(1)
+        >>> layer(np.array([[1.0], [3.0]], "f4")).array.round(3).tolist()
+        [[-1.0], [1.0]]
+        >>> with mnpar.using_config("train", False):
+        ...     layer(np.array([[0.2]], "f4")).array.round(3).tolist()
+        [[0.0]]
+    """
+
+    def __init__(
+        self, size: int | tuple[int, ...] | None = None, decay: float = 0.9, eps: float = 2e-5, dtype: Any = None,
+        use_gamma: bool = True, use_beta: bool = True, initial_gamma: Any = None, initial_beta: Any = None, axis: Axis = None,
+        initial_avg_mean: Any = None, initial_avg_var: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.decay, self.eps = decay, eps
+        self.axis = (axis,) if isinstance(axis, int) else axis
+        self.dtype = np.promote_types(get_dtype(dtype), np.float32)
+        self.gamma = Parameter(self._initializer(initial_gamma, 1)) if use_gamma else None
+        self.beta = Parameter(self._initializer(initial_beta, 0)) if use_beta else None
+        self._initial_avg = self._initializer(initial_avg_mean, 0), self._initializer(initial_avg_var, 1)
+        self.avg_mean: Any = None
+        self.avg_var: Any = None
+        self.N = 0
+        for name in ("avg_mean", "avg_var", "N"):
+            self.register_persistent(name)
+        if size is not None:
+            self._initialize_params((size,) if isinstance(size, int | np.integer) else tuple(size))
+
+    def _initializer(self, initial: Any, default: float) -> Any:
+        made = initializers._get_initializer(default if initial is None else initial)
+        if isinstance(made, initializers.Initializer) and made.dtype is None:
+            made = copy.copy(made)
+            made.dtype = self.dtype
+        return made
+
+    def _initialize_params(self, size: tuple[int, ...], like: Any = None) -> None:
+        if any(n < 1 for n in size):
+            raise ValueError(f"{type(self).__name__}: the sizes {size} are not 1 or more")
+        for param in (self.gamma, self.beta):
+            if param is not None and not param.is_initialized:
+                param.initialize(size)
+        if self.avg_mean is None:
+            arrays = [initializers.generate_array(x, size) for x in self._initial_avg]
+            self.avg_mean, self.avg_var = arrays if like is None else [backend.like(a, like) for a in arrays]
+
+    @property
+    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+        """Names and values to show in ``repr``."""
+        size = None if self.avg_mean is None else self.avg_mean.shape
+        yield from (("size", size), ("decay", self.decay), ("eps", self.eps), ("dtype", self.dtype))
+        yield from (("use_gamma", self.gamma is not None), ("use_beta", self.beta is not None))
+
+    def forward(self, x: Any, finetune: bool = False) -> Variable:
+        """The normalized batch.
+
+        Args:
+            x: (N, C, …).
+            finetune: the running values become plain means over the batches since :meth:`start_finetuning`.
+
+        Returns:
+            x's shape and dtype.
+
+        Raises:
+            ValueError: x has another number of channels.
+        """
+        if self.avg_mean is None or not all(p is None or p.is_initialized for p in (self.gamma, self.beta)):
+            reduced = reduced_axes(x.ndim, 1, self.axis)
+            self._initialize_params(tuple([n for axis, n in enumerate(x.shape) if axis not in reduced]), plain(x))
+        gamma, beta = self._or_constant(self.gamma, 1), self._or_constant(self.beta, 0)
+        if not config.train:
+            return fixed_batch_normalization(x, gamma, beta, self.avg_mean, self.avg_var, self.eps, self.axis)
+        if finetune:
+            self.N += 1
+        return self._by_batch(x, gamma, beta, 1 - 1 / self.N if finetune else self.decay)
+
+    def _by_batch(self, x: Any, gamma: Any, beta: Any, decay: float) -> Variable:
+        """The normalization while training, which also changes the running values."""
+        return batch_normalization(x, gamma, beta, self.eps, self.avg_mean, self.avg_var, decay, self.axis)
+
+    def _or_constant(self, param: Parameter | None, value: float) -> Any:
+        return backend.get_array_module(self.avg_mean).full_like(self.avg_mean, value) if param is None else param
+
+    def start_finetuning(self) -> None:
+        """Let the next batch with ``finetune=True`` be the first that the running values are the mean of."""
+        self.N = 0
