@@ -38,6 +38,8 @@ class Setting(Generic[T]):
 class Mixed16:
     """Chainer's ``mixed16``: arrays of float16, and of float32 where sums need it (statistics of normalizations)."""
 
+    dtype = np.dtype(np.float16)  # so that numpy takes it for float16
+
     def __repr__(self) -> str:
         return "dtype('mixed16')"
 

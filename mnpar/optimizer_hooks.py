@@ -102,7 +102,8 @@ class GradientClipping:
 
     Args:
         threshold: the largest norm that is left as it is.
-        comm: the ranks that hold the parts of one model, each parameter on one of them: all update together.
+        comm: the ranks that hold the parts of one model, each parameter on one of them: all update together, with or without
+            gradients. If losses are scaled, give ``loss_scaling`` the same ``comm``, lest a rank leaves a step out alone.
 
     Raises:
         ValueError: the threshold is negative.
@@ -240,21 +241,23 @@ class GradientNoise:
 
 
 class GradientLARS:
-    """g ← r (g + λ p) with r = threshold · ‖p‖ / (ε + ‖g‖ + λ ‖p‖) where ‖p‖ > threshold, else 1.
+    """g ← r (g + λ p) with r = ‖p‖ / (ε + ‖g‖ + λ ‖p‖) where ‖p‖ > threshold, else r = 1.
+
+    The paper's coefficient η is left to the learning rate, as in Chainer.
 
     Args:
-        threshold: η, how long a step is in proportion to its parameter.
+        threshold: parameters of at most this norm keep the length of their gradients.
         weight_decay: λ.
         eps: ε.
 
     Example:
         >>> import numpy as np, mnpar
         >>> from mnpar.optimizer_hooks import GradientLARS
-        >>> model = mnpar.Link(w=2)
-        >>> model.w.array[...], model.w.grad = 1, np.array([30.0, 40.0], "f4")
-        >>> GradientLARS(0.5)(None, model.w)
-        >>> model.w.grad.round(3)
-        array([0.424, 0.566], dtype=float32)
+        >>> p = mnpar.Parameter(np.array([6.0, 8.0]))
+        >>> p.grad = np.array([0.03, 0.04])
+        >>> GradientLARS()(None, p)
+        >>> p.grad.round(3)
+        array([6., 8.])
 
     Source:
         You, Gitman and Ginsburg 2017, "Large batch training of convolutional networks", arXiv 1708.03888.
@@ -275,7 +278,7 @@ class GradientLARS:
         if self.weight_decay:
             g += self.weight_decay * p
         if p_norm > self.threshold:
-            g *= self.threshold * p_norm / (self.eps + g_norm + self.weight_decay * p_norm)
+            g *= p_norm / (self.eps + g_norm + self.weight_decay * p_norm)
 
 
 def _square(g: Array) -> Any:

@@ -17,10 +17,16 @@ if TYPE_CHECKING:
 class LossScaling:
     """A scale that is halved where gradients overflow, and doubled after ``interval`` steps without.
 
+    It starts from 1 and is doubled at each step until the first overflow, as Chainer's. It stays a power of two, by which
+    scaling is exact (Chainer's grows by the ``interval``-th root of 2 at each step), up to the largest that float16 holds.
+
     Args:
         interval: steps without an overflow before the scale is doubled; 0: it is never changed.
         scale: to begin with.
         comm: ranks that step together: if a gradient overflows on one of them, all leave the step out.
+
+    Raises:
+        ValueError: the interval is negative, or the scale not positive.
 
     Example:
         >>> import numpy as np
@@ -33,13 +39,14 @@ class LossScaling:
         Micikevicius et al. 2018, "Mixed precision training", arXiv 1710.03740.
     """
 
-    LARGEST = 2.0**24
+    LARGEST = 2.0**15
 
-    def __init__(self, interval: int = 1000, scale: float = 2.0**16, comm: Communicator | None = None) -> None:
+    def __init__(self, interval: int = 1000, scale: float = 1.0, comm: Communicator | None = None) -> None:
         if interval < 0 or scale <= 0:
             raise ValueError(f"loss scaling: interval = {interval} is 0 or more, and scale = {scale} more than 0")
         self.interval, self.scale, self.comm = interval, float(scale), comm
-        self.good = 0  # steps without an overflow
+        self.good = 0  # steps since the last overflow
+        self.overflowed = False  # ever
 
     def accept(self, gradients: Iterable[Array]) -> bool:
         """Whether the step can be taken; changes the scale. With ``comm`` all its ranks call it."""
@@ -48,9 +55,11 @@ class LossScaling:
             finite = bool(self.comm.allreduce(np.array(finite, "i4"), op="min"))
         if not self.interval:
             return finite
-        self.good = self.good + 1 if finite else 0
-        if not finite:
+        if finite:
+            self.good += 1
+            if not self.overflowed or self.good % self.interval == 0:
+                self.scale = min(self.scale * 2, max(self.scale, self.LARGEST))
+        else:
+            self.good, self.overflowed = 0, True
             self.scale = max(self.scale / 2, 1.0)
-        elif self.good % self.interval == 0:
-            self.scale = min(self.scale * 2, self.LARGEST)
         return finite

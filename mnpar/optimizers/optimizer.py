@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mnpar.link import Link
+from mnpar.optimizers.fp32 import in_float32
 from mnpar.optimizers.loss_scaling import LossScaling
 from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule, add_hook, unscale
 from mnpar.variable import backward
@@ -59,17 +60,35 @@ class Optimizer:
         """Multiply losses by this before backward, so that float16 gradients do not vanish, and divide it out of gradients.
 
         Hooks see the gradients with the scale divided out. None: no scale.
+
+        Raises:
+            ValueError: the scale is not positive.
         """
+        if loss_scale is not None and not loss_scale > 0:
+            raise ValueError(f"a loss scale is a positive number, or None, not {loss_scale}")
         self._loss_scale, self._scaling = loss_scale, None
 
     def loss_scaling(self, interval: int = 1000, scale: float | None = None, comm: Any = None) -> None:
-        """Scale losses, and leave a step out where its gradients are not finite.
+        """Scale losses, and leave a step out where its gradients are not finite: nothing changes then, no hook is called.
 
         Args:
             interval: steps without an overflow after which the scale is doubled; it is halved at each overflow.
-            scale: a scale that stays; None: one that changes, from 2¹⁶ on.
-            comm: ranks that step together decide together.
+            scale: a scale that stays; None: one that changes, from 1 on: doubled at each step until the first overflow.
+            comm: ranks that step together decide together, for instance where a hook communicates; all of them update.
+
+        Raises:
+            ValueError: the scale is not positive, or the interval is less than 1.
+
+        Example:
+            >>> import mnpar, mnpar.functions as F, mnpar.links as L
+            >>> import numpy as np
+            >>> model = L.Linear(2, 1)
+            >>> optimizer = mnpar.optimizers.SGD().setup(model)
+            >>> optimizer.loss_scaling()
+            >>> optimizer.update(lambda: F.sum(model(np.ones((1, 2), "f4"))))
         """
+        if scale is None and interval < 1:
+            raise ValueError(f"the loss scale is doubled after an interval of 1 step or more, not of {interval}")
         self._scaling = LossScaling(interval, comm=comm) if scale is None else LossScaling(0, scale, comm)
         self._loss_scale = self._scaling.scale
 
@@ -79,13 +98,6 @@ class Optimizer:
 
     def _gradients(self) -> list[Any]:
         return [param.grad for param in self.target.params(include_uninit=False) if param.grad is not None]
-
-    def use_fp32_update(self, flag: bool = True) -> None:
-        """Let float16 parameters be updated in float32, by a copy that each rule keeps."""
-        self._require_target("use_fp32_update")
-        for param in self.target.params():
-            if param.update_rule is not None:
-                param.update_rule.use_fp32_update(flag)
 
     def add_hook(self, hook: Callable[..., None], name: str | None = None, timing: str = "auto") -> None:
         """Call a function at each step.
@@ -129,8 +141,8 @@ class Optimizer:
         for path, param in self.target.namedparams():
             rule = param.update_rule
             if rule is not None:
-                if param.is_initialized and not rule.state:
-                    rule.init_state(param)
+                if param.is_initialized:
+                    rule.prepare(param)
                 rule.serialize(serializer[path])
 
 
@@ -149,6 +161,7 @@ class GradientMethod(Optimizer):
     def __init__(self) -> None:
         super().__init__()
         self.hyperparam = Hyperparameter()
+        self._in_fp32 = False
 
     def create_update_rule(self) -> UpdateRule:
         """The rule for one parameter."""
@@ -158,8 +171,36 @@ class GradientMethod(Optimizer):
         """Give each parameter of a link an update rule; returns the optimizer."""
         super().setup(link)
         for param in link.params():
-            param.update_rule = self.create_update_rule()
+            param.update_rule = self._new_rule()
         return self
+
+    def _new_rule(self) -> UpdateRule:
+        rule = self.create_update_rule()
+        if self._in_fp32:
+            rule.use_fp32_update()
+        return rule
+
+    def use_fp32_update(self, flag: bool = True) -> None:
+        """Let float16 parameters be updated in float32, by a copy that each rule keeps; before ``setup`` or after it.
+
+        During a step such a parameter is its float32 copy: hooks see that, and its gradient in float32.
+
+        Example:
+            >>> import numpy as np, mnpar
+            >>> model = mnpar.Link(w=2)
+            >>> model.w = mnpar.Parameter(np.ones(2, "f2"))
+            >>> optimizer = mnpar.optimizers.SGD(lr=1e-4).setup(model)
+            >>> optimizer.use_fp32_update()
+            >>> for _ in range(100):
+            ...     model.w.grad = np.ones(2, "f2")
+            ...     optimizer.update()
+            >>> model.w.array
+            array([0.99, 0.99], dtype=float16)
+        """
+        self._in_fp32 = flag
+        for param in () if self.target is None else self.target.params():
+            if param.update_rule is not None:
+                param.update_rule.use_fp32_update(flag)
 
     def update(self, lossfun: Callable[..., Any] | None = None, *args: Any, **kwds: Any) -> None:
         """One step.
@@ -177,18 +218,28 @@ class GradientMethod(Optimizer):
         self._require_target("update")
         if lossfun is not None:
             self._differentiate(lossfun(*args, **kwds))
-        for param in self.target.params():
+        params = list(self.target.params())
+        for param in params:
             if param.update_rule is None:
-                param.update_rule = self.create_update_rule()  # the link has grown since setup
-            unscale(param)
-        if self._scaling is not None:
-            safe = self._scaling.accept(self._gradients())
-            self._loss_scale = self._scaling.scale
-            if not safe:
-                return
+                param.update_rule = self._new_rule()  # the link has grown since setup
+        with in_float32(params):
+            for param in params:
+                unscale(param)
+            if self._accepted():
+                self._step(params)
+
+    def _accepted(self) -> bool:
+        """Whether loss scaling, if there is any, lets the step be taken."""
+        if self._scaling is None:
+            return True
+        accepted = self._scaling.accept(self._gradients())
+        self._loss_scale = self._scaling.scale
+        return accepted
+
+    def _step(self, params: list[Any]) -> None:
         self.call_hooks("pre")
         self.t += 1
-        for param in self.target.params():
+        for param in params:
             param.update()
         self.call_hooks("post")
 

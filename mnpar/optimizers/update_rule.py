@@ -13,6 +13,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.config import get_dtype
+from mnpar.optimizers.fp32 import in_float32, wants_float32
 from mnpar.parameter import Parameter
 from mnpar.serializer import Deserializer
 
@@ -79,11 +80,13 @@ class UpdateRule:
         self.t = 0
         self.state: dict[str, Array] = {}
         self._hooks: dict[str, tuple[str, Callable[..., None]]] = {}
-        self._in_fp32 = False
+        self.in_fp32 = False
 
     def use_fp32_update(self, flag: bool = True) -> None:
         """Update a float16 parameter by a float32 copy of it, so that small steps add up."""
-        self._in_fp32 = flag
+        self.in_fp32 = flag
+        if not flag:
+            self.state.pop("fp32", None)
 
     def add_hook(self, hook: Callable[..., None], name: str | None = None, timing: str = "auto") -> None:
         """Call ``hook(rule, param)`` before (``'pre'``) or after (``'post'``) each update of this parameter."""
@@ -96,29 +99,30 @@ class UpdateRule:
     def init_state(self, param: Parameter) -> None:
         """Make the arrays of ``self.state``; called before an update, or loading, that finds none."""
 
+    def prepare(self, param: Parameter) -> None:
+        """Make what is missing of the state, the float32 copy of a float16 parameter included."""
+        if not self.state:
+            self.init_state(param)
+        if wants_float32(self, param) and "fp32" not in self.state:
+            self.state["fp32"] = param.array.astype(np.float32)
+
     def update(self, param: Parameter) -> None:
         """Change the parameter, if it has a gradient and may be changed."""
         if not self.enabled or param.grad is None:
             return
+        if wants_float32(self, param):  # not the optimizer's step, which has widened it already
+            with in_float32([param]):
+                self._update(param)
+        else:
+            self._update(param)
+
+    def _update(self, param: Parameter) -> None:
         self.t += 1
-        if not self.state:
-            self.init_state(param)
+        self.prepare(param)
         unscale(param)
         call_hooks(self._hooks, "pre", self, param)
-        if self._in_fp32 and param.dtype == np.float16:
-            self._update_in_fp32(param)
-        else:
-            self.update_core(param)
+        self.update_core(param)
         call_hooks(self._hooks, "post", self, param)
-
-    def _update_in_fp32(self, param: Parameter) -> None:
-        copy = self.state.get("fp32")
-        if copy is None or (copy.astype(np.float16) != param.array).any():  # somebody else has changed the parameter
-            copy = self.state["fp32"] = param.array.astype(np.float32)
-        twin = Parameter(copy)
-        twin.array, twin.grad = copy, param.grad.astype(np.float32)  # the very array
-        self.update_core(twin)
-        param.array[...] = copy
 
     def update_core(self, param: Parameter) -> None:
         """The rule itself, in place on ``param.array``."""
@@ -129,7 +133,7 @@ class UpdateRule:
         self.t = int(serializer("t", self.t))
         state = dict(self.state)
         if not state and isinstance(serializer, Deserializer):  # of a parameter without an array: the names of its state
-            self.init_state(Parameter(np.zeros(1, get_dtype())))
+            self.prepare(Parameter(np.zeros(1, get_dtype())))
             state = dict.fromkeys(self.state)
         found = {name: serializer(name, value) for name, value in state.items()}
         self.state = {name: value for name, value in found.items() if value is not None}
@@ -158,7 +162,7 @@ def unscale(param: Parameter) -> None:
     """Divide the loss scale out of the gradient, once."""
     scale, g = param.node.loss_scale, param.grad
     if scale is not None and g is not None:
-        g /= scale
+        backend.get_array_module(g).divide(g, scale, out=g, dtype=np.promote_types(g.dtype, np.float32), casting="same_kind")
         param.node.loss_scale = None
 
 

@@ -8,6 +8,7 @@ import mnpar.functions as F
 import mnpar.links as L
 import mnpar.optimizers as opt
 from mnpar.optimizer_hooks import GradientClipping, GradientLARS
+from tests.optimizers.test_optimizer import Reader, Writer
 
 
 def model_of(dtype="f4", n=3):
@@ -26,30 +27,62 @@ def test_a_scaled_loss_gives_the_same_step():
     np.testing.assert_array_equal(plain.p.array, scaled.p.array)
 
 
-def test_a_step_that_overflows_is_left_out_and_the_scale_is_halved_until_it_fits():
+def test_the_scale_is_doubled_until_it_overflows_then_halved_at_each_overflow_and_doubled_after_each_interval():
     model = model_of("e")
     optimizer = opt.SGD(1.0).setup(model)
     optimizer.loss_scaling(interval=2)
-    scales = []
-    for gradient in (np.inf, np.nan, 1.0, 1.0, 1.0):
-        model.p.grad = np.full(3, gradient, "e")
+    scales, taken = [optimizer._loss_scale], []
+    for gradient in (1, 1, 1, np.inf, np.nan, 1, 1, 1, 1, -np.inf, 1, 1):
+        model.p.grad, t = np.full(3, gradient, "e"), optimizer.t
         optimizer.update()
         scales.append(optimizer._loss_scale)
-    assert scales == [2.0**15, 2.0**14, 2.0**14, 2.0**15, 2.0**15]
-    assert optimizer.t == 3
-    np.testing.assert_array_equal(model.p.array, 1 - 3)
+        taken.append(optimizer.t > t)
+    assert scales == [1, 2, 4, 8, 4, 2, 2, 4, 4, 8, 4, 4, 8]
+    assert taken == [True, True, True, False, False, True, True, True, True, False, True, True]
+    np.testing.assert_array_equal(model.p.array, 1 - 9)
+    assert model.p.update_rule.t == 9
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4"])
+def test_the_scale_grows_no_larger_than_a_float16_and_shrinks_no_smaller_than_one(dtype):
+    model = model_of(dtype)
+    optimizer = opt.SGD(0.0).setup(model)
+    optimizer.loss_scaling(interval=1)
+    for _ in range(20):
+        optimizer.update(lambda: F.sum(model.p))  # never inf, though the loss may be of float16
+    assert optimizer._loss_scale == 2.0**15
+    assert optimizer.t == 20
+    for _ in range(20):
+        model.p.grad = np.full(3, np.nan, dtype)
+        optimizer.update()
+    assert optimizer._loss_scale == 1
+
+
+def test_hooks_see_no_gradients_that_are_not_finite():
+    model, seen = model_of(), []
+    optimizer = opt.SGD(1.0).setup(model)
+    optimizer.add_hook(lambda o: seen.append("pre"), "pre")
+    optimizer.add_hook(lambda o: seen.append("post"), "post", "post")
+    optimizer.loss_scaling()
+    model.p.grad = np.full(3, np.inf, "f4")
+    optimizer.update()
+    assert not seen
+    assert not optimizer.is_safe_to_update()
 
 
 @pytest.mark.ranks(2, 3)
 def test_ranks_that_step_together_leave_a_step_out_together(comm):
     model = model_of()
     optimizer = opt.SGD(1.0).setup(model)
+    optimizer.add_hook(GradientClipping(1.0, comm))  # would wait for a rank that left the step out alone
     optimizer.loss_scaling(interval=5, comm=comm)
-    model.p.grad = np.full(3, np.inf if comm.rank == 1 else 1.0, "f4")
-    assert optimizer.is_safe_to_update() is (comm.rank != 1)
-    optimizer.update()
+    for bad, scale in ((None, 2), (1, 1)):
+        model.p.grad = np.full(3, np.inf if comm.rank == bad else 0.0, "f4")
+        assert optimizer.is_safe_to_update() is (comm.rank != bad)
+        optimizer.update()
+        assert optimizer._loss_scale == scale
     np.testing.assert_array_equal(model.p.array, 1)
-    assert optimizer._loss_scale == 2.0**15
+    assert optimizer.t == 1
 
 
 def test_small_steps_add_up_in_32_bits():
@@ -78,10 +111,115 @@ def test_a_parameter_that_somebody_changed_is_taken_as_it_is():
         np.testing.assert_array_equal(model.p.array, start - 0.5)
 
 
-@pytest.mark.parametrize(("interval", "scale"), [(-1, 1.0), (1, 0.0)])
-def test_impossible_scales_are_refused(interval, scale):
-    with pytest.raises(ValueError, match="loss scaling"):
-        opt.LossScaling(interval, scale)
+@pytest.mark.parametrize("first", [True, False], ids=["before setup", "after setup"])
+def test_what_is_added_later_is_updated_in_32_bits_too(first):
+    model, optimizer = model_of("e"), opt.SGD(1e-4)
+    if first:
+        optimizer.use_fp32_update()
+    optimizer.setup(model)
+    optimizer.use_fp32_update()
+    model.q = mnpar.Parameter(np.ones(3, "e"))
+    for _ in range(20):
+        model.p.grad, model.q.grad = np.ones(3, "e"), np.ones(3, "e")
+        optimizer.update()
+    for p in model.params():
+        np.testing.assert_array_equal(p.array, np.full(3, 1 - 20e-4, "e"))
+        np.testing.assert_allclose(p.update_rule.state["fp32"], 1 - 20e-4, rtol=1e-6)
+    optimizer.use_fp32_update(False)
+    assert not model.p.update_rule.state
+
+
+def test_gradients_that_float16_holds_only_by_the_loss_scale_count_in_32_bits():
+    model = model_of("e")
+    optimizer = opt.SGD(2.0**25).setup(model)
+    optimizer.use_fp32_update()
+    optimizer.set_loss_scale(2.0**12)
+    small = np.float16(2**-14)
+    optimizer.update(lambda: F.sum(model.p * small * small))  # 2⁻²⁸ is 0 in float16
+    np.testing.assert_array_equal(model.p.array, 1 - 2**-3)
+    assert (model.p.array.dtype, model.p.grad.dtype) == (np.float16, np.float16)
+
+
+def test_the_float32_copy_is_what_hooks_see_and_float16_comes_back_in_its_place():
+    model, seen = model_of("e"), []
+    array = model.p.array
+    model.p.grad = grad = np.full(3, 2.0, "e")
+    optimizer = opt.SGD(0.5).setup(model)
+    optimizer.use_fp32_update()
+
+    def look(rule, param):
+        seen.append((param.dtype, param.array.dtype, param.grad.dtype))
+        param.grad *= 2
+
+    look.call_for_each_param = True
+    optimizer.add_hook(look)
+    model.p.update_rule.add_hook(look)
+    optimizer.update()
+    assert seen == [(np.float32,) * 3] * 2
+    assert model.p.array is array
+    assert model.p.grad is grad
+    np.testing.assert_array_equal(array, 1 - 0.5 * 8)
+    np.testing.assert_array_equal(grad, 8)
+
+
+@pytest.mark.parametrize("by", ["optimizer", "parameter"])
+def test_a_hook_that_raises_leaves_float16_behind(by):
+    model = model_of("e")
+    optimizer = opt.SGD(0.5).setup(model)
+    optimizer.use_fp32_update()
+    model.p.update_rule.add_hook(lambda rule, param: 1 / 0, "raises")
+    model.p.grad = np.ones(3, "e")
+    with pytest.raises(ZeroDivisionError):
+        (optimizer if by == "optimizer" else model.p).update()
+    assert (model.p.dtype, model.p.array.dtype, model.p.grad.dtype) == (np.float16,) * 3
+
+
+def test_parameters_of_32_bits_have_no_copy():
+    model = model_of("f")
+    optimizer = opt.MomentumSGD(0.5).setup(model)
+    optimizer.use_fp32_update()
+    model.p.grad = np.ones(3, "f")
+    optimizer.update()
+    assert set(model.p.update_rule.state) == {"v"}
+
+
+@pytest.mark.parametrize("make", [lambda: opt.SGD(1e-4), lambda: opt.Adam(1e-4)], ids=["SGD", "Adam"])
+def test_training_in_32_bits_goes_on_from_what_was_saved(make):
+    def learner():
+        optimizer = make().setup(model_of("e"))
+        optimizer.use_fp32_update()
+        return optimizer
+
+    def step(optimizer, n):
+        for i in range(n):
+            optimizer.target.p.grad = np.array([1, 2, 3 + i], "e")
+            optimizer.update()
+
+    pages, going, loaded = {}, learner(), learner()
+    step(going, 3)
+    Writer(pages).save(going)
+    Reader(pages).load(loaded)
+    loaded.target.p.array[...] = going.target.p.array
+    step(going, 3)
+    step(loaded, 3)
+    np.testing.assert_array_equal(loaded.target.p.update_rule.state["fp32"], going.target.p.update_rule.state["fp32"])
+    assert (going.target.p.update_rule.state["fp32"] != going.target.p.array).any()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: opt.LossScaling(-1, 1.0),
+        lambda: opt.LossScaling(1, 0.0),
+        lambda: opt.SGD().loss_scaling(0),
+        lambda: opt.SGD().loss_scaling(scale=0),
+        lambda: opt.SGD().set_loss_scale(-1),
+    ],
+    ids=["interval", "scale", "no interval", "scale of nothing", "negative scale"],
+)
+def test_impossible_scales_are_refused(make):
+    with pytest.raises(ValueError, match="loss scal"):
+        make()
 
 
 def test_mixed16_makes_halves_but_for_statistics():
@@ -90,6 +228,9 @@ def test_mixed16_makes_halves_but_for_statistics():
         assert L.BatchNormalization(3).gamma.dtype == np.float32
         assert repr(mnpar.config.dtype) == "dtype('mixed16')"
     assert mnpar.get_dtype("d") == np.float64
+    assert mnpar.get_dtype(mnpar.mixed16, "f4") == np.float32
+    assert mnpar.get_dtype(map_mixed16="f8") == np.float32  # of mixed16 alone
+    assert np.dtype(mnpar.mixed16) == np.float16
 
 
 @pytest.mark.ranks(1, 2, 3)
@@ -104,11 +245,13 @@ def test_parts_of_a_model_on_several_ranks_are_clipped_by_their_common_norm(comm
     np.testing.assert_allclose(model.p.array, 1 - gs[comm.rank] * 2 / np.linalg.norm(whole), rtol=1e-6)
 
 
-@pytest.mark.parametrize("p", [1.0, 1e-3])
-def test_lars_takes_steps_in_proportion_to_the_parameter(p):
-    model = model_of("d")
-    model.p.array[...], model.p.grad = p, np.array([1.0, 2.0, 2.0])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("p", [2.0, 1e-3], ids=["long", "short"])
+def test_lars_makes_gradients_as_long_as_the_parameter_if_that_is_longer_than_the_threshold(p, dtype):
+    model, g = model_of(dtype), np.array([1.0, 2.0, 2.0])
+    model.p.array[...], model.p.grad = p, g.astype(dtype)
     GradientLARS(0.01, weight_decay=0.1)(None, model.p)
     norm = p * np.sqrt(3)
-    rate = 0.01 * norm / (1e-9 + 3 + 0.1 * norm) if norm > 0.01 else 1
-    np.testing.assert_allclose(model.p.grad, rate * (np.array([1.0, 2.0, 2.0]) + 0.1 * p))
+    rate = norm / (1e-9 + 3 + 0.1 * norm) if norm > 0.01 else 1
+    np.testing.assert_allclose(model.p.grad, rate * (g + 0.1 * p), rtol=5e-3 if dtype == "f2" else 1e-6)
+    assert (GradientLARS().threshold, GradientLARS().weight_decay, GradientLARS().eps) == (1e-2, 0.0, 1e-9)

@@ -1,0 +1,56 @@
+"""Updates in float32: during a step, a float16 parameter whose rule asks for it *is* its float32 copy.
+
+So the loss scale is divided out, hooks run and the rule computes in 32 bits: a gradient that float16 holds only by the loss
+scale, and a step that is lost beside a float16 parameter, both count. Before and after, a program sees float16, in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.parameter import Parameter
+
+if TYPE_CHECKING:
+    from mnpar.optimizers.update_rule import UpdateRule
+
+
+@contextmanager
+def in_float32(params: Iterable[Parameter]) -> Iterator[None]:
+    """Widen the parameters that are about to be updated by a rule with ``use_fp32_update``; narrow them again at the end."""
+    wide = [p for p in params if wants_float32(p.update_rule, p) and p.update_rule.enabled and p.grad is not None]
+    narrow = [(p, p.array, p.grad) for p in wide]
+    for param in wide:
+        _put(param, _copy(param.update_rule, param), param.grad.astype(np.float32))
+    try:
+        yield
+    finally:
+        for param, array, grad in narrow:
+            array[...] = param.array
+            if param.grad is None:  # a hook forgot it
+                grad = None
+            else:
+                grad[...] = param.grad
+            _put(param, array, grad)
+
+
+def wants_float32(rule: UpdateRule | None, param: Parameter) -> bool:
+    """Whether the parameter is of float16 now, and its rule updates it in float32."""
+    return rule is not None and rule.in_fp32 and param.array is not None and param.array.dtype == np.float16
+
+
+def _copy(rule: UpdateRule, param: Parameter) -> Array:
+    """The float32 values of the parameter: those that the rule keeps, unless somebody else has changed the parameter."""
+    rule.prepare(param)
+    copy: Array = rule.state["fp32"]
+    if (copy.astype(np.float16) != param.array).any():
+        copy[...] = param.array
+    return copy
+
+
+def _put(param: Parameter, array: Array, grad: Array | None) -> None:
+    param.array, param.node.dtype, param.node.gradient = array, array.dtype, grad
