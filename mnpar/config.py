@@ -43,6 +43,9 @@ class Mixed16:
     def __repr__(self) -> str:
         return "dtype('mixed16')"
 
+    def __reduce__(self) -> str:
+        return "mixed16"  # a copy is the same one
+
 
 mixed16 = Mixed16()
 

@@ -1,5 +1,8 @@
 """Half precision: losses that are scaled, steps that are left out, parameters that are updated in 32 bits."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -231,6 +234,7 @@ def test_mixed16_makes_halves_but_for_statistics():
     assert mnpar.get_dtype(mnpar.mixed16, "f4") == np.float32
     assert mnpar.get_dtype(map_mixed16="f8") == np.float32  # of mixed16 alone
     assert np.dtype(mnpar.mixed16) == np.float16
+    assert pickle.loads(pickle.dumps(mnpar.mixed16)) is copy.deepcopy(mnpar.mixed16) is mnpar.mixed16
 
 
 @pytest.mark.ranks(1, 2, 3)
