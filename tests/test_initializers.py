@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import mnpar
+import mnpar.functions as F
 from mnpar import initializers as init
 
 SHAPE = (30, 20, 5)  # fan_in 100, fan_out 150
@@ -233,3 +234,43 @@ def test_an_initializer_is_copied_with_its_generator(make, how):
 def test_repr_shows_what_was_chosen():
     assert repr(init.HeNormal(2.0, fan_option="fan_out")) == "HeNormal(scale=2.0, fan_option='fan_out')"
     assert repr(init.One("f8")) == "One(dtype='f8', fill_value=1.0)"
+
+
+# filters
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize(("size", "tent"), [(1, [1]), (2, [0.5, 0.5]), (3, [0.5, 1, 0.5]), (4, [0.25, 0.75, 0.75, 0.25])])
+def test_filters_are_products_of_tents_on_the_diagonal_of_the_channels(size, tent, dtype):
+    tent = np.array(tent)
+    array = filled(init.UpsamplingDeconvFilter(dtype=dtype), (3, 3, size, size), dtype)
+    np.testing.assert_array_equal(array, np.eye(3)[:, :, None, None] * np.outer(tent, tent))
+    array = filled(init.UpsamplingDeconvFilter(), (3, 1, size), dtype)
+    np.testing.assert_array_equal(array, np.ones((3, 1, 1)) * tent)
+    array = filled(init.DownsamplingConvFilter(), (3, 3, size, size, size), dtype)
+    cube = tent[:, None, None] * tent[:, None] * tent / tent.sum() ** 3
+    np.testing.assert_allclose(array, np.eye(3)[:, :, None, None, None] * cube, rtol=1e-3 if dtype == "f2" else 1e-6)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 6])
+def test_a_constant_image_stays_constant_when_it_is_scaled(size):
+    stride, x = (size + 1) // 2, np.full((1, 2, 9), 3.0)
+    W = filled(init.UpsamplingDeconvFilter(), (2, 2, size))
+    np.testing.assert_allclose(F.deconvolution_nd(x, W, stride=stride).array[:, :, size:-size], 3)
+    W = filled(init.DownsamplingConvFilter(), (2, 2, size))
+    np.testing.assert_allclose(F.convolution_nd(x, W, stride=stride).array, 3)
+
+
+def test_a_line_is_interpolated_linearly():
+    W = filled(init.UpsamplingDeconvFilter(), (1, 1, 4))
+    y = F.deconvolution_nd(np.arange(8.0)[None, None], W, stride=2, pad=1).array[0, 0]
+    np.testing.assert_allclose(y[1:-1], (np.arange(16) / 2 - 0.25)[1:-1])
+
+
+@pytest.mark.parametrize("kind", [init.UpsamplingDeconvFilter, init.DownsamplingConvFilter])
+def test_filters_refuse_what_they_cannot_fill(kind):
+    with pytest.raises(ValueError, match="'linear', not by 'cubic'"):
+        kind("cubic")
+    for shape in ((3, 2, 4), (1, 3, 4), (3, 3), (3,), ()):
+        with pytest.raises(ValueError, match="channel by channel, not of shape"):
+            kind()(np.zeros(shape))

@@ -13,10 +13,12 @@ from mnpar.initializers.constant import Constant, Identity, NaN, One, Zero
 from mnpar.initializers.initializer import Initializer, get_fans
 from mnpar.initializers.normal import GlorotNormal, HeNormal, LeCunNormal, Normal
 from mnpar.initializers.orthogonal import Orthogonal
+from mnpar.initializers.sampling import DownsamplingConvFilter, UpsamplingDeconvFilter
 from mnpar.initializers.uniform import GlorotUniform, HeUniform, LeCunUniform, Uniform
 
 __all__ = [
     "Constant",
+    "DownsamplingConvFilter",
     "GlorotNormal",
     "GlorotUniform",
     "HeNormal",
@@ -30,6 +32,7 @@ __all__ = [
     "One",
     "Orthogonal",
     "Uniform",
+    "UpsamplingDeconvFilter",
     "Zero",
     "generate_array",
     "get_fans",
