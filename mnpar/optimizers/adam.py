@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.optimizers.blocks import blocks, widened
 from mnpar.optimizers.optimizer import GradientMethod, hyperparameter
-from mnpar.optimizers.update_rule import UpdateRule, zeros_like
+from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule, zeros_like
 from mnpar.parameter import Parameter
 
 
 class AdamRule(UpdateRule):
-    """m ← m + (1−β₁)(g − m),  v ← v + (1−β₂)(g² − v),  p ← p − η (α_t m / (√v + ε) + λ p)"""
+    """m ← m + (1−β₁)(g − m),  v ← v + (1−β₂)(g² − v),  p ← p − η (α_t m / (√v + ε) + λ p)
+
+    With ``amsgrad`` the largest v so far in place of v; with ``adabound`` the rate α_t / (√v + ε) is kept between the bounds.
+    """
+
+    def __init__(self, parent_hyperparam: Hyperparameter | None = None) -> None:
+        super().__init__(parent_hyperparam)
+        self.initial_alpha = None if parent_hyperparam is None else self.hyperparam.get("alpha")
 
     def init_state(self, param: Parameter) -> None:
         """Both moments (and the largest v, for AMSGrad), 0 at first."""
@@ -25,40 +32,31 @@ class AdamRule(UpdateRule):
         beta1, beta2 = self.hyperparam.get("beta1"), self.hyperparam.get("beta2")
         return float(self.hyperparam.get("alpha") * math.sqrt(1 - beta2**self.t) / (1 - beta1**self.t))
 
-    def update_core(self, param: Parameter) -> None:
-        get, xp, g = self.hyperparam.get, backend.get_array_module(param.array), param.grad
-        m, v = self.state["m"], self.state["v"]
-        work = xp.empty_like(m)
-        xp.subtract(g, m, out=work)
-        work *= 1 - get("beta1")
-        m += work
-        xp.multiply(g, g, out=work, dtype=work.dtype)
-        work -= v
-        work *= 1 - get("beta2")
-        v += work
-        if get("amsgrad"):
-            xp.maximum(self.state["vhat"], v, out=self.state["vhat"])
-            v = self.state["vhat"]
-        xp.sqrt(v, out=work)
-        work += get("eps")
-        if get("adabound"):
-            self._bounded(work, m)
-        else:
-            xp.divide(m, work, out=work)
-            work *= get("eta") * self.alpha_t
-        if get("weight_decay_rate"):
-            param.array *= 1 - get("eta") * get("weight_decay_rate")
-        param.array -= work
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """AdaBound's bounds of the rate at update t: they close on ``final_lr``, which follows changes of α."""
+        get = self.hyperparam.get
+        final, gamma = get("final_lr") * get("alpha") / (self.initial_alpha or get("alpha")), get("gamma")
+        return final * (1 - 1 / (gamma * self.t + 1)), final * (1 + 1 / (gamma * self.t))
 
-    def _bounded(self, work: Array, m: Array) -> None:
-        """The step with its rate α_t / (√v + ε) kept between two bounds that approach ``final_lr``; ``work`` is √v + ε."""
-        get, xp = self.hyperparam.get, backend.get_array_module(work)
-        final = get("final_lr") * get("alpha") / get("initial_alpha")
-        low, high = final * (1 - 1 / (get("gamma") * self.t + 1)), final * (1 + 1 / (get("gamma") * self.t))
-        xp.divide(self.alpha_t, work, out=work)
-        xp.clip(work, low, high, out=work)
-        work *= m
-        work *= get("eta")
+    def update_core(self, param: Parameter) -> None:
+        get, xp = self.hyperparam.get, backend.get_array_module(param.array)
+        eta, eps, keep1, keep2 = get("eta"), get("eps"), 1 - get("beta1"), 1 - get("beta2")
+        rate, decay = eta * self.alpha_t, eta * get("weight_decay_rate")
+        bounds = [eta * bound for bound in self.bounds] if get("adabound") else None
+        largest = [self.state["vhat"]] if get("amsgrad") else []
+        for p, g, m, v, *tops in blocks(param, self.state["m"], self.state["v"], *largest):
+            m += keep1 * (g - m)
+            v += keep2 * (g * g - v)
+            for top in tops:
+                xp.maximum(top, v, out=top)
+            step = rate / (xp.sqrt(tops[0] if tops else v) + eps)
+            if bounds:
+                step = step.clip(*bounds)
+            step *= m
+            if decay:
+                step += decay * widened(p)
+            p -= step
 
 
 class Adam(GradientMethod):
@@ -90,7 +88,6 @@ class Adam(GradientMethod):
     adabound = hyperparameter("adabound")
     final_lr = hyperparameter("final_lr")
     gamma = hyperparameter("gamma")
-    initial_alpha = hyperparameter("initial_alpha")
 
     def __init__(
         self, alpha: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, eta: float = 1.0,
@@ -101,7 +98,6 @@ class Adam(GradientMethod):
         self.alpha, self.beta1, self.beta2, self.eps = alpha, beta1, beta2, eps
         self.eta, self.weight_decay_rate, self.amsgrad = eta, weight_decay_rate, amsgrad
         self.adabound, self.final_lr, self.gamma = adabound, final_lr, gamma
-        self.initial_alpha = alpha  # the bounds follow changes of α
 
     @property
     def alpha_t(self) -> float:

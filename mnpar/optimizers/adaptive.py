@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.optimizers.blocks import blend, blocks
 from mnpar.optimizers.optimizer import GradientMethod, hyperparameter
-from mnpar.optimizers.update_rule import UpdateRule, widened, zeros_like
+from mnpar.optimizers.update_rule import UpdateRule, zeros_like
 from mnpar.parameter import Parameter
-
-
-def blend(mean: Array, keep: float, new: Array) -> None:
-    """mean ← keep · mean + (1 − keep) · new, in place."""
-    mean *= keep
-    mean += (1 - keep) * new
 
 
 class AdaGradRule(UpdateRule):
@@ -23,9 +17,10 @@ class AdaGradRule(UpdateRule):
         self.state["h"] = zeros_like(param)
 
     def update_core(self, param: Parameter) -> None:
-        h, g, xp = self.state["h"], widened(param), backend.get_array_module(param.array)
-        h += g * g
-        param.array -= self.hyperparam.get("lr") * g / (xp.sqrt(h) + self.hyperparam.get("eps"))
+        lr, eps, xp = self.hyperparam.get("lr"), self.hyperparam.get("eps"), backend.get_array_module(param.array)
+        for p, g, h in blocks(param, self.state["h"]):
+            h += g * g
+            p -= lr * g / (xp.sqrt(h) + eps)
 
 
 class AdaGrad(GradientMethod):
@@ -61,12 +56,12 @@ class AdaDeltaRule(UpdateRule):
         self.state["msg"], self.state["msdx"] = zeros_like(param), zeros_like(param)
 
     def update_core(self, param: Parameter) -> None:
-        msg, msdx, g, xp = self.state["msg"], self.state["msdx"], widened(param), backend.get_array_module(param.array)
-        rho, eps = self.hyperparam.get("rho"), self.hyperparam.get("eps")
-        blend(msg, rho, g * g)
-        d = xp.sqrt((msdx + eps) / (msg + eps)) * g
-        blend(msdx, rho, d * d)
-        param.array -= d
+        rho, eps, xp = self.hyperparam.get("rho"), self.hyperparam.get("eps"), backend.get_array_module(param.array)
+        for p, g, s, x in blocks(param, self.state["msg"], self.state["msdx"]):
+            blend(s, rho, g * g)
+            d = xp.sqrt((x + eps) / (s + eps)) * g
+            blend(x, rho, d * d)
+            p -= d
 
 
 class AdaDelta(GradientMethod):
@@ -102,10 +97,11 @@ class RMSpropRule(UpdateRule):
         self.state["ms"] = zeros_like(param)
 
     def update_core(self, param: Parameter) -> None:
-        get, ms, g, xp = self.hyperparam.get, self.state["ms"], widened(param), backend.get_array_module(param.array)
-        blend(ms, get("alpha"), g * g)
-        root = xp.sqrt(ms + get("eps")) if get("eps_inside_sqrt") else xp.sqrt(ms) + get("eps")
-        param.array -= get("lr") * g / root
+        get, xp = self.hyperparam.get, backend.get_array_module(param.array)
+        lr, alpha, eps, inside = get("lr"), get("alpha"), get("eps"), get("eps_inside_sqrt")
+        for p, g, s in blocks(param, self.state["ms"]):
+            blend(s, alpha, g * g)
+            p -= lr * g / (xp.sqrt(s + eps) if inside else xp.sqrt(s) + eps)
 
 
 class RMSprop(GradientMethod):
@@ -146,13 +142,14 @@ class RMSpropGravesRule(UpdateRule):
             self.state[name] = zeros_like(param)
 
     def update_core(self, param: Parameter) -> None:
-        get, g, xp = self.hyperparam.get, widened(param), backend.get_array_module(param.array)
-        n, mean, delta = self.state["n"], self.state["g"], self.state["delta"]
-        blend(n, get("alpha"), g * g)
-        blend(mean, get("alpha"), g)
-        delta *= get("momentum")
-        delta -= get("lr") * g / xp.sqrt(n - mean * mean + get("eps"))
-        param.array += delta
+        get, state, xp = self.hyperparam.get, self.state, backend.get_array_module(param.array)
+        lr, alpha, momentum, eps = get("lr"), get("alpha"), get("momentum"), get("eps")
+        for p, g, n, m, d in blocks(param, state["n"], state["g"], state["delta"]):
+            blend(n, alpha, g * g)
+            blend(m, alpha, g)
+            d *= momentum
+            d -= lr * g / xp.sqrt(n - m * m + eps)
+            p += d
 
 
 class RMSpropGraves(GradientMethod):
@@ -194,15 +191,15 @@ class SMORMS3Rule(UpdateRule):
         self.state["mem"] += 1
 
     def update_core(self, param: Parameter) -> None:
-        mem, m, v, g = self.state["mem"], self.state["g"], self.state["g2"], widened(param)
         lr, eps, xp = self.hyperparam.get("lr"), self.hyperparam.get("eps"), backend.get_array_module(param.array)
-        r = 1 / (mem + 1)
-        m += r * (g - m)
-        v += r * (g * g - v)
-        x = m * m / (v + eps)
-        param.array -= g * xp.minimum(lr, x) / (xp.sqrt(v) + eps)
-        mem *= 1 - x
-        mem += 1
+        for p, g, k, m, v in blocks(param, self.state["mem"], self.state["g"], self.state["g2"]):
+            r = 1 / (k + 1)
+            m += r * (g - m)
+            v += r * (g * g - v)
+            x = m * m / (v + eps)
+            p -= g * xp.minimum(lr, x) / (xp.sqrt(v) + eps)
+            k *= 1 - x
+            k += 1
 
 
 class SMORMS3(GradientMethod):

@@ -6,9 +6,9 @@ import math
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.optimizers.adaptive import blend
+from mnpar.optimizers.blocks import blend, blocks, widened
 from mnpar.optimizers.optimizer import GradientMethod, hyperparameter
-from mnpar.optimizers.update_rule import UpdateRule, widened, zeros_like
+from mnpar.optimizers.update_rule import UpdateRule, zeros_like
 from mnpar.parameter import Parameter
 
 
@@ -20,11 +20,14 @@ class AdaMaxRule(UpdateRule):
         self.state["m"], self.state["u"] = zeros_like(param), zeros_like(param)
 
     def update_core(self, param: Parameter) -> None:
-        get, m, u, g = self.hyperparam.get, self.state["m"], self.state["u"], widened(param)
-        blend(m, get("beta1"), g)
-        u *= get("beta2")
-        backend.get_array_module(u).maximum(u, abs(g) + get("eps"), out=u)
-        param.array -= get("alpha") / (1 - get("beta1") ** self.t) * m / u
+        get, xp = self.hyperparam.get, backend.get_array_module(param.array)
+        beta1, beta2, eps = get("beta1"), get("beta2"), get("eps")
+        rate = get("alpha") / (1 - beta1**self.t)
+        for p, g, m, u in blocks(param, self.state["m"], self.state["u"]):
+            blend(m, beta1, g)
+            u *= beta2
+            xp.maximum(u, abs(g) + eps, out=u)
+            p -= rate * m / u
 
 
 class AdaMax(GradientMethod):
@@ -69,14 +72,15 @@ class NovogradRule(UpdateRule):
         self.state["v"] = backend.get_array_module(param.array).zeros((), "d")
 
     def update_core(self, param: Parameter) -> None:
-        get, m, v, g = self.hyperparam.get, self.state["m"], self.state["v"], widened(param)
-        square = _norm(g) ** 2
+        get, v, square = self.hyperparam.get, self.state["v"], _norm(widened(param.grad)) ** 2
         v[...] = square if self.t == 1 else get("beta2") * v + (1 - get("beta2")) * square
-        m *= get("beta1")
-        m += g / (math.sqrt(float(v)) + get("eps"))
-        if get("weight_decay_rate"):
-            m += get("weight_decay_rate") * param.array
-        param.array -= get("lr") * m
+        lr, beta1, decay, root = get("lr"), get("beta1"), get("weight_decay_rate"), math.sqrt(float(v)) + get("eps")
+        for p, g, m in blocks(param, self.state["m"]):
+            m *= beta1
+            m += g / root
+            if decay:
+                m += decay * widened(p)
+            p -= lr * m
 
 
 class Novograd(GradientMethod):
@@ -119,15 +123,19 @@ class LAMBRule(UpdateRule):
         self.state["m"], self.state["v"] = zeros_like(param), zeros_like(param)
 
     def update_core(self, param: Parameter) -> None:
-        get, m, v, g = self.hyperparam.get, self.state["m"], self.state["v"], widened(param)
-        beta1, beta2, xp = get("beta1"), get("beta2"), backend.get_array_module(param.array)
-        blend(m, beta1, g)
-        blend(v, beta2, g * g)
-        r = m / (1 - beta1**self.t) / (xp.sqrt(v / (1 - beta2**self.t)) + get("eps"))
-        if get("weight_decay_rate"):
-            r += get("weight_decay_rate") * param.array
-        length, step = _norm(param.array.astype(r.dtype, copy=False)), _norm(r)
-        param.array -= get("alpha") * (length / step if length and step else 1.0) * r
+        get, xp = self.hyperparam.get, backend.get_array_module(param.array)
+        beta1, beta2, eps, decay = get("beta1"), get("beta2"), get("eps"), get("weight_decay_rate")
+        fix1, fix2, step = 1 - beta1**self.t, 1 - beta2**self.t, xp.empty_like(self.state["m"])
+        for p, g, m, v, r in blocks(param, self.state["m"], self.state["v"], step):
+            blend(m, beta1, g)
+            blend(v, beta2, g * g)
+            xp.divide(m, fix1 * (xp.sqrt(v / fix2) + eps), out=r)
+            if decay:
+                r += decay * widened(p)
+        lengths = _norm(widened(param.array)), _norm(step)
+        rate = get("alpha") * (lengths[0] / lengths[1] if all(lengths) else 1.0)
+        for p, _, r in blocks(param, step):
+            p -= rate * r
 
 
 class LAMB(GradientMethod):

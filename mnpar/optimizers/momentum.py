@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from mnpar.optimizers.blocks import blocks
 from mnpar.optimizers.optimizer import GradientMethod, hyperparameter
-from mnpar.optimizers.update_rule import UpdateRule, widened, zeros_like
+from mnpar.optimizers.update_rule import UpdateRule, zeros_like
 from mnpar.parameter import Parameter
 
 
@@ -15,10 +16,11 @@ class CorrectedMomentumSGDRule(UpdateRule):
         self.state["v"] = zeros_like(param)
 
     def update_core(self, param: Parameter) -> None:
-        v = self.state["v"]
-        v *= self.hyperparam.get("momentum")
-        v -= param.grad
-        param.array += self.hyperparam.get("lr") * v
+        lr, momentum = self.hyperparam.get("lr"), self.hyperparam.get("momentum")
+        for p, g, v in blocks(param, self.state["v"]):
+            v *= momentum
+            v -= g
+            p += lr * v
 
 
 class CorrectedMomentumSGD(GradientMethod):
@@ -54,16 +56,19 @@ class NesterovAGRule(UpdateRule):
         self.state["v"] = zeros_like(param)
 
     def update_core(self, param: Parameter) -> None:
-        v, momentum = self.state["v"], self.hyperparam.get("momentum")
-        step = widened(param) * self.hyperparam.get("lr")
-        v *= momentum
-        v -= step
-        step -= momentum * v
-        param.array -= step
+        lr, momentum = self.hyperparam.get("lr"), self.hyperparam.get("momentum")
+        for p, g, v in blocks(param, self.state["v"]):
+            step = lr * g
+            v *= momentum
+            v -= step
+            p += momentum * v - step
 
 
 class NesterovAG(GradientMethod):
     """v ← μ v − lr · g,  p ← p + μ v − lr · g (Nesterov 1983, in the form of Bengio et al. 2013, arXiv 1212.0901).
+
+    This is the papers' rule, p ← p + μ² v − (1 + μ) lr · g with the v of before the step, and PyTorch's. Chainer 7 takes the v
+    of after the step in that formula, so its results differ.
 
     Args:
         lr: the learning rate.

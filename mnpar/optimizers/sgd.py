@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from mnpar.backend import Array
+from mnpar.optimizers.blocks import blocks
 from mnpar.optimizers.optimizer import GradientMethod, hyperparameter
 from mnpar.optimizers.update_rule import UpdateRule, zeros_like
 from mnpar.parameter import Parameter
-
-_BLOCK = 16384  # elements that stay in the cache between the product and the difference
-
-
-def subtract_scaled(p: Array, lr: float, g: Array) -> None:
-    """p ← p − lr · g in place, in blocks: one pass over memory, and no array as large as p beside it."""
-    if type(p) is not np.ndarray or p.size <= _BLOCK or not (p.flags.c_contiguous and g.flags.c_contiguous):
-        p -= lr * g
-        return
-    flat, gradient, work = p.reshape(-1), g.reshape(-1), np.empty(_BLOCK, p.dtype)
-    for start in range(0, flat.size, _BLOCK):
-        block = flat[start : start + _BLOCK]
-        part = work[: block.size]
-        np.multiply(gradient[start : start + _BLOCK], lr, out=part)
-        np.subtract(block, part, out=block)
 
 
 class SGDRule(UpdateRule):
     """p ← p − lr · g"""
 
     def update_core(self, param: Parameter) -> None:
-        subtract_scaled(param.array, self.hyperparam.get("lr"), param.grad)
+        lr = self.hyperparam.get("lr")
+        for p, g in blocks(param):
+            p -= lr * g
 
 
 class SGD(GradientMethod):
@@ -63,10 +48,11 @@ class MomentumSGDRule(UpdateRule):
         self.state["v"] = zeros_like(param)
 
     def update_core(self, param: Parameter) -> None:
-        v = self.state["v"]
-        v *= self.hyperparam.get("momentum")
-        v -= self.hyperparam.get("lr") * param.grad.astype(v.dtype, copy=False)
-        param.array += v
+        lr, momentum = self.hyperparam.get("lr"), self.hyperparam.get("momentum")
+        for p, g, v in blocks(param, self.state["v"]):
+            v *= momentum
+            v -= lr * g
+            p += v
 
 
 class MomentumSGD(GradientMethod):

@@ -170,9 +170,3 @@ def zeros_like(param: Parameter) -> Array:
     """State of a rule: zeros beside the parameter, of at least 32 bits (squares of float16 gradients vanish in float16)."""
     xp = backend.get_array_module(param.array)
     return xp.zeros_like(param.array, dtype=np.promote_types(param.dtype, np.float32))
-
-
-def widened(param: Parameter) -> Array:
-    """The gradient, of at least 32 bits."""
-    g: Array = param.grad
-    return g.astype(np.promote_types(g.dtype, np.float32), copy=False)

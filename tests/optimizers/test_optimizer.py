@@ -266,7 +266,7 @@ def test_hyperparameters_are_copied_with_what_they_inherit(how):
 
 ADAM = {
     "alpha": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "eta": 1.0, "weight_decay_rate": 0.0, "amsgrad": False,
-    "adabound": False, "final_lr": 0.1, "gamma": 1e-3, "initial_alpha": 1e-3,
+    "adabound": False, "final_lr": 0.1, "gamma": 1e-3,
 }  # fmt: skip
 DEFAULTS = {
     "SGD": {"lr": 0.01},
@@ -283,6 +283,10 @@ DEFAULTS = {
     "RMSprop": {"lr": 0.01, "alpha": 0.99, "eps": 1e-8, "eps_inside_sqrt": False},
     "RMSpropGraves": {"lr": 1e-4, "alpha": 0.95, "momentum": 0.9, "eps": 1e-4},
     "SMORMS3": {"lr": 0.001, "eps": 1e-16},
+    # Not in Chainer: the papers' and PyTorch's.
+    "AdaMax": {"alpha": 2e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
+    "Novograd": {"lr": 0.01, "beta1": 0.95, "beta2": 0.98, "eps": 1e-8, "weight_decay_rate": 0.0},
+    "LAMB": {"alpha": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-6, "weight_decay_rate": 0.0},
 }
 
 
@@ -344,7 +348,7 @@ def steps(optimizer, n):
         optimizer.update(lambda x: F.sum(model(x)), np.array([[i + 1.0, -1.0]], "f4"))
 
 
-MAKERS = {"SGD": opt.SGD, "MomentumSGD": opt.MomentumSGD, "Adam": opt.Adam, "AMSGrad": lambda: opt.Adam(amsgrad=True)}
+MAKERS = {name: getattr(opt, name) for name in DEFAULTS}
 
 
 @pytest.mark.parametrize("lazy", [False, True], ids=["sized", "lazy"])

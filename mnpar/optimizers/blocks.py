@@ -1,0 +1,47 @@
+"""Rules written as formulas, carried out block by block: what they compute on the way stays in the cache.
+
+On arrays as large as the parameter a formula of ten operations makes ten passes over memory, and as many new arrays. In blocks
+it makes one, and is written the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.parameter import Parameter
+
+BLOCK = 32000  # elements: ten arrays fit a cache of 2 MB, and none is so large that malloc asks the system for it
+
+
+def blocks(param: Parameter, *state: Array) -> Iterator[tuple[Array, ...]]:
+    """The parameter's array, its gradient (of at least 32 bits) and its state, in flat views of matching blocks.
+
+    Small arrays, arrays on a device and those that do not lie in order are one block, of their own shape.
+
+    Args:
+        param: has a gradient.
+        state: arrays of its shape, to be changed in place as the parameter is.
+    """
+    arrays = (param.array, param.grad, *state)
+    if param.array.size <= BLOCK or not all(type(a) is np.ndarray and a.flags.c_contiguous for a in arrays):
+        yield param.array, widened(param.grad), *state
+        return
+    flat = [a.reshape(-1) for a in arrays]
+    for start in range(0, flat[0].size, BLOCK):
+        p, g, *others = (a[start : start + BLOCK] for a in flat)
+        yield p, widened(g), *others
+
+
+def widened(g: Array) -> Array:
+    """An array, of at least 32 bits: squares of float16 vanish in float16."""
+    wide: Array = g.astype(np.promote_types(g.dtype, np.float32), copy=False)
+    return wide
+
+
+def blend(mean: Array, keep: float, new: Array) -> None:
+    """mean ← keep · mean + (1 − keep) · new, in place."""
+    mean *= keep
+    mean += (1 - keep) * new
