@@ -3,7 +3,7 @@
 from mnpar.optimizers.adam import AdaBound, Adam, AdamW, AMSBound, AMSGrad
 from mnpar.optimizers.adaptive import SMORMS3, AdaDelta, AdaGrad, RMSprop, RMSpropGraves
 from mnpar.optimizers.loss_scaling import LossScaling
-from mnpar.optimizers.moments import LAMB, AdaMax, Novograd
+from mnpar.optimizers.moments import LAMB, MSVAG, AdaMax, Novograd
 from mnpar.optimizers.momentum import CorrectedMomentumSGD, NesterovAG
 from mnpar.optimizers.optimizer import GradientMethod, Optimizer
 from mnpar.optimizers.sgd import SGD, MomentumSGD
@@ -11,6 +11,7 @@ from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule
 
 __all__ = [
     "LAMB",
+    "MSVAG",
     "SGD",
     "SMORMS3",
     "AMSBound",

@@ -1,4 +1,4 @@
-"""Adam's relatives: by the largest gradient, by the norm of each layer's gradient, by the ratio of norms."""
+"""Adam's relatives: by the largest gradient, by its noise, by the norm of each layer's gradient, by the ratio of norms."""
 
 from __future__ import annotations
 
@@ -56,6 +56,61 @@ class AdaMax(GradientMethod):
     def create_update_rule(self) -> UpdateRule:
         """The rule for one parameter."""
         return AdaMaxRule(self.hyperparam)
+
+
+class MSVAGRule(UpdateRule):
+    """m̂ and v̂: running means of g and g², their bias taken out;  ρ = (1−β)² (1−β²ᵗ) / ((1−βᵗ)² (1−β²)), at most 0.9999,
+    s = (v̂ − m̂²) / (1 − ρ),  γ = m̂² / (m̂² + ρ s), in [0, 1],  p ← p − η (lr γ m̂ + λ p)"""
+
+    def init_state(self, param: Parameter) -> None:
+        """Both moments, 0 at first."""
+        self.state["m"], self.state["v"] = zeros_like(param), zeros_like(param)
+
+    def update_core(self, param: Parameter) -> None:
+        get, xp, beta = self.hyperparam.get, backend.get_array_module(param.array), self.hyperparam.get("beta")
+        fix, lr, decay = 1 - beta**self.t, get("eta") * get("lr"), get("eta") * get("weight_decay_rate")
+        rho = min((1 - beta) ** 2 * (1 - beta ** (2 * self.t)) / (fix**2 * (1 - beta**2)), 0.9999)
+        odds = rho / (1 - rho) if self.t > 1 else 0.0  # one gradient has no variance: v̂ − m̂² is nothing but rounding errors
+        for p, g, m, v in blocks(param, self.state["m"], self.state["v"]):
+            blend(m, beta, g)
+            blend(v, beta, g * g)
+            mean = m / fix
+            square = mean * mean
+            noise = odds * (v / fix - square)
+            whole = square + noise
+            step = lr * mean * (square / xp.where(whole == 0, 1, whole)).clip(0, 1)
+            if decay:
+                step += decay * widened(p)
+            p -= step
+
+
+class MSVAG(GradientMethod):
+    """Momentum whose steps are short where the gradient is noisy (Balles and Hennig 2018, arXiv 1705.07774).
+
+    Args:
+        lr: the learning rate.
+        beta: β, how much of the running means is kept at each step.
+        eta: η, multiplies step and decay.
+        weight_decay_rate: λ, of the decoupled weight decay.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.optimizers.MSVAG().lr
+        0.1
+    """
+
+    lr = hyperparameter("lr")
+    beta = hyperparameter("beta")
+    eta = hyperparameter("eta")
+    weight_decay_rate = hyperparameter("weight_decay_rate")
+
+    def __init__(self, lr: float = 0.1, beta: float = 0.9, eta: float = 1.0, weight_decay_rate: float = 0.0) -> None:
+        super().__init__()
+        self.lr, self.beta, self.eta, self.weight_decay_rate = lr, beta, eta, weight_decay_rate
+
+    def create_update_rule(self) -> UpdateRule:
+        """The rule for one parameter."""
+        return MSVAGRule(self.hyperparam)
 
 
 def _norm(x: Array) -> float:

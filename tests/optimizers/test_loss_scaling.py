@@ -245,8 +245,21 @@ def test_parts_of_a_model_on_several_ranks_are_clipped_by_their_common_norm(comm
     optimizer = opt.SGD(1.0).setup(model)
     optimizer.add_hook(GradientClipping(2.0, comm))
     optimizer.update()
-    whole = np.concatenate(gs)
+    whole = np.concatenate(gs)  # the gradient of one process that has all parts
     np.testing.assert_allclose(model.p.array, 1 - gs[comm.rank] * 2 / np.linalg.norm(whole), rtol=1e-6)
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_rank_without_gradients_takes_part_in_the_common_norm(comm):
+    model = model_of(n=comm.rank)  # uneven parts, and an empty one
+    model.without_gradient = mnpar.Parameter(np.ones(2, "f4"))
+    model.p.grad = np.full(comm.rank, 4.0, "f4") if comm.rank else None
+    optimizer = opt.SGD(1.0).setup(model)
+    optimizer.add_hook(GradientClipping(1.0, comm))
+    optimizer.update()
+    norm = 4 * np.sqrt(sum(range(comm.size)))
+    np.testing.assert_allclose(model.p.array, np.full(comm.rank, 1 - 4 / norm), rtol=1e-6)
+    np.testing.assert_array_equal(model.without_gradient.array, [1, 1])
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])

@@ -283,6 +283,7 @@ DEFAULTS = {
     "RMSprop": {"lr": 0.01, "alpha": 0.99, "eps": 1e-8, "eps_inside_sqrt": False},
     "RMSpropGraves": {"lr": 1e-4, "alpha": 0.95, "momentum": 0.9, "eps": 1e-4},
     "SMORMS3": {"lr": 0.001, "eps": 1e-16},
+    "MSVAG": {"lr": 0.1, "beta": 0.9, "eta": 1.0, "weight_decay_rate": 0.0},
     # Not in Chainer: the papers' and PyTorch's.
     "AdaMax": {"alpha": 2e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
     "Novograd": {"lr": 0.01, "beta1": 0.95, "beta2": 0.98, "eps": 1e-8, "weight_decay_rate": 0.0},

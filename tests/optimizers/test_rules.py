@@ -130,6 +130,18 @@ def lamb(p, gs, hs):
     return p
 
 
+def msvag(p, gs, hs):
+    m, v = 0 * p, 0 * p
+    for t, (g, h) in enumerate(zip(gs, hs, strict=True), 1):
+        b = h.beta
+        m, v = b * m + (1 - b) * g, b * v + (1 - b) * g**2
+        rho = (1 - b) * (1 + b**t) / ((1 + b) * (1 - b**t)) if t > 1 else 0  # one gradient has no variance
+        mean, square = m / (1 - b**t), v / (1 - b**t)
+        s = (square - mean**2) / (1 - rho)
+        p = p - h.eta * (h.lr * mean * np.clip(mean**2 / (mean**2 + rho * s), 0, 1) + h.weight_decay_rate * p)
+    return p
+
+
 # The optimizer, its closed form, and what its hyperparameters become before the fourth step.
 CASES = {
     "SGD": (lambda: opt.SGD(0.1), sgd, {"lr": 0.02}),
@@ -158,6 +170,7 @@ CASES = {
     "AdaBound": (lambda: opt.AdaBound(0.1, final_lr=0.05, gamma=0.1), adam, {"alpha": 0.02, "gamma": 0.5}),
     "AMSBound": (lambda: opt.AMSBound(0.1, beta2=0.9, final_lr=0.05, gamma=0.1, eta=0.5), adam, {"final_lr": 0.1, "eta": 0.9}),
     "AdaMax": (lambda: opt.AdaMax(0.1, 0.9, 0.99), adamax, {"alpha": 0.02, "beta1": 0.8, "beta2": 0.9, "eps": 0.1}),
+    "MSVAG": (lambda: opt.MSVAG(weight_decay_rate=0.01), msvag, {"lr": 0.02, "eta": 0.5, "weight_decay_rate": 0.0}),
     "Novograd": (
         lambda: opt.Novograd(0.1, 0.9, 0.9, weight_decay_rate=0.01),
         novograd,
@@ -269,6 +282,15 @@ TORCH = {
 def test_five_steps_equal_pytorchs(make, expected):
     p, _ = five_steps(make(), np.array(P), [np.array(g) for g in GS])
     np.testing.assert_allclose(p.array, expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_zero_gradients_divide_nothing_by_zero(make):
+    optimizer = make()
+    if "weight_decay_rate" in optimizer.hyperparam.get_dict():
+        optimizer.weight_decay_rate = 0.0
+    p, _ = five_steps(optimizer, np.array([1.0, -2.0, 0.0]), [np.zeros(3)] * STEPS)
+    np.testing.assert_array_equal(p.array, [1.0, -2.0, 0.0])
 
 
 def test_a_rule_may_have_hyperparameters_of_its_own():
