@@ -58,6 +58,18 @@ class Parameter(Variable):
         other.__dict__.update(self.__dict__)
         return other
 
+    shape = property(lambda self: self._known().shape, doc="The shape of the array; AttributeError while there is none.")
+    ndim = property(lambda self: self._known().ndim, doc="The number of axes; AttributeError while there is no array.")
+    size = property(lambda self: self._known().size, doc="The number of elements; AttributeError while there is no array.")
+    dtype = property(lambda self: self._known().dtype, doc="The dtype of the array; AttributeError while there is none.")
+
+    def _known(self) -> Array:
+        if self.array is None:
+            raise AttributeError(
+                f"parameter {self.name or ''} has no array yet: call its initialize(shape) first, or make it with a shape"
+            )
+        return self.array
+
     @property
     def is_initialized(self) -> bool:
         """Whether it has an array already."""

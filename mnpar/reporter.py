@@ -48,7 +48,12 @@ class Reporter:
                 self.observation = before
 
     def add_observer(self, name: str, observer: Any) -> None:
-        """The name under which an object reports."""
+        """The name under which an object reports.
+
+        Args:
+            name: its values are then ``name/…``.
+            observer: any object; the reporter keeps it alive.
+        """
         self._names[id(observer)] = (name, observer)  # held, so that its id stays its own
 
     def add_observers(self, prefix: str, observers: Any) -> None:
@@ -57,7 +62,11 @@ class Reporter:
             self.add_observer(prefix + name, observer)
 
     def report(self, values: Mapping[str, Any], observer: Any = None) -> None:
-        """Take values; those of an observer under its name."""
+        """Take values; those of an observer under its name.
+
+        Raises:
+            KeyError: the observer was not added.
+        """
         prefix = ""
         if observer is not None:
             if id(observer) not in self._names:
@@ -75,6 +84,9 @@ def report(values: Mapping[str, Any], observer: Any = None) -> None:
         values: by name; Variables are taken without their graph.
         observer: the link that speaks.
 
+    Raises:
+        KeyError: the current reporter does not know the observer.
+
     Example:
         >>> import mnpar
         >>> mnpar.report({"loss": 0.5})
@@ -87,6 +99,9 @@ def report(values: Mapping[str, Any], observer: Any = None) -> None:
 @contextmanager
 def report_scope(observation: dict[str, Any]) -> Iterator[None]:
     """Let the current reporter collect into ``observation`` inside a ``with`` block.
+
+    Raises:
+        RuntimeError: there is no current reporter.
 
     Example:
         >>> import mnpar
@@ -104,5 +119,12 @@ def report_scope(observation: dict[str, Any]) -> Iterator[None]:
 
 
 def get_current_reporter() -> Reporter | None:
-    """This rank's current reporter."""
+    """This rank's current reporter, the innermost ``with``; None without one.
+
+    Example:
+        >>> import mnpar
+        >>> with mnpar.Reporter() as reporter:
+        ...     mnpar.get_current_reporter() is reporter
+        True
+    """
     return _current.get()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import mnpar
+import mnpar.functions as F
 from mnpar.initializers import Constant, Normal, One
 
 
@@ -173,6 +174,22 @@ def test_an_uninitialized_parameter_remembers_where_it_is_to_be_made():
     p.to_cpu()
     p.initialize((2,))
     assert p.device == "@numpy"
+
+
+USES = {
+    "shape": lambda p: p.shape,
+    "ndim": lambda p: p.ndim,
+    "size": lambda p: p.size,
+    "dtype": lambda p: p.dtype,
+    "linear": lambda p: F.linear(np.ones((2, 3), "f4"), p),
+    "addgrad": lambda p: p.addgrad(mnpar.Variable(np.ones(1), grad=np.ones(1))),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_using_a_parameter_without_an_array_says_what_is_missing(use):
+    with pytest.raises(AttributeError, match=r"parameter W has no array yet: call its initialize\(shape\) first"):
+        use(mnpar.Parameter(1.0, name="W"))
 
 
 def test_an_update_without_a_rule_changes_nothing():

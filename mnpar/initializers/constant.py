@@ -42,21 +42,48 @@ class Constant(Initializer):
 
 
 class Zero(Constant):
-    """Zeros."""
+    """Zeros.
+
+    Args:
+        dtype: of the parameter; None means ``mnpar.config.dtype``.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.Parameter(mnpar.initializers.Zero(), 2).array
+        array([0., 0.], dtype=float32)
+    """
 
     def __init__(self, dtype: Any = None) -> None:
         super().__init__(0.0, dtype)
 
 
 class One(Constant):
-    """Ones."""
+    """Ones.
+
+    Args:
+        dtype: of the parameter; None means ``mnpar.config.dtype``.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.Parameter(mnpar.initializers.One(), 2).array
+        array([1., 1.], dtype=float32)
+    """
 
     def __init__(self, dtype: Any = None) -> None:
         super().__init__(1.0, dtype)
 
 
 class NaN(Constant):
-    """NaN: for what is to be overwritten, so that forgetting it shows."""
+    """NaN: for what is to be overwritten, so that forgetting it shows.
+
+    Args:
+        dtype: of the parameter; None means ``mnpar.config.dtype``.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.Parameter(mnpar.initializers.NaN(), 2).array
+        array([nan, nan], dtype=float32)
+    """
 
     def __init__(self, dtype: Any = None) -> None:
         super().__init__(np.nan, dtype)
