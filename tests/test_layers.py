@@ -17,13 +17,14 @@ IDS = [str(path.relative_to(ROOT)) for path in FILES]
 # A file imports only from lines above its own, or from its own package. A new file or package gets a place here.
 LAYERS = """
     config errors graph tape random serializer
-    backend
+    backend reach
     communicators plans schedule
     launch
     doctor dataset initializers
     datasets
     iterators
     arraylike
+    gradients
     backprop
     variable
     function_node future
