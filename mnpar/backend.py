@@ -143,6 +143,15 @@ def device_of(x: Array) -> str:
     return "@numpy" if get_array_module(x) is np else f"@cupy:{x.device.id}"
 
 
+def vector(size: int, other: Array) -> Array:
+    """Room for that many elements, of the dtype of ``other`` and where that is."""
+    xp = get_array_module(other)
+    if xp is np:
+        return np.empty(size, other.dtype)
+    with other.device:
+        return xp.empty(size, other.dtype)
+
+
 def check_finite(owner: str, what: str, arrays: tuple[Array, ...]) -> None:
     """Raises FloatingPointError if any of the arrays (or None) has NaN or infinity."""
     for i, y in enumerate(arrays):

@@ -80,6 +80,11 @@ class VariableNode:
         self.home: Home | None = None
         self.hooks: tuple[Hook, ...] = ()
 
+    def __getstate__(self) -> Any:
+        """For copies: they have a place in the graph, and neither home nor hooks."""
+        kept = {name: getattr(self, name) for name in self.__slots__ if name != "__weakref__"}
+        return None, {**kept, "home": None, "hooks": ()}
+
     def listen(self, hook: Hook) -> Callable[[], None]:
         """Add a hook; what takes it off again."""
         self.hooks += (hook,)

@@ -30,6 +30,7 @@ LAYERS = """
     function_node future
     functions
     parameter
+    arena
     link
     chain
     reporter

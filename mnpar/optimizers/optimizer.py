@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mnpar.arena import Arenas
 from mnpar.link import Link
 from mnpar.optimizers.fp32 import in_float32
 from mnpar.optimizers.loss_scaling import LossScaling
@@ -161,6 +162,7 @@ class GradientMethod(Optimizer):
     def __init__(self) -> None:
         super().__init__()
         self.hyperparam = Hyperparameter()
+        self.arenas = Arenas()
         self._in_fp32 = False
 
     def create_update_rule(self) -> UpdateRule:
@@ -172,6 +174,7 @@ class GradientMethod(Optimizer):
         super().setup(link)
         for param in link.params():
             param.update_rule = self._new_rule()
+        self.arenas.gather(link.params())
         return self
 
     def _new_rule(self) -> UpdateRule:
@@ -222,6 +225,7 @@ class GradientMethod(Optimizer):
         for param in params:
             if param.update_rule is None:
                 param.update_rule = self._new_rule()  # the link has grown since setup
+        self.arenas.gather(params)
         with in_float32(params):
             for param in params:
                 unscale(param)
