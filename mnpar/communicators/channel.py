@@ -51,13 +51,18 @@ class Channel(Mailbox):
         yield from self._open(call, None, later=later)
 
     def allreduce(
-        self, x: Array | None, call: Call, root: int | None = None, later: bool = False
+        self, x: Array | None, call: Call, root: int | None = None, later: bool = False, out: Array | None = None
     ) -> Steps[tuple[Array | None, bool]]:
-        """The reduction over ranks (on ``root`` alone, or on all), and whether any rank wants its gradient."""
+        """The reduction over ranks (on ``root`` alone, or on all), and whether any rank wants its gradient.
+
+        Where it can be done, it is computed into ``out``, a contiguous array like ``x``, or ``x`` itself.
+        """
         opening = yield from self._open(call, x, later=later)
         if opening.alike and type(x) is np.ndarray:  # the common case, without a detour
             small = x.nbytes <= ROOM
-            total = reduce_arrays(opening.arrays(x), call.reduction) if small else (yield from self._reduce(x, opening, root))
+            total = (
+                reduce_arrays(opening.arrays(x), call.reduction) if small else (yield from self._reduce(x, opening, root, out))
+            )
             return (total if root is None or root == self.transport.rank else None), opening.wants
         headers = opening.headers()
         given = [rank for rank, header in enumerate(headers) if header.kind != NOTHING]
@@ -220,12 +225,13 @@ class Channel(Mailbox):
             f"{what}:\n" + "\n".join(rows) + "\nall ranks of a communicator make the same calls in the same order"
         )
 
-    def _reduce(self, x: Array, opening: Opening, root: int | None) -> Steps[Array]:
+    def _reduce(self, x: Array, opening: Opening, root: int | None, out: Array | None = None) -> Steps[Array]:
         flat, reduction, waiting = np.ascontiguousarray(x).reshape(-1), opening.call.reduction, self._waiting(opening)
+        into = None if out is None or not out.flags.c_contiguous else out.reshape(-1)
         if not opening.later:
-            total = yield from self.transport.reduce(flat, reduction, root, self.lane, waiting)
+            total = yield from self.transport.reduce(flat, reduction, root, self.lane, waiting, into)
         else:
-            total = yield from self.transport.reduce_in_parts(flat, reduction, waiting, root)
+            total = yield from self.transport.reduce_in_parts(flat, reduction, waiting, root, into)
         return total.reshape(x.shape)
 
     def _waiting(self, opening: Opening) -> Waiting:
