@@ -40,7 +40,7 @@ from mnpar.initializers import Initializer
 from mnpar.launch import relaunch
 from mnpar.link import Link
 from mnpar.optimizers import GradientMethod, Optimizer, UpdateRule
-from mnpar.parallel import MultiNodeChainList
+from mnpar.parallel import MultiNodeChainList, check_parameter_closeness, create_multi_node_optimizer
 from mnpar.parameter import Parameter
 from mnpar.reporter import Reporter, get_current_reporter, report, report_scope
 from mnpar.tape import Tape
@@ -71,9 +71,11 @@ __all__ = [
     "as_variable",
     "backend",
     "backward",
+    "check_parameter_closeness",
     "config",
     "create_communicator",
     "create_empty_dataset",
+    "create_multi_node_optimizer",
     "dataset",
     "datasets",
     "errors",

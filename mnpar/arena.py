@@ -104,6 +104,14 @@ class Arenas:
             self._arenas = [Arena(group) for group in _groups(params, self.strays)]
         return self._arenas
 
+    def fill(self) -> None:
+        """Give a gradient of zeros to the parameters that have none."""
+        for arena in self._arenas:
+            arena.fill()
+        for param in self.strays:
+            if param.grad is None:
+                param.zerograd()
+
     def __iter__(self) -> Iterator[Arena]:
         return iter(self._arenas)
 

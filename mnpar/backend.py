@@ -143,6 +143,11 @@ def device_of(x: Array) -> str:
     return "@numpy" if get_array_module(x) is np else f"@cupy:{x.device.id}"
 
 
+def copy_to(target: Array, x: Array) -> None:
+    """Write the values of ``x``, on any device, into ``target``."""
+    target[...] = beside(x, target)
+
+
 def vector(size: int, other: Array) -> Array:
     """Room for that many elements, of the dtype of ``other`` and where that is."""
     xp = get_array_module(other)

@@ -57,6 +57,8 @@ def reverse(
             deliver(node, seed)
         while heap:
             function = functions[-heapq.heappop(heap)]
+            if sums.awaited:
+                sums.passed(function.number + 1)
             keys = [(function.number, i) for i in range(len(function.outputs))]
             gys = [sums.pop(key, key in stays) for key in keys]
             if retain_grad:
@@ -68,9 +70,7 @@ def reverse(
                 for x, gx in zip(function.inputs, function.pull(gys, wanted, record), strict=True):
                     if gx is not None:
                         deliver(x, gx)
-            if sums.awaited:
-                sums.passed(function.number)
-    sums.passed(0)
+        sums.passed(0)
     if not (record or retain_tape):
         tape.records.clear()
     return sums.totals

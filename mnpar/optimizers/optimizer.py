@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 from mnpar.arena import Arenas
 from mnpar.link import Link
@@ -68,6 +69,11 @@ class Optimizer:
         if loss_scale is not None and not loss_scale > 0:
             raise ValueError(f"a loss scale is a positive number, or None, not {loss_scale}")
         self._loss_scale, self._scaling = loss_scale, None
+
+    @property
+    def loss_scale(self) -> float | None:
+        """What losses are multiplied by now."""
+        return self._loss_scale
 
     def loss_scaling(self, interval: int = 1000, scale: float | None = None, comm: Any = None) -> None:
         """Scale losses, and leave a step out where its gradients are not finite: nothing changes then, no hook is called.
@@ -147,6 +153,18 @@ class Optimizer:
                 rule.serialize(serializer[path])
 
 
+class Team(Protocol):
+    """What an optimizer needs of those who step with it (parallel/data_parallel.py)."""
+
+    @property
+    def keeps(self) -> bool: ...
+    def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any: ...
+    def listening(self) -> AbstractContextManager[None]: ...
+    def reduce(self) -> bool: ...
+    def no_sync(self) -> AbstractContextManager[None]: ...
+    def join(self) -> None: ...
+
+
 class GradientMethod(Optimizer):
     """An optimizer that goes by the gradient: ``create_update_rule`` makes the rule of one parameter.
 
@@ -163,6 +181,7 @@ class GradientMethod(Optimizer):
         super().__init__()
         self.hyperparam = Hyperparameter()
         self.arenas = Arenas()
+        self.team: Team | None = None  # with whom it steps: mnpar.create_multi_node_optimizer
         self._in_fp32 = False
 
     def create_update_rule(self) -> UpdateRule:
@@ -220,17 +239,24 @@ class GradientMethod(Optimizer):
         """
         self._require_target("update")
         if lossfun is not None:
-            self._differentiate(lossfun(*args, **kwds))
+            loss = lossfun(*args, **kwds) if self.team is None else self.team.loss(lossfun, args, kwds)
+            self.differentiate(loss)
+        self.step()
+
+    def step(self) -> None:
+        """The second half of an update: the parameters are changed by the gradients that are there."""
         params = list(self.target.params())
         for param in params:
             if param.update_rule is None:
                 param.update_rule = self._new_rule()  # the link has grown since setup
         self.arenas.gather(params)
+        if self.team is not None and not self.team.reduce():
+            return
         with in_float32(params):
             for param in params:
                 unscale(param)
             if self._accepted():
-                self._step(params)
+                self._change(params)
 
     def _accepted(self) -> bool:
         """Whether loss scaling, if there is any, lets the step be taken."""
@@ -240,23 +266,47 @@ class GradientMethod(Optimizer):
         self._loss_scale = self._scaling.scale
         return accepted
 
-    def _step(self, params: list[Any]) -> None:
+    def _change(self, params: list[Any]) -> None:
         self.call_hooks("pre")
         self.t += 1
         for param in params:
             param.update()
         self.call_hooks("post")
 
-    def _differentiate(self, loss: Any) -> None:
-        self.target.cleargrads()
-        if loss is None:
-            backward(loss_scale=self._loss_scale)  # the gradients that come from other ranks are scaled too
-        elif hasattr(loss, "backward"):
-            loss.backward(loss_scale=self._loss_scale)
-        else:
+    def differentiate(self, loss: Any) -> None:
+        """The first half of an update: backward from a loss, or from none."""
+        if self.team is None or not self.team.keeps:
+            self.target.cleargrads()
+        if not (loss is None or hasattr(loss, "backward")):
             raise TypeError(
                 f"the loss function returned a {type(loss).__name__}: return a Variable, or None on a rank without a loss"
             )
+        with nullcontext() if self.team is None else self.team.listening():
+            if loss is None:
+                backward(loss_scale=self._loss_scale)  # the gradients that come from other ranks are scaled too
+            else:
+                loss.backward(loss_scale=self._loss_scale)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Add up gradients inside a ``with`` block: its updates take no step; the next one outside takes one for all samples.
+
+        Raises:
+            RuntimeError: it was not made by :func:`mnpar.create_multi_node_optimizer`.
+        """
+        return self._require_team("no_sync").no_sync()
+
+    def join(self) -> None:
+        """After this rank's last update: take part in those of ranks that have more samples; all ranks call it in the end.
+
+        Raises:
+            RuntimeError: it was not made by :func:`mnpar.create_multi_node_optimizer`.
+        """
+        self._require_team("join").join()
+
+    def _require_team(self, what: str) -> Team:
+        if self.team is None:
+            raise RuntimeError(f"{what} is for optimizers of several ranks: mnpar.create_multi_node_optimizer makes them")
+        return self.team
 
 
 def hyperparameter(name: str) -> Any:

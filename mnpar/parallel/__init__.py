@@ -1,5 +1,7 @@
-"""Ways to spread a model over ranks."""
+"""Models spread over ranks: as a list of parts, and as copies that learn together."""
 
+from mnpar.parallel.agreement import broadcast_model, check_parameter_closeness
+from mnpar.parallel.data_parallel import create_multi_node_optimizer
 from mnpar.parallel.multi_node_chain_list import MultiNodeChainList
 
-__all__ = ["MultiNodeChainList"]
+__all__ = ["MultiNodeChainList", "broadcast_model", "check_parameter_closeness", "create_multi_node_optimizer"]
