@@ -7,7 +7,7 @@ import math
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.optimizers.blocks import blend, blocks, widened
-from mnpar.optimizers.optimizer import GradientMethod, hyperparameter
+from mnpar.optimizers.gradient_method import GradientMethod, hyperparameter
 from mnpar.optimizers.update_rule import UpdateRule, zeros_like
 from mnpar.parameter import Parameter
 

@@ -26,7 +26,7 @@ class MLP(mnpar.Chain):
             None if size is None else 6, CLASSES, initialW=lambda w: np.copyto(w, rng.standard_normal(w.shape))
         )
         if extra:
-            self.unused = L.Linear(2, 2)
+            self.unused = L.Linear(2, 2, initialW=1)
 
     def forward(self, x):
         return self.last(F.tanh(self.first(x)))
