@@ -40,7 +40,7 @@ from mnpar.initializers import Initializer
 from mnpar.launch import relaunch
 from mnpar.link import Link
 from mnpar.optimizers import GradientMethod, Optimizer, UpdateRule
-from mnpar.parallel import MultiNodeChainList, check_parameter_closeness, create_multi_node_optimizer
+from mnpar.parallel import DistributedDataParallel, MultiNodeChainList, check_parameter_closeness, create_multi_node_optimizer
 from mnpar.parameter import Parameter
 from mnpar.reporter import Reporter, get_current_reporter, report, report_scope
 from mnpar.tape import Tape
@@ -53,6 +53,7 @@ __all__ = [
     "ChainList",
     "Communicator",
     "Config",
+    "DistributedDataParallel",
     "FunctionNode",
     "Future",
     "GradientMethod",

@@ -91,13 +91,10 @@ class FunctionNode:
         pairs = zip(self._outputs_kept, self._kept_outputs, strict=True)
         return tuple(Variable.of(y, self.outputs[i]() or VariableNode(y, True, self, i)) for i, y in pairs)
 
-    def room(self, i: int) -> Array | None:
-        """Called in ``backward``: an array to compute input i's gradient into, where it is to be kept; None: there is none."""
+    def room(self, i: int, like: Array) -> Array | None:
+        """Called in ``backward``: where input i's gradient, of the kind of ``like``, is to be kept, to compute it there, or None."""
         home = self.inputs[i].home
-        if home is None or not (self._on_arrays and home.free):
-            return None
-        home.free = False
-        return home.array
+        return home.lend(like) if home is not None and self._on_arrays else None
 
     def apply(self, inputs: tuple[Any, ...]) -> tuple[Variable, ...]:
         """Run forward on Variables (or arrays) and record it, if a gradient can flow; the outputs, always a tuple."""

@@ -88,5 +88,10 @@ def heard(node: VariableNode, g: Gradient) -> Gradient:
     for hook in node.hooks:
         if not hook.after:
             new = hook.function(g)
-            g = g if new is None else new
+            if new is None:
+                continue
+            new = new if hasattr(g, "node") else unscalar(getattr(new, "array", new))  # an array for an array
+            if (new.shape, new.dtype) != (g.shape, g.dtype):
+                raise ValueError(f"a hook made a {new.shape} {new.dtype} of the {g.shape} {g.dtype} gradient that it was given")
+            g = new
     return g

@@ -33,6 +33,13 @@ class Home:
     def __init__(self, array: Any) -> None:
         self.array, self.free = array, True
 
+    def lend(self, like: Any) -> Any:
+        """The array, to compute a gradient of the kind of ``like`` into, if it is free."""
+        if not self.free or type(like) is not type(self.array) or like.dtype != self.array.dtype:
+            return None
+        self.free = False
+        return self.array
+
     def take(self, node: VariableNode, g: Gradient) -> bool:
         """Add a gradient to what is here; False where it is not that simple."""
         here, old = self.array, node.gradient

@@ -117,7 +117,7 @@ class Parameter(Variable):
         """Let an array on the host be the parameter's, on the parameter's device."""
         old = self.array
         self.array = backend.to_device(self._device, array) if old is None else backend.like(array, old)
-        self.node.shape, self.node.dtype, self.node.gradient = array.shape, array.dtype, None
+        self.node.shape, self.node.dtype, self.node.gradient, self.node.home = array.shape, array.dtype, None, None
         self.node.requires_grad = self.node.requires_grad and array.dtype.kind not in VariableNode.WITHOUT_GRADIENT
 
     def copydata(self, other: ArrayLike) -> None:
@@ -150,6 +150,7 @@ class Parameter(Variable):
         self._device = device
         if self.array is None:
             return
+        self.node.home = None
         super().to_device(device)
         if self.update_rule is not None:
             state = self.update_rule.state

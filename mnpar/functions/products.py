@@ -63,7 +63,7 @@ class Linear(FunctionNode):
 
     def _into(self, i: int, a: Any, b: Any) -> Any:
         """a b, as the gradient of input i: right where that is kept."""
-        room = self.room(i) if a.dtype == b.dtype == self.inputs[i].dtype else None
+        room = self.room(i, a) if a.dtype == b.dtype else None
         return a @ b if room is None else backend.get_array_module(a).matmul(a, b, out=room)
 
 

@@ -6,7 +6,7 @@ An update has two halves: ``differentiate`` (backward) and ``step``. Ranks that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from mnpar.arena import Arenas
@@ -23,7 +23,7 @@ class Team(Protocol):
     @property
     def keeps(self) -> bool: ...
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any: ...
-    def listening(self) -> AbstractContextManager[None]: ...
+    def listen(self) -> None: ...
     def reduce(self) -> bool: ...
     def no_sync(self) -> AbstractContextManager[None]: ...
     def join(self) -> None: ...
@@ -145,11 +145,12 @@ class GradientMethod(Optimizer):
             raise TypeError(
                 f"the loss function returned a {type(loss).__name__}: return a Variable, or None on a rank without a loss"
             )
-        with nullcontext() if self.team is None else self.team.listening():
-            if loss is None:
-                backward(loss_scale=self._loss_scale)  # the gradients that come from other ranks are scaled too
-            else:
-                loss.backward(loss_scale=self._loss_scale)
+        if self.team is not None:
+            self.team.listen()
+        if loss is None:
+            backward(loss_scale=self._loss_scale)  # the gradients that come from other ranks are scaled too
+        else:
+            loss.backward(loss_scale=self._loss_scale)
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Add up gradients inside a ``with`` block: its updates take no step; the next one outside takes one for all samples.

@@ -66,6 +66,31 @@ def broadcast_model(comm: Communicator, model: Link, arenas: Arenas | None = Non
     _broadcast_persistents(comm, model)
 
 
+class Copies:
+    """The copies of one model that ranks hold: whether, as far as this rank can tell, they still are copies.
+
+    Args:
+        comm: the ranks that hold them.
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        self.comm = comm
+        self.ever = False  # made equal
+        self._params: list[tuple[Parameter, tuple[int, ...]]] = []
+
+    def make_equal(self, model: Link, arenas: Arenas) -> None:
+        """Give all ranks rank 0's values; all ranks call it."""
+        broadcast_model(self.comm, model, arenas)
+        self._params, self.ever = [(param, param.node.shape) for param in model.params()], True
+
+    def stale(self, model: Link) -> bool:
+        """Whether parameters have appeared, or changed their shapes, since."""
+        params = list(model.params())
+        if not self.ever or len(params) != len(self._params):
+            return True
+        return not all([p is q and p.node.shape == shape for p, (q, shape) in zip(params, self._params, strict=True)])
+
+
 def _give(comm: Communicator, param: Parameter, root: int, shape: tuple[int, ...], dtype: str) -> None:
     """Let the ranks where a parameter has no array yet have one too."""
     value = comm.bcast(param.array, root=root)

@@ -8,7 +8,6 @@ ranks, whatever their backward does. What some rank has no gradient for counts a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,8 +39,10 @@ class Bucket:
         self.operation: Operation | None = None
         self.awaited = 0  # parameters whose gradients are not final yet
 
-    def pack(self) -> Array:
+    def pack(self, weight: float) -> Array:
         """What is sent: the gradients themselves, if they travel as they are."""
+        if weight != 1:
+            self.grad *= weight
         self._sent = self.grad.astype(self._wire_dtype, copy=False)
         return self._sent
 
@@ -75,6 +76,7 @@ class Reducer:
         self._left = 0  # how many buckets are on their way
         self._off: list[Callable[[], None]] = []
         self._listening = False
+        self.weight = 1.0  # of this rank's gradients in the sum
 
     @property
     def channel(self) -> Communicator:
@@ -130,27 +132,25 @@ class Reducer:
 
     def _leave(self) -> None:
         bucket = self.buckets[self._left]
-        sent = bucket.pack()
+        sent = bucket.pack(self.weight)
         bucket.operation = self.channel.iallreduce(sent, out=sent)
         self._left += 1
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Inside, a backward lets buckets leave. It is followed by :meth:`reduce`, on all ranks."""
-        for bucket in self.buckets:
-            bucket.awaited = len(bucket.params)
-        self._listening = self.bucket_bytes is not None
-        try:
-            yield
-        finally:
-            self._listening = False
+    def listen(self, arenas: Arenas) -> None:
+        """From now on backward lets buckets leave, until :meth:`reduce`, which all ranks call."""
+        if self.bucket_bytes is not None:
+            self.attach(arenas)
+            for bucket in self.buckets:
+                bucket.awaited = len(bucket.params)
+            self._listening = True
 
     def reduce(self, arenas: Arenas) -> None:
         """The gradients of all ranks added up, in place; all ranks call it, with every parameter's gradient in its place."""
+        self._listening = False
         self.attach(arenas)
         if self.bucket_bytes is None:
             for bucket in self.buckets:
-                sent = bucket.pack()
+                sent = bucket.pack(self.weight)
                 self.channel.allreduce(sent, out=sent)
                 bucket.unpack()
         else:
@@ -161,6 +161,7 @@ class Reducer:
                 bucket.operation.wait()  # type: ignore[union-attr]
                 bucket.unpack()
         for param in arenas.strays:
+            param.grad *= self.weight
             self.channel.allreduce(param.grad, out=param.grad)
 
 

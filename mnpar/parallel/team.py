@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.arena import Arenas
 from mnpar.optimizers import GradientMethod
-from mnpar.parallel.agreement import broadcast_model
+from mnpar.parallel.agreement import Copies
 from mnpar.parallel.late import Late
 from mnpar.parallel.reducer import Reducer
 from mnpar.tape import current_tape
@@ -46,8 +45,7 @@ class Row(NamedTuple):
 
     weight: float  # of its loss: samples, or 1; -1: it has a loss of it does not know how many samples; 0: it has none
     held: float  # the weight of the gradients that it added up before
-    signature: int  # of its parameters
-    stale: bool  # they are not as agreed
+    stale: bool  # its parameters are not those that were made equal
     records: int  # communications of its forward
     manual: bool  # its gradients are there already, unweighted
     joining: bool  # it has no samples any more
@@ -70,10 +68,7 @@ class Team:
         self.optimizer, self.reducer, self.comm = optimizer, reducer, reducer.comm
         self._how, self._zero_fill, self._samples = reduce, zero_fill, samples
         self._late = Late(reducer) if double_buffering else None
-        self._started = False
-        self._agreed: int | None = None  # the signature of the parameters that all ranks were given; None: others came
-        self._known: list[tuple[Any, Any]] = []
-        self._signature = 0
+        self._copies = Copies(self.comm)
         self._alone = False  # inside no_sync
         self._held = 0.0  # the weight of the gradients that were added up there
         self._adds_up = False  # some were
@@ -81,38 +76,16 @@ class Team:
         self._factor: float | None = None  # of the sum over ranks, once they have met
         self._only_synchronizes = False  # this update
 
-    # ---- one model ----
-
-    def synchronize(self) -> None:
-        """Give all ranks rank 0's parameters and persistent values."""
-        broadcast_model(self.comm, self.optimizer.target, self.optimizer.arenas)
-        signature = self.signature()  # which forgets what was agreed, if the parameters are others
-        self._agreed = signature
-
-    def _start(self) -> None:
-        if not self._started:
-            self.synchronize()
-            self._started = True
-
-    def signature(self) -> int:
-        """A number for the parameters' paths, shapes and dtypes, which changes when they do."""
-        params = list(self.optimizer.target.params())
-        same = len(params) == len(self._known)
-        if not (same and all([p is q for p, (q, _) in zip(params, self._known, strict=True)])):
-            self._known, self._agreed = [(param, None) for param in params], None
-        if not all([p.node.shape == shape for p, shape in self._known]):
-            self._known = [(param, param.node.shape) for param in params]
-            forms = [(path, p.node.shape, str(p.node.dtype)) for path, p in self.optimizer.target.namedparams()]
-            self._signature = zlib.crc32(repr(forms).encode())
-        return self._signature
+    def _make_equal(self) -> None:
+        self._copies.make_equal(self.optimizer.target, self.optimizer.arenas)
 
     def _meet(self, weight: float, manual: bool = False, joining: bool = False) -> list[Row]:
         """All ranks meet and hear of each other; what is stale is synchronized."""
-        signature = self.signature()
-        row = Row(weight, self._held, signature, signature != self._agreed, len(current_tape().records), manual, joining)
+        stale = self._copies.stale(self.optimizer.target)
+        row = Row(weight, self._held, stale, len(current_tape().records), manual, joining)
         rows = [Row(*values) for values in np.stack(self.comm.allgather(np.array(row, np.float64))).tolist()]
         if any([row.stale for row in rows]) and not all([row.joining for row in rows]):
-            self.synchronize()
+            self._make_equal()
             if any([row.manual or row.records for row in rows]):
                 self._only_synchronizes = True
                 if self.comm.rank == 0:
@@ -123,7 +96,8 @@ class Team:
 
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
         """The loss on this rank, to be differentiated; None where there are no samples."""
-        self._start()
+        if not self._copies.ever:
+            self._make_equal()
         before = self._persistents()
         loss = lossfun(*args, **kwds)
         own = self._own_weight(loss, self._samples(*args, **kwds))
@@ -142,7 +116,7 @@ class Team:
         """An update inside no_sync."""
         if own < 0:
             raise ValueError(_UNKNOWN.format(f"rank {self.comm.rank}'s"))
-        if self.signature() != self._agreed:
+        if self._copies.stale(self.optimizer.target):
             raise RuntimeError(f"rank {self.comm.rank}: parameters appeared inside no_sync: give layers their sizes")
         if own == 0 and self._how != "sum" and current_tape().records:
             raise RuntimeError(
@@ -196,15 +170,10 @@ class Team:
 
     # ---- the gradients ----
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Around a backward: gradients may leave."""
-        if self._alone or self._only_synchronizes or self._late is not None or self.reducer.bucket_bytes is None:
-            yield
-            return
-        self.reducer.attach(self.optimizer.arenas)
-        with self.reducer.listening():
-            yield
+    def listen(self) -> None:
+        """Before a backward: gradients may leave while it goes on."""
+        if not (self._alone or self._only_synchronizes or self._late is not None):
+            self.reducer.listen(self.optimizer.arenas)
 
     def reduce(self) -> bool:
         """After backward: the gradients of all ranks added up; False if no step is to be taken now."""
@@ -251,7 +220,8 @@ class Team:
 
     def join(self) -> None:
         """Take part in the updates of the ranks that still have samples, until none has."""
-        self._start()
+        if not self._copies.ever:
+            self._make_equal()
         rows = self._meet(0.0, joining=True)
         while not all([row.joining for row in rows]):
             self._share(rows)
