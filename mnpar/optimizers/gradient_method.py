@@ -6,7 +6,7 @@ An update has two halves: ``differentiate`` (backward) and ``step``. Ranks that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from mnpar.arena import Arenas
@@ -25,6 +25,8 @@ class Team(Protocol):
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any: ...
     def listen(self) -> None: ...
     def reduce(self) -> bool: ...
+    def stepping(self) -> AbstractContextManager[None]: ...
+    def saving(self) -> AbstractContextManager[None]: ...
     def no_sync(self) -> AbstractContextManager[None]: ...
     def join(self) -> None: ...
 
@@ -116,7 +118,7 @@ class GradientMethod(Optimizer):
         self.arenas.gather(params)
         if self.team is not None and not self.team.reduce():
             return
-        with in_float32(params):
+        with nullcontext() if self.team is None else self.team.stepping(), in_float32(params):
             for param in params:
                 unscale(param)
             if self._accepted():
@@ -126,7 +128,7 @@ class GradientMethod(Optimizer):
         """Whether loss scaling, if there is any, lets the step be taken."""
         if self._scaling is None:
             return True
-        accepted = self._scaling.accept(self._gradients())
+        accepted = self._scaling.accept(self._gradients(), self.total)
         self._loss_scale = self._scaling.scale
         return accepted
 
@@ -136,6 +138,11 @@ class GradientMethod(Optimizer):
         for param in params:
             param.update()
         self.call_hooks("post")
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load its counts and rules' states; where states are in shards, all ranks call it, and each has them whole."""
+        with nullcontext() if self.team is None else self.team.saving():
+            super().serialize(serializer)
 
     def differentiate(self, loss: Any) -> None:
         """The first half of an update: backward from a loss, or from none."""

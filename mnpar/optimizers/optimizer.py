@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from mnpar.backend import Array
 from mnpar.link import Link
 from mnpar.optimizers.loss_scaling import LossScaling
 from mnpar.optimizers.update_rule import add_hook
@@ -26,6 +29,7 @@ class Optimizer:
         self.t = 0  # updates so far
         self.epoch = 0
         self.target: Any = None
+        self.total: Callable[[Array], Array] = np.asarray  # numbers summed over the pieces of parameters cut over ranks
         self._loss_scale: float | None = None
         self._scaling: LossScaling | None = None
         self._hooks: dict[str, tuple[str, Callable[..., None]]] = {}

@@ -23,6 +23,7 @@ def create_multi_node_optimizer(
     bucket_bytes: int | str | None = "auto",
     wire_dtype: Any = None,
     samples: Callable[..., float] = samples_of,
+    sharded: bool = False,
 ) -> GradientMethod:
     """Let an optimizer step together with those of other ranks, which hold copies of its model; returns the same optimizer.
 
@@ -43,6 +44,8 @@ def create_multi_node_optimizer(
         wire_dtype: what wider floating-point gradients travel as: ``np.float16``, ml_dtypes' bfloat16, ``np.float32``.
         samples: called with the arguments of the loss function: how many samples its loss is the mean of. By default the length
             of the first argument that has one.
+        sharded: each rank keeps the optimizer's state of its share of the parameters only, and steps with that: the states take
+            1/P of the memory, and as much is sent. All ranks save and load together then.
 
     Raises:
         ValueError: an argument has none of these values.
@@ -58,7 +61,9 @@ def create_multi_node_optimizer(
         >>> mnpar.run(program, ranks=3)
         [-3.0, -3.0, -3.0]
     """
+    if sharded and double_buffering:
+        raise ValueError("sharded states and double_buffering do not go together: choose one")
     size = choose_bucket_bytes(communicator) if bucket_bytes == "auto" else bucket_bytes
     reducer = Reducer(communicator, size, wire_dtype)  # type: ignore[arg-type]
-    actual_optimizer.team = Team(actual_optimizer, reducer, reduce, zero_fill, double_buffering, samples)
+    actual_optimizer.team = Team(actual_optimizer, reducer, reduce, zero_fill, double_buffering, samples, sharded)
     return actual_optimizer

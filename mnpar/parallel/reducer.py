@@ -27,23 +27,20 @@ class Bucket:
     Args:
         arena: where they live.
         start, stop: the numbers of the parameters in it.
-        wire_dtype: what they travel as, if that is narrower.
     """
 
-    def __init__(self, arena: Arena, start: int, stop: int, wire_dtype: Any = None) -> None:
+    def __init__(self, arena: Arena, start: int, stop: int) -> None:
         self.params = arena.params[start:stop]
         self.grad = arena.grad[arena.slices[start].start : arena.slices[stop - 1].stop]
-        narrow = wire_dtype is not None and self.grad.dtype.kind == "f" and self.grad.dtype.itemsize > wire_dtype.itemsize
-        self._wire_dtype = wire_dtype if narrow else self.grad.dtype
         self._sent: Array = None
         self.operation: Operation | None = None
         self.awaited = 0  # parameters whose gradients are not final yet
 
-    def pack(self, weight: float) -> Array:
+    def pack(self, reducer: Reducer) -> Array:
         """What is sent: the gradients themselves, if they travel as they are."""
-        if weight != 1:
-            self.grad *= weight
-        self._sent = self.grad.astype(self._wire_dtype, copy=False)
+        if reducer.weight != 1:
+            self.grad *= reducer.weight
+        self._sent = reducer.wire(self.grad)
         return self._sent
 
     def unpack(self) -> None:
@@ -85,6 +82,11 @@ class Reducer:
             self._channel = self.comm.split(0, self.comm.rank)
         return self._channel  # type: ignore[no-any-return]
 
+    def wire(self, grad: Array) -> Array:
+        """Gradients in the dtype in which they travel; themselves, if they travel as they are."""
+        dtype = self._wire_dtype
+        return grad if dtype is None or grad.dtype.kind != "f" or grad.dtype.itemsize <= dtype.itemsize else grad.astype(dtype)
+
     def attach(self, arenas: Arenas) -> None:
         """Take these arenas' gradients in hand; called before each backward, it does little if they are the same as before.
 
@@ -112,7 +114,7 @@ class Reducer:
             start = stop - 1
             while start and sum(sizes[start - 1 : stop]) <= room:
                 start -= 1
-            yield Bucket(arena, start, stop, self._wire_dtype)
+            yield Bucket(arena, start, stop)
             stop = start
 
     def _when_final(self, bucket: Bucket) -> Callable[[VariableNode], None]:
@@ -132,7 +134,7 @@ class Reducer:
 
     def _leave(self) -> None:
         bucket = self.buckets[self._left]
-        sent = bucket.pack(self.weight)
+        sent = bucket.pack(self)
         bucket.operation = self.channel.iallreduce(sent, out=sent)
         self._left += 1
 
@@ -150,7 +152,7 @@ class Reducer:
         self.attach(arenas)
         if self.bucket_bytes is None:
             for bucket in self.buckets:
-                sent = bucket.pack(self.weight)
+                sent = bucket.pack(self)
                 self.channel.allreduce(sent, out=sent)
                 bucket.unpack()
         else:

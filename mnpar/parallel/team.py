@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from mnpar.optimizers import GradientMethod
 from mnpar.parallel.agreement import Copies
 from mnpar.parallel.late import Late
 from mnpar.parallel.reducer import Reducer
+from mnpar.parallel.shards import Shards
 from mnpar.tape import current_tape
 
 REDUCTIONS = ("weighted", "mean", "sum")
@@ -62,12 +63,14 @@ class Team:
         zero_fill: bool = True,
         double_buffering: bool = False,
         samples: Callable[..., float] = samples_of,
+        sharded: bool = False,
     ) -> None:
         if reduce not in REDUCTIONS:
             raise ValueError(f"gradients are reduced as {', '.join(REDUCTIONS)}, not {reduce!r}")
         self.optimizer, self.reducer, self.comm = optimizer, reducer, reducer.comm
         self._how, self._zero_fill, self._samples = reduce, zero_fill, samples
         self._late = Late(reducer) if double_buffering else None
+        self._shards = Shards(reducer) if sharded else None
         self._copies = Copies(self.comm)
         self._alone = False  # inside no_sync
         self._held = 0.0  # the weight of the gradients that were added up there
@@ -172,7 +175,7 @@ class Team:
 
     def listen(self) -> None:
         """Before a backward: gradients may leave while it goes on."""
-        if not (self._alone or self._only_synchronizes or self._late is not None):
+        if not (self._alone or self._only_synchronizes or self._late or self._shards):
             self.reducer.listen(self.optimizer.arenas)
 
     def reduce(self) -> bool:
@@ -190,13 +193,27 @@ class Team:
         nowhere = self._fill(arenas)
         if self._late is not None:
             return self._late.reduce(arenas, factor)
+        if self._shards is not None:
+            self._shards.reduce(arenas, factor)
+        else:
+            self._reduce(arenas, factor)
+        for param in nowhere:
+            param.cleargrad()
+        return True
+
+    def _reduce(self, arenas: Arenas, factor: float) -> None:
         self.reducer.reduce(arenas)
         if factor != 1:
             for grad in [*[arena.grad for arena in arenas], *[param.grad for param in arenas.strays]]:
                 grad *= factor
-        for param in nowhere:
-            param.cleargrad()
-        return True
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """Around a step."""
+        return nullcontext() if self._shards is None else self._shards.pieces(self.optimizer)
+
+    def saving(self) -> AbstractContextManager[None]:
+        """Around saving and loading."""
+        return nullcontext() if self._shards is None else self._shards.whole(self.optimizer)
 
     def _fill(self, arenas: Arenas) -> list[Any]:
         """Zeros for gradients that are not there. If they are not wanted, the parameters that have a gradient on no rank."""
