@@ -76,6 +76,11 @@ class Arena:
                 home.array.fill(0)
                 param.grad = home.array
 
+    def adopt(self) -> None:
+        """Let what stands in ``grad`` be the parameters' gradients."""
+        for param, home in zip(self.params, self._homes, strict=True):
+            param.grad = home.array
+
 
 class Arenas:
     """The arenas of a link's parameters, made when they are first asked for, and again when the parameters have changed.
@@ -111,6 +116,11 @@ class Arenas:
         for param in self.strays:
             if param.grad is None:
                 param.zerograd()
+
+    def adopt(self) -> None:
+        """Let what stands in the arenas' gradients be the parameters'."""
+        for arena in self._arenas:
+            arena.adopt()
 
     def __iter__(self) -> Iterator[Arena]:
         return iter(self._arenas)

@@ -92,7 +92,7 @@ class FunctionNode:
         return tuple(Variable.of(y, self.outputs[i]() or VariableNode(y, True, self, i)) for i, y in pairs)
 
     def room(self, i: int, like: Array) -> Array | None:
-        """Called in ``backward``: where input i's gradient, an array like ``like``, can be computed, to be kept there, or None."""
+        """Called in ``backward``: where input i's gradient, an array like ``like``, can be computed and be kept, or None."""
         home = self.inputs[i].home
         return home.lend(like) if home is not None and self._on_arrays else None
 

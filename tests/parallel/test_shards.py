@@ -10,11 +10,8 @@ from mnpar import optimizer_hooks as hooks
 from mnpar import optimizers as opt
 
 RANKS = pytest.mark.ranks(1, 2, 3, 4, on="threads")
-OPTIMIZERS = {
-    name: getattr(opt, name)
-    for name in opt.__all__
-    if issubclass(getattr(opt, name), opt.GradientMethod) and name != "GradientMethod"
-}
+CLASSES = [getattr(opt, name) for name in opt.__all__]
+OPTIMIZERS = {c.__name__: c for c in CLASSES if issubclass(c, opt.GradientMethod) and c is not opt.GradientMethod}
 HOOKS = {
     "WeightDecay": lambda: hooks.WeightDecay(0.1),
     "Lasso": lambda: hooks.Lasso(0.1),
