@@ -1,6 +1,6 @@
 """Models spread over ranks: as a list of parts, and as copies that learn together, or each for itself and agreeing at times."""
 
-from mnpar.parallel.agreement import broadcast_model, check_parameter_closeness
+from mnpar.parallel.agreement import ParameterCheck, broadcast_model, check_parameter_closeness
 from mnpar.parallel.averaging import ElasticAveraging, ParameterAveraging, ParameterServer
 from mnpar.parallel.data_parallel import create_multi_node_optimizer
 from mnpar.parallel.distributed import DistributedDataParallel
@@ -21,6 +21,7 @@ __all__ = [
     "InlineReducer",
     "MultiNodeChainList",
     "ParameterAveraging",
+    "ParameterCheck",
     "ParameterServer",
     "allreduce_gradients",
     "allreduce_multiple",

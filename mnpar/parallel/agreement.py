@@ -13,6 +13,7 @@ from mnpar import backend
 from mnpar.arena import Arenas
 from mnpar.errors import MismatchError
 from mnpar.link import Link
+from mnpar.optimizers import GradientMethod
 from mnpar.parameter import Parameter
 
 if TYPE_CHECKING:
@@ -147,13 +148,21 @@ def check_parameter_closeness(model: Link, comm: Communicator, tolerance: float 
         >>> mnpar.run(program, ranks=2)
         [True, True]
     """
+    found = _differences(model, comm, tolerance, persistents)
+    if comm.rank == 0 and found:
+        warnings.warn(found, stacklevel=2)
+    return not found
+
+
+def _differences(model: Link, comm: Communicator, tolerance: float, persistents: bool) -> str:
+    """What differs, on every rank; empty if nothing does."""
     values = list(_values(model, persistents))
     _check_paths(comm, comm.allgather_obj([path for path, _ in values]), "parameters")
     digest = hashlib.blake2b(digest_size=16)
     for _, value in values:
         digest.update(b"" if value is None else np.ascontiguousarray(backend.to_host(value)).view(np.uint8).data)
     if len({bytes(d) for d in comm.allgather(np.frombuffer(digest.digest(), np.uint8))}) == 1:
-        return True  # the usual answer, by 16 bytes from each rank
+        return ""  # the usual answer, by 16 bytes from each rank
     differences = []
     for path, value in values:
         reference = comm.bcast_obj(None if value is None else (value.shape, value.dtype))
@@ -166,10 +175,46 @@ def check_parameter_closeness(model: Link, comm: Communicator, tolerance: float 
                 if not distance <= tolerance:
                     differences.append((path, f"differs by up to {distance:.3g}"))
     found = comm.allgather_obj(differences)
-    if comm.rank == 0 and any(found):
-        lines = [f"  rank {rank}: {path} {what}" for rank, rows in enumerate(found) for path, what in rows]
-        warnings.warn("parameters are not the same on all ranks:\n" + "\n".join(lines), stacklevel=2)
-    return not any(found)
+    lines = [f"  rank {rank}: {path} {what}" for rank, rows in enumerate(found) for path, what in rows]
+    return "parameters are not the same on all ranks:\n" + "\n".join(lines) if lines else ""
+
+
+class ParameterCheck:
+    """An optimizer's hook: every so many updates, an error if the ranks' parameters are no longer the same.
+
+    Args:
+        comm: the ranks that hold copies of the model; all update equally often.
+        every: updates in between; a check costs a pass over the parameters, and 16 bytes from each rank.
+        tolerance: as :func:`check_parameter_closeness` has it.
+
+    Example:
+        >>> import mnpar, mnpar.functions as F, mnpar.links as L
+        >>> from mnpar.parallel import ParameterCheck
+        >>> def program(comm):
+        ...     model = L.Linear(1, 1, initialW=comm.rank)  # not the same
+        ...     optimizer = mnpar.optimizers.SGD().setup(model)
+        ...     optimizer.add_hook(ParameterCheck(comm, every=1))
+        ...     try:
+        ...         optimizer.update(lambda: F.sum(model.W))
+        ...     except mnpar.errors.MismatchError as error:
+        ...         return "not the same" in str(error)
+        >>> mnpar.run(program, ranks=2)
+        [True, True]
+    """
+
+    name = "ParameterCheck"
+    timing = "post"
+
+    def __init__(self, comm: Communicator, every: int = 100, tolerance: float = 0.0) -> None:
+        if every < 1:
+            raise ValueError(f"parameters are checked every 1 or more updates, not every {every}")
+        self.comm, self.every, self.tolerance = comm, every, tolerance
+
+    def __call__(self, optimizer: GradientMethod) -> None:
+        if optimizer.t % self.every == 0:
+            found = _differences(optimizer.target, self.comm, self.tolerance, False)
+            if found:
+                raise MismatchError(f"after {optimizer.t} updates {found}")
 
 
 def _values(model: Link, persistents: bool) -> Iterator[tuple[str, Any]]:
