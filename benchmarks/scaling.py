@@ -2,7 +2,7 @@
 
 python benchmarks/scaling.py                               (--most 1e7 for smaller models, --ranks 1 2 4)
 
-A message of n bytes takes α + β n. A sum in parts (mnpar's, up to 16 ranks) takes each rank 2 (P − 1) messages and 2 (P − 1) / P of
+A message of n bytes takes α + β n. A sum in parts (mnpar's, up to 16 ranks) is 2 (P − 1) messages and 2 (P − 1) / P of
 the vector; a library's (more ranks) 2 log₂ P messages and as many bytes. α and β are fitted to the times of 2 ranks, on
 this machine; the last line is what they say of 1,024 ranks, if each had a core and the network were as fast.
 """
