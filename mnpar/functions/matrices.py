@@ -51,8 +51,8 @@ class Det(FunctionNode):
         return lambda: (gy * y).reshape((x.shape[0], 1, 1)) * either(Inv(), x).transpose((0, 2, 1))
 
 
-def _square(name: str, a: Any, form: str) -> Variable:
-    a = as_variable(a)
+def _square(name: str, x: Any, form: str) -> Variable:
+    a = as_variable(x)
     if a.ndim != len(form.split(",")) or a.shape[-1] != a.shape[-2]:
         raise ValueError(f"{name}: a of shape {a.shape} is not {form}")
     return a

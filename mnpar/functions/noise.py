@@ -124,7 +124,7 @@ def gumbel_softmax(log_pi: Any, tau: float = 0.1, axis: int = 1, *, rng: np.rand
 
     Example:
         >>> import numpy as np, mnpar.functions as F
-        >>> round(F.gumbel_softmax(np.zeros((1, 3))).array.sum(), 6)
+        >>> round(F.gumbel_softmax(np.zeros((1, 3))).array.sum().item(), 6)
         1.0
 
     Source:

@@ -347,7 +347,8 @@ def cumprod(x: Any, axis: int | None = None) -> Variable:
         x, axis = reshape(x, (x.size,)), 0
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"cumprod: x of shape {x.shape} has no axis {axis}")
-    y, lead, n, step = x, [slice(None)] * (axis % x.ndim), x.shape[axis], 1
+    y, lead = as_variable(x), [slice(None)] * (axis % x.ndim)
+    n, step = x.shape[axis], 1
     while step < n:  # each element is the product of the last 1, 2, 4 … elements: log₂ n steps
         more = get_item(y, (*lead, slice(step, None))) * get_item(y, (*lead, slice(0, n - step)))
         y, step = concat((get_item(y, (*lead, slice(0, step))), more), axis=axis), 2 * step
