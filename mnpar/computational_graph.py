@@ -109,7 +109,7 @@ def build_computational_graph(
     if not remove_split:
         raise ValueError("build_computational_graph: remove_split=False does not exist")
     ends = [getattr(y, "node", y) for y in outputs]
-    reached = _reached([y.creator for y in ends] + (list(current_tape().finished().records) if communications else []))
+    reached = _reached([y.creator for y in ends] + (current_tape().records if communications else []))
     nodes: dict[Any, Any] = {}  # by what is the same for all nodes of one variable, and by the number of a function
     edges: dict[tuple[Any, Any], None] = {}
     for function in reached:
