@@ -5,6 +5,7 @@ Importing this package also gives Variable its operators. The file is long becau
 
 from mnpar.functions import operators as operators
 from mnpar.functions.activation import elu, leaky_relu, log_softmax, relu, sigmoid, softmax, softplus, tanh
+from mnpar.functions.alignment import connectionist_temporal_classification
 from mnpar.functions.angles import arccos, arcsin, arctan2
 from mnpar.functions.arithmetic import add, floor_divide, identity, linear_interpolate, squared_difference
 from mnpar.functions.attention import embed_id, scaled_dot_product_attention
@@ -105,6 +106,7 @@ from mnpar.functions.rearranging import (
     tile,
     transpose_sequence,
 )
+from mnpar.functions.recomputation import forget
 from mnpar.functions.recurrent import lstm, n_step_bigru, n_step_bilstm, n_step_birnn, n_step_gru, n_step_lstm, n_step_rnn
 from mnpar.functions.reduction import argmax, argmin, average, logsumexp, max, mean, min, sum
 from mnpar.functions.resize import resize_images
@@ -150,6 +152,7 @@ __all__ = [
     "clip",
     "clipped_relu",
     "concat",
+    "connectionist_temporal_classification",
     "contrastive",
     "convolution_1d",
     "convolution_2d",
@@ -193,6 +196,7 @@ __all__ = [
     "floor",
     "floor_divide",
     "fmod",
+    "forget",
     "gather",
     "gaussian",
     "gaussian_kl_divergence",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import angles, arithmetic, matrices, rounding
+from mnpar.functions import alignment, angles, arithmetic, matrices, recomputation, rounding
 
 PAIR = ((N, 3), (N, 3))
 TRIPLE = ((N, 3), (N, 3), (N, 3))
@@ -107,6 +109,32 @@ def score(name, select):
     )  # fmt: skip
 
 
+def likelihood(x, labels, blank, steps):
+    """-log of the summed probabilities of all paths that stand for the labels, one path after the other."""
+    p = np.exp(x[:steps] - x[:steps].max(1, keepdims=True))
+    p, total = p / p.sum(1, keepdims=True), 0
+    for path in itertools.product(range(x.shape[1]), repeat=steps):
+        if [k for k, _ in itertools.groupby(path) if k != blank] == list(labels):
+            total += np.prod([p[t, k] for t, k in enumerate(path)])
+    return -np.log(total)
+
+
+CTC_LABELS, CTC_STEPS, CTC_LENGTHS = np.array([[1, 1], [2, 1], [2, -1], [-1, -1]]), [4, 3, 4, 2], [2, 2, 1, 0]
+
+
+def ctc(x):
+    """Of (4, N, 3), with blank 0."""
+    return np.array([
+        likelihood(x[:, n], CTC_LABELS[n, : CTC_LENGTHS[n]], 0, CTC_STEPS[n]) for n in range(x.shape[1])
+    ]).reshape(x.shape[1])  # fmt: skip
+
+
+def ctc_call(x, reduce):
+    n = x.shape[1]
+    args = CTC_LABELS[:n], 0, np.array(CTC_STEPS[:n], "i4"), np.array(CTC_LENGTHS[:n], "i4")
+    return F.connectionist_temporal_classification(x, *args, reduce)
+
+
 def harmonic(precision, recall, *_):
     return 2 * precision * recall / np.maximum(precision + recall, 1e-300)
 
@@ -167,5 +195,17 @@ CASES = [
     score("f1_score", harmonic),
     Case("r2_score", (), F.r2_score, lambda p, t: explained(p, t).mean(), PAIR, differentiable=False),
     Case("r2_score: raw", (), lambda p, t: F.r2_score(p, t, multioutput="raw_values"), explained, PAIR, differentiable=False),
+    Case("connectionist_temporal_classification", (alignment.CTC,), lambda x: ctc_call(x, "no"), ctc, ((4, N, 3),),
+         halves=1e-2),
+    Case("connectionist_temporal_classification: mean", (), lambda x: ctc_call(x, "mean"), lambda x: mean_of(ctc(x)),
+         ((4, N, 3),), halves=1e-2),
+    Case("connectionist_temporal_classification: list", (),
+         lambda x, y: F.connectionist_temporal_classification([x, y], np.full((len(x), 1), 2), 1, reduce="no"),
+         lambda x, y: np.array([likelihood(np.stack(xs), [2], 1, 2) for xs in zip(x, y, strict=True)]).reshape(len(x)),
+         PAIR, halves=1e-2),
+    Case("forget", (recomputation.Forget,), lambda x, y: F.forget(lambda a, b: (F.tanh(a * b), a + b), x, y),
+         lambda x, y: (np.tanh(x * y), x + y), PAIR, halves=1e-2),
+    Case("forget: inside itself", (), lambda x: F.forget(lambda a: F.forget(F.exp, a * a) * a, x),
+         lambda x: np.exp(x * x) * x, halves=4e-2),
 ]
 # fmt: on
