@@ -65,7 +65,7 @@ from mnpar.functions.local_normalization import local_response_normalization, no
 from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
 from mnpar.functions.matrices import batch_det, batch_inv, batch_l2_norm_squared, batch_matmul, det, inv
 from mnpar.functions.metric import contrastive, cross_covariance, decov, triplet
-from mnpar.functions.noise import dropout, gumbel_softmax, rrelu, zoneout
+from mnpar.functions.noise import dropout, gumbel_softmax, rrelu, simplified_dropconnect, zoneout
 from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization
 from mnpar.functions.piecewise import clipped_relu, crelu, hard_sigmoid, relu6, selu, swish
 from mnpar.functions.point_to_point import irecv, isend, pseudo_connect, recv, send, sendrecv, shift
@@ -114,6 +114,7 @@ from mnpar.functions.rooted import bcast, gather, reduce, scatter
 from mnpar.functions.rounding import ceil, fix, floor, fmod, sign
 from mnpar.functions.sample_normalization import group_normalization, layer_normalization
 from mnpar.functions.shape import cast, expand_dims, flatten, moveaxis, reshape, squeeze, swapaxes, transpose
+from mnpar.functions.tree import slstm, tree_lstm
 
 __all__ = [
     "absolute",
@@ -285,8 +286,10 @@ __all__ = [
     "sigmoid",
     "sigmoid_cross_entropy",
     "sign",
+    "simplified_dropconnect",
     "sin",
     "sinh",
+    "slstm",
     "softmax",
     "softmax_cross_entropy",
     "softplus",
@@ -308,6 +311,7 @@ __all__ = [
     "tile",
     "transpose",
     "transpose_sequence",
+    "tree_lstm",
     "triplet",
     "unpooling_1d",
     "unpooling_2d",

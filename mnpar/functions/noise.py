@@ -11,7 +11,10 @@ from mnpar.backend import Array
 from mnpar.config import config
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import leaky_relu, softmax
+from mnpar.functions.broadcasting import broadcast_to
 from mnpar.functions.indexing import where
+from mnpar.functions.products import linear, matmul
+from mnpar.functions.shape import reshape
 from mnpar.random import generator
 from mnpar.variable import Variable, as_variable
 
@@ -174,6 +177,54 @@ def rrelu(
         raise ValueError(f"rrelu: slopes of shape {r.shape} do not fit x of shape {x.shape}")
     y = where(x.array >= 0, x, x * r)
     return (y, r) if return_r else y
+
+
+def simplified_dropconnect(
+    x: Any, W: Any, b: Any = None, ratio: float = 0.5, train: bool = True, mask: Array = None, use_batchwise_mask: bool = True,
+    *, rng: np.random.Generator | None = None,
+) -> Variable:  # fmt: skip
+    """:func:`linear` with a share of the weights set to 0, the others enlarged so that the mean stays.
+
+    Args:
+        x: ``(N, …)`` with D features per sample.
+        W: ``(O, D)``.
+        b: ``(O,)``, or None.
+        ratio: the probability of 0, at least 0 and less than 1.
+        train: False computes with all weights; ``config.train`` plays no part here.
+        mask: which weights stay, 0 or 1, ``(O, D)`` or ``(N, O, D)``, if it is not to be drawn.
+        use_batchwise_mask: draw other weights for each sample.
+        rng: as in :func:`dropout`.
+
+    Returns:
+        ``(N, O)``.
+
+    Raises:
+        ValueError: the ratio is outside [0, 1), or shapes do not belong together.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.simplified_dropconnect(np.ones((1, 2)), np.ones((1, 2)), mask=np.array([[1.0, 0.0]])).array
+        array([[2.]])
+
+    Source:
+        Wan et al., "Regularization of neural networks using DropConnect", ICML 2013, without its sampling while testing.
+    """
+    if not 0 <= ratio < 1:
+        raise ValueError(f"simplified_dropconnect: the ratio {ratio} is outside [0, 1)")
+    x, W = as_variable(x), as_variable(W)
+    if not train:
+        return linear(x, W, b)
+    x = reshape(x, (len(x), x.size // max(len(x), 1))) if x.ndim > 2 else x
+    if mask is None:
+        shape = (len(x), *W.shape) if use_batchwise_mask else W.shape
+        mask = backend.like((rng or generator()).random(shape, np.float32) >= ratio, x.array)
+    if mask.shape not in (W.shape, (len(x), *W.shape)):
+        raise ValueError(f"simplified_dropconnect: a mask of shape {mask.shape} is neither {W.shape} nor {(len(x), *W.shape)}")
+    W = Dropout(mask.astype(W.dtype) * W.dtype.type(1 / (1 - ratio))).apply((broadcast_to(W, mask.shape),))[0]
+    if mask.ndim == 2:
+        return linear(x, W, b)
+    y: Variable = reshape(matmul(W, reshape(x, (*x.shape, 1))), (len(x), W.shape[1]))  # (N, O, D) · (N, D, 1)
+    return y if b is None else y + b
 
 
 def _draw(x: Array, ratio: float, rng: np.random.Generator) -> Array:

@@ -135,6 +135,31 @@ def ctc_call(x, reduce):
     return F.connectionist_temporal_classification(x, *args, reduce)
 
 
+def sig(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def joined(c1, c2, x1, x2):
+    (a1, i1, f1, o1), (a2, i2, f2, o2) = [np.moveaxis(x.reshape(len(x), 2, 4), 2, 0) for x in (x1, x2)]
+    c = np.tanh(a1) * sig(i1) + np.tanh(a2) * sig(i2) + sig(f1) * c1 + sig(f2) * c2
+    return c, sig(o1 + o2) * np.tanh(c)
+
+
+def node(*inputs):
+    *cs, x = inputs
+    a, i, o, *fs = np.split(x, 3 + len(cs), 1)
+    c = np.tanh(a) * sig(i) + sum(sig(f) * before for f, before in zip(fs, cs, strict=True))
+    return c, sig(o) * np.tanh(c)
+
+
+def some(*shape):
+    return (drawn(shape) < 0.6).astype("f8")
+
+
+def connected(x, W, b):
+    return np.einsum("nd,nod->no", x, W * some(len(x), 2, 3) * 2) + b
+
+
 def harmonic(precision, recall, *_):
     return 2 * precision * recall / np.maximum(precision + recall, 1e-300)
 
@@ -207,5 +232,15 @@ CASES = [
          lambda x, y: (np.tanh(x * y), x + y), PAIR, halves=1e-2),
     Case("forget: inside itself", (), lambda x: F.forget(lambda a: F.forget(F.exp, a * a) * a, x),
          lambda x: np.exp(x * x) * x, halves=4e-2),
+    Case("slstm", (), F.slstm, joined, ((N, 2), (N, 2), (N, 8), (N, 8)), halves=1e-2),
+    Case("tree_lstm", (), F.tree_lstm, node, ((N, 2), (N, 2), (N, 10)), halves=1e-2),
+    Case("tree_lstm: three children", (), F.tree_lstm, node, ((N, 2), (N, 2), (N, 2), (N, 12)), halves=1e-2),
+    Case("simplified_dropconnect", (), lambda x, W, b: F.simplified_dropconnect(x, W, b, mask=some(len(x), 2, 3)), connected,
+         ((N, 3), (2, 3), (2,)), halves=2e-2),
+    Case("simplified_dropconnect: one mask", (),
+         lambda x, W: F.simplified_dropconnect(x, W, ratio=0.2, mask=some(2, 3)), lambda x, W: x @ (W * some(2, 3) / 0.8).T,
+         ((N, 3), (2, 3)), halves=2e-2),
+    Case("simplified_dropconnect: all", (), lambda x, W: F.simplified_dropconnect(x, W, train=False), lambda x, W: x @ W.T,
+         ((N, 3), (2, 3)), halves=2e-2),
 ]
 # fmt: on
