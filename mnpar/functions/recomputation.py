@@ -77,7 +77,7 @@ class Forget(FunctionNode):
             ys = _listed(self.run(*inputs))
         seeds = [(y, as_variable(gy)) for y, gy in zip(ys, gys, strict=True) if gy is not None and y.requires_grad]
         targets = [*inputs, *[Variable.of(None, node) for node in self.read]]
-        with Tape():
+        with Tape(), _unheard(self.read):
             found = grad([y for y, _ in seeds], targets, [gy for _, gy in seeds], enable_double_backprop=record)
         return list(found) if record else [None if g is None else g.array for g in found]
 
@@ -90,6 +90,19 @@ class Forget(FunctionNode):
                 yield
         finally:
             numbers.state = now
+
+
+@contextmanager
+def _unheard(nodes: list[VariableNode]) -> Iterator[None]:
+    """Gradients that are parts of others: hooks hear of the whole, later, and an arena gets it then."""
+    before = [(node, node.hooks, node.home) for node in nodes]
+    for node in nodes:
+        node.hooks, node.home = (), None
+    try:
+        yield
+    finally:
+        for node, hooks, home in before:
+            node.hooks, node.home = hooks, home
 
 
 def _listed(ys: Any) -> list[Variable]:

@@ -8,6 +8,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
+from mnpar.graph import Hook
 from mnpar.variable import Variable, grad
 
 X = np.linspace(-1, 1, 12).reshape(4, 3)
@@ -91,6 +92,27 @@ def test_arguments_that_come_of_each_other_are_not_counted_twice():
         y = F.exp(x)
         results.append(grad([F.sum(call(lambda a, b: a * b, x, y))], [x], enable_double_backprop=True)[0].array)
     np.testing.assert_allclose(*results)
+
+
+def test_optimizers_and_hooks_of_gradients_see_what_they_see_without():
+    results = []
+    for call in (lambda f, x: f(x), F.forget):
+        mnpar.random.seed(3)
+        model, heard = Block(), []
+        model(X)
+        optimizer = mnpar.optimizers.MomentumSGD(0.1).setup(model)
+        for node in [p.node for p in model.params()]:
+            node.listen(Hook(lambda g, heard=heard: heard.append(g.copy())))
+        for _ in range(3):
+            mnpar.random.seed(4)
+            model.cleargrads()
+            y = call(model, X)
+            (F.sum(y * y) + F.sum(model.l2.W * 3)).backward()  # read inside and outside
+            optimizer.update()
+        results.append([p.array for p in model.params()] + sorted(heard, key=lambda g: float(g.sum())))
+    assert len(results[0]) == len(results[1]) == 6 + 18
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
 def test_labels_may_be_arguments():

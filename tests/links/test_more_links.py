@@ -114,7 +114,7 @@ def test_a_zoneout_lstm_mixes_while_testing_and_keeps_while_training():
             c, h = 0.25 * c + 0.75 * new_c.array, 0.5 * h + 0.5 * new_h.array
             np.testing.assert_allclose(layer(x).array, h)
     layer.reset_state()
-    mnpar.random.seed(0)
+    mnpar.random.seed(1)
     new_c, new_h = twin(np.zeros((5, 2)), None, xs[0])
     y = layer(xs[0]).array
     assert ((y == 0) | np.isclose(y, new_h.array)).all()
