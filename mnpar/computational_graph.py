@@ -8,6 +8,7 @@ from typing import Any
 from mnpar.graph import VariableNode
 from mnpar.tape import current_tape
 
+__all__ = ["ComputationalGraph", "build_computational_graph"]
 Style = Mapping[str, str]
 VARIABLE: Style = {"shape": "octagon", "fillcolor": "#E0E0E0", "style": "filled"}
 FUNCTION: Style = {"shape": "box", "fillcolor": "#6495ED", "style": "filled"}
@@ -20,17 +21,19 @@ class ComputationalGraph:
     Args:
         nodes: VariableNodes and FunctionNodes.
         edges: pairs of them, in the direction of the computation.
-        variable_style, function_style, rankdir, show_name: as of :func:`build_computational_graph`.
+        variable_style, function_style, rankdir, remove_variable, show_name: as of :func:`build_computational_graph`.
     """
 
     def __init__(
-        self, nodes: list[Any], edges: list[tuple[Any, Any]], variable_style: Style = VARIABLE,
-        function_style: Style = FUNCTION, rankdir: str = "TB", show_name: bool = True,
+        self, nodes: list[Any], edges: list[tuple[Any, Any]], variable_style: Style | str | None = "default",
+        function_style: Style | str | None = "default", rankdir: str = "TB", remove_variable: bool = False,
+        show_name: bool = True,
     ) -> None:  # fmt: skip
         if rankdir not in ("TB", "BT", "LR", "RL"):
             raise ValueError(f"a graph is drawn TB, BT, LR or RL, not {rankdir!r}")
         self.nodes, self.edges, self.rankdir, self.show_name = nodes, edges, rankdir, show_name
-        self.variable_style, self.function_style = variable_style, function_style
+        self.remove_variable = remove_variable
+        self.variable_style, self.function_style = _style(variable_style, VARIABLE), _style(function_style, FUNCTION)
 
     def dump(self, format: str = "dot") -> str:
         """The graph in Graphviz's language: ``dot -Tsvg`` makes a picture of it.
@@ -66,14 +69,20 @@ def _communication(function: Any) -> str:
     return f"{function.label}\n{', '.join(words)}" if words else str(function.label)
 
 
+def _style(style: Style | str | None, default: Style) -> Style:
+    if isinstance(style, str) and style != "default":
+        raise ValueError(f"a style is a dictionary of Graphviz's attributes, 'default' or None, not {style!r}")
+    return default if isinstance(style, str) else {} if style is None else style
+
+
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def build_computational_graph(
-    outputs: Iterable[Any], remove_split: bool = True, variable_style: Style | None = None,
-    function_style: Style | None = None, rankdir: str = "TB", remove_variable: bool = False, show_name: bool = True, *,
-    communications: bool = True,
+    outputs: Iterable[Any], remove_split: bool = True, variable_style: Style | str | None = "default",
+    function_style: Style | str | None = "default", rankdir: str = "TB", remove_variable: bool = False,
+    show_name: bool = True, *, communications: bool = True,
 ) -> ComputationalGraph:  # fmt: skip
     """The functions and variables that led to some outputs on this rank.
 
@@ -82,7 +91,7 @@ def build_computational_graph(
     Args:
         outputs: Variables, or their nodes.
         remove_split: True; nothing else is there, as in Chainer.
-        variable_style, function_style: attributes for Graphviz.
+        variable_style, function_style: attributes for Graphviz; ``'default'``, or None for none.
         rankdir: ``'TB'`` from top to bottom, ``'BT'``, ``'LR'``, ``'RL'``.
         remove_variable: only functions.
         show_name: names of variables, too.
@@ -128,8 +137,8 @@ def build_computational_graph(
         if isinstance(node, VariableNode) and node.creator is not None:
             edges[node.creator.number, key] = None
     pairs = [(nodes[a], nodes[b]) for a, b in edges]
-    styles = variable_style or VARIABLE, function_style or FUNCTION
-    return ComputationalGraph(list(nodes.values()), pairs, *styles, rankdir, show_name)
+    styles = variable_style, function_style
+    return ComputationalGraph(list(nodes.values()), pairs, *styles, rankdir, remove_variable, show_name)
 
 
 def _reached(stack: list[Any]) -> list[Any]:

@@ -54,6 +54,10 @@ def test_style_and_direction_are_the_users():
     assert '[label="MulConstant", color="red"]' in text
 
 
+def test_none_is_no_style():
+    assert '[label="MulConstant"]' in build_computational_graph([variable() * 2], function_style=None).dump()
+
+
 def test_the_same_graph_has_the_same_text():
     first, second = [build_computational_graph([F.sum(variable() * 2)]).dump() for _ in range(2)]
     assert first == second
@@ -63,6 +67,8 @@ def test_what_does_not_exist_is_told():
     y = variable() * 2
     with pytest.raises(ValueError, match="remove_split"):
         build_computational_graph([y], remove_split=False)
+    with pytest.raises(ValueError, match="'pink'"):
+        build_computational_graph([y], function_style="pink")
     with pytest.raises(ValueError, match="'up'"):
         build_computational_graph([y], rankdir="up")
     with pytest.raises(NotImplementedError, match="'svg'"):

@@ -85,7 +85,8 @@ class CTC(FunctionNode):
             more = xp.logaddexp(xp.logaddexp(alpha, _shifted(xp, alpha, 1)), two) + picked[t]
             self.alpha[t] = alpha = xp.where((t < states.steps)[:, None], more, alpha)
         ends = xp.where(states.last(), alpha, NEVER)
-        self.log_p = xp.logaddexp.reduce(ends, axis=1)
+        top = ends.max(axis=1, keepdims=True)
+        self.log_p = (top + xp.log(xp.exp(ends - top).sum(axis=1, keepdims=True)))[:, 0]
         return xp.where(self.log_p < NEVER / 2, np.inf, -self.log_p).astype(x.dtype)
 
     def backward(self, gy: Any) -> Any:

@@ -88,7 +88,7 @@ def classification_summary(
         ignore_label: samples with this label are left out.
 
     Returns:
-        Precision, recall, F-beta and support, each ``(L,)``: the first three of ``y``'s dtype, the last integers.
+        Precision, recall, F-beta and support, each ``(L,)``: three of float64, the last of integers.
 
     Raises:
         ValueError: the shapes do not belong together, or a label is not below ``label_num``.
@@ -114,7 +114,7 @@ def classification_summary(
     precision, recall = right / xp.maximum(relevant, 1), right / xp.maximum(support, 1)
     weight = beta * beta
     both = (1 + weight) * precision * recall / xp.maximum(weight * precision + recall, np.finfo("d").tiny)
-    scores = [Variable(score.astype(y.dtype), requires_grad=False) for score in (precision, recall, both)]
+    scores = [Variable(score, requires_grad=False) for score in (precision, recall, both)]
     return scores[0], scores[1], scores[2], Variable(support, requires_grad=False)
 
 

@@ -9,6 +9,7 @@ from mnpar.variable import Variable
 
 class WeightStandardization(WeightSubstitution):
     """Lets a link compute with (W - μ) / √(σ² + eps), with the mean and the variance of each output's weights.
+    (Of a deconvolution too, where Chainer takes those of each input.)
 
     To be added to a link (``link.add_hook(hook)``), one hook for each link.
 

@@ -19,7 +19,7 @@ class StatefulZoneoutLSTM(LSTM):
         in_size: D; None takes it from the first batch.
         out_size: H.
         c_ratio, h_ratio: the probabilities that an element of the memory, of the output stays.
-        kwargs: initializers, as of :class:`LSTM`.
+        kwargs: initializers, as of :class:`LSTM`; but the forget gates begin half open (bias 0).
 
     Example:
         >>> import numpy as np, mnpar.links as L
@@ -31,7 +31,7 @@ class StatefulZoneoutLSTM(LSTM):
     def __init__(
         self, in_size: int | None, out_size: int | None = None, c_ratio: float = 0.5, h_ratio: float = 0.5, **kwargs: Any
     ) -> None:  # fmt: skip
-        super().__init__(in_size, out_size, **kwargs)
+        super().__init__(in_size, out_size, **{"forget_bias_init": 0, **kwargs})
         self.c_ratio, self.h_ratio = c_ratio, h_ratio
 
     def forward(self, x: Any) -> Variable:
