@@ -105,6 +105,12 @@ def test_the_timer_counts_links_inside_links():
     with TimerHook() as timer:
         m(X)
     assert {name: row["occurrence"] for name, row in timer.summary().items()} == {"Linear": 2, "Sequential": 1}
+    assert timer.total_time() == timer.summary()["Sequential"]["elapsed_time"]
+    with timer, pytest.raises(ValueError, match="features"):
+        m(X[:, :2])
+    with timer:
+        m(X)
+    assert timer.total_time() == timer.summary()["Sequential"]["elapsed_time"]
 
 
 LINKS = {

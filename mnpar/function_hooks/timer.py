@@ -27,6 +27,9 @@ class TimerHook(Timings, FunctionHook):
 
     name = "TimerHook"
 
+    def deleted(self, function: Any) -> None:
+        self._begun.clear()  # of functions that raised
+
     def forward_preprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
         backend.synchronize(*in_data)
         self._begin((id(function), "forward"))

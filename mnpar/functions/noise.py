@@ -104,7 +104,7 @@ def zoneout(h: Any, x: Any, ratio: float = 0.5, *, rng: np.random.Generator | No
     if h.shape != x.shape:
         raise ValueError(f"zoneout: states of shapes {h.shape} and {x.shape} must have the same")
     if not config.train:
-        return x
+        return as_variable(x)
     keep = backend.like((rng or generator()).random(x.shape, np.float32) < ratio, x.array)
     return where(keep, h, x)
 

@@ -23,6 +23,7 @@ class TimerHook(Timings, LinkHook):
     """
 
     name = "TimerHook"
+    title = "LinkName"
 
     def forward_preprocess(self, args: ForwardPreprocessCallbackArgs) -> None:
         backend.synchronize(*args.args)
@@ -31,3 +32,6 @@ class TimerHook(Timings, LinkHook):
     def forward_postprocess(self, args: ForwardPostprocessCallbackArgs) -> None:
         backend.synchronize(*args.args)
         self._end(id(args.link), type(args.link).__name__)
+
+    def forward_failed(self, args: ForwardPreprocessCallbackArgs) -> None:
+        self._drop(id(args.link))
