@@ -32,7 +32,7 @@ def flip(x: Any, axis: int) -> Variable:
     return get_item(x, (*[slice(None)] * (axis % x.ndim), slice(None, None, -1)))
 
 
-def flipud(x: Any) -> Variable:
+def flipud(a: Any) -> Variable:
     """The rows in reverse order.
 
     Example:
@@ -41,10 +41,10 @@ def flipud(x: Any) -> Variable:
         array([[3, 4],
                [1, 2]])
     """
-    return flip(x, 0)
+    return flip(a, 0)
 
 
-def fliplr(x: Any) -> Variable:
+def fliplr(a: Any) -> Variable:
     """The columns in reverse order.
 
     Example:
@@ -53,7 +53,7 @@ def fliplr(x: Any) -> Variable:
         array([[2, 1],
                [4, 3]])
     """
-    return flip(x, 1)
+    return flip(a, 1)
 
 
 def rollaxis(x: Any, axis: int, start: int = 0) -> Variable:
