@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 from mnpar.config import recording
+from mnpar.function_hook import around_backward, function_hooks
 from mnpar.gradients import Gradients
 from mnpar.graph import Gradient, VariableNode
 from mnpar.reach import leads_to
@@ -21,14 +22,10 @@ from mnpar.tape import current_tape
 
 
 def reverse(
-    seeds: Sequence[tuple[VariableNode, Gradient]],
-    targets: Sequence[VariableNode] | None = None,
-    *,
-    record: bool = False,
-    retain_grad: bool = False,
-    retain_tape: bool = False,
+    seeds: Sequence[tuple[VariableNode, Gradient]], targets: Sequence[VariableNode] | None = None, *,
+    record: bool = False, retain_grad: bool = False, retain_tape: bool = False,
     keep: Callable[[VariableNode, Gradient], None] | None = None,
-) -> dict[Any, Gradient]:
+) -> dict[Any, Gradient]:  # fmt: skip
     """Walk the graph backwards from ``seeds``, and the current tape with it.
 
     ``seeds`` are variables with the gradients they start from. Only what leads to ``targets`` is computed (None: to every leaf
@@ -36,7 +33,7 @@ def reverse(
     intermediate variables; ``retain_tape`` keeps the tape for another backward; ``keep`` takes the gradients of leaves with
     hooks as soon as they are final. Returns the total gradient of each other leaf and target, by its :attr:`VariableNode.key`.
     """
-    tape = current_tape().finished()
+    tape, hooks = current_tape().finished(), function_hooks()
     functions = {f.number: f for f in tape.records}
     heap = sorted(-number for number in functions)
     sums = Gradients(record, functions, keep)
@@ -67,7 +64,9 @@ def reverse(
                         node.gradient = gy if record or gy is None else gy.copy()
             wanted = [wants(x) for x in function.inputs]
             if function.communicates or any(wanted):  # no: what is asked for lies after it
-                for x, gx in zip(function.inputs, function.pull(gys, wanted, record), strict=True):
+                gxs = function.pull(gys, wanted, record)
+                gxs = around_backward(function, gys, gxs, hooks) if hooks else gxs
+                for x, gx in zip(function.inputs, gxs, strict=True):
                     if gx is not None:
                         deliver(x, gx)
         sums.passed(0)

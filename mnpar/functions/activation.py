@@ -33,7 +33,7 @@ class LeakyReLU(FunctionNode):
         self.slope = slope
 
     def forward(self, x: Array) -> Array:
-        self.factor = (x >= 0).astype(x.dtype)
+        self.factor = (x > 0).astype(x.dtype)
         self.factor *= 1 - self.slope
         self.factor += self.slope
         return x * self.factor
@@ -51,7 +51,7 @@ class ELU(FunctionNode):
     def forward(self, x: Array) -> Array:
         self.retain_outputs((0,))
         xp = backend.get_array_module(x)
-        self.negative = x < 0
+        self.negative = x <= 0
         return xp.maximum(x, 0) + self.alpha * xp.expm1(xp.minimum(x, 0))
 
     def backward(self, gy: Any) -> Any:
@@ -157,7 +157,7 @@ def relu(x: Any) -> Variable:
 
 
 def leaky_relu(x: Any, slope: float = 0.2) -> Variable:
-    """``x`` where it is positive, ``slope * x`` elsewhere; the gradient at 0 is 1.
+    """``x`` where it is positive, ``slope * x`` elsewhere; the gradient at 0 is ``slope``.
 
     Args:
         x: an array or Variable.
@@ -172,7 +172,7 @@ def leaky_relu(x: Any, slope: float = 0.2) -> Variable:
 
 
 def elu(x: Any, alpha: float = 1.0) -> Variable:
-    """``x`` where it is positive, ``alpha * (exp(x) - 1)`` elsewhere (Clevert et al., 2016); the gradient at 0 is 1.
+    """``x`` where it is positive, ``alpha * (exp(x) - 1)`` elsewhere (Clevert et al., 2016); the gradient at 0 is ``alpha``.
 
     Args:
         x: an array or Variable.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mnpar.communicators.message import Call, call_site
 from mnpar.communicators.operation import Operation, complete
 from mnpar.config import is_recording
+from mnpar.function_hook import function_hooks
 from mnpar.function_node import FunctionNode
 from mnpar.future import Future, Once
 from mnpar.tape import current_tape
@@ -71,14 +72,20 @@ class Communication(FunctionNode):
 
     def begin(self, *inputs: Variable) -> Once:
         """The same for any number of inputs and outputs, which it gives when it is called."""
-        variables = self.prepare(inputs)
-        tape, operation = current_tape(), Operation(self.comm.transport, self.steps(*[x.array for x in variables]))
+        variables, hooks = self.prepare(inputs), function_hooks().values()
+        arrays = tuple([x.array for x in variables])
+        for hook in hooks:
+            hook.forward_preprocess(self, arrays)
+        tape, operation = current_tape(), Operation(self.comm.transport, self.steps(*arrays))
 
         def finish() -> tuple[Variable, ...]:
             if once in tape.unfinished:
                 tape.unfinished.remove(once)
             with tape:
-                return self.connect(variables, operation.wait())
+                ys = operation.wait()
+                for hook in hooks:
+                    hook.forward_postprocess(self, arrays)
+                return self.connect(variables, ys)
 
         once = Once(finish)
         if is_recording():

@@ -407,6 +407,34 @@ def unpooling_2d(
     return Unpooling(_unpooled("unpooling_2d", x, ksize, stride, pad, outsize, cover_all), 1).apply((x,))[0]
 
 
+def unpooling_1d(
+    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None, cover_all: bool = True
+) -> Variable:  # fmt: skip
+    """:func:`unpooling_nd` of sequences ``(N, C, W)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.unpooling_1d(np.ones((1, 1, 2)), 2, cover_all=False).shape
+        (1, 1, 4)
+    """
+    x = as_variable(x)
+    return Unpooling(_unpooled("unpooling_1d", x, ksize, stride, pad, outsize, cover_all), 1).apply((x,))[0]
+
+
+def unpooling_3d(
+    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None, cover_all: bool = True
+) -> Variable:  # fmt: skip
+    """:func:`unpooling_nd` of volumes ``(N, C, D, H, W)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.unpooling_3d(np.ones((1, 1, 1, 1, 2)), 2, cover_all=False).shape
+        (1, 1, 2, 2, 4)
+    """
+    x = as_variable(x)
+    return Unpooling(_unpooled("unpooling_3d", x, ksize, stride, pad, outsize, cover_all), 1).apply((x,))[0]
+
+
 def upsampling_2d(
     x: Any, indexes: Array, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None, cover_all: bool = True
 ) -> Variable:  # fmt: skip

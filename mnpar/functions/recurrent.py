@@ -19,7 +19,6 @@ from mnpar.functions.indexing import get_item
 from mnpar.functions.joining import Concat, concat, split_axis, stack
 from mnpar.functions.noise import dropout
 from mnpar.functions.products import linear
-from mnpar.functions.rearranging import transpose_sequence
 from mnpar.functions.shape import reshape, transpose
 from mnpar.variable import Variable, as_variable
 
@@ -136,39 +135,39 @@ def _n_step(
     layer: Callable[[Any, Any], tuple[Callable[[Any], Any], Step]],
 ) -> tuple[Any, ...]:  # fmt: skip
     """All layers, in one direction or both: their last states and the outputs of the last one."""
-    xs, states = [as_variable(x) for x in xs], tuple([as_variable(state) for state in states])
-    lengths, directions = [len(x) for x in xs], 2 if both else 1
-    if not xs or lengths != sorted(lengths, reverse=True):
-        raise ValueError(f"{who}: sequences come in the order of their lengths, the longest first, not {lengths}")
-    if any(state.shape[:2] != (n_layers * directions, len(xs)) for state in states):
+    steps, states = [as_variable(x) for x in xs], tuple([as_variable(state) for state in states])
+    counts, directions = [len(x) for x in steps], 2 if both else 1
+    if not steps or counts != sorted(counts, reverse=True):
         raise ValueError(
-            f"{who}: states of {n_layers} layers in {directions} directions over {len(xs)} sequences are "
-            f"({n_layers * directions}, {len(xs)}, H), not {listed([state.shape for state in states])}"
+            f"{who}: each step has as many sequences as the one before or fewer, not {counts}: put the longest sequence first, "
+            "and give its functions.transpose_sequence"
         )
-    steps = transpose_sequence(xs)
-    cuts = [sum(len(s) for s in steps[:t]) for t in range(1, len(steps))]
+    if any(s.shape[:2] != (n_layers * directions, states[0].shape[1]) or s.shape[1] < counts[0] for s in states):
+        raise ValueError(
+            f"{who}: states of {n_layers} layers in {directions} directions over {counts[0]} sequences are "
+            f"({n_layers * directions}, {counts[0]}, H), not {listed([state.shape for state in states])}"
+        )
+    cuts = [sum(counts[:t]) for t in range(1, len(steps))]
     last: list[tuple[Any, ...]] = []
     for k in range(n_layers):
         found = []
         if k:
             steps = [dropout(s, ratio) for s in steps]
-        rows = concat(steps, axis=0) if steps else None  # all inputs, step by step
+        rows = concat(steps, axis=0)  # all inputs, step by step
         for d in range(directions):
             i = k * directions + d
             project, step = layer(ws[i], bs[i])
-            inputs = list(split_axis(project(rows), cuts, 0)) if steps else []  # type: ignore[arg-type]
+            inputs = list(split_axis(project(rows), cuts, 0))  # type: ignore[arg-type]
             outputs, ends = _over_time(step, inputs, tuple([state[i] for state in states]), backwards=bool(d))
             found.append(outputs)
             last.append(ends)
         steps = found[0] if directions == 1 else [concat(pair, axis=1) for pair in zip(*found, strict=True)]
     finals = tuple([stack([ends[j] for ends in last]) for j in range(len(states))])
-    return (*finals, transpose_back(steps, lengths))
+    return (*finals, tuple(steps))
 
 
 def transpose_back(steps: Sequence[Variable], lengths: Sequence[int]) -> tuple[Variable, ...]:
     """From one array for each step to one for each sequence."""
-    if not steps:
-        raise ValueError("there is no step: the longest sequence is empty")
     starts = [sum(len(s) for s in steps[:t]) for t in range(len(steps))]
     places = [starts[t] + i for i, n in enumerate(lengths) for t in range(n)]
     rows = concat(list(steps), axis=0)[rows_at(steps[0], places)]
@@ -233,34 +232,35 @@ def n_step_lstm(n_layers: int, dropout_ratio: float, hx: Any, cx: Any, ws: Any, 
         hx, cx: first states ``(S, N, H)``.
         ws: for each layer the eight W, the first four ``(H, D)`` (of the first layer, then ``(H, H)``), the others ``(H, H)``.
         bs: for each layer the eight b, ``(H,)``.
-        xs: N sequences ``(T_i, D)``, the longest first.
+        xs: T steps ``(N_t, D)``, with the inputs of the N_t sequences that are still running: the longest come first.
+            :func:`transpose_sequence` makes steps of sequences, and sequences of steps.
 
     Returns:
-        The last states ``(S, N, H)`` twice, and a tuple of N outputs ``(T_i, H)``.
+        The last states ``(S, N, H)`` twice, and a tuple of T outputs ``(N_t, H)``.
 
     Raises:
-        ValueError: the sequences are in another order, or shapes do not belong together.
+        ValueError: a step has more sequences than the one before, or shapes do not belong together.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> ws, bs = [[np.ones((2, 3))] * 4 + [np.ones((2, 2))] * 4], [[np.zeros(2)] * 8]
         >>> hx = np.zeros((1, 2, 2))
-        >>> hy, cy, ys = F.n_step_lstm(1, 0.0, hx, hx, ws, bs, [np.ones((4, 3)), np.ones((1, 3))])
+        >>> hy, cy, ys = F.n_step_lstm(1, 0.0, hx, hx, ws, bs, [np.ones((2, 3)), np.ones((1, 3)), np.ones((1, 3))])
         >>> hy.shape, [y.shape for y in ys]
-        ((1, 2, 2), [(4, 2), (1, 2)])
+        ((1, 2, 2), [(2, 2), (1, 2), (1, 2)])
     """
     return _n_step("n_step_lstm", n_layers, dropout_ratio, (hx, cx), ws, bs, xs, False, _lstm_layer)
 
 
 def n_step_bilstm(n_layers: int, dropout_ratio: float, hx: Any, cx: Any, ws: Any, bs: Any, xs: Any) -> tuple[Any, ...]:
-    """:func:`n_step_lstm` in both directions: states ``(2 S, N, H)``, of each layer forward, then backward; ys ``(T_i, 2 H)``.
+    """:func:`n_step_lstm` in both directions: states ``(2 S, N, H)``, of each layer forward, then backward; ys ``(N_t, 2 H)``.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> ws, bs = [[np.ones((2, 3))] * 4 + [np.ones((2, 2))] * 4] * 2, [[np.zeros(2)] * 8] * 2
         >>> hx = np.zeros((2, 1, 2))
-        >>> F.n_step_bilstm(1, 0.0, hx, hx, ws, bs, [np.ones((4, 3))])[2][0].shape
-        (4, 4)
+        >>> F.n_step_bilstm(1, 0.0, hx, hx, ws, bs, [np.ones((1, 3))] * 4)[2][0].shape
+        (1, 4)
     """
     return _n_step("n_step_bilstm", n_layers, dropout_ratio, (hx, cx), ws, bs, xs, True, _lstm_layer)
 
@@ -275,14 +275,14 @@ def n_step_gru(n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, x
         ws, bs: for each layer six W and six b.
 
     Returns:
-        The last states ``(S, N, H)``, and a tuple of N outputs ``(T_i, H)``.
+        The last states ``(S, N, H)``, and a tuple of T outputs ``(N_t, H)``.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> ws, bs = [[np.ones((2, 3))] * 3 + [np.ones((2, 2))] * 3], [[np.zeros(2)] * 6]
-        >>> hy, ys = F.n_step_gru(1, 0.0, np.zeros((1, 1, 2)), ws, bs, [np.ones((4, 3))])
+        >>> hy, ys = F.n_step_gru(1, 0.0, np.zeros((1, 1, 2)), ws, bs, [np.ones((1, 3))] * 4)
         >>> hy.shape, ys[0].shape
-        ((1, 1, 2), (4, 2))
+        ((1, 1, 2), (1, 2))
     """
     return _n_step("n_step_gru", n_layers, dropout_ratio, (hx,), ws, bs, xs, False, _gru_layer)
 
@@ -293,8 +293,8 @@ def n_step_bigru(n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any,
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> ws, bs = [[np.ones((2, 3))] * 3 + [np.ones((2, 2))] * 3] * 2, [[np.zeros(2)] * 6] * 2
-        >>> F.n_step_bigru(1, 0.0, np.zeros((2, 1, 2)), ws, bs, [np.ones((4, 3))])[1][0].shape
-        (4, 4)
+        >>> F.n_step_bigru(1, 0.0, np.zeros((2, 1, 2)), ws, bs, [np.ones((1, 3))] * 4)[1][0].shape
+        (1, 4)
     """
     return _n_step("n_step_bigru", n_layers, dropout_ratio, (hx,), ws, bs, xs, True, _gru_layer)
 
@@ -310,12 +310,12 @@ def n_step_rnn(
         activation: f, ``'tanh'`` or ``'relu'``.
 
     Returns:
-        The last states ``(S, N, H)``, and a tuple of N outputs ``(T_i, H)``.
+        The last states ``(S, N, H)``, and a tuple of T outputs ``(N_t, H)``.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> ws, bs = [[np.ones((2, 3)), np.ones((2, 2))]], [[np.zeros(2)] * 2]
-        >>> F.n_step_rnn(1, 0.0, np.zeros((1, 1, 2)), ws, bs, [np.ones((4, 3))], "relu")[0].array[0, 0]
+        >>> F.n_step_rnn(1, 0.0, np.zeros((1, 1, 2)), ws, bs, [np.ones((1, 3))] * 4, "relu")[0].array[0, 0]
         array([45., 45.])
     """
     return _n_step("n_step_rnn", n_layers, dropout_ratio, (hx,), ws, bs, xs, False, _rnn_layer(activation))
@@ -329,7 +329,7 @@ def n_step_birnn(
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> ws, bs = [[np.ones((2, 3)), np.ones((2, 2))]] * 2, [[np.zeros(2)] * 2] * 2
-        >>> F.n_step_birnn(1, 0.0, np.zeros((2, 1, 2)), ws, bs, [np.ones((4, 3))])[1][0].shape
-        (4, 4)
+        >>> F.n_step_birnn(1, 0.0, np.zeros((2, 1, 2)), ws, bs, [np.ones((1, 3))] * 4)[1][0].shape
+        (1, 4)
     """
     return _n_step("n_step_birnn", n_layers, dropout_ratio, (hx,), ws, bs, xs, True, _rnn_layer(activation))

@@ -51,7 +51,7 @@ def mean_of(x):
 CASES = [
     Case("erf", (error_function.Erf,), F.erf, ERF),
     Case("erf: far out", (), F.erf, ERF, low=-5, high=5),
-    Case("gelu", (), F.gelu, lambda x: x * (1 + ERF(x / math.sqrt(2))) / 2),
+    Case("gelu", (error_function.Gelu,), F.gelu, lambda x: x * (1 + ERF(x / math.sqrt(2))) / 2),
     Case("gelu: by tanh", (), lambda x: F.gelu(x, approximate="tanh"), tanh_gelu, halves=8e-3),
     Case("clipped_relu", (), lambda x: F.clipped_relu(x, 1.0), lambda x: np.clip(x, 0, 1)),
     Case("relu6", (), F.relu6, lambda x: np.clip(x, 0, 6), low=-3.7, high=8.8),
