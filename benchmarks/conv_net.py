@@ -6,6 +6,8 @@ The networks are written once, for mnpar and Chainer both. PyTorch runs them in 
 toolkit relative to mnpar's: above 1 mnpar is faster.
 """
 
+import time
+
 from compare import Elsewhere, arguments, in_turn, one_thread, serve, start, table, torch_or_none
 
 args = arguments(__doc__)
@@ -119,4 +121,4 @@ else:
             ways["torch"] = theirs(torch, network)
         if other:
             ways["chainer"] = Elsewhere(other, network)
-        print(table(network, in_turn(ways, 2, rounds=7)), flush=True)
+        print(table(network, in_turn(ways, 2, rounds=7, clock=time.process_time)), flush=True)

@@ -7,6 +7,7 @@ the names are. × is the time of another toolkit relative to mnpar's: above 1 mn
 """
 
 import functools
+import time
 
 from compare import Elsewhere, arguments, in_turn, one_thread, serve, start, table, torch_or_none
 
@@ -288,18 +289,14 @@ def theirs(name):
 
 
 def compare(name, chainer):
+    mine, other = ours(name), theirs(name) if torch and ROWS[name][2] else None
     for i, what in enumerate(("forward", "and backward")):
-        ways = {"mnpar": ours(name)[i]}
-        if torch and ROWS[name][2]:
-            ways["torch"] = theirs(name)[i]
-        if chainer:
+        ways = {"mnpar": mine[i]} | ({"torch": other[i]} if other else {})
+        if chainer and Elsewhere(chainer, name, i).seconds(1) is not None:
             ways["chainer"] = Elsewhere(chainer, name, i)
-        begin = in_turn(ways, 1, rounds=1) if not chainer or ways["chainer"].seconds(1) is not None else None
-        if begin is None:
-            del ways["chainer"]
-            begin = in_turn(ways, 1, rounds=1)
-        found = in_turn(ways, max(1, min(200, int(0.1 / max(begin.values())))), rounds=5)
-        print(table(f"{name}: {what}", found), flush=True)
+        begin = in_turn(ways, 1, rounds=1)
+        times = max(1, min(200, int(0.1 / max(begin.values()))))
+        print(table(f"{name}: {what}", in_turn(ways, times, rounds=5, clock=time.process_time)), flush=True)
 
 
 if args.serve:
