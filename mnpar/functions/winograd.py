@@ -1,0 +1,213 @@
+"""Convolution at stride 1 with fewer products: Winograd's method, on tiles of the image.
+
+A tile of m outputs along an axis needs a = m + r - 1 inputs of a kernel of r, and m·r products. As a product of polynomials, taken
+at a points and interpolated, it needs a:   y = A [(G w) ⊙ (B x)]   with B (a, a), G (a, r), A (m, a) from Toom's and Cook's
+algorithm; for images, the same along each axis. With 3 x 3 and m = 4 this is a fourth of the products. ⊙ sums over channels, so
+it is a matrices' product for each of the a x a places, over all tiles; and the transforms, of all axes at once, are a product
+with the Kronecker product of the matrices: few large products, which a computer makes at full speed.
+
+The points decide how many digits are lost. 0, ±5/8, ±3/2 and ∞ lose half a digit against the sum written out, where the usual
+0, ±1, ±2 and ∞ lose a whole one; a rank that hands its results on to others should not be less exact than they.
+
+Source: Lavin and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016, arXiv 1509.09308.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.functions.windows import Numbers, Windows
+
+POINTS = {3: (0.0, 0.625, -0.625, 1.5, -1.5)}
+"""For each kernel's size that is done so, the points beside ∞; there are m + r - 2."""
+TOUCH = 20
+"""Reading or writing a number costs as much as so many products."""
+
+
+def pays(windows: Windows, N: int, W: Numbers) -> bool:
+    """Is it faster than the sum written out? ``W`` is the shape of the filters of a group: (K, C, *kernel)."""
+    r, n = windows.K[0], len(windows.K)
+    if r not in POINTS or {*windows.K} != {r} or {*windows.stride, *windows.dilate} != {1}:
+        return False
+    m = _step(r)
+    tiles, outputs, kernel, place = N * _tiles(windows, m), N * math.prod(windows.out), r**n, (m + r - 1) ** n
+    K, C = W[:2]
+    plain = outputs * kernel * C * (K + TOUCH)
+    image = tiles * place * (C * (place + TOUCH) + K * (m**n + TOUCH) + C * K)
+    filters = place * C * K * (kernel + 3 * TOUCH)  # they leave the cache
+    return image + filters < 0.65 * plain
+
+
+def convolve(x: Array, W: Array, windows: Windows, groups: int, dtype: Any, turned: bool = False) -> Array:
+    """y = x ∗ W of (N, C, *size) and (K, C / groups, *kernel), computed in ``dtype``: (N, K, *out).
+
+    ``turned``: W is the (C, K / groups, *kernel) of a convolution from y to x, of which this is the transpose.
+    """
+    tiling, xp, (N, C) = Tiling(windows, dtype, x), backend.get_array_module(x), x.shape[:2]
+    kernels = W.reshape(len(W) * W.shape[1], -1).T.astype(dtype, copy=False)  # (r·r·…, K·C / groups)
+    filters = (tiling.G[:, ::-1].copy() if turned else tiling.G) @ kernels
+    filters = filters.reshape(len(tiling.B), groups, len(W) // groups, W.shape[1])  # (place, groups, K / groups, C / groups)
+    if turned:
+        filters = filters.swapaxes(2, 3)
+    K = groups * filters.shape[2]
+    y = xp.empty((N, K, *windows.out), dtype)
+    buffers = Buffers(xp, dtype)
+    for samples, rows, seen in tiling.inputs(x, filters.nbytes, K):  # (place, C, n·tiles)
+        seen = seen.reshape(len(seen), groups, C // groups, -1)
+        products = xp.matmul(filters, seen, out=buffers.get(0, (len(seen), groups, K // groups, seen.shape[-1])))
+        found = buffers.get(1, (len(tiling.A), K * seen.shape[-1]))
+        tiling.write(y, samples, rows, xp.matmul(tiling.A, products.reshape(len(seen), -1), out=found))
+    return y
+
+
+def gradient(x: Array, y: Array, windows: Windows, groups: int, shape: Numbers, dtype: Any) -> Array:
+    """gW = x ⋆ y, of the shape of W: the same with the transposed matrices."""
+    tiling, xp, C, K = Tiling(windows, dtype, x), backend.get_array_module(x), x.shape[1], y.shape[1]
+    total = xp.zeros((len(tiling.G), groups, K // groups, C // groups), dtype)
+    buffers, At = Buffers(xp, dtype), xp.ascontiguousarray(tiling.A.T)
+    for samples, rows, seen in tiling.inputs(x, 2 * total.nbytes, K):
+        n = seen.shape[-1]
+        met = tiling.read(y, samples, rows, buffers.get(0, (len(tiling.A), K * n)))
+        given = xp.matmul(At, met, out=buffers.get(1, (len(seen), K * n))).reshape(len(seen), groups, K // groups, n)
+        total += xp.matmul(
+            given, seen.reshape(len(seen), groups, C // groups, n).swapaxes(2, 3), out=buffers.get(2, total.shape)
+        )
+    gW = xp.empty(shape, dtype)
+    gW.reshape(-1, tiling.r**tiling.n)[...] = (tiling.G.T @ total.reshape(len(total), -1)).T
+    return gW
+
+
+class Buffers:
+    """Memory that is used again and again, and so stays in the cache."""
+
+    def __init__(self, xp: Any, dtype: Any) -> None:
+        self.xp, self.dtype, self.kept = xp, dtype, {}
+
+    def get(self, name: int, shape: Numbers) -> Array:
+        """An array of this shape, with anything in it, in the memory that the last one of this name had."""
+        size = math.prod(shape)
+        if name not in self.kept or self.kept[name].size < size:
+            self.kept[name] = self.xp.empty(size, self.dtype)
+        return self.kept[name][:size].reshape(shape)
+
+
+class Tiling:
+    """The outputs of an image cut into tiles of m along each axis, the last ones perhaps reaching beyond it.
+
+    A part of them is some samples with all their tiles, or one sample with some rows of tiles.
+    """
+
+    def __init__(self, windows: Windows, dtype: Any, like: Array) -> None:
+        self.windows, self.dtype, self.r, self.n = windows, dtype, windows.K[0], len(windows.K)
+        self.m = _step(self.r)
+        self.a = self.m + self.r - 1
+        self.tiles = tuple([-(-o // self.m) for o in windows.out])
+        self.A, self.B, self.G = [backend.like(z, like) for z in _matrices(self.r, self.n, dtype)]
+
+    def inputs(self, x: Array, least: int, K: int) -> Iterator[tuple[slice, slice, Array]]:
+        """Parts, and what their tiles see, transformed: (place, C, n·tiles), valid until the next. A part fits the cache, but
+        is no smaller than ``least`` bytes, which are read or written for each part."""
+        xp, (N, C) = backend.get_array_module(x), x.shape[:2]
+        row = (C + max(C, K)) * self.a**self.n * math.prod(self.tiles[1:]) * self.dtype.itemsize
+        rows = max(1, max(backend.block_bytes(x), least) // max(1, row))
+        n, rows = max(1, min(N, rows // self.tiles[0])), min(rows, self.tiles[0])
+        n, rows = -(-N // -(-N // n)) if N else 1, -(-self.tiles[0] // -(-self.tiles[0] // rows))  # parts of one size
+        padded = xp.zeros((n, C, *[t * self.m + self.r - 1 for t in self.tiles]), self.dtype)
+        ends = zip(self.windows.pad, self.windows.size, padded.shape[2:], strict=True)
+        inside = tuple([slice(p, min(p + size, end)) for p, size, end in ends])
+        image = tuple([slice(0, part.stop - part.start) for part in inside])
+        view, size = self._view(padded), self.a**self.n * C
+        seen, out = (xp.empty(size * n * rows * math.prod(self.tiles[1:]), self.dtype) for _ in range(2))
+        for i in range(0, N, n):
+            samples = slice(i, min(i + n, N))
+            padded[(slice(0, samples.stop - i), slice(None), *inside)] = x[(samples, slice(None), *image)]
+            for j in range(0, self.tiles[0], rows):
+                part = view[(slice(None),) * (self.n + 1) + (slice(0, samples.stop - i), slice(j, j + rows))]
+                tiles = seen[: part.size].reshape(part.shape)
+                tiles[...] = part
+                places = out[: part.size].reshape(len(self.B), -1)
+                xp.matmul(self.B, tiles.reshape(places.shape), out=places)
+                yield samples, slice(j, min(j + rows, self.tiles[0])), places.reshape(len(self.B), C, -1)
+
+    def _view(self, padded: Array) -> Array:
+        """(*a, C, n, *tiles) of a padded image (n, C, …): tiles overlap."""
+        steps = padded.strides[2:]
+        strides = (*steps, padded.strides[1], padded.strides[0], *[step * self.m for step in steps])
+        shape = (*[self.a] * self.n, padded.shape[1], padded.shape[0], *self.tiles)
+        return backend.get_array_module(padded).lib.stride_tricks.as_strided(padded, shape, strides)
+
+    def _place(self, rows: slice) -> tuple[slice, ...]:
+        """Where the outputs of a part lie."""
+        first = slice(rows.start * self.m, min(rows.stop * self.m, self.windows.out[0]))
+        return (first, *[slice(None)] * (self.n - 1))
+
+    def _orders(self) -> tuple[Numbers, Numbers]:
+        """From (*m, K, n, *tiles) to (n, K, tiles, m, tiles, m, …), and back."""
+        there = (self.n + 1, self.n, *[axis for i in range(self.n) for axis in (self.n + 2 + i, i)])
+        return there, tuple(sorted(range(len(there)), key=there.__getitem__))
+
+    def write(self, y: Array, samples: slice, rows: slice, found: Array) -> None:
+        """Put the outputs of a part, (m·m·…, K·n·tiles), in their places."""
+        part, tiles = y[(samples, slice(None), *self._place(rows))], (rows.stop - rows.start, *self.tiles[1:])
+        found = found.reshape(*[self.m] * self.n, part.shape[1], part.shape[0], *tiles).transpose(self._orders()[0])
+        whole = tuple([t * self.m for t in tiles])
+        if part.shape[2:] == whole and rows.stop - rows.start == self.tiles[0]:
+            part.reshape(found.shape)[...] = found
+        else:
+            part[...] = found.reshape(*part.shape[:2], *whole)[(..., *[slice(0, o) for o in part.shape[2:]])]
+
+    def read(self, y: Array, samples: slice, rows: slice, out: Array) -> Array:
+        """The transpose of ``write``, into ``out`` (m·m·…, K·n·tiles)."""
+        part, tiles = y[(samples, slice(None), *self._place(rows))], (rows.stop - rows.start, *self.tiles[1:])
+        whole = tuple([t * self.m for t in tiles])
+        if part.shape[2:] != whole:
+            padded = backend.get_array_module(y).zeros((*part.shape[:2], *whole), self.dtype)
+            padded[(..., *[slice(0, o) for o in part.shape[2:]])] = part
+            part = padded
+        apart = part.reshape(*part.shape[:2], *[k for t in tiles for k in (t, self.m)]).transpose(self._orders()[1])
+        out.reshape(apart.shape)[...] = apart
+        return out
+
+
+def _step(r: int) -> int:
+    """m: how many outputs along an axis a tile has."""
+    return len(POINTS[r]) + 2 - r
+
+
+def _tiles(windows: Windows, m: int) -> int:
+    return math.prod([-(-o // m) for o in windows.out])
+
+
+@functools.cache
+def _matrices(r: int, n: int, dtype: Any) -> tuple[Array, Array, Array]:
+    """A, B and G for n axes."""
+    return tuple([functools.reduce(np.kron, [z] * n).astype(dtype) for z in toom_cook(r, POINTS[r])])  # type: ignore[return-value]
+
+
+def toom_cook(r: int, points: tuple[float, ...]) -> tuple[Array, Array, Array]:
+    """A (m, a), B (a, a) and G (a, r) for one axis, a = len(points) + 1 = m + r - 1.
+
+    Example:
+        >>> import numpy as np
+        >>> from mnpar.functions.winograd import toom_cook
+        >>> A, B, G = toom_cook(3, (0.0, 1.0, -1.0))
+        >>> (A @ ((G @ np.array([1.0, 10.0, 100.0])) * (B @ np.array([1.0, 2.0, 3.0, 4.0])))).round(6)
+        array([321., 432.])
+    """
+    a = len(points) + 1
+    A, B, G = np.zeros((a + 1 - r, a)), np.zeros((a, a)), np.zeros((a, r))
+    for j, p in enumerate(points):
+        others = [q for q in points if q != p]
+        A[:, j] = p ** np.arange(a + 1 - r)
+        G[j] = p ** np.arange(r) / np.prod([p - q for q in others])
+        B[j, : a - 1] = np.polynomial.polynomial.polyfromroots(others)
+    A[-1, -1] = G[-1, -1] = 1  # ∞
+    B[-1] = np.polynomial.polynomial.polyfromroots(points)
+    return A, B, G
