@@ -1,9 +1,9 @@
 """What the benchmarks share: two or more ways of doing the same work, timed in turn (A B A B …), as medians and ratios.
 
 Chainer needs an older numpy, so it runs in a process of its own: the same script under another Python, which there imports
-``chainer`` instead of ``mnpar``, does what it is asked to, and tells the seconds. It runs as its users find it: memory that it frees goes back to the system, while
-mnpar's ranks keep theirs. ``MALLOC_TRIM_THRESHOLD_=536870912 MALLOC_MMAP_THRESHOLD_=268435456`` before the command gives the
-same to all.
+``chainer`` instead of ``mnpar``, does what it is asked to, and tells the seconds. It runs as its users find it: memory that it
+frees goes back to the system, while mnpar's ranks keep theirs. ``MALLOC_TRIM_THRESHOLD_=536870912
+MALLOC_MMAP_THRESHOLD_=268435456`` before the command gives the same to all.
 """
 
 import argparse

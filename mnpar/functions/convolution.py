@@ -5,15 +5,14 @@
     ∂y/∂W: ⋆         ∂x/∂W: ⋆          ∂gW/∂y: ∗
 
 Each is one matrix product for each block of samples, whose windows are laid out as columns (C·K, n·O) in a buffer that stays in
-the cache: one sample for large images, several for small ones (Chellapilla, Puri and Simard 2006, "High performance
-convolutional neural networks for document processing"). Groups are a batch of such products.
+the cache (blocks.py; Chellapilla, Puri and Simard 2006, "High performance convolutional neural networks for document
+processing"). Groups are a batch of such products. 3 x 3 filters of many channels at stride 1 need fewer products: winograd.py.
 The file is long because of its docstrings.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions import winograd
+from mnpar.functions.blocks import Blocks
 from mnpar.functions.generic import either, listed
 from mnpar.functions.windows import Numbers, Windows, get_deconv_outsize, per_axis
 from mnpar.variable import Variable, as_variable
@@ -38,28 +38,6 @@ class Convolving(FunctionNode):
     def by_tiles(self, x: Array, W: Numbers) -> bool:
         """Whether Winograd's method is the faster one, for filters of shape ``W``."""
         return winograd.pays(self.windows, x.shape[0], (W[0] // self.groups, *W[1:]))
-
-    def columns(self, x: Array, dtype: Any, least: int) -> Iterator[tuple[slice, Array]]:
-        """Blocks of samples, and what their windows see: (groups, C / groups · kernel, n · out), valid until the next one. They
-        are not below ``least`` bytes, which are read or written for each."""
-        windows, g, xp = self.windows, self.groups, backend.get_array_module(x)
-        (N, C), kernel, out = x.shape[:2], math.prod(windows.K), math.prod(windows.out)
-        if kernel == 1 and windows.bare and windows.out == windows.size and x.dtype == dtype:
-            for i in range(N):
-                yield slice(i, i + 1), x[i].reshape(g, C // g, out)
-            return
-        n = max(1, min(N, max(backend.block_bytes(x), least) // max(1, C * kernel * out * dtype.itemsize)))
-        buffer = xp.empty(n * C * kernel * out, dtype)
-        for i in range(0, N, n):
-            block = windows.columns(windows.pad_image(x[i : i + n]))
-            matrix = buffer[: block.size].reshape(block.shape)
-            matrix[...] = block
-            yield slice(i, min(i + n, N)), matrix.reshape(g, C // g * kernel, -1)
-
-    def rows(self, y: Array, dtype: Any) -> Array:
-        """A block of outputs (n, K, *out) as a matrix (groups, K / groups, n · out)."""
-        n, K = y.shape[:2]
-        return y.reshape(n, K, -1).swapaxes(0, 1).reshape(self.groups, K // self.groups, -1).astype(dtype, copy=False)
 
     def weights(self, W: Array, dtype: Any) -> Array:
         """W as matrices (groups, K / groups, C / groups · kernel)."""
@@ -87,17 +65,16 @@ class Convolution(Convolving):
         xp, dtype = backend.get_array_module(x), _computed(x, W)
         if self.by_tiles(x, W.shape):
             return _plus(b, winograd.convolve(x, W, self.windows, self.groups, dtype)).astype(np.result_type(x, W), copy=False)
-        out = math.prod(self.windows.out)
-        y, matrix = xp.empty((x.shape[0], W.shape[0], out), np.result_type(x, W)), self.weights(W, dtype)
-        for block, columns in self.columns(x, dtype, matrix.nbytes):
-            part = y[block]  # (n, K, out)
+        y, matrix = xp.empty((x.shape[0], W.shape[0], *self.windows.out), np.result_type(x, W)), self.weights(W, dtype)
+        blocks = Blocks(self.windows, self.groups, x.shape[1], dtype, x, matrix.nbytes)
+        for block, columns in blocks.columns(x):
+            part, shape = y[block], (self.groups, W.shape[0] // self.groups, columns.shape[2])
             if len(part) == 1 and part.dtype == dtype:
-                xp.matmul(matrix, columns, out=part.reshape(self.groups, -1, out))
+                xp.matmul(matrix, columns, out=part.reshape(shape))
             else:
-                part[...] = (matrix @ columns).reshape(W.shape[0], -1, out).swapaxes(0, 1)
-            if b is not None:
-                part += b[:, None]
-        return y.reshape(x.shape[0], W.shape[0], *self.windows.out)
+                blocks.put(part, xp.matmul(matrix, columns, out=blocks.buffers.get(2, shape)))
+            _plus(b, part)
+        return y
 
     def backward(self, gy: Any) -> Any:
         x, W = self.get_retained_inputs()
@@ -116,18 +93,17 @@ class Deconvolution(Convolving):
             return self._by_convolution(y, W, b)
         N, C = y.shape[0], W.shape[1] * self.groups
         x, matrix = xp.empty((N, C, *self.windows.size), np.result_type(y, W)), self.weights(W, dtype).swapaxes(1, 2)
-        column = C * math.prod(self.windows.K) * math.prod(self.windows.out) * dtype.itemsize
-        n = max(1, min(N, max(backend.block_bytes(y), matrix.nbytes) // max(1, column)))
-        for i in range(0, N, n):
-            rows = self.rows(y[i : i + n], dtype)
-            columns = (matrix @ rows).reshape(C, *self.windows.K, -1, *self.windows.out)
-            x[i : i + n] = self.windows.add_columns(columns)
+        blocks = Blocks(self.windows, self.groups, C, dtype, y, matrix.nbytes)
+        for block in blocks.pieces:
+            rows = blocks.rows(y[block])
+            columns = blocks.buffers.get(2, (self.groups, matrix.shape[1], rows.shape[2]))
+            x[block] = blocks.add(xp.matmul(matrix, rows, out=columns))
         return _plus(b, x)
 
     def _turns(self, y: Array, W: Array) -> bool:
         """Whether turning the filters is less work than adding up windows: few of them, and not too many channels of y."""
         windows = y.shape[0] * math.prod(self.windows.out)
-        return W.shape[0] <= min(2 * W.shape[1] * self.groups, windows)
+        return bool(W.shape[0] <= min(2 * W.shape[1] * self.groups, windows))
 
     def _by_convolution(self, y: Array, W: Array, b: Array | None) -> Array:
         """At stride 1 it is a convolution too, by turned filters: that needs no adding up of windows."""
@@ -162,8 +138,9 @@ class WeightGradient(Convolving):
         gW = xp.zeros(self.shape, np.result_type(x, y))  # not a view: it is given away
         matrix, total = gW.reshape(self.groups, self.shape[0] // self.groups, -1), None
         turned = matrix.nbytes < backend.block_bytes(x) // 4  # this product is faster, but to turn it back takes time
-        for block, columns in self.columns(x, dtype, matrix.nbytes):
-            rows = self.rows(y[block], dtype)
+        blocks = Blocks(self.windows, self.groups, x.shape[1], dtype, x, matrix.nbytes)
+        for block, columns in blocks.columns(x):
+            rows = blocks.rows(y[block])
             product = columns @ rows.swapaxes(1, 2) if turned else rows @ columns.swapaxes(1, 2)
             total = product if total is None else xp.add(total, product, out=total)
         if total is not None:

@@ -1,6 +1,6 @@
 """Convolution at stride 1 with fewer products: Winograd's method, on tiles of the image.
 
-A tile of m outputs along an axis needs a = m + r - 1 inputs of a kernel of r, and m·r products. As a product of polynomials, taken
+A tile of m outputs along an axis needs a = m + r - 1 inputs of a kernel of r, and m·r products. As a product of polynomials taken
 at a points and interpolated, it needs a:   y = A [(G w) ⊙ (B x)]   with B (a, a), G (a, r), A (m, a) from Toom's and Cook's
 algorithm; for images, the same along each axis. With 3 x 3 and m = 4 this is a fourth of the products. ⊙ sums over channels, so
 it is a matrices' product for each of the a x a places, over all tiles; and the transforms, of all axes at once, are a product
@@ -23,6 +23,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.functions.blocks import Buffers
 from mnpar.functions.windows import Numbers, Windows
 
 POINTS = {3: (0.0, 0.625, -0.625, 1.5, -1.5)}
@@ -42,7 +43,7 @@ def pays(windows: Windows, N: int, W: Numbers) -> bool:
     plain = outputs * kernel * C * (K + TOUCH)
     image = tiles * place * (C * (place + TOUCH) + K * (m**n + TOUCH) + C * K)
     filters = place * C * K * (kernel + 3 * TOUCH)  # they leave the cache
-    return image + filters < 0.65 * plain
+    return bool(image + filters < 0.65 * plain)
 
 
 def convolve(x: Array, W: Array, windows: Windows, groups: int, dtype: Any, turned: bool = False) -> Array:
@@ -82,20 +83,6 @@ def gradient(x: Array, y: Array, windows: Windows, groups: int, shape: Numbers, 
     gW = xp.empty(shape, dtype)
     gW.reshape(-1, tiling.r**tiling.n)[...] = (tiling.G.T @ total.reshape(len(total), -1)).T
     return gW
-
-
-class Buffers:
-    """Memory that is used again and again, and so stays in the cache."""
-
-    def __init__(self, xp: Any, dtype: Any) -> None:
-        self.xp, self.dtype, self.kept = xp, dtype, {}
-
-    def get(self, name: int, shape: Numbers) -> Array:
-        """An array of this shape, with anything in it, in the memory that the last one of this name had."""
-        size = math.prod(shape)
-        if name not in self.kept or self.kept[name].size < size:
-            self.kept[name] = self.xp.empty(size, self.dtype)
-        return self.kept[name][:size].reshape(shape)
 
 
 class Tiling:
@@ -188,7 +175,7 @@ def _tiles(windows: Windows, m: int) -> int:
 @functools.cache
 def _matrices(r: int, n: int, dtype: Any) -> tuple[Array, Array, Array]:
     """A, B and G for n axes."""
-    return tuple([functools.reduce(np.kron, [z] * n).astype(dtype) for z in toom_cook(r, POINTS[r])])  # type: ignore[return-value]
+    return tuple([functools.reduce(np.kron, [z] * n).astype(dtype) for z in toom_cook(r, POINTS[r])])
 
 
 def toom_cook(r: int, points: tuple[float, ...]) -> tuple[Array, Array, Array]:
