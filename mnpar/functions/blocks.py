@@ -24,9 +24,9 @@ class Buffers:
 
     def __init__(self, xp: Any, dtype: Any) -> None:
         self.xp, self.dtype = xp, dtype
-        self.kept: dict[int, Array] = {}
+        self.kept: dict[str, Array] = {}
 
-    def get(self, name: int, shape: Numbers) -> Array:
+    def get(self, name: str, shape: Numbers) -> Array:
         """An array of this shape, with anything in it, in the memory that the last one of this name had."""
         size = math.prod(shape)
         if name not in self.kept or self.kept[name].size < size:
@@ -82,7 +82,7 @@ class Blocks:
             cells = self.windows.columns(part)  # (C, *K, n, *out)
             if self.last:
                 cells = self.xp.moveaxis(cells, len(self.windows.K) + 1, -1)
-            matrix = self.buffers.get(0, cells.shape)
+            matrix = self.buffers.get("columns", cells.shape)
             matrix[...] = cells
             yield block, matrix.reshape(g, self.C // g * math.prod(self.windows.K), -1)
 
@@ -99,7 +99,7 @@ class Blocks:
         shape = self.groups, K // self.groups, n * math.prod(self.windows.out)
         if n == 1 and y.dtype == self.dtype:
             return y.reshape(shape)
-        matrix = self.buffers.get(1, shape)
+        matrix = self.buffers.get("rows", shape)
         self._outputs(matrix, n, K)[...] = y.reshape(n, K, -1)
         return matrix
 

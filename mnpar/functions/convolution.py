@@ -72,7 +72,7 @@ class Convolution(Convolving):
             if len(part) == 1 and part.dtype == dtype:
                 xp.matmul(matrix, columns, out=part.reshape(shape))
             else:
-                blocks.put(part, xp.matmul(matrix, columns, out=blocks.buffers.get(2, shape)))
+                blocks.put(part, xp.matmul(matrix, columns, out=blocks.buffers.get("products", shape)))
             _plus(b, part)
         return y
 
@@ -96,7 +96,7 @@ class Deconvolution(Convolving):
         blocks = Blocks(self.windows, self.groups, C, dtype, y, matrix.nbytes)
         for block in blocks.pieces:
             rows = blocks.rows(y[block])
-            columns = blocks.buffers.get(2, (self.groups, matrix.shape[1], rows.shape[2]))
+            columns = blocks.buffers.get("products", (self.groups, matrix.shape[1], rows.shape[2]))
             x[block] = blocks.add(xp.matmul(matrix, rows, out=columns))
         return _plus(b, x)
 

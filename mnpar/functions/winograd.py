@@ -1,10 +1,13 @@
 """Convolution at stride 1 with fewer products: Winograd's method, on tiles of the image.
 
-A tile of m outputs along an axis needs a = m + r - 1 inputs of a kernel of r, and m·r products. As a product of polynomials taken
-at a points and interpolated, it needs a:   y = A [(G w) ⊙ (B x)]   with B (a, a), G (a, r), A (m, a) from Toom's and Cook's
-algorithm; for images, the same along each axis. With 3 x 3 and m = 4 this is a fourth of the products. ⊙ sums over channels, so
-it is a matrices' product for each of the a x a places, over all tiles; and the transforms, of all axes at once, are a product
-with the Kronecker product of the matrices: few large products, which a computer makes at full speed.
+A tile of m outputs along an axis needs a = m + r - 1 inputs of a kernel of r, and m·r products. As a product of polynomials
+taken at a points and interpolated, it needs a:
+
+    y = A [(G w) ⊙ (B x)]    with B (a, a), G (a, r), A (m, a) from Toom's and Cook's algorithm
+
+and for images the same along each axis. With 3 x 3 and m = 4 this is a fourth of the products. ⊙ sums over channels, so it is a
+product of matrices for each of the a x a places, over all tiles; and the transforms, of all axes at once, are a product with
+the Kronecker product of the matrices: few large products, which a computer makes at full speed.
 
 The points decide how many digits are lost. 0, ±5/8, ±3/2 and ∞ lose half a digit against the sum written out, where the usual
 0, ±1, ±2 and ∞ lose a whole one; a rank that hands its results on to others should not be less exact than they.
@@ -16,18 +19,19 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.functions.blocks import Buffers
+from mnpar.functions.blocks import Buffers, parts
 from mnpar.functions.windows import Numbers, Windows
 
 POINTS = {3: (0.0, 0.625, -0.625, 1.5, -1.5)}
 """For each kernel's size that is done so, the points beside ∞; there are m + r - 2."""
+FEW_TILES, MANY_SAMPLES = 4, 8
 TOUCH = 20
 """Reading or writing a number costs as much as so many products."""
 
@@ -51,7 +55,7 @@ def convolve(x: Array, W: Array, windows: Windows, groups: int, dtype: Any, turn
 
     ``turned``: W is the (C, K / groups, *kernel) of a convolution from y to x, of which this is the transpose.
     """
-    tiling, xp, (N, C) = Tiling(windows, dtype, x), backend.get_array_module(x), x.shape[:2]
+    tiling, xp, N = Tiling(windows, dtype, x), backend.get_array_module(x), x.shape[0]
     kernels = W.reshape(len(W) * W.shape[1], -1).T.astype(dtype, copy=False)  # (r·r·…, K·C / groups)
     filters = (tiling.G[:, ::-1].copy() if turned else tiling.G) @ kernels
     filters = filters.reshape(len(tiling.B), groups, len(W) // groups, W.shape[1])  # (place, groups, K / groups, C / groups)
@@ -59,11 +63,10 @@ def convolve(x: Array, W: Array, windows: Windows, groups: int, dtype: Any, turn
         filters = filters.swapaxes(2, 3)
     K = groups * filters.shape[2]
     y = xp.empty((N, K, *windows.out), dtype)
-    buffers = Buffers(xp, dtype)
     for samples, rows, seen in tiling.inputs(x, filters.nbytes, K):  # (place, C, n·tiles)
-        seen = seen.reshape(len(seen), groups, C // groups, -1)
-        products = xp.matmul(filters, seen, out=buffers.get(0, (len(seen), groups, K // groups, seen.shape[-1])))
-        found = buffers.get(1, (len(tiling.A), K * seen.shape[-1]))
+        shape, P = (len(seen), groups, K // groups, seen.shape[-1]), seen.shape[-1]
+        products = xp.matmul(filters, seen.reshape(len(seen), groups, -1, P), out=tiling.get("products", shape))
+        found = tiling.get("found", (len(tiling.A), K * P))
         tiling.write(y, samples, rows, xp.matmul(tiling.A, products.reshape(len(seen), -1), out=found))
     return y
 
@@ -72,14 +75,13 @@ def gradient(x: Array, y: Array, windows: Windows, groups: int, shape: Numbers, 
     """gW = x ⋆ y, of the shape of W: the same with the transposed matrices."""
     tiling, xp, C, K = Tiling(windows, dtype, x), backend.get_array_module(x), x.shape[1], y.shape[1]
     total = xp.zeros((len(tiling.G), groups, K // groups, C // groups), dtype)
-    buffers, At = Buffers(xp, dtype), xp.ascontiguousarray(tiling.A.T)
+    At = xp.ascontiguousarray(tiling.A.T)
     for samples, rows, seen in tiling.inputs(x, 2 * total.nbytes, K):
-        n = seen.shape[-1]
-        met = tiling.read(y, samples, rows, buffers.get(0, (len(tiling.A), K * n)))
-        given = xp.matmul(At, met, out=buffers.get(1, (len(seen), K * n))).reshape(len(seen), groups, K // groups, n)
-        total += xp.matmul(
-            given, seen.reshape(len(seen), groups, C // groups, n).swapaxes(2, 3), out=buffers.get(2, total.shape)
-        )
+        P = seen.shape[-1]
+        met = tiling.read(y, samples, rows, tiling.get("found", (len(tiling.A), K * P)))
+        given = xp.matmul(At, met, out=tiling.get("products", (len(seen), K * P))).reshape(len(seen), groups, K // groups, P)
+        seen = seen.reshape(len(seen), groups, -1, P).swapaxes(2, 3)
+        total += xp.matmul(given, seen, out=tiling.get("sum", total.shape))
     gW = xp.empty(shape, dtype)
     gW.reshape(-1, tiling.r**tiling.n)[...] = (tiling.G.T @ total.reshape(len(total), -1)).T
     return gW
@@ -88,7 +90,8 @@ def gradient(x: Array, y: Array, windows: Windows, groups: int, shape: Numbers, 
 class Tiling:
     """The outputs of an image cut into tiles of m along each axis, the last ones perhaps reaching beyond it.
 
-    A part of them is some samples with all their tiles, or one sample with some rows of tiles.
+    A part of them is some samples with all their tiles, or one sample with some rows of tiles. Where there are few tiles and
+    many samples, these come last in memory: what is copied are runs of them.
     """
 
     def __init__(self, windows: Windows, dtype: Any, like: Array) -> None:
@@ -96,6 +99,7 @@ class Tiling:
         self.m = _step(self.r)
         self.a = self.m + self.r - 1
         self.tiles = tuple([-(-o // self.m) for o in windows.out])
+        self.last, self.buffers = False, Buffers(backend.get_array_module(like), dtype)
         self.A, self.B, self.G = [backend.like(z, like) for z in _matrices(self.r, self.n, dtype)]
 
     def inputs(self, x: Array, least: int, K: int) -> Iterator[tuple[slice, slice, Array]]:
@@ -104,24 +108,35 @@ class Tiling:
         xp, (N, C) = backend.get_array_module(x), x.shape[:2]
         row = (C + max(C, K)) * self.a**self.n * math.prod(self.tiles[1:]) * self.dtype.itemsize
         rows = max(1, max(backend.block_bytes(x), least) // max(1, row))
-        n, rows = max(1, min(N, rows // self.tiles[0])), min(rows, self.tiles[0])
-        n, rows = -(-N // -(-N // n)) if N else 1, -(-self.tiles[0] // -(-self.tiles[0] // rows))  # parts of one size
-        padded = xp.zeros((n, C, *[t * self.m + self.r - 1 for t in self.tiles]), self.dtype)
+        pieces = list(parts(N, rows // self.tiles[0]))
+        n = pieces[0].stop if pieces else 0
+        self.last = self.tiles[-1] <= FEW_TILES and n >= MANY_SAMPLES
+        padded = self._image(
+            lambda shape: xp.zeros(shape, self.dtype), n, C, tuple([t * self.m + self.r - 1 for t in self.tiles])
+        )
         ends = zip(self.windows.pad, self.windows.size, padded.shape[2:], strict=True)
         inside = tuple([slice(p, min(p + size, end)) for p, size, end in ends])
-        image = tuple([slice(0, part.stop - part.start) for part in inside])
-        view, size = self._view(padded), self.a**self.n * C
-        seen, out = (xp.empty(size * n * rows * math.prod(self.tiles[1:]), self.dtype) for _ in range(2))
-        for i in range(0, N, n):
-            samples = slice(i, min(i + n, N))
-            padded[(slice(0, samples.stop - i), slice(None), *inside)] = x[(samples, slice(None), *image)]
-            for j in range(0, self.tiles[0], rows):
-                part = view[(slice(None),) * (self.n + 1) + (slice(0, samples.stop - i), slice(j, j + rows))]
-                tiles = seen[: part.size].reshape(part.shape)
-                tiles[...] = part
-                places = out[: part.size].reshape(len(self.B), -1)
-                xp.matmul(self.B, tiles.reshape(places.shape), out=places)
-                yield samples, slice(j, min(j + rows, self.tiles[0])), places.reshape(len(self.B), C, -1)
+        image = tuple([slice(0, place.stop - place.start) for place in inside])
+        for samples in pieces:
+            n = samples.stop - samples.start
+            padded[(slice(0, n), slice(None), *inside)] = x[(samples, slice(None), *image)]
+            for part in parts(self.tiles[0], rows):
+                seen = self._view(padded[:n])[(slice(None),) * (self.n + 2) + (part,)]
+                seen = xp.moveaxis(seen, self.n + 1, -1) if self.last else seen
+                tiles = self.get("tiles", seen.shape)
+                tiles[...] = seen
+                places = self.get("places", (len(self.B), tiles.size // len(self.B)))
+                yield samples, part, xp.matmul(self.B, tiles.reshape(places.shape), out=places).reshape(len(self.B), C, -1)
+
+    def get(self, name: str, shape: Numbers) -> Array:
+        """Memory, used again for each part."""
+        return self.buffers.get(name, shape)
+
+    def _image(self, make: Callable[[Numbers], Array], n: int, C: int, size: Numbers) -> Array:
+        """An image (n, C, *size), in memory with the samples last if they are to be so."""
+        if self.last:
+            return backend.get_array_module(self.B).moveaxis(make((C, *size, n)), -1, 0)
+        return make((n, C, *size))
 
     def _view(self, padded: Array) -> Array:
         """(*a, C, n, *tiles) of a padded image (n, C, …): tiles overlap."""
@@ -130,36 +145,44 @@ class Tiling:
         shape = (*[self.a] * self.n, padded.shape[1], padded.shape[0], *self.tiles)
         return backend.get_array_module(padded).lib.stride_tricks.as_strided(padded, shape, strides)
 
-    def _place(self, rows: slice) -> tuple[slice, ...]:
-        """Where the outputs of a part lie."""
+    def _part(self, y: Array, samples: slice, rows: slice) -> tuple[Array, Array | None]:
+        """The outputs of a part; and an image of whole tiles, if they do not end there or their memory is in another order."""
         first = slice(rows.start * self.m, min(rows.stop * self.m, self.windows.out[0]))
-        return (first, *[slice(None)] * (self.n - 1))
+        part = y[(samples, slice(None), first)]
+        whole = (rows.stop - rows.start) * self.m, *[t * self.m for t in self.tiles[1:]]
+        if not self.last and part.shape[2:] == whole:
+            return part, None
+        return part, self._image(lambda shape: self.get("whole", shape), part.shape[0], part.shape[1], whole)
 
-    def _orders(self) -> tuple[Numbers, Numbers]:
-        """From (*m, K, n, *tiles) to (n, K, tiles, m, tiles, m, …), and back."""
-        there = (self.n + 1, self.n, *[axis for i in range(self.n) for axis in (self.n + 2 + i, i)])
-        return there, tuple(sorted(range(len(there)), key=there.__getitem__))
+    def _cut(self, image: Array) -> Array:
+        """(n, K, *whole) as (n, K, tiles, m, tiles, m, …)."""
+        return image.reshape(*image.shape[:2], *[k for size in image.shape[2:] for k in (size // self.m, self.m)])
+
+    def _order(self, matrix: Array, shape: Numbers) -> Array:
+        """A matrix (m·m·…, K·n·tiles) as (n, K, tiles, m, tiles, m, …), of this shape."""
+        n, (N, K), tiles = self.n, shape[:2], shape[2::2]
+        if self.last:
+            matrix = backend.get_array_module(matrix).moveaxis(matrix.reshape(*[self.m] * n, K, *tiles, N), -1, n + 1)
+        else:
+            matrix = matrix.reshape(*[self.m] * n, K, N, *tiles)
+        return matrix.transpose((n + 1, n, *[axis for i in range(n) for axis in (n + 2 + i, i)]))
 
     def write(self, y: Array, samples: slice, rows: slice, found: Array) -> None:
         """Put the outputs of a part, (m·m·…, K·n·tiles), in their places."""
-        part, tiles = y[(samples, slice(None), *self._place(rows))], (rows.stop - rows.start, *self.tiles[1:])
-        found = found.reshape(*[self.m] * self.n, part.shape[1], part.shape[0], *tiles).transpose(self._orders()[0])
-        whole = tuple([t * self.m for t in tiles])
-        if part.shape[2:] == whole and rows.stop - rows.start == self.tiles[0]:
-            part.reshape(found.shape)[...] = found
-        else:
-            part[...] = found.reshape(*part.shape[:2], *whole)[(..., *[slice(0, o) for o in part.shape[2:]])]
+        part, whole = self._part(y, samples, rows)
+        cut = self._cut(part if whole is None else whole)
+        cut[...] = self._order(found, cut.shape)
+        if whole is not None:
+            part[...] = whole[(..., *[slice(0, o) for o in part.shape[2:]])]
 
     def read(self, y: Array, samples: slice, rows: slice, out: Array) -> Array:
         """The transpose of ``write``, into ``out`` (m·m·…, K·n·tiles)."""
-        part, tiles = y[(samples, slice(None), *self._place(rows))], (rows.stop - rows.start, *self.tiles[1:])
-        whole = tuple([t * self.m for t in tiles])
-        if part.shape[2:] != whole:
-            padded = backend.get_array_module(y).zeros((*part.shape[:2], *whole), self.dtype)
-            padded[(..., *[slice(0, o) for o in part.shape[2:]])] = part
-            part = padded
-        apart = part.reshape(*part.shape[:2], *[k for t in tiles for k in (t, self.m)]).transpose(self._orders()[1])
-        out.reshape(apart.shape)[...] = apart
+        part, whole = self._part(y, samples, rows)
+        if whole is not None:
+            whole[...] = 0
+            whole[(..., *[slice(0, o) for o in part.shape[2:]])] = part
+        cut = self._cut(part if whole is None else whole)
+        self._order(out, cut.shape)[...] = cut
         return out
 
 
