@@ -139,7 +139,12 @@ class LogSoftmax(FunctionNode):
 def logistic(x: Array) -> Array:
     """1 / (1 + e⁻ˣ) of an array; e⁻ˣ is held below the largest number of the dtype."""
     xp = backend.get_array_module(x)
-    return 1 / (1 + xp.exp(xp.minimum(-x, _LARGE.get(x.dtype.char, 700))))
+    y = xp.asarray(xp.minimum(-x, _LARGE.get(x.dtype.char, 700)))
+    if y.dtype.kind != "f":
+        return 1 / (1 + xp.exp(y))
+    xp.exp(y, out=y)
+    y += 1
+    return xp.divide(1, y, out=y)
 
 
 _LARGE = {"e": 11, "f": 88, "d": 700}  # their exponentials are still finite
