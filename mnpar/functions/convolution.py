@@ -37,7 +37,7 @@ class Convolving(FunctionNode):
 
     def by_tiles(self, x: Array, W: Numbers) -> bool:
         """Whether Winograd's method is the faster one, for filters of shape ``W``."""
-        return winograd.pays(self.windows, x.shape[0], (W[0] // self.groups, *W[1:]))
+        return winograd.pays(self.windows, x.shape[0], (W[0] // self.groups, *W[1:]), isinstance(self, WeightGradient))
 
     def weights(self, W: Array, dtype: Any) -> Array:
         """W as matrices (groups, K / groups, C / groups · kernel)."""

@@ -33,11 +33,16 @@ POINTS = {3: (0.0, 0.625, -0.625, 1.5, -1.5)}
 """For each kernel's size that is done so, the points beside ∞; there are m + r - 2."""
 FEW_TILES, MANY_SAMPLES = 4, 8
 TOUCH = 20
-"""Reading or writing a number costs as much as so many products."""
+"""Reading or writing a number costs as much as so many products,"""
+CACHE = 2**19
+"""and three times that if there are more than so many numbers."""
 
 
-def pays(windows: Windows, N: int, W: Numbers) -> bool:
-    """Is it faster than the sum written out? ``W`` is the shape of the filters of a group: (K, C, *kernel)."""
+def pays(windows: Windows, N: int, W: Numbers, gradient: bool = False) -> bool:
+    """Is it faster than the sum written out? ``W`` is the shape of the filters of a group: (K, C, *kernel).
+
+    ``gradient``: that of the filters is asked for, which saves a little less.
+    """
     r, n = windows.K[0], len(windows.K)
     if r not in POINTS or {*windows.K} != {r} or {*windows.stride, *windows.dilate} != {1}:
         return False
@@ -46,8 +51,8 @@ def pays(windows: Windows, N: int, W: Numbers) -> bool:
     K, C = W[:2]
     plain = outputs * kernel * C * (K + TOUCH)
     image = tiles * place * (C * (place + TOUCH) + K * (m**n + TOUCH) + C * K)
-    filters = place * C * K * (kernel + 3 * TOUCH)  # they leave the cache
-    return bool(image + filters < 0.65 * plain)
+    filters = place * C * K * (kernel + (TOUCH if place * C * K < CACHE else 3 * TOUCH))
+    return bool(image + filters < (0.58 if gradient else 0.65) * plain)
 
 
 def convolve(x: Array, W: Array, windows: Windows, groups: int, dtype: Any, turned: bool = False) -> Array:
