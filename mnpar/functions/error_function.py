@@ -1,7 +1,7 @@
 """The error function, and the activation made of it.
 
 numpy has none, so it is computed here from the rational approximations of W. J. Cody, "Rational Chebyshev approximations for
-the error function", Math. Comp. 23 (1969), in three ranges; its error is that of the last digit.
+the error function", Math. Comp. 23 (1969), in three ranges; its error is that of the last digit. In float32 a polynomial does.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ _LARGE = (
 )  # fmt: skip
 """1 / √π − x e^(x²) (1 − erf(x)), divided by 1 / x², of 1 / x²."""
 
+_BY_TANH = (1.12837927, 0.102769056, -1.91830327e-4, -6.1978687e-4, 8.76389308e-5, -5.66888652e-6, 1.41886219e-7)
+"""artanh(erf(x)) / x, of x², to 4, where erf is 1 in float32: the polynomial of degree 6 with the smallest error in erf."""
+
 
 class Erf(FunctionNode):
     generic = True
@@ -44,9 +47,23 @@ class Erf(FunctionNode):
         self.retain_inputs((0,))
         xp, flat = backend.get_array_module(x), x.reshape(-1)
         y, n = xp.empty_like(flat), backend.block_bytes(x) // 128
+        of = self._of if x.dtype.char == "d" else self._by_tanh
         for start in range(0, flat.size, n):
-            y[start : start + n] = self._of(xp, wide(flat[start : start + n]))
+            y[start : start + n] = of(xp, wide(flat[start : start + n]))
         return y.reshape(x.shape)
+
+    @staticmethod
+    def _by_tanh(xp: Any, x: Array) -> Array:
+        """In float32, with a fifth of the operations: its error is below 3e-7 of the result."""
+        a = x.clip(-4, 4)
+        t = a * a
+        y = t * _BY_TANH[-1]
+        for c in _BY_TANH[-2:0:-1]:
+            y += c
+            y *= t
+        y += _BY_TANH[0]
+        y *= a
+        return xp.tanh(y, out=y)
 
     @staticmethod
     def _of(xp: Any, x: Array) -> Array:
@@ -81,7 +98,7 @@ def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: Array) 
 
 
 def erf(x: Any) -> Variable:
-    """The error function, 2 / √π ∫₀ˣ e^(−t²) dt, to the last digit.
+    """The error function, 2 / √π ∫₀ˣ e^(−t²) dt, to the last digit (the last but one, in float32).
 
     Example:
         >>> import numpy as np, mnpar.functions as F
