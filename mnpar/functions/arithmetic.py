@@ -112,13 +112,16 @@ class PowConstant(FunctionNode):
 
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
+        if self.c in (3, 4):  # a product is many times faster than a power
+            y = x * x
+            return y * (x if self.c == 3 else y)
         return x**self.c
 
     def backward(self, gy: Any) -> Any:
         (x,), c = self.get_retained_inputs(), self.c
         if c == 0:
             return lambda: gy * 0  # 0 · x⁻¹ would be NaN at 0
-        return lambda: gy * x ** (c - 1) * c
+        return lambda: gy * either(PowConstant(c - 1), x) * c
 
 
 class Pow(FunctionNode):

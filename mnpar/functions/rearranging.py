@@ -150,9 +150,10 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
     if mode == "constant":
         inside = tuple([slice(low, low + n) for (low, _), n in zip(widths, y.shape, strict=True)])
         shape = tuple([low + n + high for (low, high), n in zip(widths, y.shape, strict=True)])
-        around = np.pad(np.zeros(y.shape, y.dtype), widths, constant_values=constant_values)
-        y = ScatterAdd(inside, shape).apply((y,))[0]
-        return y + y.xp.asarray(around) if around.any() else y
+        padded: Variable = ScatterAdd(inside, shape).apply((y,))[0]
+        if np.any(constant_values):
+            padded += y.xp.asarray(np.pad(np.zeros(y.shape, y.dtype), widths, constant_values=constant_values))
+        return padded
     for axis, (low, high) in enumerate(widths):
         if low or high:
             places = np.pad(np.arange(y.shape[axis]), (low, high), mode)  # type: ignore[call-overload]

@@ -16,26 +16,33 @@ from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import Sigmoid, Tanh, logistic, relu, sigmoid, tanh
 from mnpar.functions.generic import either, listed
 from mnpar.functions.indexing import get_item
-from mnpar.functions.joining import Concat, concat, split_axis, stack
+from mnpar.functions.joining import Concat, Stack, concat, split_axis, stack
 from mnpar.functions.noise import dropout
 from mnpar.functions.products import linear
-from mnpar.functions.shape import reshape, transpose
 from mnpar.variable import Variable, as_variable
-
-_GATES = "ifao"  # of the cell's input: input, forget, new memory, output
 
 
 class LSTMCell(FunctionNode):
-    """c = σ(f) c' + σ(i) tanh(a),  h = σ(o) tanh(c), of c' (N, H) and the four gates (N, 4 H) side by side."""
+    """c = σ(f) c' + σ(i) tanh(a),  h = σ(o) tanh(c), of c' (N, H) and the gates (N, 4 H): i, f, a, o side by side;
+    ``mixed``: a, i, f, o of the first unit, then of the next."""
 
     generic = True
 
+    def __init__(self, mixed: bool = False) -> None:
+        self.mixed = mixed
+
+    def _gates(self, gates: Any) -> list[Any]:
+        """Those of i, f, a and o, (N, H) each."""
+        H = gates.shape[1] // 4
+        if self.mixed:
+            return [gates[:, k::4] for k in (1, 2, 0, 3)]
+        return [gates[:, k * H : (k + 1) * H] for k in range(4)]
+
     def forward(self, c_prev: Array, gates: Array) -> tuple[Array, Array]:
         self.retain_inputs((0, 1))
-        xp, H = backend.get_array_module(gates), c_prev.shape[1]
-        open_ = logistic(gates)  # the new memory's too: one pass over all is faster than four
-        a = xp.tanh(gates[:, 2 * H : 3 * H])
-        i, f, o = open_[:, :H], open_[:, H : 2 * H], open_[:, 3 * H :]
+        xp = backend.get_array_module(gates)
+        i, f, _, o = self._gates(logistic(gates))  # the new memory's too: one pass over all is faster than four
+        a = xp.tanh(self._gates(gates)[2])
         c = f * c_prev + i * a
         self.memory = xp.tanh(c)
         self.gates = i, f, a, o
@@ -48,15 +55,17 @@ class LSTMCell(FunctionNode):
         g = gc if inside is None else inside if gc is None else gc + inside
         shut = o * 0 if gh is None else gh * memory * o * (1 - o)
         parts = g * a * i * (1 - i), g * c_prev * f * (1 - f), g * i * (1 - a * a), shut
-        return lambda: g * f, lambda: either(Concat(1), *parts)
+        return lambda: g * f, lambda: self._together(*parts)
 
-    @staticmethod
-    def _again(c_prev: Any, gates: Any) -> tuple[tuple[Any, ...], Any]:
+    def _together(self, i: Any, f: Any, a: Any, o: Any) -> Any:
+        """The inverse of ``_gates``."""
+        if not self.mixed:
+            return either(Concat(1), i, f, a, o)
+        return either(Stack(2), a, i, f, o).reshape((len(i), 4 * i.shape[1]))
+
+    def _again(self, c_prev: Any, gates: Any) -> tuple[tuple[Any, ...], Any]:
         """The gates and the memory as functions of Variables."""
-        H = c_prev.shape[1]
-        i, f, a, o = [
-            either(Tanh() if k == 2 else Sigmoid(), gates[:, k * H : (k + 1) * H]) for k in range(len(_GATES))
-        ]  # fmt: skip
+        i, f, a, o = [either(Tanh() if k == 2 else Sigmoid(), gate) for k, gate in enumerate(self._gates(gates))]
         return (i, f, a, o), either(Tanh(), f * c_prev + i * a)
 
 
@@ -85,14 +94,12 @@ def lstm(c_prev: Any, x: Any) -> tuple[Variable, Variable]:
     c_prev, x = as_variable(c_prev), as_variable(x)
     if c_prev.ndim != 2 or x.ndim != 2 or x.shape[1] != 4 * c_prev.shape[1] or len(x) > len(c_prev):
         raise ValueError(f"lstm: memory (N, H) and gates (n, 4 H) with n ≤ N, not {listed((c_prev.shape, x.shape))}")
-    n, H = len(x), c_prev.shape[1]
-    apart = transpose(reshape(x, (n, H, 4)), (0, 2, 1))  # a, i, f, o of all units
-    gates = reshape(get_item(apart, (slice(None), [1, 2, 0, 3])), (n, 4 * H))
+    n = len(x)
     if n == len(c_prev):
-        c, h = LSTMCell().apply((c_prev, gates))
+        c, h = LSTMCell(mixed=True).apply((c_prev, x))
         return c, h
     now, rest = get_item(c_prev, slice(0, n)), get_item(c_prev, slice(n, None))
-    c, h = LSTMCell().apply((now, gates))
+    c, h = LSTMCell(mixed=True).apply((now, x))
     return concat((c, rest), axis=0), h
 
 
