@@ -47,6 +47,8 @@ class FunctionNode:
     recorded it is then run on plain arrays, with no wrapper in between. All functions of mnpar are so."""
     communicates: bool = False
     """It speaks to other ranks: recorded on the tape, and visited by backward whatever happens (law 4)."""
+    infinite: bool = False
+    """Infinity is among its outputs on purpose, as the padding of a maximum is: ``config.debug`` then looks for NaN only."""
     inputs: tuple[VariableNode, ...] = ()
     outputs: tuple[ReferenceType[VariableNode], ...] = ()
     number = 0
@@ -114,7 +116,7 @@ class FunctionNode:
         ys = ys if isinstance(ys, tuple) else (ys,)
         ys = tuple([y if type(y) is np.ndarray or y is None else backend.unscalar(y) for y in ys])
         if config.debug:
-            backend.check_finite(self.label, "output", ys)
+            backend.check_finite(self.label, "output", ys, self.infinite)
         if not self.differentiable:
             return tuple([Variable.of(y, VariableNode(y, False)) for y in ys])
         self.number = self.number or tick()

@@ -60,6 +60,7 @@ from mnpar.functions.likelihood import (
 )
 from mnpar.functions.local_normalization import local_response_normalization, normalize
 from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
+from mnpar.functions.lp_pooling import lp_pooling_nd
 from mnpar.functions.noise import dropout
 from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization
 from mnpar.functions.piecewise import clipped_relu, crelu, hard_sigmoid, relu6, selu, swish
@@ -102,6 +103,18 @@ from mnpar.functions.resize import resize_images
 from mnpar.functions.rooted import bcast, gather, reduce, scatter
 from mnpar.functions.sample_normalization import group_normalization, layer_normalization
 from mnpar.functions.shape import cast, expand_dims, flatten, moveaxis, reshape, squeeze, swapaxes, transpose
+from mnpar.functions.spatial_convolution import (
+    spatial_convolution_nd,
+    spatial_deconvolution_nd,
+    spatial_depthwise_convolution_2d,
+)
+from mnpar.functions.spatial_pooling import (
+    spatial_average_pooling_nd,
+    spatial_lp_pooling_nd,
+    spatial_max_pooling_nd,
+    spatial_unpooling_nd,
+    spatial_upsampling_2d,
+)
 
 __all__ = [
     "absolute",
@@ -189,6 +202,7 @@ __all__ = [
     "log10",
     "log_softmax",
     "logsumexp",
+    "lp_pooling_nd",
     "lstm",
     "matmul",
     "max",
@@ -246,6 +260,14 @@ __all__ = [
     "softmax",
     "softmax_cross_entropy",
     "softplus",
+    "spatial_average_pooling_nd",
+    "spatial_convolution_nd",
+    "spatial_deconvolution_nd",
+    "spatial_depthwise_convolution_2d",
+    "spatial_lp_pooling_nd",
+    "spatial_max_pooling_nd",
+    "spatial_unpooling_nd",
+    "spatial_upsampling_2d",
     "split_axis",
     "sqrt",
     "square",
