@@ -4,7 +4,7 @@ All index arithmetic of mnpar is in this package. ``mnpar.functions.exchange`` c
 """
 
 from mnpar.plans.box import Box, block, blocks, everywhere
-from mnpar.plans.halo import Window, halo_plan, output_shape, reads, transposed_plan
+from mnpar.plans.halo import Window, halo_plan, output_shape, reads, transposed_plan, transposed_shape
 from mnpar.plans.layout import Layout, Part, padded
 from mnpar.plans.plan import Plan
 
