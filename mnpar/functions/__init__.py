@@ -58,6 +58,7 @@ from mnpar.functions.likelihood import (
     huber_loss,
     squared_error,
 )
+from mnpar.functions.local_contrast import local_contrast_normalization, spatial_local_contrast_normalization
 from mnpar.functions.local_normalization import local_response_normalization, normalize
 from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
 from mnpar.functions.lp_pooling import lp_pooling_nd
@@ -108,6 +109,7 @@ from mnpar.functions.spatial_convolution import (
     spatial_deconvolution_nd,
     spatial_depthwise_convolution_2d,
 )
+from mnpar.functions.spatial_normalization import spatial_dropout, spatial_group_normalization, spatial_layer_normalization
 from mnpar.functions.spatial_pooling import (
     spatial_average_pooling_nd,
     spatial_lp_pooling_nd,
@@ -115,6 +117,8 @@ from mnpar.functions.spatial_pooling import (
     spatial_unpooling_nd,
     spatial_upsampling_2d,
 )
+from mnpar.functions.spatial_reduction import spatial_global_average_pooling, spatial_global_max_pooling, spatial_linear
+from mnpar.functions.spatial_resize import spatial_resize_images
 
 __all__ = [
     "absolute",
@@ -195,6 +199,7 @@ __all__ = [
     "layer_normalization",
     "leaky_relu",
     "linear",
+    "local_contrast_normalization",
     "local_response_normalization",
     "log",
     "log1p",
@@ -264,8 +269,16 @@ __all__ = [
     "spatial_convolution_nd",
     "spatial_deconvolution_nd",
     "spatial_depthwise_convolution_2d",
+    "spatial_dropout",
+    "spatial_global_average_pooling",
+    "spatial_global_max_pooling",
+    "spatial_group_normalization",
+    "spatial_layer_normalization",
+    "spatial_linear",
+    "spatial_local_contrast_normalization",
     "spatial_lp_pooling_nd",
     "spatial_max_pooling_nd",
+    "spatial_resize_images",
     "spatial_unpooling_nd",
     "spatial_upsampling_2d",
     "split_axis",

@@ -143,7 +143,7 @@ def windowed(
     if inner is not None:
         return _hiding(x, grid, shape, window, local, mode, fill, out, inner)
     chunk = halo_of(x, grid, shape, window, mode, fill)
-    return _empty(x, out, nothing) if out.empty else local(chunk, out)
+    return empty_block(x, out, nothing) if out.empty else local(chunk, out)
 
 
 def _inside(grid: SpatialGrid, shape: tuple[int, ...], window: Window, mode: Any, out: Box) -> Box | None:
@@ -188,12 +188,13 @@ def transposed(
     reached = window.reads(values)
     overlap = reached & cells
     if values.empty or overlap.empty:
-        return _empty(as_variable(xs[0]), cells, nothing)
+        return empty_block(as_variable(xs[0]), cells, nothing)
     (y,) = Pieces([place(overlap, reached)]).apply((local(*chunks, reached),))
     return y if overlap == cells else together([y], [overlap], cells)
 
 
-def _empty(x: Variable, box: Box, nothing: tuple[int, Any]) -> Variable:
+def empty_block(x: Variable, box: Box, nothing: tuple[int, Any]) -> Variable:
+    """A block of zeros (N, channels, …), through which no gradient flows."""
     channels, dtype = nothing
     return Variable(x.xp.zeros((x.shape[0], channels, *box.shape), dtype), requires_grad=False)
 

@@ -30,7 +30,7 @@ def tuple_of(numbers):
 class Layer:
     """A random layer on a random grid: ``whole`` is the function in one process, ``spatial`` on blocks."""
 
-    kinds = ("convolution", "deconvolution", "max", "average", "lp", "unpooling")
+    kinds = ("convolution", "convolution", "deconvolution", "max", "average", "lp", "unpooling")
 
     def __init__(self, seed):
         rng = self.rng = np.random.default_rng([seed, 77])
@@ -168,3 +168,156 @@ def test_a_layer_on_any_grid_has_the_outputs_and_both_gradients_of_one_process(f
         except BaseException as error:
             error.add_note(f"seed {seed}: {layer}")
             raise
+
+
+# ---- what is no window ----
+
+# a layer in one process, the same on blocks, the shapes of its parameters, the shape of its output's whole
+SHAPE = (7, 5)
+OTHERS = {
+    "local contrast normalization": (
+        lambda x: F.local_contrast_normalization(x, (3, 5)),
+        lambda x, grid: F.spatial_local_contrast_normalization(x, grid, SHAPE, (3, 5)),
+        [],
+        SHAPE,
+    ),
+    "layer normalization": (
+        lambda x, g, b: F.layer_normalization(x, g, b),
+        lambda x, grid, g, b: F.spatial_layer_normalization(x, grid, SHAPE, g, b),
+        [(4, *SHAPE)] * 2,
+        SHAPE,
+    ),
+    "layer normalization of each channel": (
+        lambda x, g, b: F.layer_normalization(x, g, b),
+        lambda x, grid, g, b: F.spatial_layer_normalization(x, grid, SHAPE, g, b),
+        [SHAPE] * 2,
+        SHAPE,
+    ),
+    "group normalization": (
+        lambda x, g, b: F.group_normalization(x, 2, g, b),
+        lambda x, grid, g, b: F.spatial_group_normalization(x, grid, SHAPE, 2, g, b),
+        [(4,)] * 2,
+        SHAPE,
+    ),
+    "dropout": (
+        lambda x: F.dropout(x, 0.4, rng=np.random.default_rng(5)),
+        lambda x, grid: F.spatial_dropout(x, grid, SHAPE, 0.4, rng=np.random.default_rng(5)),
+        [],
+        SHAPE,
+    ),
+    "resizing": (
+        lambda x: F.resize_images(x, (9, 3)),
+        lambda x, grid: F.spatial_resize_images(x, grid, SHAPE, (9, 3)),
+        [],
+        (9, 3),
+    ),
+    "resizing, edges": (
+        lambda x: F.resize_images(x, (4, 11), align_corners=False),
+        lambda x, grid: F.spatial_resize_images(x, grid, SHAPE, (4, 11), align_corners=False),
+        [],
+        (4, 11),
+    ),
+    "resizing, nearest": (
+        lambda x: F.resize_images(x, (14, 2), mode="nearest"),
+        lambda x, grid: F.spatial_resize_images(x, grid, SHAPE, (14, 2), mode="nearest"),
+        [],
+        (14, 2),
+    ),
+    "depthwise convolution": (
+        lambda x, W, b: F.depthwise_convolution_2d(x, W, b, 2, 1),
+        lambda x, grid, W, b: F.spatial_depthwise_convolution_2d(x, grid, SHAPE, W, b, 2, 1),
+        [(2, 4, 3, 3), (8,)],
+        (4, 3),
+    ),
+    "average pooling without its padding": (
+        lambda x: F.average_pooling_nd(x, 3, 2, 1, pad_value=None),
+        lambda x, grid: F.spatial_average_pooling_nd(x, grid, SHAPE, 3, 2, 1, pad_value=None),
+        [],
+        (4, 3),
+    ),
+    "pooling by the third norm": (
+        lambda x: F.lp_pooling_nd(x, 3, 1, p=3),
+        lambda x, grid: F.spatial_lp_pooling_nd(x, grid, SHAPE, 3, 1, p=3),
+        [],
+        (5, 3),
+    ),
+}
+GRIDS = [(1, 1), (1, 3), (5, 1), (3, 2), (2, 4), (2, 2), (1, 7)]
+
+
+@pytest.mark.parametrize("dims", GRIDS, ids=str)
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_layers_too(name, dims):
+    whole, spatial, params, out_shape = OTHERS[name]
+    rng = np.random.default_rng(3)
+    x, us = rng.standard_normal((2, 4, *SHAPE)), [rng.standard_normal(shape) for shape in params]
+    params, v = [rng.standard_normal(shape) + 2 for shape in params], rng.standard_normal(x.shape)
+    w = rng.standard_normal(whole(x, *params).shape)
+
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, dims)
+        have, out = grid.block(SHAPE), grid.block(out_shape)
+        return derivatives(lambda x, *ps: spatial(x, grid, *ps), cut(x, have), params, cut(w, out), cut(v, have), us)
+
+    y, g, gg, *of_params = derivatives(whole, x, params, w, v, us)
+    ranks = int(np.prod(dims))
+    for have, out, found in zip(blocks(SHAPE, dims), blocks(out_shape, dims), mnpar.run(program, ranks=ranks), strict=True):
+        same(found[0], cut(y, out))
+        same(found[1], cut(g, have))
+        same(found[2], cut(gg, have))
+        for mine, truth in zip(found[3:], of_params, strict=True):
+            same(mine, truth)
+
+
+def columns_of(W, grid, channels, shape):
+    """A rank's columns of a matrix (out, C·H·W)."""
+    return cut(W.reshape(len(W), channels, *shape), grid.block(shape)).reshape(len(W), -1).copy()
+
+
+TO_ALL = {
+    "average": (lambda x: F.average(x, axis=(2, 3)), F.spatial_global_average_pooling),
+    "max": (lambda x: F.max_pooling_nd(x, SHAPE, cover_all=False).reshape(x.shape[:2]), F.spatial_global_max_pooling),
+}
+
+
+@pytest.mark.parametrize("integers", [False, True], ids=["", "ties"])
+@pytest.mark.parametrize("dims", GRIDS, ids=str)
+@pytest.mark.parametrize("name", TO_ALL)
+def test_a_loss_of_the_whole_image_that_all_ranks_compute_counts_once(name, dims, integers):
+    whole, spatial = TO_ALL[name]
+    rng = np.random.default_rng(4)
+    x, v = rng.standard_normal((2, 3, *SHAPE)), rng.standard_normal((2, 3, *SHAPE))
+    x, w = x.round() if integers else x, rng.standard_normal((2, 3))
+
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, dims)
+        have = grid.block(SHAPE)
+        return derivatives(lambda x: spatial(x, grid, SHAPE), cut(x, have), [], w, cut(v, have), [])
+
+    y, g, gg = derivatives(whole, x, [], w, v, [])
+    for have, (y_r, g_r, gg_r) in zip(blocks(SHAPE, dims), mnpar.run(program, ranks=int(np.prod(dims))), strict=True):
+        same(y_r, y)
+        same(g_r, cut(g, have))
+        same(gg_r, cut(gg, have))
+
+
+@pytest.mark.parametrize("dims", GRIDS, ids=str)
+def test_a_matrix_cut_like_the_blocks_gives_what_the_whole_one_gives(dims):
+    rng = np.random.default_rng(4)
+    x, v = rng.standard_normal((2, 3, *SHAPE)), rng.standard_normal((2, 3, *SHAPE))
+    W, U = rng.standard_normal((2, 4, 3 * 35))
+    b, u, w = rng.standard_normal(4), rng.standard_normal(4), rng.standard_normal((2, 4))
+
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, dims)
+        have, (mine, my_u) = grid.block(SHAPE), [columns_of(a, grid, 3, SHAPE) for a in (W, U)]
+        found = derivatives(
+            lambda x, W, b: F.spatial_linear(x, grid, SHAPE, W, b), cut(x, have), [mine, b], w, cut(v, have), [my_u, u]
+        )
+        return found, grid
+
+    y, g, gg, gW, gb, ggW, ggb = derivatives(F.linear, x, [W, b], w, v, [U, u])
+    for (found, grid), have in zip(mnpar.run(program, ranks=int(np.prod(dims))), blocks(SHAPE, dims), strict=True):
+        truth = [y, cut(g, have), cut(gg, have), columns_of(gW, grid, 3, SHAPE), gb, columns_of(ggW, grid, 3, SHAPE), ggb]
+        for mine, theirs in zip(found, truth, strict=True):
+            same(mine, theirs)
