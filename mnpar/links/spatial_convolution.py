@@ -31,26 +31,27 @@ from mnpar.plans import Window, output_shape, transposed_shape
 from mnpar.variable import Variable
 
 
+def make_alike(grid: SpatialGrid, link: Any) -> None:
+    """Give a layer the parameters of rank 0, on every rank of a grid."""
+    if grid.comm.size > 1:
+        for param in link.params():
+            if param.is_initialized:
+                param.array[...] = grid.comm.bcast(param.array)
+
+
 class OnGrid:
     """What layers on a grid add to their serial twins."""
 
     def __init__(self, grid: SpatialGrid, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.grid = grid
-        self._make_alike()
-
-    def _make_alike(self) -> None:
-        """Give every rank the parameters of rank 0."""
-        if self.grid.comm.size > 1:
-            for param in self.params():  # type: ignore[attr-defined]
-                if param.is_initialized:
-                    param.array[...] = self.grid.comm.bcast(param.array)
+        make_alike(grid, self)
 
     def _take_size(self, x: Any, *axis: int) -> None:
         known = all([param.is_initialized for param in self.params()])  # type: ignore[attr-defined]
         super()._take_size(x, *axis)  # type: ignore[misc]
         if not known:
-            self._make_alike()
+            make_alike(self.grid, self)
 
 
 class _Convolving(OnGrid):

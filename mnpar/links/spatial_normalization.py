@@ -10,7 +10,7 @@ from mnpar.functions.halo import SpatialGrid
 from mnpar.functions.spatial_normalization import spatial_group_normalization, spatial_layer_normalization
 from mnpar.links.multi_node_batch_normalization import MultiNodeBatchNormalization
 from mnpar.links.sample_normalization import GroupNormalization, LayerNormalization
-from mnpar.links.spatial_convolution import OnGrid
+from mnpar.links.spatial_convolution import OnGrid, make_alike
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -40,8 +40,12 @@ class SpatialBatchNormalization(MultiNodeBatchNormalization):
         self, grid: SpatialGrid, size: int | tuple[int, ...] | None = None, *args: Any, comm: Communicator | None = None,
         **kwargs: Any,
     ) -> None:  # fmt: skip
-        super().__init__(size, comm or grid.comm, *args, **kwargs)
         self.grid = grid
+        super().__init__(size, comm or grid.comm, *args, **kwargs)
+
+    def _initialize_params(self, size: tuple[int, ...], like: Any = None) -> None:
+        super()._initialize_params(size, like)
+        make_alike(self.grid, self)
 
     def forward(self, x: Any, shape: Sequence[int] | None = None, finetune: bool = False) -> Variable:  # type: ignore[override]
         """The normalized block; ``shape``, of the whole image, is not needed, and accepted as by the other layers."""

@@ -105,9 +105,8 @@ def test_a_twin_has_the_same_parameters_outputs_and_gradients(name, dims):
             np.testing.assert_allclose(grad, params[path][1], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("lazy", [False, True], ids=["sized", "lazy"])
 @each_layer
-def test_ranks_with_different_seeds_have_the_parameters_of_rank_0(name, lazy):
+def test_ranks_with_different_seeds_have_the_parameters_of_rank_0(name):
     def program(comm):
         mnpar.random.seed([1, comm.rank])
         grid = mnpar.SpatialGrid(comm, (2, 1))
