@@ -20,6 +20,18 @@ from mnpar.serializer import Deserializer
 from mnpar.variable import Variable
 
 
+class _Columns:
+    """The initializer of W: draws the whole matrix and keeps this rank's columns."""
+
+    def __init__(self, link: SpatialLinear) -> None:
+        self.link = link
+        self.dtype = getattr(link._initial, "dtype", None)
+
+    def __call__(self, array: Array) -> None:
+        link = self.link
+        array[...] = backend.like(link._cut(link._first_whole(array.dtype, backend.get_array_module(array))), array)
+
+
 class SpatialLinear(Link):
     """:class:`Linear` of images that are cut into blocks; each rank has the weights of its block's cells.
 
@@ -64,7 +76,7 @@ class SpatialLinear(Link):
         self.in_size: tuple[int, ...] | None = None
         self._loaded: Any = None  # a whole matrix that came before the size was known
         self._initial = initializers._get_initializer(initialW)
-        self.W = Parameter(self._mine)
+        self.W = Parameter(_Columns(self))
         self.b: Parameter | None = None
         if not nobias:
             self.b = Parameter(initializers._get_initializer(0 if initial_bias is None else initial_bias), out_size)
@@ -76,14 +88,12 @@ class SpatialLinear(Link):
         self.in_size = in_size
         self.W.initialize((self.out_size, in_size[0] * self.grid.block(in_size[1:]).volume))
 
-    def _mine(self, array: Array) -> None:
-        """The initializer of W."""
-        assert self.in_size is not None
-        xp = backend.get_array_module(array)
-        shape, whole, self._loaded = (self.out_size, int(np.prod(self.in_size))), self._loaded, None
+    def _first_whole(self, dtype: Any, xp: Any) -> Array:
+        """The whole matrix at first: what was loaded before the size was known, or a new one."""
+        whole, self._loaded = self._loaded, None
         if whole is None:
-            whole = initializers.generate_array(self._initial, shape, xp, array.dtype)
-        array[...] = backend.like(self._cut(whole), array)
+            whole = initializers.generate_array(self._initial, (self.out_size, int(np.prod(self.in_size or ()))), xp, dtype)
+        return whole
 
     def _cut(self, whole: Array) -> Array:
         """This rank's columns of a matrix (out_size, C·H·W)."""
