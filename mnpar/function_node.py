@@ -47,17 +47,15 @@ class FunctionNode:
     recorded it is then run on plain arrays, with no wrapper in between. All functions of mnpar are so."""
     communicates: bool = False
     """It speaks to other ranks: recorded on the tape, and visited by backward whatever happens (law 4)."""
-    infinite: bool = False
-    """Infinity is among its outputs on purpose, as the padding of a maximum is: ``config.debug`` then looks for NaN only."""
+    infinite: bool = False  # among its outputs, on purpose, as the padding of a maximum: ``config.debug`` looks for NaN only
     inputs: tuple[VariableNode, ...] = ()
     outputs: tuple[ReferenceType[VariableNode], ...] = ()
-    number = 0
     differentiable = False  # while forward runs: does a gradient flow through? A communication agrees on it with its peers.
     _inputs_kept: tuple[int, ...] = ()
     _outputs_kept: tuple[int, ...] = ()
     _kept_inputs: tuple[Array, ...] = ()
     _kept_outputs: tuple[Array, ...] = ()
-    _on_arrays = False
+    number, _on_arrays = 0, False
 
     @property
     def label(self) -> str:

@@ -6,7 +6,21 @@ from dataclasses import FrozenInstanceError
 import numpy as np
 import pytest
 
-from mnpar.plans import Box, Layout, Plan, Window, block, blocks, everywhere, halo_plan, output_shape, padded, reads
+from mnpar.plans import (
+    Box,
+    Layout,
+    Plan,
+    Window,
+    block,
+    blocks,
+    everywhere,
+    halo_plan,
+    output_shape,
+    padded,
+    reads,
+    transposed_plan,
+    transposed_shape,
+)
 from mnpar.plans.layout import MODES
 from mnpar.plans.plan import several
 
@@ -105,6 +119,21 @@ def test_which_outputs_read_only_some_cells_and_which_read_any_of_them(seed):
         assert [o for (o,) in sorted(cells(window.readers(Box((a,), (b,)))))] == [o for o in outputs if spans[o] & some]
     assert window.inside(Box((3,), (3,))).empty
     assert window.readers(Box((3,), (3,))).empty
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_transposed_window_is_brought_the_values_that_reach_a_block(seed):
+    rng = np.random.default_rng(seed)
+    k, s, d, ranks = map(int, rng.integers(1, (8, 5, 4, 6)))
+    window, values = Window.of(1, k, s, int(rng.integers(0, 3)), d, bool(rng.integers(2))), (int(rng.integers(1, 9)),)
+    if window.image(values)[0] < 1 or window.outputs(window.image(values)) != values:
+        return
+    image = transposed_shape(values, k, s, window.pad, d, window.cover_all)
+    assert window.outputs((image[0] - 1,)) != values
+    plan = transposed_plan(blocks(values, (ranks,)), blocks(image, (ranks,)), values, window)
+    spans = [window.reads(Box((o,), (o + 1,))) for o in range(values[0])]
+    for box, want in zip(blocks(image, (ranks,)), plan.want, strict=True):
+        assert want.shape == (len([span for span in spans if not (span & box).empty]),)
 
 
 HALOS = {  # widths (before, after) of each rank, from the published rules for MNIST and CIFAR networks

@@ -9,7 +9,7 @@ import numpy as np
 
 from mnpar.functions.blockwise import bare, check_block, outputs, shared, transposed, windowed
 from mnpar.functions.channelwise import bias
-from mnpar.functions.convolution import Convolution, Deconvolution, _check
+from mnpar.functions.convolution import Convolution, Deconvolution, _check, convolution_nd
 from mnpar.functions.halo import SpatialGrid
 from mnpar.functions.windows import per_axis
 from mnpar.plans import Window
@@ -55,6 +55,9 @@ def spatial_convolution_nd(
     n = _check(who, x, W, b, groups, W.shape[1] * groups if W.ndim > 1 else 0, W.shape[0] if W.ndim else 0, len(shape))
     window = Window.of(n, W.shape[2:], stride, pad, dilate, cover_all)
     outputs(who, shape, window)
+    if grid.comm.size == 1 and mode == "constant" and all([before == after for before, after in window.pad]):
+        one = tuple([before for before, _ in window.pad])
+        return convolution_nd(x, W, b, window.stride, one, cover_all, window.dilation, groups)
     W, b = shared(grid.comm, W, b)
 
     def local(chunk: Variable, _: Any) -> Variable:

@@ -53,7 +53,7 @@ class Window(NamedTuple):
         )
 
     def image(self, outputs: Sequence[int]) -> tuple[int, ...]:
-        """The shape of the smallest array that has so many outputs (of the largest, with ``cover_all``)."""
+        """The shape of the smallest array that has so many outputs."""
         return tuple(
             [
                 s * (n - 1) + span - before - after - (s - 1 if self.cover_all else 0)
@@ -127,7 +127,7 @@ def transposed_shape(
     Args:
         shape: of the array, a value for each window.
         kernel, stride, pad, dilation: as in :func:`reads`.
-        cover_all: as in :func:`output_shape`; then it is the largest.
+        cover_all: as in :func:`output_shape`.
 
     Example:
         >>> from mnpar.plans import transposed_shape

@@ -10,7 +10,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar.functions import blockwise
+from mnpar.functions import blockwise, local_contrast
 from mnpar.plans import Window, blocks
 
 COUNT = int(os.environ.get("MNPAR_SPATIAL", "1000"))
@@ -321,3 +321,199 @@ def test_a_matrix_cut_like_the_blocks_gives_what_the_whole_one_gives(dims):
         truth = [y, cut(g, have), cut(gg, have), columns_of(gW, grid, 3, SHAPE), gb, columns_of(ggW, grid, 3, SHAPE), ggb]
         for mine, theirs in zip(found, truth, strict=True):
             same(mine, theirs)
+
+
+# ---- single cases ----
+
+
+def gradient_of(layer, x, w):
+    x = mnpar.Variable(x)
+    y = layer(x)
+    F.sum(y * w).backward()
+    return y.array, x.grad
+
+
+AWKWARD = {
+    "of equal numbers, the first is the maximum": (
+        np.random.default_rng(0).integers(0, 3, (2, 2, *SHAPE)).astype(float),
+        lambda x: F.max_pooling_nd(x, 3, 1, 1, False),
+        lambda x, grid: F.spatial_max_pooling_nd(x, grid, SHAPE, 3, 1, 1, False),
+    ),
+    "the length of zeros": (
+        np.pad(np.ones((2, 2, 3, 2)), [(0, 0), (0, 0), (4, 0), (0, 3)]),
+        lambda x: F.lp_pooling_nd(x, 3, 1, 1),
+        lambda x, grid: F.spatial_lp_pooling_nd(x, grid, SHAPE, 3, 1, 1),
+    ),
+    "the contrast of zeros": (
+        np.pad(np.ones((2, 2, 3, 2)), [(0, 0), (0, 0), (4, 0), (0, 3)]),
+        lambda x: F.local_contrast_normalization(x, 3),
+        lambda x, grid: F.spatial_local_contrast_normalization(x, grid, SHAPE, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+def test_gradients_are_finite_and_those_of_one_process_for(name):
+    x, whole, spatial = AWKWARD[name]
+    w = np.random.default_rng(1).standard_normal(whole(x).shape)
+
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, (3, 2))
+        box = grid.block(SHAPE)
+        with mnpar.using_config("debug", True):  # padding of -∞ is no error
+            return gradient_of(lambda x: spatial(x, grid), cut(x, box).copy(), cut(w, box))
+
+    y, g = gradient_of(whole, x.copy(), w)
+    assert np.isfinite(g).all()
+    for box, (y_r, g_r) in zip(blocks(SHAPE, (3, 2)), mnpar.run(program, ranks=6), strict=True):
+        same(y_r, cut(y, box))
+        same(g_r, cut(g, box))
+
+
+def test_a_nan_is_found_beside_the_padding_of_a_maximum():
+    def program(comm):
+        x = np.full((1, 1, 2), np.nan if comm.rank else 1.0)
+        with mnpar.using_config("debug", True):
+            F.spatial_max_pooling_nd(x, mnpar.SpatialGrid(comm, (2,)), (4,), 3, 1, 1)
+
+    with pytest.raises(FloatingPointError, match=r"exchange .* has NaN"):
+        mnpar.run(program, ranks=2)
+
+
+def test_local_contrast_has_the_gradient_that_its_equations_have():
+    """dv = e/s - v·(g∗u), u = Σ e·v / s³, dx = dv - g∗Σ dv; e/s also where v is 0."""
+    rng = np.random.default_rng(0)
+    x, e = rng.standard_normal((2, 3, 6, 5)), rng.standard_normal((2, 3, 6, 5))
+    x[0] = 0
+    a, b, _ = local_contrast.gaussian_weights((3, 3))[0]
+    kernel = np.outer([a, b, a], [a, b, a])
+
+    def around(z):
+        padded, y = np.pad(z.sum(axis=1), [(0, 0), (1, 1), (1, 1)]), np.zeros(z[:, 0].shape)
+        for i, j in np.ndindex(3, 3):
+            y += kernel[i, j] * padded[:, i : i + 6, j : j + 5]
+        return y[:, None] / 3
+
+    v = x - around(x)
+    s = np.sqrt(around(v * v))
+    s[s == 0] = 1
+    dv = e / s - v * around(e * v / s**3)
+    y, g = gradient_of(lambda x: F.local_contrast_normalization(x, 3), x.copy(), e)
+    np.testing.assert_allclose(y, v / s, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(g, dv - around(dv), rtol=1e-11, atol=1e-11)
+    np.testing.assert_allclose(g[0], (e - around(e))[0], rtol=1e-11, atol=1e-11)  # where v is 0, y has the slope of v
+
+
+@pytest.mark.parametrize("dims", [(1, 3), (5, 1), (3, 2), (2, 2), (4, 4)], ids=str)
+def test_of_seven_by_seven_cells_a_kernel_of_five_reads_two_ranks_on_and_some_ranks_have_no_outputs(dims):
+    rng = np.random.default_rng(0)
+    x, W, w = rng.standard_normal((2, 1, 7, 7)), rng.standard_normal((1, 1, 5, 5)), rng.standard_normal((2, 1, 3, 3))
+
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, dims)
+        box, filters = grid.block((7, 7)), mnpar.Variable(W.copy())
+        y, g = gradient_of(
+            lambda x: F.spatial_convolution_nd(x, grid, (7, 7), filters), cut(x, box).copy(), cut(w, grid.block((3, 3)))
+        )
+        return y, g, filters.grad, comm.traffic.messages
+
+    filters = mnpar.Variable(W.copy())
+    y, g = gradient_of(lambda x: F.convolution_nd(x, filters), x.copy(), w)
+    haves, outs = blocks((7, 7), dims), blocks((3, 3), dims)
+    for have, out, found in zip(haves, outs, mnpar.run(program, ranks=len(haves)), strict=True):
+        for mine, truth in zip(found, (cut(y, out), cut(g, have), filters.grad), strict=False):
+            same(mine, truth)
+    if dims == (4, 4):
+        assert sum([out.empty for out in outs]) == 7
+
+
+@pytest.mark.parametrize("hide", [True, False])
+def test_a_convolution_moves_the_cells_of_its_halo_and_no_others(hide, monkeypatch):
+    """3 × 3 ranks of 4 × 4 cells, a kernel of 3: the one in the middle gets its 20 neighbours' cells in 8 messages."""
+    monkeypatch.setattr(blockwise, "WORTH_HIDING", 0)
+
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, (3, 3))
+        x, W = mnpar.Variable(np.ones((2, 3, 4, 4), "f4")), mnpar.Variable(np.ones((5, 3, 3, 3), "f4"))
+        y = F.spatial_convolution_nd(x, grid, (12, 12), W, pad=1, hide=hide)
+        forward = comm.traffic.messages, comm.traffic.bytes
+        F.sum(y).backward()
+        return forward, (comm.traffic.messages, comm.traffic.bytes)
+
+    cell = 2 * 3 * 4
+    widths = [1, 2, 1]  # sides at which there is a neighbour
+    for rank, (forward, both) in enumerate(mnpar.run(program, ranks=9)):
+        rows, columns = widths[rank // 3], widths[rank % 3]
+        messages, cells = rows + columns + rows * columns, 4 * (rows + columns) + rows * columns
+        assert forward == (messages, cells * cell)
+        assert both == (2 * messages, 2 * cells * cell)
+
+
+def test_windows_that_are_cut_like_the_blocks_need_no_message_and_no_copy():
+    def program(comm):
+        grid, x = mnpar.SpatialGrid(comm, (2, 2)), mnpar.Variable(np.ones((1, 2, 4, 4)))
+        F.spatial_max_pooling_nd(x, grid, (8, 8), 2)
+        F.spatial_deconvolution_nd(x, grid, (8, 8), np.ones((2, 3, 2, 2)), stride=2)
+        whole = F.halo_exchange(x, grid, (8, 8), 2, 2) is x
+        return whole, comm.traffic.messages, F.halo_exchange(x, grid, (8, 8), 3, pad=1).shape
+
+    assert mnpar.run(program, ranks=4) == [(True, 0, (1, 2, 6, 6))] * 4
+
+
+def test_a_loss_of_blocks_is_weighted_by_their_shares():
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, (2, 4))
+        x = mnpar.Variable(cut(np.arange(15.0).reshape(1, 1, 5, 3), grid.block((5, 3))).copy())
+        loss = F.mean(x * x) * grid.share((5, 3)) if x.size else F.sum(x)
+        loss.backward()
+        return loss.item(), x.grad
+
+    results = mnpar.run(program, ranks=8)
+    assert sum([loss for loss, _ in results]) == pytest.approx((np.arange(15.0) ** 2).mean())
+    for box, (_, g) in zip(blocks((5, 3), (2, 4)), results, strict=True):
+        np.testing.assert_allclose(g, cut(2 * np.arange(15.0).reshape(1, 1, 5, 3) / 15, box))
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_layers_between_processes_too(comm):
+    rng = np.random.default_rng(0)
+    whole, W, w = rng.standard_normal((2, 3, 20, 5)), rng.standard_normal((4, 3, 3, 3)), rng.standard_normal((2, 4, 10, 3))
+    grid = mnpar.SpatialGrid(comm, (comm.size, 1))
+    filters, x = mnpar.Variable(W.copy()), mnpar.Variable(cut(whole, grid.block((20, 5))).copy())
+    y = F.spatial_max_pooling_nd(F.spatial_convolution_nd(x, grid, (20, 5), filters, pad=1), grid, (20, 5), 3, 2, 1)
+    out = grid.block((11, 3))
+    y = F.spatial_average_pooling_nd(y, grid, (11, 3), (2, 1), 1)
+    out = grid.block((10, 3))
+    F.sum(y * cut(w, out)).backward()
+    serial_x, serial_W = mnpar.Variable(whole.copy()), mnpar.Variable(W.copy())
+    z = F.average_pooling_nd(F.max_pooling_nd(F.convolution_nd(serial_x, serial_W, pad=1), 3, 2, 1), (2, 1), 1)
+    F.sum(z * w).backward()
+    same(y.array, cut(z.array, out))
+    same(x.grad, cut(serial_x.grad, grid.block((20, 5))))
+    same(filters.grad, serial_W.grad)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda x, g: F.spatial_convolution_nd(x, g, (4, 4), np.ones((1, 1, 3, 3))), "rank 0 has (1, 1, 2, 3) of an image"),
+        (lambda x, g: F.spatial_convolution_nd(x, g, (6,), np.ones((1, 1, 3, 3))), "axes of SpatialGrid"),
+        (lambda x, g: F.spatial_convolution_nd(x, g, (4, 3), np.ones((1, 2, 3, 3))), "channels"),
+        (lambda x, g: F.spatial_convolution_nd(x, g, (4, 3), np.ones((1, 1, 5, 5))), "do not fit"),
+        (lambda x, g: F.spatial_deconvolution_nd(x, g, (4, 3), np.ones((1, 1, 2, 2)), outsize=9), "outsize"),
+        (lambda x, g: F.spatial_max_pooling_nd(x, g, (4, 3), 2, 1, 2), "padding only"),
+        (lambda x, g: F.spatial_average_pooling_nd(x, g, (4, 3), 2, pad_value=1), "pad_value"),
+        (lambda x, g: F.spatial_lp_pooling_nd(x, g, (4, 3), 2, p=0.5), "less than 1"),
+        (lambda x, g: F.spatial_local_contrast_normalization(x, g, (4, 3), 2), "odd"),
+        (lambda x, g: F.spatial_layer_normalization(x, g, (4, 3), np.ones(3), np.ones(3)), "last axes of the whole"),
+        (lambda x, g: F.spatial_group_normalization(x, g, (4, 3), 2, np.ones(1), np.ones(1)), "2 groups"),
+        (lambda x, g: F.spatial_dropout(x, g, (4, 3), 1), "outside [0, 1)"),
+        (lambda x, g: F.spatial_resize_images(x, g, (4, 3), (2, 0)), "sizes from 1"),
+        (lambda x, g: F.spatial_linear(x, g, (4, 3), np.ones((2, 12))), "6 columns"),
+        (lambda x, g: F.spatial_upsampling_2d(x, g, (4, 3), np.ones((1, 1, 4, 3)), 2), "indexes"),
+    ],
+)
+def test_what_does_not_fit_is_said(call, words):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        mnpar.run(lambda comm: call(np.ones((1, 1, 2, 3)), mnpar.SpatialGrid(comm, (2, 1))), ranks=2)
+    assert words in str(caught.value)
