@@ -126,7 +126,7 @@ def check_block(who: str, x: Any, grid: SpatialGrid, shape: Sequence[int]) -> tu
 
 def windowed(
     x: Variable, grid: SpatialGrid, shape: tuple[int, ...], window: Window, local: Local, nothing: tuple[int, Any],
-    mode: Any = "constant", fill: float = 0, hide: bool = False,
+    mode: Any = "constant", fill: float = 0, hide: bool | None = False,
 ) -> Variable:  # fmt: skip
     """This rank's outputs of a local operation on windows.
 
@@ -136,14 +136,20 @@ def windowed(
         local: from an array that has what a box of outputs reads, without padding, to these outputs; it also gets the box.
         nothing: channels and dtype of the outputs, for a rank that has none.
         mode, fill: the padding, as in :func:`halo_exchange`.
-        hide: compute what needs no halo while that is on its way.
+        hide: compute what needs no halo while that is on its way; None: if it comes from another host.
     """
     out = grid.block(window.outputs(shape))
-    inner = _inside(grid, shape, window, mode, out) if hide and x.size >= WORTH_HIDING else None
+    hide = _hidden(x, grid) if hide is None else hide
+    inner = _inside(grid, shape, window, mode, out) if hide else None
     if inner is not None:
         return _hiding(x, grid, shape, window, local, mode, fill, out, inner)
     chunk = halo_of(x, grid, shape, window, mode, fill)
     return empty_block(x, out, nothing) if out.empty else local(chunk, out)
+
+
+def _hidden(x: Variable, grid: SpatialGrid) -> bool:
+    """Whether it pays to hide a halo."""
+    return grid.comm.inter_size > 1 and x.size >= WORTH_HIDING
 
 
 def _inside(grid: SpatialGrid, shape: tuple[int, ...], window: Window, mode: Any, out: Box) -> Box | None:

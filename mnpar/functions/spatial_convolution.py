@@ -18,7 +18,7 @@ from mnpar.variable import Variable, as_variable
 
 def spatial_convolution_nd(
     x: Any, grid: SpatialGrid, shape: Sequence[int], W: Any, b: Any = None, stride: Any = 1, pad: Any = 0,
-    cover_all: bool = False, dilate: Any = 1, groups: int = 1, *, mode: Any = "constant", hide: bool = True,
+    cover_all: bool = False, dilate: Any = 1, groups: int = 1, *, mode: Any = "constant", hide: bool | None = None,
 ) -> Variable:  # fmt: skip
     """:func:`convolution_nd` of an image that is cut into blocks; on one axis, two or three, as the grid has.
 
@@ -30,7 +30,8 @@ def spatial_convolution_nd(
         stride, pad, cover_all, dilate, groups: as in :func:`convolution_nd`; a pad may also be a pair (before, after) for each
             axis.
         mode: how the image goes on beyond its edges, as in :func:`halo_exchange`; ``'constant'`` is zeros.
-        hide: in large blocks, compute the outputs that read only this block while the halo is on its way.
+        hide: compute the outputs that read only this block while the halo is on its way. None: where the ranks are on
+            several hosts, and the blocks large; within one, the halo comes faster than outputs are cut and joined.
 
     Returns:
         This rank's block (N, K, …) of the outputs, whose whole shape is ``mnpar.plans.output_shape(shape, ksize, stride, …)``.

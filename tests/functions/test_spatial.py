@@ -10,7 +10,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar.functions import blockwise, local_contrast
+from mnpar.functions import local_contrast
 from mnpar.plans import Window, blocks
 
 COUNT = int(os.environ.get("MNPAR_SPATIAL", "1000"))
@@ -112,7 +112,7 @@ class Layer:
             return F.spatial_unpooling_nd(x, grid, self.shape, w.kernel, w.stride, one, self.out, w.cover_all)
         if self.kind == "convolution":
             return F.spatial_convolution_nd(
-                x, grid, self.shape, W, b, w.stride, self.pad, w.cover_all, w.dilation, self.groups, mode=self.mode
+                x, grid, self.shape, W, b, w.stride, self.pad, w.cover_all, w.dilation, self.groups, mode=self.mode, hide=True
             )
         if self.kind == "average":
             return F.spatial_average_pooling_nd(x, grid, self.shape, w.kernel, w.stride, self.pad)
@@ -158,9 +158,7 @@ def derivatives(layer, x, params, w, v, us):
 
 
 @pytest.mark.parametrize("first", range(0, COUNT, PIECE))
-def test_a_layer_on_any_grid_has_the_outputs_and_both_gradients_of_one_process(first, monkeypatch):
-    # small blocks too compute what needs no halo while that is on its way
-    monkeypatch.setattr(blockwise, "WORTH_HIDING", 0)
+def test_a_layer_on_any_grid_has_the_outputs_and_both_gradients_of_one_process(first):
     for seed in range(first, min(first + PIECE, COUNT)):
         layer = Layer(seed)
         try:
@@ -428,9 +426,8 @@ def test_of_seven_by_seven_cells_a_kernel_of_five_reads_two_ranks_on_and_some_ra
 
 
 @pytest.mark.parametrize("hide", [True, False])
-def test_a_convolution_moves_the_cells_of_its_halo_and_no_others(hide, monkeypatch):
+def test_a_convolution_moves_the_cells_of_its_halo_and_no_others(hide):
     """3 × 3 ranks of 4 × 4 cells, a kernel of 3: the one in the middle gets its 20 neighbours' cells in 8 messages."""
-    monkeypatch.setattr(blockwise, "WORTH_HIDING", 0)
 
     def program(comm):
         grid = mnpar.SpatialGrid(comm, (3, 3))
