@@ -1,5 +1,9 @@
 """Layers on a grid, against their serial twins: parameters, checkpoints, outputs, gradients and steps of an optimizer."""
 
+import ast
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,6 +13,7 @@ import mnpar.links as L
 from mnpar.initializers import Normal
 from mnpar.plans import blocks, output_shape
 
+ROOT = Path(__file__).parents[2]
 SHAPE, W, B = (9, 6), Normal(1.0, "d"), Normal(1.0, "d")
 INIT = {"initialW": W, "initial_bias": B}
 
@@ -219,3 +224,46 @@ def test_twenty_steps_of_a_network_are_those_of_one_process(dims):
     for found in mnpar.run(lambda comm: program(comm, dims), ranks=int(np.prod(dims))):
         for mine, theirs in zip(found, truth, strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-7, atol=1e-9)
+
+
+def test_grids_that_divide_a_batch_train_as_one_process_does():
+    """Eight ranks: two grids of 2 × 2, with batches of 3 and 2; batch normalization over all of them."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.standard_normal((6, 5, 1, 28, 28)), rng.integers(0, 10, (6, 5))
+
+    def program(comm):
+        mnpar.random.seed(4)
+        group, place = divmod(comm.rank, 4)
+        within, across = comm.split(group, place), comm.split(place, group)
+        grid = mnpar.SpatialGrid(within, (2, 2))
+        model = Network(grid)
+        model.bn = L.SpatialBatchNormalization(grid, 4, dtype="d", comm=comm)
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.MomentumSGD(0.01), across).setup(model)
+        mine = slice(0, 3) if group == 0 else slice(3, 5)
+        for x, t in zip(images, labels, strict=True):
+            x = cut(x[mine], grid.block((28, 28)))
+            optimizer.update(lambda x, t: F.softmax_cross_entropy(model(x, (28, 28)), t), x, t[mine])
+        return model.conv1.W.array, model.bn.gamma.array, model.bn.avg_var, model.fc1.whole_W(), model.fc2.W.array
+
+    def serial(comm):
+        mnpar.random.seed(4)
+        model = Network(mnpar.SpatialGrid(comm, (1, 1)))
+        model.bn = L.SpatialBatchNormalization(model.grid, 4, dtype="d")
+        optimizer = mnpar.optimizers.MomentumSGD(0.01).setup(model)
+        for x, t in zip(images, labels, strict=True):
+            optimizer.update(lambda x, t: F.softmax_cross_entropy(model(x, (28, 28)), t), x, t)
+        return model.conv1.W.array, model.bn.gamma.array, model.bn.avg_var, model.fc1.whole_W(), model.fc2.W.array
+
+    (truth,) = mnpar.run(serial, ranks=1)
+    for found in mnpar.run(program, ranks=8):
+        for mine, theirs in zip(found, truth, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-7, atol=1e-9)
+
+
+def test_the_page_about_blocks_says_what_happens(capsys):
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "spatial.md").read_text(encoding="utf-8"), re.S)
+    exec("\n".join(programs), {"__name__": "page"})
+    one, four, smooth = [ast.literal_eval(line) for line in capsys.readouterr().out.splitlines()]
+    np.testing.assert_allclose(one, four, rtol=1e-5)
+    x = np.pad(np.arange(6.0) ** 2, 1, "reflect")
+    assert np.concatenate(smooth).tolist() == ((x[:-2] + 2 * x[1:-1] + x[2:]) / 4).tolist()
