@@ -19,6 +19,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.config import is_recording
 from mnpar.function_node import FunctionNode
 from mnpar.functions.collective import copy_to
 from mnpar.functions.exchange import exchange
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 Index = tuple[slice, ...]
 Local = Callable[[Variable, Box], Variable]
 WORTH_HIDING = 2**16  # cells, of all channels, that a rank has: with fewer the cutting and joining costs more than the waiting
+WORTH_PACKING = 2**16  # bytes of parameters at most, whose gradients travel in one message
 
 
 class Pieces(FunctionNode):
@@ -206,7 +208,7 @@ def empty_block(x: Variable, box: Box, nothing: tuple[int, Any]) -> Variable:
 
 
 def shared(comm: Communicator, *params: Any) -> tuple[Any, ...]:
-    """Parameters that all ranks hold alike, on their way into work that they divide: :func:`copy_to`, in one message.
+    """Parameters that all ranks hold alike, on their way into work that they divide: :func:`copy_to`, of small ones at once.
 
     Args:
         comm: all its ranks call this.
@@ -216,9 +218,9 @@ def shared(comm: Communicator, *params: Any) -> tuple[Any, ...]:
         The same values. The gradient of each is the sum over ranks, on every rank.
     """
     given = [as_variable(p) for p in params if p is not None]
-    if comm.size == 1 or not given:
+    if comm.size == 1 or not given or not is_recording():
         return params
-    if len(given) == 1 or len({p.dtype for p in given}) > 1:
+    if len(given) == 1 or len({p.dtype for p in given}) > 1 or sum([p.array.nbytes for p in given]) > WORTH_PACKING:
         return tuple([None if p is None else copy_to(comm, p) for p in params])
     flat = copy_to(comm, concat([p.reshape((-1,)) for p in given], axis=0))
     parts = iter(split_axis(flat, np.cumsum([p.size for p in given])[:-1].tolist(), axis=0))

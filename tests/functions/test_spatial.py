@@ -48,7 +48,7 @@ class Layer:
     def draw(self, rng, wide):
         """False if there are no outputs; ``wide``: small windows in large blocks, which have outputs that need no halo."""
         n = self.axes = int(rng.integers(1, 4))
-        self.ranks = int(rng.integers(1, 9 if n < 3 else 7))
+        self.ranks = int(rng.integers(1, 9))
         grids = [d for d in np.ndindex(*[self.ranks + 1] * n) if self.ranks / 2 < np.prod(d) <= self.ranks]
         self.dims = tuple_of(grids[rng.integers(len(grids))])
         self.shape = tuple_of(rng.integers(1, {1: 24, 2: 12, 3: 6}[n], n))
@@ -423,6 +423,84 @@ def test_of_seven_by_seven_cells_a_kernel_of_five_reads_two_ranks_on_and_some_ra
             same(mine, truth)
     if dims == (4, 4):
         assert sum([out.empty for out in outs]) == 7
+
+
+def test_a_volume_on_eight_ranks():
+    rng = np.random.default_rng(0)
+    x, W, w = rng.standard_normal((1, 2, 5, 4, 3)), rng.standard_normal((3, 2, 3, 3, 3)), rng.standard_normal((1, 3, 5, 4, 3))
+
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, (2, 2, 2))
+        box, filters = grid.block((5, 4, 3)), mnpar.Variable(W.copy())
+        layer = lambda x: F.spatial_convolution_nd(x, grid, (5, 4, 3), filters, pad=1)
+        return *gradient_of(layer, cut(x, box).copy(), cut(w, box)), filters.grad
+
+    filters = mnpar.Variable(W.copy())
+    y, g = gradient_of(lambda x: F.convolution_nd(x, filters, pad=1), x.copy(), w)
+    for box, (y_r, g_r, gW_r) in zip(blocks((5, 4, 3), (2, 2, 2)), mnpar.run(program, ranks=8), strict=True):
+        same(y_r, cut(y, box))
+        same(g_r, cut(g, box))
+        same(gW_r, filters.grad)
+
+
+@pytest.mark.parametrize("dims", [(2, 2), (1, 7)], ids=str)
+def test_maxima_go_back_to_where_they_were(dims):
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((2, 3, *SHAPE)), rng.standard_normal((2, 3, *SHAPE))
+
+    def whole(x):
+        y, places = F.max_pooling_2d(x, 3, 2, 1, return_indices=True)
+        return F.upsampling_2d(y * y, places, 3, 2, 1, outsize=SHAPE)
+
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, dims)
+
+        def spatial(x):
+            y, places = F.spatial_max_pooling_nd(x, grid, SHAPE, 3, 2, 1, return_indices=True)
+            return F.spatial_upsampling_2d(y * y, grid, (4, 3), places, 3, 2, 1, outsize=SHAPE)
+
+        box = grid.block(SHAPE)
+        return gradient_of(spatial, cut(x, box).copy(), cut(w, box))
+
+    y, g = gradient_of(whole, x.copy(), w)
+    for box, (y_r, g_r) in zip(blocks(SHAPE, dims), mnpar.run(program, ranks=int(np.prod(dims))), strict=True):
+        same(y_r, cut(y, box))
+        same(g_r, cut(g, box))
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4"])
+@pytest.mark.parametrize("name", [*OTHERS, "convolution", "max", "transposed"])
+def test_other_dtypes_stay_what_they_are(name, dtype):
+    more = {
+        "convolution": (
+            lambda x, W: F.convolution_nd(x, W, pad=1),
+            lambda x, grid, W: F.spatial_convolution_nd(x, grid, SHAPE, W, pad=1),
+            [(2, 4, 3, 3)],
+            SHAPE,
+        ),
+        "max": (lambda x: F.max_pooling_nd(x, 2), lambda x, grid: F.spatial_max_pooling_nd(x, grid, SHAPE, 2), [], (4, 3)),
+        "transposed": (
+            lambda x, W: F.deconvolution_nd(x, W, stride=2),
+            lambda x, grid, W: F.spatial_deconvolution_nd(x, grid, SHAPE, W, stride=2),
+            [(4, 2, 2, 2)],
+            (14, 10),
+        ),
+    }
+    whole, spatial, params, out_shape = {**OTHERS, **more}[name]
+    rng = np.random.default_rng(3)
+    x, params = rng.standard_normal((2, 4, *SHAPE)).astype(dtype), [rng.standard_normal(s).astype(dtype) for s in params]
+    y, g = gradient_of(lambda x: whole(x, *params), x.copy(), 1)
+
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, (1, 7))
+        return gradient_of(lambda x: spatial(x, grid, *params), cut(x, grid.block(SHAPE)).copy(), 1)
+
+    within = {"rtol": 2e-2, "atol": 2e-2} if dtype == "f2" else {"rtol": 1e-4, "atol": 1e-4}
+    haves, outs = blocks(SHAPE, (1, 7)), blocks(out_shape, (1, 7))
+    for have, out, (y_r, g_r) in zip(haves, outs, mnpar.run(program, ranks=7), strict=True):
+        assert y_r.dtype == y.dtype
+        np.testing.assert_allclose(y_r, cut(y, out), **within)
+        np.testing.assert_allclose(0 * cut(g, have) if g_r is None else g_r, cut(g, have), **within)
 
 
 @pytest.mark.parametrize("hide", [True, False])
