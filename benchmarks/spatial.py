@@ -12,7 +12,7 @@ import argparse
 import resource
 import statistics
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 
 from compare import one_thread
@@ -24,8 +24,10 @@ import numpy as np  # noqa: E402
 import mnpar  # noqa: E402
 import mnpar.functions as F  # noqa: E402
 import mnpar.links as L  # noqa: E402
+from mnpar.communicators import operation  # noqa: E402
+from mnpar.communicators.transport import Pending, Waiting  # noqa: E402
 from mnpar.functions import blockwise  # noqa: E402
-from mnpar.functions.exchange import exchange  # noqa: E402
+from mnpar.functions.exchange import Carrier, exchange  # noqa: E402
 
 GRIDS = {1: (1, 1), 2: (2, 1), 4: (2, 2), 6: (3, 2), 8: (4, 2)}
 
@@ -139,6 +141,49 @@ def hidden():
         blockwise._hidden = real
 
 
+@contextmanager
+def slow(delay, waited):
+    """Within it, what others give comes so many seconds after this rank gave its own, as from another host.
+
+    ``waited`` gets the seconds for which the rank had nothing to do but wait for that.
+    """
+    due, give, take, wait = {}, Carrier._give, Carrier._take, operation.wait
+
+    def _give(self, xs):
+        result = give(self, xs)
+        due[self.seq, self.order] = time.perf_counter() + delay
+        return result
+
+    def _take(self, *args):
+        then = due.get((self.seq, self.order), 0)
+        yield Pending(lambda: time.perf_counter() >= then, lambda: None, Waiting("a slow link", str(then)))
+        yield from take(self, *args)
+
+    def _wait(transport, pending):
+        if pending.waiting.what == "a slow link":
+            waited.append(max(0, float(pending.waiting.site) - time.perf_counter()))
+        wait(transport, pending)
+
+    Carrier._give, Carrier._take, operation.wait = _give, _take, _wait
+    try:
+        yield
+    finally:
+        Carrier._give, Carrier._take, operation.wait = give, take, wait
+
+
+def far_away(comm, step, delay, rounds):
+    """Seconds of a step for which ranks wait for a slow link, when halos are not hidden and when they are: medians."""
+    seconds = {False: [], True: []}
+    for _ in range(rounds):
+        for hide, found in seconds.items():
+            waited = []
+            comm.barrier()
+            with hidden() if hide else nullcontext(), slow(delay, waited):
+                step()
+            found.append(sum(waited))
+    return [statistics.median(found) for found in seconds.values()]
+
+
 def measured(comm, step, halos, rounds):
     """Median seconds of the step, of the same with halos hidden, and of the halos alone."""
 
@@ -163,7 +208,7 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # MiB
 
 
-def run(comm, name, rounds):
+def run(comm, name, rounds, delay):
     kind, shape, n = MODELS[name]
     grid = mnpar.SpatialGrid(comm, GRIDS[comm.size])
     mnpar.random.seed(0)
@@ -192,7 +237,14 @@ def run(comm, name, rounds):
             f"({alone / seconds:5.1%}), {memory:6.0f} MiB, sent {sent:8d} bytes, owed {owed:8d}",
             flush=True,
         )
-    return seconds
+    if delay and comm.size > 1:
+        waiting, hiding = far_away(comm, step, delay, rounds)
+        if comm.rank == 0:
+            print(
+                f"  on a link of {1e3 * delay:g} ms: {1e3 * waiting:.1f} ms of waiting, {1e3 * hiding:.1f} ms when hidden: "
+                f"{1 - hiding / waiting:.0%} less",
+                flush=True,
+            )
 
 
 def with_torch(name, rounds):
@@ -243,10 +295,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--only", choices=["CNN", "U-Net"], help="one of the two networks")
+    parser.add_argument("--delay", type=float, default=0, help="milliseconds of a slow link, to see what of it is hidden")
     args = mnpar.launch.parse_args(parser)
     comm = mnpar.create_communicator()
     for name in MODELS:
         if args.only is None or name.startswith(args.only):
-            run(comm, name, args.rounds)
+            run(comm, name, args.rounds, args.delay / 1e3)
             if comm.size == 1:
                 with_torch(name, args.rounds)
