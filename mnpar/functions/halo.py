@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar.functions.exchange import exchange, iexchange
 from mnpar.plans import Box, Plan, Window, blocks
-from mnpar.plans.halo import grid_halo
+from mnpar.plans.halo import grid_blocks, grid_halo
 from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class SpatialGrid:
 
     def blocks(self, shape: Sequence[int]) -> tuple[Box, ...]:
         """Every rank's block of an array of this spatial shape: what :func:`repartition` takes."""
-        return blocks(shape, self.dims, self.comm.size)
+        return grid_blocks(tuple(shape), self.dims, self.comm.size)
 
     def block(self, shape: Sequence[int]) -> Box:
         """This rank's block."""

@@ -161,6 +161,10 @@ def halo_plan(
     return Plan(have, [padded(window.reads(out), shape, mode) for out in outputs])
 
 
+grid_blocks = lru_cache(maxsize=1000)(blocks)
+"""The blocks of an array on a grid: all ranks' for all arrays of a program, remembered."""
+
+
 @lru_cache(maxsize=1000)
 def grid_halo(grid: tuple[int, ...], ranks: int, shape: tuple[int, ...], window: Window, mode: Any) -> Plan:
     """The halo plan of an array, and of its outputs, both in even blocks on a grid; remembered."""

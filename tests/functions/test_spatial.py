@@ -425,6 +425,20 @@ def test_of_seven_by_seven_cells_a_kernel_of_five_reads_two_ranks_on_and_some_ra
         assert sum([out.empty for out in outs]) == 7
 
 
+def test_a_batch_of_no_samples():
+    def program(comm):
+        grid, W = mnpar.SpatialGrid(comm, (2, 2)), mnpar.Variable(np.ones((2, 3, 3, 3)))
+        x = mnpar.Variable(np.ones((0, 3, *grid.block(SHAPE).shape)))
+        y = F.spatial_max_pooling_nd(F.spatial_convolution_nd(x, grid, SHAPE, W, pad=1), grid, SHAPE, 2)
+        F.sum(y).backward()
+        return y.shape, x.grad.shape, W.grad.sum()
+
+    found = mnpar.run(program, ranks=4)
+    assert [y[0] for y, _, _ in found] == [0] * 4
+    assert [g == (0, 3, *box.shape) for (_, g, _), box in zip(found, blocks(SHAPE, (2, 2)), strict=True)] == [True] * 4
+    assert [gW for _, _, gW in found] == [0.0] * 4
+
+
 def test_a_volume_on_eight_ranks():
     rng = np.random.default_rng(0)
     x, W, w = rng.standard_normal((1, 2, 5, 4, 3)), rng.standard_normal((3, 2, 3, 3, 3)), rng.standard_normal((1, 3, 5, 4, 3))

@@ -110,6 +110,30 @@ def test_a_twin_has_the_same_parameters_outputs_and_gradients(name, dims):
             np.testing.assert_allclose(grad, params[path][1], rtol=1e-9, atol=1e-9)
 
 
+@on_grids
+def test_by_running_values_batch_normalization_has_the_gradients_of_one_process_too(dims):
+    x = np.random.default_rng(0).standard_normal((2, 3, *SHAPE))
+
+    def one(make, *args):
+        layer = seeded(make, *args)
+        layer.avg_mean[...], layer.avg_var[...] = 0.5, 2
+        return layer
+
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, dims)
+        with mnpar.using_config("train", False):
+            return work(one(LAYERS["batch normalization"][1], grid), cut(x, grid.block(SHAPE)), SHAPE)
+
+    with mnpar.using_config("train", False):
+        y, gx, params = work(one(LAYERS["batch normalization"][0]), x.copy())
+    results = mnpar.run(program, ranks=int(np.prod(dims)))
+    np.testing.assert_allclose(whole_of([r[0] for r in results], SHAPE, dims), y)
+    np.testing.assert_allclose(whole_of([r[1] for r in results], SHAPE, dims), gx)
+    for _, _, mine in results:
+        for path in params:
+            np.testing.assert_allclose(mine[path][1], params[path][1])
+
+
 @each_layer
 def test_ranks_with_different_seeds_have_the_parameters_of_rank_0(name):
     def program(comm):
