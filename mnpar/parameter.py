@@ -63,6 +63,11 @@ class Parameter(Variable):
         other.__dict__.update(self.__dict__)
         return other
 
+    def __getstate__(self) -> Any:
+        """Copies of its own, and pickled ones, share with nobody."""
+        attributes, slots = super().__getstate__()  # type: ignore[misc]
+        return {**attributes, "_sharers": []}, slots
+
     def move(self, array: Array) -> None:
         """Let another array, of the same values, be the parameter's, and that of the copies that share it."""
         old, self.array = self.array, array

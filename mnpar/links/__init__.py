@@ -37,6 +37,19 @@ from mnpar.links.n_step import (
 from mnpar.links.recurrent import GRU, LSTM, EmbedID, StatefulGRU, StatelessGRU, StatelessLSTM
 from mnpar.links.sample_normalization import GroupNormalization, LayerNormalization
 from mnpar.links.small import Bias, Highway, Maxout, Parameter, PReLU, Scale, Swish
+from mnpar.links.spatial_convolution import (
+    SpatialConvolution1D,
+    SpatialConvolution2D,
+    SpatialConvolution3D,
+    SpatialConvolutionND,
+    SpatialDeconvolution1D,
+    SpatialDeconvolution2D,
+    SpatialDeconvolution3D,
+    SpatialDeconvolutionND,
+    SpatialDepthwiseConvolution2D,
+)
+from mnpar.links.spatial_linear import SpatialLinear
+from mnpar.links.spatial_normalization import SpatialBatchNormalization, SpatialGroupNormalization, SpatialLayerNormalization
 from mnpar.links.tree_lstm import ChildSumTreeLSTM, NaryTreeLSTM
 
 __all__ = [
@@ -82,6 +95,19 @@ __all__ = [
     "Parameter",
     "Scale",
     "SimplifiedDropconnect",
+    "SpatialBatchNormalization",
+    "SpatialConvolution1D",
+    "SpatialConvolution2D",
+    "SpatialConvolution3D",
+    "SpatialConvolutionND",
+    "SpatialDeconvolution1D",
+    "SpatialDeconvolution2D",
+    "SpatialDeconvolution3D",
+    "SpatialDeconvolutionND",
+    "SpatialDepthwiseConvolution2D",
+    "SpatialGroupNormalization",
+    "SpatialLayerNormalization",
+    "SpatialLinear",
     "StatefulGRU",
     "StatefulMGU",
     "StatefulPeepholeLSTM",
