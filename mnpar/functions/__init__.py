@@ -67,6 +67,7 @@ from mnpar.functions.matrices import batch_det, batch_inv, batch_l2_norm_squared
 from mnpar.functions.metric import contrastive, cross_covariance, decov, triplet
 from mnpar.functions.noise import dropout, gumbel_softmax, rrelu, simplified_dropconnect, zoneout
 from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization
+from mnpar.functions.owned import gather_from, scatter_to
 from mnpar.functions.piecewise import clipped_relu, crelu, hard_sigmoid, relu6, selu, swish
 from mnpar.functions.point_to_point import irecv, isend, pseudo_connect, recv, send, sendrecv, shift
 from mnpar.functions.pooling import (
@@ -199,6 +200,7 @@ __all__ = [
     "fmod",
     "forget",
     "gather",
+    "gather_from",
     "gaussian",
     "gaussian_kl_divergence",
     "gaussian_nll",
@@ -277,6 +279,7 @@ __all__ = [
     "scan",
     "scatter",
     "scatter_add",
+    "scatter_to",
     "select_item",
     "selu",
     "send",

@@ -34,6 +34,8 @@ from mnpar.links.n_step import (
     NStepRNNReLU,
     NStepRNNTanh,
 )
+from mnpar.links.parallel_linear import ColumnParallelLinear, RowParallelLinear
+from mnpar.links.parts import gather_parameter
 from mnpar.links.recurrent import GRU, LSTM, EmbedID, StatefulGRU, StatelessGRU, StatelessLSTM
 from mnpar.links.sample_normalization import GroupNormalization, LayerNormalization
 from mnpar.links.small import Bias, Highway, Maxout, Parameter, PReLU, Scale, Swish
@@ -47,6 +49,7 @@ __all__ = [
     "Bilinear",
     "ChildSumTreeLSTM",
     "Classifier",
+    "ColumnParallelLinear",
     "Convolution1D",
     "Convolution2D",
     "Convolution3D",
@@ -80,6 +83,7 @@ __all__ = [
     "NaryTreeLSTM",
     "PReLU",
     "Parameter",
+    "RowParallelLinear",
     "Scale",
     "SimplifiedDropconnect",
     "StatefulGRU",
@@ -92,4 +96,5 @@ __all__ = [
     "Swish",
     "create_mnbn_model",
     "create_multi_node_n_step_rnn",
+    "gather_parameter",
 ]
