@@ -61,6 +61,7 @@ from mnpar.functions.likelihood import (
     huber_loss,
     squared_error,
 )
+from mnpar.functions.local_convolution import local_convolution_2d, local_deconvolution_2d
 from mnpar.functions.local_normalization import local_response_normalization, normalize
 from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
 from mnpar.functions.matrices import batch_det, batch_inv, batch_l2_norm_squared, batch_matmul, det, inv
@@ -223,6 +224,8 @@ __all__ = [
     "leaky_relu",
     "linear",
     "linear_interpolate",
+    "local_convolution_2d",
+    "local_deconvolution_2d",
     "local_response_normalization",
     "log",
     "log1p",
