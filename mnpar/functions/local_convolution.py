@@ -4,9 +4,10 @@
 
 With l a place of the output, and x(l) the window of x that belongs to it, one matrix product for each l:
 
-    y(l) = x(l) W(l)ᵀ     x(l) += y(l) W(l)     gW(l) = y(l)ᵀ x(l)        x(l): (N, C·k·k)   W(l): (K, C·k·k)   y(l): (N, K)
+    y(l) = W(l) x(l)     x(l) += W(l)ᵀ y(l)     gW(l) = y(l) x(l)ᵀ        x(l): (C·k·k, N)   W(l): (K, C·k·k)   y(l): (K, N)
 
-They are made for some rows of places at a time, so that what the windows see stays in the cache.
+They are made for some rows of places at a time, so that what the windows see stays in the cache; and with the samples side by
+side in memory, so that a window is copied in long runs.
 """
 
 from __future__ import annotations
@@ -40,8 +41,13 @@ class LocallyConvolving(FunctionNode):
         return (slice(i, min(i + step, rows)) for i in range(0, rows, step))
 
     def seen(self, x: Array) -> Array:
-        """A view (OH, OW, N, C, kH, kW): what the window at each place sees."""
-        return self.windows.columns(x).transpose(4, 5, 3, 0, 1, 2)
+        """A view (OH, OW, C, kH, kW, N): what the window at each place sees, samples side by side in memory."""
+        last = backend.get_array_module(x).ascontiguousarray(wide(x).transpose(1, 2, 3, 0))  # (C, H, W, N)
+        return self.windows.columns(last.transpose(3, 0, 1, 2)).transpose(4, 5, 0, 1, 2, 3)
+
+    def values(self, y: Array) -> Array:
+        """y as an array (OH, OW, K, N)."""
+        return backend.get_array_module(y).ascontiguousarray(wide(y).transpose(2, 3, 1, 0))
 
     def matrices(self, W: Array) -> Array:
         """W as a view (OH, OW, K, C·kH·kW)."""
@@ -53,13 +59,14 @@ class LocalConvolution(LocallyConvolving):
 
     def forward(self, x: Array, W: Array, b: Array | None = None) -> Array:
         self.retain_inputs((0, 1))
-        xp, N, K, D = backend.get_array_module(x), len(x), len(W), math.prod(W.shape[3:])
-        y = xp.empty((N, K, *self.windows.out), np.result_type(x, W))
-        seen, matrices = self.seen(wide(x)), self.matrices(W).swapaxes(2, 3)  # (OH, OW, D, K)
+        xp, N, K, D, out = backend.get_array_module(x), len(x), len(W), math.prod(W.shape[3:]), self.windows.out
+        seen, matrices = self.seen(x), self.matrices(W)
+        values = xp.empty((*out, K, N), np.result_type(seen, matrices))
         for rows in self.blocks(x, N, D):
             part = seen[rows]
-            product = part.reshape(*part.shape[:3], D) @ matrices[rows]  # (r, OW, N, K)
-            y[:, :, rows] = product.transpose(2, 3, 0, 1)
+            xp.matmul(matrices[rows], part.reshape(*part.shape[:2], D, N), out=values[rows])
+        y = xp.empty((N, K, *out), np.result_type(x, W))
+        y[...] = values.transpose(3, 2, 0, 1)
         if b is not None:
             y += b
         return y
@@ -76,25 +83,25 @@ class LocalDeconvolution(LocallyConvolving):
 
     def forward(self, y: Array, W: Array, b: Array | None = None) -> Array:
         self.retain_inputs((0, 1))
-        xp, N, (C, *K) = backend.get_array_module(y), len(y), W.shape[3:]
-        dtype = np.result_type(y, W)
-        x = xp.zeros((N, C, *self.windows.size), wide(xp.empty(0, dtype)).dtype)
-        values, matrices = wide(y).transpose(2, 3, 0, 1), self.matrices(W)  # (OH, OW, N, K), (OH, OW, K, D)
-        for rows in self.blocks(y, N, C * math.prod(K)):
-            columns = (values[rows] @ matrices[rows]).reshape(rows.stop - rows.start, self.windows.out[1], N, C, *K)
-            self._add(x, rows, columns)
-        x = x.astype(dtype, copy=False)
+        xp, N, (C, *kernel) = backend.get_array_module(y), len(y), W.shape[3:]
+        values, matrices = self.values(y), self.matrices(W).swapaxes(2, 3)  # (OH, OW, D, K)
+        total = xp.zeros((C, *self.windows.size, N), np.result_type(values, matrices))
+        for rows in self.blocks(y, N, C * math.prod(kernel)):
+            columns = matrices[rows] @ values[rows]  # (r, OW, D, N)
+            self._add(total, rows, columns.reshape(*columns.shape[:2], C, *kernel, N))
+        x = xp.empty((N, C, *self.windows.size), np.result_type(y, W))
+        x[...] = total.transpose(3, 0, 1, 2)
         if b is not None:
             x += b
         return x
 
     def _add(self, x: Array, rows: slice, columns: Array) -> None:
-        """Add columns (r, OW, N, C, kH, kW) of some rows of places to the cells that these see."""
+        """Add columns (r, OW, C, kH, kW, N) of some rows of places to the cells (C, H, W, N) that these see."""
         (sh, sw), width = self.windows.stride, self.windows.out[1]
-        for i, j in np.ndindex(*self.windows.K):
+        for i, j in np.ndindex(*self.windows.K) if width else ():
             high = slice(rows.start * sh + i, (rows.stop - 1) * sh + i + 1, sh)
-            wide_ = slice(j, (width - 1) * sw + j + 1, sw)
-            x[:, :, high, wide_] += columns[..., i, j].transpose(2, 3, 0, 1)
+            across = slice(j, (width - 1) * sw + j + 1, sw)
+            x[:, high, across] += columns[:, :, :, i, j].transpose(2, 0, 1, 3)
 
     def backward(self, gx: Any) -> Any:
         y, W = self.get_retained_inputs()
@@ -111,10 +118,11 @@ class LocalWeightGradient(LocallyConvolving):
         xp, (N, C), (K, *out) = backend.get_array_module(x), x.shape[:2], y.shape[1:]
         D = C * math.prod(self.windows.K)
         gW = xp.empty((K, *out, D), np.result_type(x, y))
-        seen, values = self.seen(wide(x)), wide(y).transpose(2, 3, 1, 0)  # (OH, OW, K, N)
+        seen, values = self.seen(x), self.values(y)
         for rows in self.blocks(x, N, D):
             part = seen[rows]
-            gW[:, rows] = (values[rows] @ part.reshape(*part.shape[:3], D)).transpose(2, 0, 1, 3)
+            product = values[rows] @ part.reshape(*part.shape[:2], D, N).swapaxes(2, 3)  # (r, OW, K, D)
+            gW[:, rows] = product.transpose(2, 0, 1, 3)
         return gW.reshape(K, *out, C, *self.windows.K)
 
     def backward(self, gW: Any) -> Any:
