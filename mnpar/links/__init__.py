@@ -21,6 +21,7 @@ from mnpar.links.dropconnect import SimplifiedDropconnect
 from mnpar.links.gated import StatefulMGU, StatefulPeepholeLSTM, StatefulZoneoutLSTM, StatelessMGU
 from mnpar.links.inception import InceptionBN
 from mnpar.links.linear import Linear
+from mnpar.links.local_convolution import LocalConvolution2D, LocalDeconvolution2D
 from mnpar.links.multi_node_batch_normalization import MultiNodeBatchNormalization, create_mnbn_model
 from mnpar.links.multi_node_n_step_rnn import MultiNodeNStepRNN, create_multi_node_n_step_rnn
 from mnpar.links.n_step import (
@@ -40,6 +41,8 @@ from mnpar.links.recurrent import GRU, LSTM, EmbedID, StatefulGRU, StatelessGRU,
 from mnpar.links.sample_normalization import GroupNormalization, LayerNormalization
 from mnpar.links.small import Bias, Highway, Maxout, Parameter, PReLU, Scale, Swish
 from mnpar.links.tree_lstm import ChildSumTreeLSTM, NaryTreeLSTM
+from mnpar.links.small import Bias, Highway, Maxout, Parameter, PReLU, Scale
+from mnpar.links.spatial_local_convolution import SpatialLocalConvolution2D, SpatialLocalDeconvolution2D
 
 __all__ = [
     "GRU",
@@ -67,6 +70,8 @@ __all__ = [
     "InceptionBN",
     "LayerNormalization",
     "Linear",
+    "LocalConvolution2D",
+    "LocalDeconvolution2D",
     "MLPConvolution2D",
     "Maxout",
     "MultiNodeBatchNormalization",
@@ -86,6 +91,8 @@ __all__ = [
     "RowParallelLinear",
     "Scale",
     "SimplifiedDropconnect",
+    "SpatialLocalConvolution2D",
+    "SpatialLocalDeconvolution2D",
     "StatefulGRU",
     "StatefulMGU",
     "StatefulPeepholeLSTM",

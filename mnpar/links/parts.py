@@ -44,8 +44,7 @@ class Part:
 
 def initialize_part(parameter: Parameter, whole: tuple[int, ...], box: Box) -> None:
     """Let a parameter that has no array yet begin as a part of a whole one."""
-    initializer = parameter.initializer
-    parameter.initializer = Part(getattr(initializer, "initializer", initializer), whole, box)
+    parameter.initializer = Part(parameter.initializer, whole, box)
     parameter.initialize(box.shape)
 
 
