@@ -6,7 +6,7 @@
 
 The plate is cut into blocks. Each of 100 time steps of ∂u/∂t = ∇·(κ ∇u) reads one row of cells from the neighbours, through
 ``F.halo_exchange``; backward sends the gradients of those cells home. The field κ is seen nowhere: it is learnt, each rank its
-block, from u at a few times. First the gradient is compared with that of the adjoint equation, solved on one rank in plain numpy.
+block, from u at a few times. First the gradient is compared with that of the adjoint equation, solved on one rank in numpy.
 """
 
 import argparse
@@ -179,7 +179,7 @@ def parse():
         launched, args.ranks = mnpar.launch.launched_ranks(), int(np.prod(args.grid))
         ranks = args.threads or (launched if launched > 1 else args.ranks)
         if len(args.grid) != 2 or ranks != args.ranks:
-            parser.error(f"--grid needs rows x columns of all ranks: {args.grid} has {args.ranks}, and there are {ranks}")
+            parser.error(f"--grid is rows x columns of all ranks: {args.grid} is for {args.ranks}, and there are {ranks}")
     return args
 
 
