@@ -109,10 +109,7 @@ def main(comm, args):
             difference = abs(gradient - expected).max() / abs(expected).max()
             if comm.is_root:
                 print(f"{args.size} × {args.size} cells in {grid.dims[0]} × {grid.dims[1]} blocks, {args.steps} time steps")
-                print(
-                    f"gradients by {comm.size} rank(s) and by the adjoint equation on one differ by {difference:.1e}",
-                    flush=True,
-                )
+                print(f"gradients by {comm.size} rank(s) and by the adjoint equation on one: difference {difference:.1e}")
         optimizer.update()
         if comm.is_root and (i + 1) % 20 == 0:
             print(f"iteration {i + 1:4d}   mean square {history[-1]:.3e}", flush=True)
