@@ -118,12 +118,14 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument("--halopar", type=mnpar.launch.dims, metavar="RxC", help="images in R x C blocks, one for each rank")
-    ways.add_argument("--halodatapar", type=mnpar.launch.dims, metavar="RxC", help="blocks, and batches among groups of R x C ranks")
+    ways.add_argument(
+        "--halodatapar", type=mnpar.launch.dims, metavar="RxC", help="blocks, and batches among groups of R x C ranks"
+    )
     ways.add_argument("--datapar", action="store_true", help="batches among the ranks")
     ways.add_argument("--modelpar", action="store_true", help="fully connected layers among the ranks")
     parser.add_argument("--epoch", "-e", type=int, default=5, help="epochs (5)")
-    parser.add_argument("--batchsize", "-b", type=int, default=50, help="images per step (50)")
-    parser.add_argument("--lr", type=float, default=0.02, help="learning rate, with momentum 0.9 (0.02)")
+    parser.add_argument("--batchsize", "-b", type=int, default=20, help="images per step (20)")
+    parser.add_argument("--lr", type=float, default=0.01, help="learning rate, with momentum 0.9 (0.01)")
     parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and order (0)")
     parser.add_argument("--images", choices=("toys", "synthetic", "mnist"), help="mnist where there is a folder, else toys")
     parser.add_argument("--train", type=int, default=500, help="how many images are drawn to train (500)")
@@ -157,7 +159,9 @@ def check_ranks(parser, args):
     several = args.datapar or args.modelpar or args.halodatapar
     if ranks % each or (ranks != each and not several):
         switch = f"blocks of {dims[0]}x{dims[1]}" if dims else "no switch"
-        parser.error(f"{ranks} ranks do not suit {switch}: --halopar takes R·C, --halodatapar a multiple of it, no switch takes 1")
+        parser.error(
+            f"{ranks} ranks do not suit {switch}: --halopar takes R·C, --halodatapar a multiple of it, no switch takes 1"
+        )
     return args
 
 
