@@ -7,7 +7,7 @@
 Each place of an image has filters of its own, and each rank owns those of its places: no weight is on two ranks. One level
 after the other learns to reconstruct its input, by few of its pools at a time: ½ Σ (recon − x)² + λ Σ pool, per image. A fully
 connected layer then learns the labels, at first alone, then together with all levels. Filters keep the length 1.
-(Le et al., "Building high-level features using large scale unsupervised learning", ICML 2012; neon's GB of 2015 has these shapes.)
+(Le et al., "Building high-level features using large scale unsupervised learning", ICML 2012; the shapes are neon's, of 2015.)
 All numbers are the same on every grid. Images are scikit-learn's digits, enlarged; others with ``--images``.
 """
 
@@ -15,7 +15,6 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from neon_cnn import Seam
 
 import mnpar
 import mnpar.functions as F
@@ -68,9 +67,10 @@ class GB(mnpar.Chain):
         for k in KERNELS:
             self.levels.append(Level(grid, channels, tuple(size), k, tied))
             channels, size = MAPS, self.levels[-1].size
-        self.fc = Seam(grid, MAPS, size, classes)
+        self.size = size
+        self.fc = L.SpatialLinear(grid, (MAPS, *size), classes)
 
-    def features(self, x, n=len(KERNELS)):
+    def features(self, x, n=None):
         for level in self.levels[:n]:
             x = level(x)
         return x
@@ -116,7 +116,7 @@ def teach(model, x, t, args, comm, say):
         def step(rows, alone=alone, optimizer=optimizer):
             with mnpar.using_config("enable_backprop", not alone):
                 h = model.features(x[rows])
-            loss = F.softmax_cross_entropy(model.fc(h), t[rows])  # the same on every rank, and counted once
+            loss = F.softmax_cross_entropy(model.fc(h, model.size), t[rows])  # the same on every rank, and counted once
             model.cleargrads()
             loss.backward()
             optimizer.update()
@@ -127,7 +127,7 @@ def teach(model, x, t, args, comm, say):
 
 
 def areas(h, t, classes):
-    """Areas under the ROC curves (classes, units): how often a unit (N, …) is larger for an image of the class than of others."""
+    """Areas under the ROC curves (classes, units): how often a unit is larger for an image of the class than for another."""
     ranks = h.reshape(len(h), -1).argsort(axis=0).argsort(axis=0) + 1.0
     counts = np.bincount(t, minlength=classes)[:, None]
     sums = np.stack([ranks[t == c].sum(axis=0) for c in range(classes)])
@@ -186,7 +186,7 @@ def main(comm, args):
         recon = model.levels[0].decoder(model.levels[0].encoder(x)).array
     teach(model, *data[0], args, comm, say)
     with mnpar.no_backprop_mode():
-        wrong = 1 - F.accuracy(model.fc(model.features(data[1][0])), data[1][1]).item()
+        wrong = 1 - F.accuracy(model.fc(model.features(data[1][0]), model.size), data[1][1]).item()
     say(f"wrong on the test images: {100 * wrong:.2f} %")
     units = spot_check(model, data, classes, comm, say)
     best = stimuli(model, units, shape, grid.block(shape[1:]), comm)
@@ -245,8 +245,10 @@ def draw(pictures, W, history, path):
         costs = np.array([(recon, sparse) for level, recon, sparse in history if level == i])
         right.plot(np.arange(1, len(costs) + 1), costs[:, 0], ".-", color=f"C{i}", label=f"level {i + 1}: reconstruction")
         right.plot(np.arange(1, len(costs) + 1), costs[:, 1], ".--", color=f"C{i}", label="sparsity")
-    right.set(yscale="log", xlabel="epoch of pre-training", title="costs per image")
-    right.legend(fontsize=8, frameon=False)
+    right.set(yscale="log", xlabel="epoch of pre-training")
+    right.set_title("costs per image", fontsize=10)
+    right.xaxis.get_major_locator().set_params(integer=True)
+    right.legend(fontsize=8, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.13))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     print(f"plot: {path}", flush=True)
@@ -257,12 +259,12 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--halopar", type=mnpar.launch.dims, metavar="RxC", help="images in R x C blocks, one for each rank")
     parser.add_argument("--untied", action="store_true", help="decoders learn filters of their own")
-    parser.add_argument("--pretrain", type=int, default=5, help="epochs of reconstruction for each level (5)")
+    parser.add_argument("--pretrain", type=int, default=10, help="epochs of reconstruction for each level (10)")
     parser.add_argument("--initial", type=int, default=2, help="epochs of the last layer alone (2)")
     parser.add_argument("--epoch", "-e", type=int, default=5, help="epochs of all layers (5)")
     parser.add_argument("--batchsize", "-b", type=int, default=20, help="images per step (20)")
     parser.add_argument("--pretrain-lr", type=float, default=0.01, help="learning rate of reconstruction (0.01)")
-    parser.add_argument("--lr", type=float, default=0.1, help="learning rate of the labels (0.1)")
+    parser.add_argument("--lr", type=float, default=0.02, help="learning rate of the labels (0.02)")
     parser.add_argument("--sparsity", type=float, default=0.1, help="the weight λ of the pools (0.1)")
     parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and order (0)")
     parser.add_argument("--images", choices=("digits", "mnist", "cifar10", "synthetic"), default="digits", help="(digits)")

@@ -6,9 +6,9 @@
     mpiexec -n 2 python examples/neon_cnn.py --modelpar             each rank has some inputs of the large layers
     mpiexec -n 8 python examples/neon_cnn.py --halodatapar 2x2      blocks of some images: a grid for each part of the batch
 
-Without mpiexec a script with a switch starts the ranks it needs, or runs on ``--threads N``. The switches and the network (conv
-5 × 20, pool 2, conv 5 × 50, pool 2, 500, 10) are those of neon's MPI branch of 2015, which announced the last one and never had it.
-Images are drawn (circles and ellipses, or ``--images synthetic``); MNIST is taken from ``--data DIR``, or where MNPAR_DATA says.
+Without mpiexec a script with a switch starts the ranks it needs, or runs on ``--threads N``. Network (conv 5 × 20, pool 2, conv
+5 × 50, pool 2, 500, 10) and switches are those of neon's MPI branch of 2015, which announced the last one and never had it.
+Images are circles and ellipses, or ``--images synthetic``; MNIST is taken from ``--data DIR``, or where MNPAR_DATA says.
 """
 
 import argparse
@@ -19,11 +19,11 @@ import numpy as np
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.plans import Box, block, output_shape
+from mnpar.plans import block, output_shape
 
 
 class Ways:
-    """Who works together: on an image (``grid``), on a large layer (``wide``), on a batch (``data``). Alone if nothing is said."""
+    """Who works together: on an image (``grid``), on a large layer (``wide``), on a batch (``data``); else each alone."""
 
     def __init__(self, comm, args):
         alone = mnpar.create_communicator("self")
@@ -35,39 +35,25 @@ class Ways:
         self.data = comm if args.datapar else comm.split(space.rank, comm.rank) if args.halodatapar else alone
 
 
-class Seam(mnpar.Link):
-    """A fully connected layer on blocks: each rank has those columns of W that belong to its block, so nothing is gathered."""
-
-    def __init__(self, grid, channels, shape, out_size):
-        super().__init__()
-        box, self.grid, self.shape = grid.block(shape), grid, shape
-        self.W, self.b = mnpar.Parameter(mnpar.initializers.LeCunNormal()), mnpar.Parameter(0, out_size)
-        whole = out_size, channels, *shape
-        L.parts.initialize_part(self.W, whole, Box((0, 0, *box.start), (out_size, channels, *box.stop)))
-
-    def forward(self, x):
-        return F.spatial_linear(x, self.grid, self.shape, F.reshape(self.W, (len(self.b.array), -1)), self.b)
-
-
 class Net(mnpar.Chain):
     """The network, written for blocks: on a grid of one rank the block is the image."""
 
     def __init__(self, ways, channels, size):
         super().__init__()
-        self.grid, self.size = ways.grid, size
-        self.conv1, self.conv2 = L.Convolution2D(channels, 20, 5), L.Convolution2D(20, 50, 5)
-        for _ in range(2):
-            size = output_shape(output_shape(size, 5), 2, 2, cover_all=True)
-        divided = ways.wide is not ways.grid.comm
-        self.fc1 = L.RowParallelLinear(ways.wide, 50 * size[0] * size[1], 500) if divided else Seam(ways.grid, 50, size, 500)
+        self.grid, self.size, self.divided = ways.grid, size, ways.wide is not ways.grid.comm
+        self.conv1, self.conv2 = (
+            L.SpatialConvolution2D(self.grid, channels, 20, 5),
+            L.SpatialConvolution2D(self.grid, 20, 50, 5),
+        )
+        self.fc1 = L.RowParallelLinear(ways.wide, 500) if self.divided else L.SpatialLinear(self.grid, 500)
         self.fc2 = L.RowParallelLinear(ways.wide, 500, 10)
 
     def __call__(self, x):
         h, size = x, self.size
         for conv in (self.conv1, self.conv2):
-            h, size = F.spatial_convolution_nd(h, self.grid, size, conv.W, conv.b), output_shape(size, 5)
-            h, size = F.spatial_max_pooling_nd(F.relu(h), self.grid, size, 2), output_shape(size, 2, 2, cover_all=True)
-        return self.fc2(F.relu(self.fc1(h)))
+            h, size = F.relu(conv(h, size)), conv.output_shape(size)
+            h, size = F.spatial_max_pooling_nd(h, self.grid, size, 2), output_shape(size, 2, 2, cover_all=True)
+        return self.fc2(F.relu(self.fc1(h) if self.divided else self.fc1(h, size)))
 
 
 def load(args):
@@ -88,23 +74,23 @@ def train(comm, args):
     training, test, name = load(args)
     size = training[0][0].shape[1:]
     model = Net(ways, training[0][0].shape[0], size)
-    optimizer = mnpar.optimizers.MomentumSGD(lr=args.lr).setup(model)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.MomentumSGD(lr=args.lr), ways.data).setup(model)
     if comm.is_root:
         print(f"{name}: {len(training)} to train, {len(test)} to test, {size[0]} × {size[1]}; {comm.size} rank(s)", flush=True)
     (x, t), (x_test, t_test) = [mnpar.datasets.shard_image(part, ways.grid).datasets for part in (training, test)]
-    rng, costs = np.random.default_rng(args.seed), []
+    rng, costs, losses = np.random.default_rng(args.seed), [], []
+
+    def cost(x, t):
+        losses.append(F.softmax_cross_entropy(model(x), t))
+        return losses[-1]
+
     for epoch in range(1, args.epoch + 1):
         order, total = rng.permutation(len(x)), 0.0
         for start in range(0, len(x), args.batchsize):
             batch = order[start : start + args.batchsize]
             mine = batch[slice(*block(len(batch), ways.data.size, ways.data.rank))]
-            loss = F.sum(F.softmax_cross_entropy(model(x[mine]), t[mine], reduce="no")) / len(batch)
-            model.cleargrads()
-            loss.backward()
-            for param in model.params():
-                param.grad = ways.data.allreduce(param.grad)
-            optimizer.update()
-            total += loss.item() * len(batch)
+            optimizer.update(cost, x[mine], t[mine])  # the mean over all images of the batch
+            total += losses.pop().item() * len(mine)
         costs.append(ways.data.allreduce(np.array(total)).item() / len(x))
         with mnpar.no_backprop_mode(), mnpar.using_config("train", False):
             right = F.accuracy(model(x_test), t_test).item()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mnpar import initializers
@@ -105,6 +105,10 @@ class LocalConvolution2D(_Untied):
         nobias: bool = False, initialW: Any = None, initial_bias: Any = None,
     ) -> None:  # fmt: skip
         super().__init__(in_channels, out_channels, in_size, ksize, stride, nobias, initialW, initial_bias)
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """(OH, OW) of an image (H, W)."""
+        return local_windows(type(self).__name__, tuple(shape), self.ksize, self.stride).out
 
     def forward(self, x: Any) -> Variable:
         """(N, C, H, W) → (N, K, OH, OW)."""

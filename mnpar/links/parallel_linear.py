@@ -6,7 +6,8 @@
 (A = Wᵀ; the names are Megatron-LM's: Shoeybi et al. 2019, arXiv 1909.08053. neon's *vecpar* layers, of 2015, are rows with
 ``input_is_parallel=False``.) The ranks hold x, y and the loss alike and own them together, and each of them calls backward on
 it (law 1: the loss counts once): then outputs and gradients are those of one :class:`Linear`. A column layer that does not
-gather its output, something elementwise, and a row layer that takes it as it is need one message each way.
+gather its output, something elementwise, and a row layer that takes it as it is need one message each way. In checkpoints W
+and b are whole, as Linear's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from mnpar.functions import copy_to, gather_from, linear, reduce_from, reshape, scatter_to
 from mnpar.links.linear import Linear
-from mnpar.links.parts import cut_parameter, initialize_part
+from mnpar.links.parts import Divided, cut_parameter, initialize_part
 from mnpar.plans import Box, block
 from mnpar.variable import Variable, as_variable
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
 
-class ColumnParallelLinear(Linear):
+class ColumnParallelLinear(Divided, Linear):
     """A Linear of which each rank computes a block of the outputs.
 
     Args:
@@ -90,7 +91,7 @@ class ColumnParallelLinear(Linear):
         return gather_from(self.comm, y) if self.gather_output else y
 
 
-class RowParallelLinear(Linear):
+class RowParallelLinear(Divided, Linear):
     """A Linear of which each rank computes the part that comes from a block of the inputs; the parts are summed.
 
     Args:
@@ -123,6 +124,8 @@ class RowParallelLinear(Linear):
     ) -> None:  # fmt: skip
         self.comm, self.input_is_parallel = comm, input_is_parallel
         super().__init__(in_size, out_size, nobias, initialW, initial_bias)
+        if self.b is not None and comm.size > 1:
+            self.b.array[...] = comm.bcast(self.b.array)
 
     def _initialize_params(self, in_size: int) -> None:
         self.in_size, out_size = in_size, self.out_size

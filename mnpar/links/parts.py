@@ -13,9 +13,12 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.config import no_backprop_mode
 from mnpar.functions import repartition
+from mnpar.initializers import Constant
 from mnpar.initializers.initializer import put
+from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.plans import Box
+from mnpar.serializer import Deserializer
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -40,6 +43,35 @@ class Part:
         whole = np.empty(self.whole, array.dtype)
         self.initializer(whole)
         put(array, whole[box_index(self.box)])
+
+
+class Divided(Link):
+    """A link some of whose parameters are parts. Saved, they are whole: as those of the link that is not divided.
+
+    All ranks save together. Loading needs no other rank, and any number of ranks loads what any other number saved.
+    """
+
+    comm: Communicator
+
+    def serialize(self, serializer: Any) -> None:
+        """Save the whole parameters, for which all ranks call this; or load this rank's parts of them."""
+        loading = isinstance(serializer, Deserializer)
+        for name in self._params:
+            param: Parameter = self.__dict__[name]
+            part = param.initializer
+            if not param.is_initialized:
+                whole = serializer(name, None)
+                if whole is not None:  # to be cut when the sizes are known
+                    param.initializer = Constant(whole)
+            elif not isinstance(part, Part):
+                serializer(name, param.array)
+            elif loading:
+                whole = serializer(name, np.empty(part.whole, param.dtype))
+                put(param.array, whole[box_index(part.box)])
+            else:
+                serializer(name, gather_parameter(self.comm, param))
+        for name in self._persistent:
+            setattr(self, name, serializer(name, getattr(self, name)))
 
 
 def initialize_part(parameter: Parameter, whole: tuple[int, ...], box: Box) -> None:

@@ -2,17 +2,17 @@
 
 Forward a rank reads the halo that its places' windows need; the decoder is the transpose: what windows get beyond the own block
 is added to its owner's. As no filter is on two ranks, no gradient is summed over ranks, and a layer may be as large as all
-memories together.
+memories together. In checkpoints the filters are whole, as those of the layers that are not divided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mnpar.functions import exchange, halo_exchange, local_convolution_2d, local_deconvolution_2d
 from mnpar.links.local_convolution import LocalConvolution2D, LocalDeconvolution2D
-from mnpar.links.parts import initialize_part
+from mnpar.links.parts import Divided, initialize_part
 from mnpar.parameter import Parameter
 from mnpar.plans import Box, Window
 from mnpar.variable import Variable
@@ -29,19 +29,19 @@ def _own(parameter: Parameter, grid: SpatialGrid, shape: tuple[int, ...], first:
     initialize_part(parameter, shape, Box(tuple(start), tuple(stop)))
 
 
-class SpatialLocalConvolution2D(LocalConvolution2D):
+class SpatialLocalConvolution2D(Divided, LocalConvolution2D):
     """:class:`LocalConvolution2D` of images in blocks; the outputs are in blocks too.
 
     Args:
         grid: all its ranks make and call the layer.
         in_channels, out_channels, ksize, stride, nobias, initialW, initial_bias: of the whole layer. Weights begin as the whole
             layer's where all ranks' generators are in the same state (:func:`mnpar.random.seed`).
-        in_size: (H, W) of the whole images, or one number for both.
+        in_size: (H, W) of the whole images, or one number for both; None takes it from the first call.
 
     On each rank W is (K, block of (OH, OW), C, kH, kW) and b (K, block of (OH, OW)).
 
     Raises:
-        ValueError: as :class:`LocalConvolution2D`; or no ``in_size``.
+        ValueError: as :class:`LocalConvolution2D`; or the grid has not two axes.
 
     Example:
         >>> import numpy as np, mnpar
@@ -55,10 +55,10 @@ class SpatialLocalConvolution2D(LocalConvolution2D):
     """
 
     def __init__(
-        self, grid: SpatialGrid, in_channels: int | None, out_channels: int, in_size: Any, ksize: Any, stride: Any = 1,
-        nobias: bool = False, initialW: Any = None, initial_bias: Any = None,
+        self, grid: SpatialGrid, in_channels: int | None, out_channels: int, in_size: Any = None, ksize: Any = None,
+        stride: Any = 1, nobias: bool = False, initialW: Any = None, initial_bias: Any = None,
     ) -> None:  # fmt: skip
-        self.grid = _checked(type(self).__name__, grid, in_size)
+        self.grid, self.comm = _checked(type(self).__name__, grid), grid.comm
         super().__init__(in_channels, out_channels, in_size, ksize, stride, nobias, initialW, initial_bias)
 
     def _make(self, channels: int, filters: int, size: tuple[int, ...], out: tuple[int, ...]) -> None:
@@ -75,17 +75,27 @@ class SpatialLocalConvolution2D(LocalConvolution2D):
         """Names and values to show in ``repr``."""
         yield from (*super().printable_specs, ("grid", self.grid.dims))
 
-    def forward(self, x: Any) -> Variable:
-        """(N, C, block of (H, W)) → (N, K, block of (OH, OW))."""
+    def forward(self, x: Any, shape: Sequence[int] | None = None) -> Variable:
+        """This rank's block (N, C, …) of an image → its block (N, K, …) of the outputs.
+
+        Args:
+            x: the block.
+            shape: (H, W) of the whole image; may be left out where ``in_size`` was given.
+
+        Raises:
+            ValueError: it is not the block of an image of ``in_size``.
+        """
+        self.in_size = self.in_size or (None if shape is None else (shape[0], shape[1]))
+        if self.in_size is None or (shape is not None and tuple(shape) != self.in_size):
+            raise ValueError(f"{self}: an image of {shape} came to a layer for {self.in_size}: give in_size, or shape")
         if not self.W.is_initialized:
             self.channels = x.shape[1]
             self._complete()
-        assert self.in_size is not None
         chunk = halo_exchange(x, self.grid, self.in_size, self.ksize, self.stride)
         return local_convolution_2d(chunk, self.W, self.b, self.stride)
 
 
-class SpatialLocalDeconvolution2D(LocalDeconvolution2D):
+class SpatialLocalDeconvolution2D(Divided, LocalDeconvolution2D):
     """:class:`LocalDeconvolution2D` from and to blocks.
 
     Args:
@@ -112,7 +122,9 @@ class SpatialLocalDeconvolution2D(LocalDeconvolution2D):
         self, grid: SpatialGrid, in_channels: int | None, out_channels: int | None, out_size: Any, ksize: Any, stride: Any = 1,
         nobias: bool = False, initialW: Any = None, initial_bias: Any = None,
     ) -> None:  # fmt: skip
-        self.grid = _checked(type(self).__name__, grid, out_size)
+        self.grid, self.comm = _checked(type(self).__name__, grid), grid.comm
+        if out_size is None:
+            raise ValueError("SpatialLocalDeconvolution2D: out_size, of the whole images that it makes, must be given")
         super().__init__(in_channels, out_channels, out_size, ksize, stride, nobias, initialW, initial_bias)
 
     def _make(self, channels: int, filters: int, size: tuple[int, ...], out: tuple[int, ...]) -> None:
@@ -125,8 +137,8 @@ class SpatialLocalDeconvolution2D(LocalDeconvolution2D):
         """Names and values to show in ``repr``."""
         yield from (*super().printable_specs, ("grid", self.grid.dims))
 
-    def forward(self, x: Any) -> Variable:
-        """(N, K, block of (OH, OW)) → (N, C, block of (H, W))."""
+    def forward(self, x: Any, shape: Sequence[int] | None = None) -> Variable:
+        """This rank's block (N, K, …) of values → its block (N, C, …) of the image; ``shape``, of all values, is not needed."""
         assert self.in_size is not None
         window = Window.of(2, self.ksize, self.stride)
         seen = window.reads(self.grid.block(window.outputs(self.in_size))).shape
@@ -135,7 +147,7 @@ class SpatialLocalDeconvolution2D(LocalDeconvolution2D):
         return y if self.b is None else y + self.b
 
 
-def _checked(who: str, grid: SpatialGrid, size: Any) -> SpatialGrid:
-    if size is None or len(grid.dims) != 2:
-        raise ValueError(f"{who}: needs the size of the whole images, not {size}, and a grid of two axes, not {grid.dims}")
+def _checked(who: str, grid: SpatialGrid) -> SpatialGrid:
+    if len(grid.dims) != 2:
+        raise ValueError(f"{who}: images are cut by a grid of two axes, not {grid.dims}")
     return grid

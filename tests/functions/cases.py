@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import cases_array
-import cases_local
 import cases_normalization
 import cases_recurrent
 import cases_spatial
 import cases_vocabulary
+import cases_untied
 import numpy as np
 from case import Case, N
 
@@ -295,4 +295,5 @@ CASES = [
     *_arithmetic, *_elementwise, *_shape, *_reduction, *_activation, *_product, *_loss,
     *cases_array.CASES, *cases_normalization.CASES, *cases_recurrent.CASES, *cases_spatial.CASES, *cases_vocabulary.CASES,
     *cases_array.CASES, *cases_local.CASES, *cases_normalization.CASES, *cases_recurrent.CASES, *cases_spatial.CASES,
+    *cases_array.CASES, *cases_untied.CASES, *cases_normalization.CASES, *cases_recurrent.CASES, *cases_spatial.CASES,
 ]  # fmt: skip

@@ -134,9 +134,15 @@ def test_both_gradients_are_those_of_one_process(comm):
         np.testing.assert_allclose(mine, all_of[:, :, rows], rtol=1e-11, atol=1e-12)
 
 
-def test_the_grid_has_two_axes_and_the_size_is_given():
-    comm = mnpar.create_communicator("self")
-    with pytest.raises(ValueError, match="size of the whole images"):
-        L.SpatialLocalConvolution2D(mnpar.SpatialGrid(comm, (1, 1)), 1, 1, None, 3)
+def test_the_grid_has_two_axes_and_the_size_is_given_somewhere():
+    grid = mnpar.SpatialGrid(mnpar.create_communicator("self"), (1, 1))
     with pytest.raises(ValueError, match="grid of two axes"):
-        L.SpatialLocalConvolution2D(mnpar.SpatialGrid(comm, (1,)), 1, 1, 8, 3)
+        L.SpatialLocalConvolution2D(mnpar.SpatialGrid(grid.comm, (1,)), 1, 1, 8, 3)
+    with pytest.raises(ValueError, match="out_size"):
+        L.SpatialLocalDeconvolution2D(grid, 1, 1, None, 3)
+    layer = L.SpatialLocalConvolution2D(grid, None, 2, ksize=3)
+    with pytest.raises(ValueError, match="give in_size, or shape"):
+        layer(np.ones((1, 1, 5, 5)))
+    assert layer(np.ones((1, 1, 5, 5)), (5, 5)).shape == (1, 2, *layer.output_shape((5, 5)))
+    with pytest.raises(ValueError, match=r"an image of \(6, 6\) came to a layer for \(5, 5\)"):
+        layer(np.ones((1, 1, 6, 6)), (6, 6))
