@@ -41,11 +41,14 @@ class Net(mnpar.Chain):
     def __init__(self, ways, channels, size):
         super().__init__()
         self.grid, self.size, self.divided = ways.grid, size, ways.wide is not ways.grid.comm
-        self.conv1, self.conv2 = (
-            L.SpatialConvolution2D(self.grid, channels, 20, 5),
-            L.SpatialConvolution2D(self.grid, 20, 50, 5),
-        )
-        self.fc1 = L.RowParallelLinear(ways.wide, 500) if self.divided else L.SpatialLinear(self.grid, 500)
+        self.conv1 = L.SpatialConvolution2D(self.grid, channels, 20, 5)
+        self.conv2 = L.SpatialConvolution2D(self.grid, 20, 50, 5)
+        for _ in range(2):
+            size = output_shape(output_shape(size, 5), 2, 2, cover_all=True)
+        if self.divided:
+            self.fc1 = L.RowParallelLinear(ways.wide, 50 * size[0] * size[1], 500)
+        else:
+            self.fc1 = L.SpatialLinear(self.grid, (50, *size), 500)
         self.fc2 = L.RowParallelLinear(ways.wide, 500, 10)
 
     def __call__(self, x):
