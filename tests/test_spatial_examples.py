@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_examples import PNG, run
 
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
+from tests.test_examples import PNG, run
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
