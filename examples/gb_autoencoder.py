@@ -138,16 +138,17 @@ def spot_check(model, data, classes, comm, say):
     """For each class the unit of the top level that tells it best in training, and how it does in the test; and who has it."""
     with mnpar.no_backprop_mode():
         train, test = [areas(model.features(x).array, t, classes) for x, t in data]
-    found = np.full((classes, 3), -1.0)
-    if train.shape[1]:
-        best = train.argmax(axis=1)
-        found = np.stack([train.max(axis=1), test[np.arange(classes), best], best], axis=1)
-    every = np.stack(comm.allgather(found))  # (P, classes, 3)
-    owner = every[:, :, 0].argmax(axis=0)
-    chosen = every[owner, np.arange(classes)]
-    for c, (a, b, _) in enumerate(chosen):
+    box, size = model.fc.grid.block(model.size), model.size
+    number = np.arange(MAPS * size[0] * size[1]).reshape(MAPS, *size)[:, box.start[0] : box.stop[0], box.start[1] : box.stop[1]]
+    best = train.argmax(axis=1) if number.size else np.zeros(classes, int)
+    rows = np.arange(classes)
+    mine = train[rows, best], -number.ravel()[best], test[rows, best], best  # of equal ones the first, whoever has it
+    every = comm.allgather(np.stack(mine, axis=1))  # (classes, 4) from each rank
+    owner = np.array([max(range(comm.size), key=lambda rank: tuple(every[rank][c, :2])) for c in rows])
+    for c in rows:
+        a, _, b, _ = every[owner[c]][c]
         say(f"class {c}: the best unit's area under the ROC curve is {a:.3f} in training, {b:.3f} in the test")
-    return owner, chosen[:, 2].astype(int)
+    return owner, np.array([every[owner[c]][c, 3] for c in rows], int)
 
 
 def stimuli(model, units, shape, box, comm, steps=40):

@@ -42,7 +42,7 @@ def printed(module, main, flags, ranks, capsys, monkeypatch):
     return capsys.readouterr().out.split("\n")[1:]
 
 
-SMALL = ["--epoch", "2", "--train", "50", "--test", "10", "--batchsize", "16"]
+SMALL = ["--epoch", "2", "--train", "24", "--test", "10", "--batchsize", "10"]
 WAYS = {
     "blocks": (["--halopar", "2x2"], 4),
     "more blocks than some layers have rows": (["--halopar", "5x1"], 5),
@@ -83,7 +83,7 @@ def learn(comm, dims):
     mnpar.random.seed(1)
     ways = neon.Ways(comm, SimpleNamespace(halopar=dims, halodatapar=None, modelpar=False, datapar=False))
     net = neon.Net(ways, 1, (28, 28))
-    train, _ = mnpar.datasets.get_synthetic_images(20, 0)
+    train, _ = mnpar.datasets.get_synthetic_images(10, 0)
     x, t = mnpar.datasets.shard_image(train, ways.grid).datasets
     optimizer, losses = mnpar.optimizers.SGD(lr=0.01).setup(net), []
     for _ in range(20):
@@ -95,7 +95,7 @@ def learn(comm, dims):
     return losses, weights(net)
 
 
-@pytest.mark.parametrize("dims", [(2, 2), (4, 4), (3, 2), (1, 5)], ids=str)
+@pytest.mark.parametrize("dims", [(2, 2), (4, 4), (3, 2), (1, 5)], ids=lambda dims: "x".join(map(str, dims)))
 def test_twenty_steps_on_a_grid_keep_the_losses_and_weights_of_one_process(dims):
     ((losses, arrays),) = mnpar.run(learn, ranks=1, args=((1, 1),))
     assert losses[-1] < 0.7 * losses[0]
@@ -126,17 +126,25 @@ def test_bad_flags_are_usage_errors(flags, message, capsys, monkeypatch):
 
 # ---- GB ----
 
-SHORT = ["--train", "16", "--test", "10", "--batchsize", "8", "--pretrain", "2", "--initial", "1", "--epoch", "1"]
+SHORT = ["--train", "12", "--test", "10", "--batchsize", "6", "--pretrain", "2", "--initial", "1", "--epoch", "1"]
 
 
 @pytest.mark.parametrize("more", [[], ["--untied"]], ids=["tied", "untied"])
-@pytest.mark.parametrize(("dims", "ranks"), [("2x2", 4), ("3x2", 6)])
-def test_gb_prints_the_same_on_every_grid(dims, ranks, more, tmp_path, capsys, monkeypatch):
-    flags = [*SHORT, *more, "--out", str(tmp_path)]
-    one = printed(gb, gb.main, flags, 1, capsys, monkeypatch)
-    assert printed(gb, gb.main, [*flags, "--halopar", dims], ranks, capsys, monkeypatch) == one
+def test_gb_prints_the_same_on_every_grid(more, capsys, monkeypatch):
+    pictures = []
+    monkeypatch.setattr(gb, "draw", lambda images, W, *rest: pictures.append([*images, W]))
+    one = printed(gb, gb.main, [*SHORT, *more], 1, capsys, monkeypatch)
     phases = [re.sub(r"epoch.*|:.*", "", line).strip() for line in one if "epoch" in line]
     assert phases == ["level 1"] * 2 + ["level 2"] * 2 + ["level 3"] * 2 + ["last layer", "all layers"]
+    for dims, ranks in (("2x2", 4), ("3x2", 6)):
+        assert printed(gb, gb.main, [*SHORT, *more, "--halopar", dims], ranks, capsys, monkeypatch) == one
+        for mine, whole in zip(pictures.pop(), pictures[0], strict=True):
+            np.testing.assert_allclose(mine, whole, rtol=1e-7, atol=1e-9)
+
+
+def test_gb_draws_a_plot(tmp_path):
+    done = run(0, "gb_autoencoder.py", [*SHORT, "--halopar", "1x2", "--out", str(tmp_path)])
+    assert done.returncode == 0, done.stderr
     picture = (tmp_path / "gb_autoencoder.png").read_bytes()
     assert picture.startswith(PNG)
     assert len(picture) > 20_000
