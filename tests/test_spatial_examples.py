@@ -132,6 +132,7 @@ SHORT = ["--train", "12", "--test", "10", "--batchsize", "6", "--pretrain", "2",
 @pytest.mark.parametrize("more", [[], ["--untied"]], ids=["tied", "untied"])
 def test_gb_prints_the_same_on_every_grid(more, capsys, monkeypatch):
     pictures = []
+    monkeypatch.setattr(gb.stimuli, "__defaults__", (2,))
     monkeypatch.setattr(gb, "draw", lambda images, W, *rest: pictures.append([*images, W]))
     one = printed(gb, gb.main, [*SHORT, *more], 1, capsys, monkeypatch)
     phases = [re.sub(r"epoch.*|:.*", "", line).strip() for line in one if "epoch" in line]
