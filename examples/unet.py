@@ -4,9 +4,9 @@
     mpiexec -n 4 python examples/unet.py --halopar 2x2          each rank has a block of every image, at every scale
     python examples/unet.py --halopar 3x2 --threads 6           ranks that are threads: needs no MPI
 
-Which it is cannot be seen from a few pixels, so information has to cross the blocks' edges: by halos of the convolutions, poolings
-and transposed convolutions, and by the statistics of batch normalization, which are those of the whole batch. Costs are the same
-on every grid. (Ronneberger, Fischer and Brox, "U-Net", MICCAI 2015.)
+Which it is cannot be seen from a few pixels, so information has to cross the blocks' edges: by halos of the convolutions,
+poolings and transposed convolutions, and by the statistics of batch normalization, which are those of the whole batch. Costs are
+the same on every grid. (Ronneberger, Fischer and Brox, "U-Net", MICCAI 2015.)
 """
 
 import argparse
@@ -70,7 +70,7 @@ def pictures(n, size, rng):
     for image, label in zip(images[:, 0], labels, strict=True):
         for _ in range(3):
             kind, radius = rng.integers(1, 3), rng.uniform(0.09, 0.13) * size
-            ratio = 1.0 if kind == 1 else rng.uniform(1.6, 2.0)  # of the axes
+            ratio = 1.0 if kind == 1 else rng.uniform(2.2, 2.8)  # of the axes
             cy, cx = rng.uniform(0.18 * size, 0.82 * size, 2)
             turn = rng.uniform(0, np.pi)
             u, v = np.cos(turn) * (x - cx) + np.sin(turn) * (y - cy), np.cos(turn) * (y - cy) - np.sin(turn) * (x - cx)
@@ -90,7 +90,7 @@ def main(comm, args):
     sets = [pictures(n, args.size, rng) for n in (args.train, args.test)]
     (x, t), (x_test, t_test) = [[mnpar.datasets.shard_image(part, grid) for part in pair] for pair in sets]
     model = UNet(grid, shape, args.filters, args.scales)
-    optimizer, costs = mnpar.optimizers.Adam(alpha=0.01).setup(model), []
+    optimizer, costs = mnpar.optimizers.Adam(alpha=0.004).setup(model), []
     if comm.is_root:
         print(f"{args.train} images of {args.size} × {args.size}, scales {model.shapes}, blocks {grid.dims}", flush=True)
     for epoch in range(1, args.epoch + 1):
