@@ -5,8 +5,8 @@
     python examples/unet.py --halopar 3x2 --threads 6           ranks that are threads: needs no MPI
 
 Which it is cannot be seen from a few pixels, so information has to cross the blocks' edges: by halos of the convolutions,
-poolings and transposed convolutions, and by the statistics of batch normalization, which are those of the whole batch. Costs are
-the same on every grid. (Ronneberger, Fischer and Brox, "U-Net", MICCAI 2015.)
+poolings and transposed convolutions, and by the statistics of batch normalization, which are those of the whole batch. Costs
+are the same on every grid. (Ronneberger, Fischer and Brox, "U-Net", MICCAI 2015.)
 """
 
 import argparse

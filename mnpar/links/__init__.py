@@ -41,9 +41,8 @@ from mnpar.links.parts import gather_parameter
 from mnpar.links.recurrent import GRU, LSTM, EmbedID, StatefulGRU, StatelessGRU, StatelessLSTM
 from mnpar.links.sample_normalization import GroupNormalization, LayerNormalization
 from mnpar.links.small import Bias, Highway, Maxout, Parameter, PReLU, Scale, Swish
-from mnpar.links.tree_lstm import ChildSumTreeLSTM, NaryTreeLSTM
-from mnpar.links.small import Bias, Highway, Maxout, Parameter, PReLU, Scale
 from mnpar.links.spatial_local_convolution import SpatialLocalConvolution2D, SpatialLocalDeconvolution2D
+from mnpar.links.tree_lstm import ChildSumTreeLSTM, NaryTreeLSTM
 
 __all__ = [
     "GRU",
