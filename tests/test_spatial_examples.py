@@ -24,7 +24,7 @@ def load(name):
     return module
 
 
-neon, gb = load("neon_cnn"), load("gb_autoencoder")
+neon, gb, unet = load("neon_cnn"), load("gb_autoencoder"), load("unet")
 
 
 @pytest.fixture(autouse=True)
@@ -185,3 +185,30 @@ def test_gbs_bad_flags_are_usage_errors(capsys, monkeypatch):
     with pytest.raises(SystemExit, match="2"):
         gb.parse()
     assert "(2, 2) is for 4, and there are 3" in capsys.readouterr().err
+
+
+# ---- U-Net ----
+
+
+def test_a_u_net_prints_the_same_costs_on_every_grid(tmp_path, capsys, monkeypatch):
+    """Images of 21 × 21 on three scales: at the smallest one some ranks have nothing."""
+    flags = ["--size", "21", "--train", "5", "--test", "2", "-b", "3", "--filters", "2", "-e", "2", "-o", str(tmp_path)]
+    one = printed(unet, unet.main, flags, 1, capsys, monkeypatch)
+    assert (tmp_path / "unet.png").read_bytes().startswith(PNG)
+    monkeypatch.setattr(unet, "draw", lambda *args: print(f"plot: {tmp_path / 'unet.png'}"))
+    for dims, ranks in (("2x2", 4), ("3x1", 3)):
+        assert printed(unet, unet.main, [*flags, "--halopar", dims], ranks, capsys, monkeypatch) == one
+
+
+BAD_NETS = {
+    "too small": (["--size", "8", "--scales", "4"], "--size 8 cannot be halved 4 times"),
+    "other ranks than blocks": (["--halopar", "2x2", "--threads", "3"], "(2, 2) is for 4, and there are 3"),
+}
+
+
+@pytest.mark.parametrize(("flags", "message"), BAD_NETS.values(), ids=BAD_NETS)
+def test_the_u_nets_bad_flags_are_usage_errors(flags, message, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["unet.py", *flags])
+    with pytest.raises(SystemExit, match="2"):
+        unet.parse()
+    assert message in capsys.readouterr().err
