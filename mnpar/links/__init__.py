@@ -1,6 +1,5 @@
 """Links: layers with parameters, under Chainer's names."""
 
-from mnpar.links import parts as parts
 from mnpar.links.batch_normalization import BatchNormalization
 from mnpar.links.bilinear import Bilinear
 from mnpar.links.classifier import Classifier
