@@ -65,8 +65,8 @@ class Parameter(Variable):
 
     def __getstate__(self) -> Any:
         """Copies of its own, and pickled ones, share with nobody."""
-        attributes, slots = super().__getstate__()  # type: ignore[misc]
-        return {**attributes, "_sharers": []}, slots
+        state: Any = object.__getstate__(self)
+        return {**state[0], "_sharers": []}, state[1]
 
     def move(self, array: Array) -> None:
         """Let another array, of the same values, be the parameter's, and that of the copies that share it."""

@@ -62,6 +62,7 @@ from mnpar.functions.likelihood import (
     squared_error,
 )
 from mnpar.functions.local_contrast import local_contrast_normalization, spatial_local_contrast_normalization
+from mnpar.functions.local_convolution import local_convolution_2d, local_deconvolution_2d
 from mnpar.functions.local_normalization import local_response_normalization, normalize
 from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
 from mnpar.functions.lp_pooling import lp_pooling_nd
@@ -69,6 +70,7 @@ from mnpar.functions.matrices import batch_det, batch_inv, batch_l2_norm_squared
 from mnpar.functions.metric import contrastive, cross_covariance, decov, triplet
 from mnpar.functions.noise import dropout, gumbel_softmax, rrelu, simplified_dropconnect, zoneout
 from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization
+from mnpar.functions.owned import gather_from, scatter_to
 from mnpar.functions.piecewise import clipped_relu, crelu, hard_sigmoid, relu6, selu, swish
 from mnpar.functions.point_to_point import irecv, isend, pseudo_connect, recv, send, sendrecv, shift
 from mnpar.functions.pooling import (
@@ -216,6 +218,7 @@ __all__ = [
     "fmod",
     "forget",
     "gather",
+    "gather_from",
     "gaussian",
     "gaussian_kl_divergence",
     "gaussian_nll",
@@ -239,6 +242,8 @@ __all__ = [
     "linear",
     "linear_interpolate",
     "local_contrast_normalization",
+    "local_convolution_2d",
+    "local_deconvolution_2d",
     "local_response_normalization",
     "log",
     "log1p",
@@ -296,6 +301,7 @@ __all__ = [
     "scan",
     "scatter",
     "scatter_add",
+    "scatter_to",
     "select_item",
     "selu",
     "send",

@@ -13,6 +13,7 @@ import cases_local
 import cases_normalization
 import cases_recurrent
 import cases_spatial
+import cases_untied
 import cases_vocabulary
 import numpy as np
 from case import Case, N
@@ -294,5 +295,5 @@ _loss = [
 CASES = [
     *_arithmetic, *_elementwise, *_shape, *_reduction, *_activation, *_product, *_loss,
     *cases_array.CASES, *cases_normalization.CASES, *cases_local.CASES, *cases_recurrent.CASES, *cases_spatial.CASES,
-    *cases_vocabulary.CASES,
+    *cases_vocabulary.CASES, *cases_untied.CASES,
 ]  # fmt: skip
