@@ -21,8 +21,8 @@ def multi_node_snapshot(comm: Communicator, snapshot: Any, replica_sets: Iterabl
 
     Args:
         comm: of the ranks.
-        snapshot: of :func:`mnpar.training.extensions.snapshot`; with ``autoload`` the lowest rank of each set loads the last one,
-            and hands it to the others: the number of ranks may have changed.
+        snapshot: of :func:`mnpar.training.extensions.snapshot`; with ``autoload`` the lowest rank of each set loads the
+            last one, and hands it to the others: the number of ranks may have changed.
         replica_sets: sets of ranks whose trainers hold the same, each a rank or several of them; all that are not named are one
             more. Rank 0 often has extensions that the others do not have: ``[0]``.
 
@@ -43,9 +43,8 @@ def multi_node_snapshot(comm: Communicator, snapshot: Any, replica_sets: Iterabl
 
 def _parse_replica_sets(replica_sets: Iterable[Any], size: int) -> list[list[int]]:
     """The sets, each in ascending order."""
-    sets = [
-        [int(each)] if isinstance(each, int | np.integer) else sorted({int(rank) for rank in each}) for each in replica_sets
-    ]
+    listed = [[each] if isinstance(each, int | np.integer) else each for each in replica_sets]
+    sets = [sorted({int(rank) for rank in each}) for each in listed]
     named = [rank for each in sets for rank in each]
     strange = [rank for rank in named if not 0 <= rank < size]
     if strange or len(set(named)) != len(named):

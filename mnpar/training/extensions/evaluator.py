@@ -45,7 +45,7 @@ class Evaluator(Extension):
     """
 
     trigger = (1, "epoch")
-    default_name = "validation"  # type: ignore[assignment]
+    default_name = "validation"
     priority = PRIORITY_WRITER
 
     def __init__(

@@ -147,7 +147,7 @@ class ParameterStatistics(Extension):
         >>> statistics = extensions.ParameterStatistics(L.Linear(3, 2), {"mean": lambda x: x.mean()})
     """
 
-    default_name = "parameter_statistics"  # type: ignore[assignment]
+    default_name = "parameter_statistics"
     priority = PRIORITY_WRITER
     report_key_template = "{prefix}{link_name}{param_name}/{attr_name}/{function_name}"
     default_statistics: Mapping[str, Callable[[Array], Any]] = {
@@ -193,7 +193,7 @@ class ParameterStatistics(Extension):
             key = self.report_key_template.format(
                 prefix=self._prefix, link_name=link, param_name=path, attr_name=attr, function_name=name
             )
-            value = np.nan if broken else function(x)
+            value: Any = np.nan if broken else function(x)
             if backend.is_array(value) and value.size > 1:
                 found.update({f"{key}/{i}": each for i, each in enumerate(value.ravel())})
             else:

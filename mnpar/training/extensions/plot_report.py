@@ -47,8 +47,8 @@ class PlotReport(Extension):
         x_key: of the other axis: ``'iteration'``, ``'epoch'``, or one that is observed.
         trigger: when an interval ends; the extension itself is called at each iteration.
         postprocess: called with figure, axes and :class:`mnpar.DictSummary` before it is saved.
-        filename: in the trainer's folder; its ending is the format. (``file_name`` is the same.) Where ranks train together, the
-            default ``'plot.png'`` is drawn by rank 0, any other by each rank that is given one.
+        filename: in the trainer's folder; its ending is the format. (``file_name`` is the same.) Where ranks train together,
+            the default ``'plot.png'`` is drawn by rank 0, any other by each rank that is given one.
         marker: matplotlib's, of each average; None: none.
         grid: draw one.
 

@@ -1,6 +1,7 @@
 """Hyperparameters that change during training: each shift says the value after t calls, and the rest is the same for all.
 
-The value is set before training (after a snapshot was loaded, to what it was then) and at each call.
+The value is set before training (after a snapshot was loaded, to what it was then) and at each call. The file is long because
+there are seven of them.
 """
 
 from __future__ import annotations
@@ -123,7 +124,8 @@ class StepShift(Shift):
     """
 
     def __init__(
-        self, attr: str, gamma: float, step: float, init: float | None = None, target: float | None = None, optimizer: Any = None
+        self, attr: str, gamma: float, step: float, init: float | None = None, target: float | None = None,
+        optimizer: Any = None,
     ) -> None:  # fmt: skip
         super().__init__(attr, init, optimizer)
         self._gamma, self._step, self._target = gamma, step, target

@@ -26,8 +26,8 @@ def snapshot(
 ) -> _Snapshot:  # fmt: skip
     """An extension that writes the whole trainer to a file in its folder, at each epoch unless it is told otherwise.
 
-    It comes last in an iteration (priority -100). ``mnpar.serializers.load_npz(file, trainer)``, or ``autoload``, lets a trainer
-    that was made in the same way go on from there: with the same weights, batches, log.
+    It comes last in an iteration (priority -100). ``mnpar.serializers.load_npz(file, trainer)``, or ``autoload``, lets a
+    trainer that was made in the same way go on from there: with the same weights, batches, log.
 
     Args:
         savefun: ``savefun(path, dict of arrays)``; None: :func:`mnpar.serializers.save_npz`.

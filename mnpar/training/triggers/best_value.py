@@ -64,7 +64,7 @@ class Watched:
         names = ("_x", "_x2", "_n")
         inner = serializer["summary"]["_summaries"]["0"]
         self._summary = Summary()
-        self._summary.merge(tuple(keep(inner, name, value, float) for name, value in zip(names, sums, strict=True)))  # type: ignore[arg-type]
+        self._summary.merge(tuple(keep(inner, name, value, float) for name, value in zip(names, sums, strict=True)))
         keep(serializer["summary"], "_names", f'["{self.key}"]', str)
 
 
@@ -152,7 +152,8 @@ class EarlyStoppingTrigger:
 
     def __init__(
         self, check_trigger: Any = (1, "epoch"), monitor: str = "main/loss", patience: int | None = None, mode: str = "auto",
-        verbose: bool = False, max_trigger: Any = (100, "epoch"), *, patients: int | None = None, comm: Communicator | None = None,
+        verbose: bool = False, max_trigger: Any = (100, "epoch"),
+        *, patients: int | None = None, comm: Communicator | None = None,
     ) -> None:  # fmt: skip
         if patience is not None and patients is not None:
             raise TypeError("patience and patients are one argument: give one of them")

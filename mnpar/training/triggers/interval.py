@@ -176,7 +176,7 @@ class TimeTrigger:
         self._period, self._next_time, self.comm = period, period, comm
 
     def __call__(self, trainer: Any) -> bool:
-        fires = self._next_time < trainer.elapsed_time
+        fires = bool(self._next_time < trainer.elapsed_time)
         if self.comm is not None:
             fires = bool(self.comm.bcast(np.array(fires) if self.comm.rank == 0 else None))
         if fires:
