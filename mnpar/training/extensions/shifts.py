@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from mnpar.serializer import Deserializer
 from mnpar.training.extension import Extension, keep
 
 
@@ -40,6 +41,7 @@ class Shift(Extension):
         self._attr, self._init, self._optimizer = attr, init, optimizer
         self._t = 0
         self._last_value: float | None = None
+        self._known: Any = None  # the optimizer, once training has begun
 
     def value(self, t: int) -> float:
         """The value after ``t`` calls; to be defined by each kind."""
@@ -50,7 +52,8 @@ class Shift(Extension):
         self._last_value = value
 
     def _whose(self, trainer: Any) -> Any:
-        return self._optimizer or trainer.updater.get_optimizer("main")
+        self._known = self._optimizer or trainer.updater.get_optimizer("main")
+        return self._known
 
     def initialize(self, trainer: Any) -> None:
         """Set the first value, or the one that was loaded."""
@@ -63,7 +66,9 @@ class Shift(Extension):
         self._set(trainer, self.value(self._t))
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the count of calls, and the value."""
+        """Save or load the count of calls, and the value: the one that is there, for another shift may have set it."""
+        if self._known is not None and not isinstance(serializer, Deserializer):
+            self._last_value = getattr(self._known, self._attr)
         self._t = int(serializer("_t", self._t))
         self._last_value = keep(serializer, "_last_value", self._last_value, float)
 
@@ -291,11 +296,6 @@ class WarmupShift(Shift):
         assert self._init is not None
         t = min(t, self._iterations)
         return (t * self._final + (self._iterations - t) * self._init) / self._iterations
-
-    def initialize(self, trainer: Any) -> None:
-        """Set the first value, or the one that was loaded; once it is warm, another shift may have set another."""
-        if self._t <= self._iterations:
-            super().initialize(trainer)
 
     def __call__(self, trainer: Any) -> None:
         if self._t < self._iterations:
