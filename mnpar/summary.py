@@ -132,8 +132,11 @@ class DictSummary:
         return statistics
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the sums; the names are saved as one text, in Chainer's keys."""
-        names = serializer("_names", json.dumps(list(self._summaries)))
+        """Save or load the sums; the names are saved as one text, in Chainer's keys. What was not saved is empty."""
+        try:
+            names = serializer("_names", json.dumps(list(self._summaries)))
+        except KeyError:
+            names = "[]"
         if isinstance(serializer, Deserializer):
             self._summaries = {name: Summary() for name in json.loads(str(names) or "[]")}
         for i, summary in enumerate(self._summaries.values()):

@@ -202,10 +202,7 @@ class ParameterStatistics(Extension):
 
     def serialize(self, serializer: Any) -> None:
         """Save or load what the interval has brought so far."""
-        try:
-            self._summary.serialize(serializer["_summary"])
-        except KeyError:  # Chainer saves nothing
-            return
+        self._summary.serialize(serializer["_summary"])
         if hasattr(self._trigger, "serialize"):
             self._trigger.serialize(serializer["_trigger"])
 

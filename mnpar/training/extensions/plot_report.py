@@ -106,7 +106,8 @@ class PlotReport(Extension):
         return figure
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the averages."""
+        """Save or load the averages, and what the interval has brought so far."""
+        self._summary.serialize(serializer["_summary"])
         data = keep(serializer, f"_plot_{self._file_name}", json.dumps(self._data), str)
         if isinstance(serializer, Deserializer):
             self._data = {key: json.loads(data).get(key, []) for key in self._y_keys}

@@ -64,10 +64,9 @@ class Bar:
                 from tqdm import tqdm
             except ImportError:
                 return False
-            layout = "{desc} {percentage:3.0f}%|{bar:%d}| {n:.6g}/{total:g} {unit}s [{elapsed}<{remaining}, {rate_fmt}]"
-            self._tqdm = tqdm(
-                total=total, initial=done, desc=what, unit=unit, file=out, leave=False, bar_format=layout % self._length
-            )
+            bar = f"{{bar:{self._length}}}"
+            layout = "{desc} {percentage:3.0f}%|" + bar + "| {n:.6g}/{total:g} {unit}s [{elapsed}<{remaining}, {rate_fmt}]"
+            self._tqdm = tqdm(total=total, initial=done, desc=what, unit=unit, file=out, leave=False, bar_format=layout)
         self._tqdm.n = min(done, total)
         self._tqdm.refresh()
         return True

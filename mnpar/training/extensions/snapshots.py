@@ -100,7 +100,7 @@ class _Snapshot(Extension):
         """Load the last whole snapshot; returns what it holds, None if there is none."""
         for path in reversed(list(snapshots(self.filename, trainer.out))):
             try:
-                with np.load(path, allow_pickle=False) as file:
+                with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
                     content = {name: file[name] for name in file.files}  # all of it, before anything is changed
             except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
                 warnings.warn(f"{path} is damaged, taking the one before it: {error}", stacklevel=2)
