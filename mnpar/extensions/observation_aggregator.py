@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ import numpy as np
 from mnpar import backend
 from mnpar.dataset.agreement import agree
 from mnpar.link import Link
-from mnpar.training.extension import PRIORITY_EDITOR, PRIORITY_WRITER, Extension
+from mnpar.serializer import Deserializer
+from mnpar.training.extension import PRIORITY_EDITOR, PRIORITY_WRITER, Extension, keep
 from mnpar.training.triggers import EarlyStoppingTrigger
 from mnpar.training.triggers.interval import get_trigger
 from mnpar.variable import Variable
@@ -72,11 +74,10 @@ class ObservationAggregator(Extension):
         """Save or load the values collected so far (numbers), and when the result was made last."""
         if hasattr(self.comm_trigger, "serialize"):
             self.comm_trigger.serialize(serializer["comm_trigger"])
-        try:
-            history = serializer("observation_history", np.array(self.observation_history, float))
-        except KeyError:  # ChainerMN saves nothing
-            return
-        self.observation_history = list(np.asarray(history, float))
+        history = json.dumps([np.asarray(value).tolist() for value in self.observation_history])
+        history = keep(serializer, "observation_history", history, str)
+        if isinstance(serializer, Deserializer):
+            self.observation_history = json.loads(history)
 
 
 def _mean(ranks: list[list[Any]]) -> Any:

@@ -194,7 +194,7 @@ def test_a_bar_on_a_terminal_is_drawn_in_place_and_wiped_out(tmp_path, monkeypat
 def test_a_bar_on_a_terminal_is_drawn_by_tqdm(tmp_path):
     pytest.importorskip("tqdm")
     text = "".join(bars(tmp_path, Stream(terminal=True), bar_length=10))
-    assert "training  50%|█████     | 4/8 iterations" in text
+    assert "training  50%|#####     | 4/8 iterations" in text
     assert "\n" not in text
 
 

@@ -24,7 +24,7 @@ SHIFTS = {
     "inverse, to a target": (lambda: E.InverseShift("lr", 0.3, 0.7, 3.0, 1.0), np.maximum(3 * (1 + 0.3 * T) ** -0.7, 1)),
     "inverse, up": (lambda: E.InverseShift("lr", 0.3, -0.7, 3.0, 5.0), np.minimum(3 * (1 + 0.3 * T) ** 0.7, 5)),
     "polynomial": (lambda: E.PolynomialShift("lr", 0.9, 8), np.maximum(1 - T / 8, 0) ** 0.9),
-    "polynomial, to target": (lambda: E.PolynomialShift("lr", 2, 8, 2.0, 0.5), np.maximum(2 * (1 - np.minimum(T / 8, 1)) ** 2, 0.5)),
+    "polynomial, to target": (lambda: E.PolynomialShift("lr", 2, 8, 2.0, 0.5), 2 * np.clip(1 - T / 8, 0.5, 1) ** 2),
     "linear": (lambda: E.LinearShift("lr", (2.0, 6.0), (2, 6)), np.clip(T, 2, 6).astype(float)),
     "warm-up": (lambda: E.WarmupShift("lr", 0.1, 5, 1.0), 0.1 + 0.9 * np.minimum(T / 5, 1)),
     "warm-up, from what there is": (lambda: E.WarmupShift("lr", None, 5, 2.0), 1 + np.minimum(T / 5, 1)),
