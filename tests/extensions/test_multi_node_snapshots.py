@@ -65,7 +65,6 @@ def test_the_lowest_rank_of_each_set_writes(sets, files, function, tmp_path):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_training_goes_on_on_any_number_of_ranks(size, tmp_path):
-    whole = weights(learning(tmp_path / "whole", (1, "iteration")))
     reference = learning(tmp_path / "whole", (11, "iteration"))
     reference.run()
     whole = weights(reference)
