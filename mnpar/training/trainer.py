@@ -78,8 +78,8 @@ class Trainer:
         for name, optimizer in optimizers.items():
             self.reporter.add_observer(name, optimizer.target)
             self.reporter.add_observers(name, optimizer.target.namedlinks(skipself=True))
-        known = (getattr(optimizer, "communicator", None) for optimizer in optimizers.values())
-        self.comm = next((c for c in known if c is not None), None) if comm is None else comm
+        teams = [getattr(optimizer, "team", None) for optimizer in optimizers.values()]
+        self.comm = next((team.comm for team in teams if team is not None), None) if comm is None else comm
         if self.comm is not None and getattr(self.stop_trigger, "comm", self.comm) is None:
             self.stop_trigger.comm = self.comm  # type: ignore[attr-defined]
         self._entries: dict[str, Entry] = {}

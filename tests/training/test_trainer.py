@@ -387,18 +387,12 @@ def test_the_random_state_belongs_to_its_rank(tmp_path):
 # Ranks.
 
 
-class Optimizing(Counting):
-    """Its optimizer knows a communicator, as a multi-node one does."""
-
-    def __init__(self, comm, **values):
-        super().__init__(**values)
-        self.optimizer.communicator = comm
-
-
 @pytest.mark.ranks(1, 3, on="threads")
 def test_a_trainer_knows_the_ranks_of_its_optimizer(comm, tmp_path):
     stop = training.triggers.EarlyStoppingTrigger((1, "iteration"), "x", patience=1)
-    trainer = training.Trainer(Optimizing(comm, x=[3, 2 + comm.rank, 2 + comm.rank, 5]), stop, str(tmp_path))
+    updater = Counting(x=[3, 2 + comm.rank, 2 + comm.rank, 5])
+    mnpar.create_multi_node_optimizer(updater.optimizer, comm)
+    trainer = training.Trainer(updater, stop, str(tmp_path))
     assert trainer.comm is comm is stop.comm
     assert trainer.speaks is (comm.rank == 0)
     trainer.extend(lambda trainer: comm.barrier(), name="together")
