@@ -70,11 +70,12 @@ class Summary:
         return mean, math.sqrt(variance) if variance > 0 else 0.0 * variance  # NaN stays NaN
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the sums."""
+        """Save or load the sums; a whole number of values as one, which Chainer wants."""
         x, x2, n = self.sums()
+        whole = n.is_integer() and not isinstance(serializer, Deserializer)
         self._x = float(serializer("_x", x))
         self._x2 = float(serializer("_x2", x2))
-        self._n = float(serializer("_n", n))
+        self._n = float(serializer("_n", int(n) if whole else n))
 
 
 class DictSummary:

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mnpar.summary import Summary
+from mnpar.summary import DictSummary
 from mnpar.training.extension import keep
 from mnpar.training.triggers.interval import get_trigger
 
@@ -32,40 +32,31 @@ class Watched:
 
     def __init__(self, key: str, trigger: Any, comm: Communicator | None = None) -> None:
         self.key, self.trigger, self.comm = key, get_trigger(trigger), comm
-        self._summary = Summary()
+        self._summary = DictSummary()
         self._warned = False
 
     def __call__(self, trainer: Any) -> float | None:
         """Take an iteration's value; the mean at the end of an interval, None before and where nothing was observed."""
         if self.key in trainer.observation:
-            value = trainer.observation[self.key]
-            value, weight = value if isinstance(value, tuple) else (value, 1)
-            self._summary.add(*(getattr(x, "array", x) for x in (value, weight)))
+            self._summary.add({self.key: trainer.observation[self.key]})
         if not self.trigger(trainer):
             return None
-        summary, self._summary = self._summary, Summary()
+        summary, self._summary = self._summary, DictSummary()
         if self.comm is not None and self.comm.size > 1:
-            ranks, summary = self.comm.allgather_obj(summary.sums()), Summary()
-            for sums in ranks:
-                summary.merge(sums)
-        if summary.sums()[2]:
-            return summary.compute_mean()
-        if not self._warned:
+            ranks, summary = self.comm.allgather_obj(summary.sums()), DictSummary()
+            summary.merge(ranks)
+        found = summary.compute_mean().get(self.key)
+        if found is None and not self._warned:
             self._warned = True
             known = ", ".join(trainer.observation) or "nothing"
             warnings.warn(f"{self.key} was not observed before {self.trigger}; observed was {known}", stacklevel=3)
-        return None
+        return found
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load what the interval has brought so far, in Chainer's keys of a summary with one name."""
+        """Save or load what the interval has brought so far."""
         if hasattr(self.trigger, "serialize"):
             self.trigger.serialize(serializer["interval_trigger"])
-        sums = self._summary.sums()
-        names = ("_x", "_x2", "_n")
-        inner = serializer["summary"]["_summaries"]["0"]
-        self._summary = Summary()
-        self._summary.merge(tuple(keep(inner, name, value, float) for name, value in zip(names, sums, strict=True)))
-        keep(serializer["summary"], "_names", f'["{self.key}"]', str)
+        self._summary.serialize(serializer["summary"])
 
 
 class BestValueTrigger:
