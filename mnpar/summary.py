@@ -43,7 +43,8 @@ class Summary:
             value: a number or a 0-d array on any device.
             weight: how often it counts; the batch size, for a mean over examples.
         """
-        x = value.astype("d") if backend.is_array(value) else float(value)
+        here = isinstance(value, np.ndarray) or not backend.is_array(value)
+        x: Any = float(value) if here else value.astype("d")  # of what is on a GPU nothing is waited for
         self._x = self._x + weight * x
         self._x2 = self._x2 + weight * x * x
         self._n = self._n + weight
@@ -105,7 +106,8 @@ class DictSummary:
         """
         for name, value in d.items():
             value, w = value if isinstance(value, tuple) and len(value) == 2 else (value, weight)
-            value, w = (x.array if isinstance(x, Variable) else x for x in (value, w))
+            value = value.array if isinstance(value, Variable) else value
+            w = w.array if isinstance(w, Variable) else w
             if not _is_scalar(w):
                 raise ValueError(f"the weight of {name} is not a number but {w!r}")
             if _is_scalar(value):
@@ -145,6 +147,8 @@ class DictSummary:
 
 
 def _is_scalar(x: Any) -> bool:
+    if isinstance(x, int | float):
+        return True
     if backend.is_array(x):
         return bool(x.ndim == 0 and x.dtype.kind in "biuf")
-    return isinstance(x, int | float | np.number) and not isinstance(x, np.complexfloating)
+    return isinstance(x, np.number | np.bool_) and not isinstance(x, np.complexfloating)
