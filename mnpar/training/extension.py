@@ -110,7 +110,7 @@ def keep(serializer: Any, key: str, value: Any, kind: Callable[[Any], Any]) -> A
             serializer(key, kind(value))
         return value
     try:
-        found = serializer(key, value)
+        found = serializer(key, None if value is None else kind(value))
     except KeyError:
         return value
     found = None if found is None else np.asarray(found)[()]
