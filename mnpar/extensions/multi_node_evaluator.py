@@ -49,19 +49,26 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
     def evaluate() -> dict[str, float]:
         actual_evaluator._summary = None
         means = own()
-        known = actual_evaluator._summary
-        sums = _weighted(means, _length(actual_evaluator)) if known is None else known.sums()
-        total = DictSummary()
-        total.merge(communicator.allgather_obj(sums))  # added up in rank order: the same digits everywhere
+        total = DictSummary()  # added up in rank order: the same digits everywhere
+        total.merge(communicator.allgather_obj(_sums(means, actual_evaluator._summary, _length(actual_evaluator))))
         return total.compute_mean()
 
     actual_evaluator.evaluate = evaluate
     return actual_evaluator
 
 
-def _weighted(means: dict[str, Any], n: float) -> dict[str, Sums]:
-    """Means that somebody else has taken, as sums over n examples."""
-    return {name: (n * float(mean), n * float(mean) ** 2, n) for name, mean in means.items()}
+def _sums(means: dict[str, Any], known: DictSummary | None, n: int) -> dict[str, Sums]:
+    """The sums of which these are the means: as the evaluation has kept them, or of n examples where it is somebody's own."""
+    kept = {} if known is None else known.sums()
+    of = {} if known is None else known.compute_mean()
+    sums: dict[str, Sums] = {}
+    for name, mean in means.items():
+        own = DictSummary()
+        if n:
+            own.add({name: mean}, weight=n)
+        same = isinstance(mean, float) and name in of and (mean == of[name] or mean != mean)
+        sums.update({name: kept[name]} if same else own.sums())
+    return sums
 
 
 def _length(evaluator: Any) -> int:

@@ -100,6 +100,40 @@ def test_an_evaluation_of_ones_own_counts_by_the_length_of_its_data(comm):
     assert found == {"score": np.average(sizes, weights=sizes)}
 
 
+class More(extensions.Evaluator):
+    """Adds to the usual evaluation."""
+
+    def evaluate(self):
+        return {**super().evaluate(), "score": mnpar.Variable(np.array(1.0 + len(self.get_iterator("main").dataset)))}
+
+
+class Rare(mnpar.Chain):
+    """Reports of some batches only, with weights of its own."""
+
+    def forward(self, x, t):
+        if t[0] % 2:
+            mnpar.report({"rare": (float(t[0]), 10 + int(t[0]))}, self)
+
+
+@ranks
+@pytest.mark.parametrize("kind", [extensions.Evaluator, More], ids=["usual", "more"])
+def test_weights_that_come_with_values_count_over_ranks_too(comm, kind):
+    _, part = mine([3, 1, 4, 2], comm)
+    labels = [t for each in comm.allgather_obj([t for _, t in part]) for t in each if t % 2]
+    found = evaluate(part, comm, batch=1, target=Rare(), kind=kind)
+    np.testing.assert_allclose(found["main/rare"], np.average(labels, weights=[10 + t for t in labels]))
+
+
+@ranks
+def test_what_an_evaluator_adds_to_the_usual_means_is_there_too(comm):
+    data, part = mine([3, 1, 4, 2], comm)
+    found, alone = evaluate(part, comm, kind=More), evaluate(data)
+    sizes = [3, 1, 4, 2][: comm.size]
+    assert list(found) == [*alone, "score"]
+    np.testing.assert_allclose(found.pop("score"), 1 + np.average(sizes, weights=sizes))
+    np.testing.assert_allclose(list(found.values()), list(alone.values()), rtol=1e-12)
+
+
 @ranks
 def test_every_rank_of_a_trainer_reports_the_result(comm, tmp_path):
     data, part = mine([6, 2, 3, 1], comm)

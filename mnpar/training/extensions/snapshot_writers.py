@@ -18,11 +18,19 @@ from mnpar.backend import to_host
 from mnpar.serializers import save_npz
 from mnpar.training.files import replacing
 
+__all__ = ["ProcessQueueWriter", "ProcessWriter", "SimpleWriter", "ThreadQueueWriter", "ThreadWriter", "Writer"]
 Save = Callable[..., Any]
 
 
 class Writer:
-    """The base: a writer is called with a file's name, its folder, and a dict of arrays."""
+    """The base: a writer is called with a file's name, its folder, and a dict of arrays.
+
+    Example:
+        >>> from mnpar.training.extensions import snapshot_writers
+        >>> class Silent(snapshot_writers.Writer):
+        ...     def __call__(self, filename, outdir, target):
+        ...         pass
+    """
 
     def __init__(self, savefun: Save = save_npz, **kwds: Any) -> None:
         self._savefun, self._kwds = savefun, kwds
@@ -143,11 +151,20 @@ class ProcessWriter(ThreadWriter):
 
     Processes that are started inside MPI ranks hang or abort with most MPIs; a thread lets training go on just as well, for
     compression and writing hold no lock of Python's.
+
+    Example:
+        >>> from mnpar.training.extensions import snapshot_writers
+        >>> writer = snapshot_writers.ProcessWriter()
     """
 
 
 class ProcessQueueWriter(ThreadQueueWriter):
-    """A :class:`ThreadQueueWriter` under Chainer's other name; see :class:`ProcessWriter`."""
+    """A :class:`ThreadQueueWriter` under Chainer's other name; see :class:`ProcessWriter`.
+
+    Example:
+        >>> from mnpar.training.extensions import snapshot_writers
+        >>> writer = snapshot_writers.ProcessQueueWriter()
+    """
 
 
 def copied_of(target: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import re
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
+from string import Formatter
 from types import TracebackType
 from typing import Any
 
@@ -146,8 +147,7 @@ def snapshots(filename: Any, out: str) -> Iterator[str]:
     """
     if not isinstance(filename, str):
         raise TypeError("autoload needs a filename that is a text: which files a function has named cannot be known")
-    parts = re.split(r"\{[^{}]*\}", filename)
-    pattern = re.compile("(.+)".join(map(re.escape, parts)))
+    pattern = re.compile("".join(re.escape(text) + _matching(field) for text, field, _, _ in Formatter().parse(filename)))
     found = []
     for name in os.listdir(out):
         match = pattern.fullmatch(name)
@@ -158,3 +158,10 @@ def snapshots(filename: Any, out: str) -> Iterator[str]:
     else:
         found.sort(key=lambda file: (os.stat(file[1]).st_mtime_ns, file[1]))
     return (path for _, path in found)
+
+
+def _matching(field: str | None) -> str:
+    """What a field of the trainer can be in a name: counts are digits, so that ``best_3`` is none."""
+    if field is None:
+        return ""
+    return r"(\d+)" if field.endswith((".iteration", ".epoch")) else "(.+)"

@@ -103,14 +103,24 @@ class BestValueTrigger:
 
 
 class MaxValueTrigger(BestValueTrigger):
-    """Fires when a value is larger than ever before; a :class:`BestValueTrigger`."""
+    """Fires when a value is larger than ever before; a :class:`BestValueTrigger`.
+
+    Example:
+        >>> from mnpar import training
+        >>> best = training.triggers.MaxValueTrigger("validation/main/accuracy")
+    """
 
     def __init__(self, key: str, trigger: Any = (1, "epoch"), *, comm: Communicator | None = None) -> None:
         super().__init__(key, operator.lt, trigger, comm=comm)
 
 
 class MinValueTrigger(BestValueTrigger):
-    """Fires when a value is smaller than ever before; a :class:`BestValueTrigger`."""
+    """Fires when a value is smaller than ever before; a :class:`BestValueTrigger`.
+
+    Example:
+        >>> from mnpar import training
+        >>> best = training.triggers.MinValueTrigger("validation/main/loss")
+    """
 
     def __init__(self, key: str, trigger: Any = (1, "epoch"), *, comm: Communicator | None = None) -> None:
         super().__init__(key, operator.gt, trigger, comm=comm)
