@@ -142,9 +142,7 @@ TRAINED = {
     "data parallel, python": ("mnist_data_parallel.py", 0, ["--progress"], 0.85),
     "data parallel, threads": ("mnist_data_parallel.py", 0, ["--threads", "3"], 0.75),
     "model parallel, mpiexec": ("mnist_model_parallel.py", 2, [], 0.85),
-    "model parallel, python": ("mnist_model_parallel.py", 0, [], 0.85),
     "model parallel, threads": ("mnist_model_parallel.py", 0, ["--threads"], 0.85),
-    "dual parallel, mpiexec": ("mnist_dual_parallel.py", 2, [], 0.85),
     "dual parallel, python": ("mnist_dual_parallel.py", 0, [], 0.85),
     "dual parallel, threads": ("mnist_dual_parallel.py", 0, ["--threads", "4"], 0.85),
     "translator, mpiexec": ("seq2seq_model_parallel.py", 2, ["--unit", "64"], 0.6),
@@ -188,7 +186,6 @@ def test_training_goes_on_from_a_snapshot(tmp_path):
     [
         ("mnist_model_parallel.py", 3, "made for 2 ranks, not 3"),
         ("mnist_dual_parallel.py", 3, "an even number of ranks, not 3"),
-        ("seq2seq_model_parallel.py", 3, "made for 2 ranks, not 3"),
     ],
 )
 def test_an_example_names_the_number_of_ranks_that_it_is_made_for(example, ranks, message):
