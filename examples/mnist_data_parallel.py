@@ -54,7 +54,8 @@ def main(comm, args):
     updater = training.StandardUpdater(train_iter, optimizer)
     trainer = training.Trainer(updater, (args.epoch, "epoch"), out=args.out)
     trainer.extend(mnpar.create_multi_node_evaluator(extensions.Evaluator(test_iter, model), comm))
-    trainer.extend(extensions.LogReport())  # rank 0 writes it, and prints
+    trainer.extend(extensions.DumpGraph("main/loss"))  # rank 0 writes for all, and prints
+    trainer.extend(extensions.LogReport())
     trainer.extend(
         extensions.PrintReport(
             ["epoch", "main/loss", "validation/main/loss", "main/accuracy", "validation/main/accuracy", "elapsed_time"]
@@ -81,7 +82,7 @@ if __name__ == "__main__":
     parser.add_argument("--epoch", "-e", type=int, default=10, help="epochs (10)")
     parser.add_argument("--unit", "-u", type=int, default=100, help="width of the hidden layers (100)")
     parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and orders (0)")
-    parser.add_argument("--out", "-o", default="result", metavar="DIR", help="where log and snapshot go (result)")
+    parser.add_argument("--out", "-o", default="result", metavar="DIR", help="where log, graph and snapshot go (result)")
     parser.add_argument("--resume", "-r", metavar="FILE", help="a snapshot to go on from")
     parser.add_argument("--data", metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz")
     parser.add_argument("--progress", action="store_true", help="show a progress bar")

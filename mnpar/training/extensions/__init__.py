@@ -1,6 +1,7 @@
 """What a trainer calls between updates: evaluation, reports, snapshots, changing hyperparameters."""
 
 from mnpar.training.extensions import snapshot_writers
+from mnpar.training.extensions.dump_graph import DumpGraph
 from mnpar.training.extensions.evaluator import Evaluator
 from mnpar.training.extensions.log_report import LogReport, PrintReport
 from mnpar.training.extensions.observing import (
@@ -25,6 +26,7 @@ from mnpar.training.extensions.shifts import (
 from mnpar.training.extensions.snapshots import snapshot, snapshot_object
 
 __all__ = [
+    "DumpGraph",
     "Evaluator",
     "ExponentialShift",
     "FailOnNonNumber",
