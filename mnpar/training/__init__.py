@@ -1,6 +1,6 @@
 """The training loop, and what is called in it: updaters, triggers, extensions."""
 
-from mnpar.training import extension, extensions, trigger, triggers, updaters
+from mnpar.training import extension, extensions, trigger, triggers, updaters, util
 from mnpar.training.extension import PRIORITY_EDITOR, PRIORITY_READER, PRIORITY_WRITER, Extension, make_extension
 from mnpar.training.trainer import Trainer
 from mnpar.training.triggers import IntervalTrigger
@@ -25,4 +25,5 @@ __all__ = [
     "trigger",
     "triggers",
     "updaters",
+    "util",
 ]

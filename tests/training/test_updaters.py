@@ -169,3 +169,9 @@ def test_copies_report_under_their_names(tmp_path):
 def test_copies_need_devices_with_a_main_one(kwargs, error, message):
     with pytest.raises(error, match=message):
         trained(lambda *args: training.ParallelUpdater(*args, **kwargs))
+
+
+def test_processes_are_started_by_mpiexec():
+    assert not training.updaters.MultiprocessParallelUpdater.available()
+    with pytest.raises(RuntimeError, match="under mpiexec -n"):
+        training.updaters.MultiprocessParallelUpdater([], None)

@@ -83,3 +83,30 @@ class ParallelUpdater(StandardUpdater):
         for model in self._others().values():
             model.copyparams(optimizer.target)
         self._count_epoch(optimizer)
+
+
+class MultiprocessParallelUpdater(StandardUpdater):
+    """Chainer's updater with a process for each GPU, which mnpar has not: ranks are processes already.
+
+    Start one rank for each device and give the optimizer to :func:`mnpar.create_multi_node_optimizer`; programs that ask
+    ``available()`` first do something else.
+
+    Raises:
+        RuntimeError: always.
+
+    Example:
+        >>> from mnpar import training
+        >>> training.updaters.MultiprocessParallelUpdater.available()
+        False
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise RuntimeError(
+            "MultiprocessParallelUpdater starts processes, and mnpar's are started by mpiexec: run a StandardUpdater under "
+            "mpiexec -n (number of devices), with create_multi_node_optimizer and scatter_dataset"
+        )
+
+    @staticmethod
+    def available() -> bool:
+        """Whether it can be made: no."""
+        return False
