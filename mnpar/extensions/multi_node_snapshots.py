@@ -74,6 +74,11 @@ class _MultiNodeSnapshot(Extension):
         return self.master == self.comm.rank
 
     @property
+    def is_last(self) -> bool:
+        """As of the snapshot."""
+        return bool(self.snapshot.is_last)
+
+    @property
     def autoload(self) -> bool:
         """Whether the last snapshot is loaded before training."""
         return bool(self.snapshot.autoload)

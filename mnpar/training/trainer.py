@@ -124,8 +124,8 @@ class Trainer:
             name: to find it by, and to save its state under; None: ``extension.name``, ``default_name`` or ``__name__``. One
                 that is taken gets ``_1``, ``_2`` … behind it.
             trigger: when; None: ``extension.trigger``, or else at each iteration.
-            priority: the highest is called first, equal ones in the order of this call; None: ``extension.priority``, or else
-                ``PRIORITY_READER``.
+            priority: the highest is called first, equal ones in the order of this call (but snapshots of the trainer after the
+                others); None: ``extension.priority``, or else ``PRIORITY_READER``.
             call_before_training: also once before the first update.
 
         Raises:
@@ -171,7 +171,9 @@ class Trainer:
         if self._final_elapsed_time is not None:
             raise RuntimeError("a trainer runs once: make another one, or load a snapshot into another one, to go on")
         os.makedirs(self.out, exist_ok=True)
-        entries = sorted(self._entries.values(), key=lambda entry: -entry.priority)
+        entries = sorted(
+            self._entries.values(), key=lambda entry: (-entry.priority, getattr(entry.extension, "is_last", False))
+        )
         error: BaseException | None = None
         try:
             self._start(entries)

@@ -1,4 +1,4 @@
-"""A training that Chainer 7.8.1 began goes on here: its snapshot is loaded, and the log is the one that Chainer went on to write.
+"""A training that Chainer 7.8.1 began goes on here: its snapshot is loaded, and the log is the one that Chainer wrote.
 
 chainer7_snapshot.npz was written by Chainer after 6 iterations of this program (with `import chainer`), in the middle of an
 interval of the log.

@@ -83,6 +83,22 @@ def test_a_failed_training_leaves_one_if_wanted(wanted, tmp_path):
     assert names(tmp_path) == ["snapshot_iter_3"] * wanted
 
 
+def test_a_snapshot_of_the_trainer_comes_after_what_else_is_written(tmp_path):
+    """So that a resumed training does not write it once more."""
+
+    def make(stop):
+        trainer, link = counting(tmp_path, (stop, "iteration")), L.Linear(1, 1)
+        trainer.extend(extensions.snapshot(), trigger=(2, "iteration"))
+        trainer.extend(extensions.snapshot_object(link, "model_{.updater.iteration}"), trigger=(2, "iteration"))
+        return trainer
+
+    make(2).run()
+    trainer = make(3)
+    serializers.load_npz(str(tmp_path / "snapshot_iter_2"), trainer)
+    trainer.run()
+    assert names(tmp_path) == ["model_2", "snapshot_iter_2"]
+
+
 # Loading.
 
 

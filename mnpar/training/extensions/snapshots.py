@@ -90,6 +90,11 @@ class _Snapshot(Extension):
         self._snapshot_on_error, self.n_retains, self.autoload = snapshot_on_error, n_retains, autoload
         self.loaded: dict[str, Any] | None = None  # what autoload has found
 
+    @property
+    def is_last(self) -> bool:
+        """Whether it comes after all others of its priority: what they do in an iteration is in a snapshot of the trainer."""
+        return self._target is None
+
     def initialize(self, trainer: Any) -> None:
         """Load the last snapshot, where that is wanted."""
         if self.autoload:
