@@ -21,6 +21,7 @@ from mnpar import (
     random,
     reporter,
     serializer,
+    serializers,
     testing,
 )  # fmt: skip
 from mnpar.chain import Chain, ChainList, Sequential
@@ -117,6 +118,7 @@ __all__ = [
     "scatter_dataset",
     "scatter_index",
     "serializer",
+    "serializers",
     "testing",
     "using_config",
 ]

@@ -1,0 +1,22 @@
+"""Objects in files: Chainer's npz, and safetensors. No file ever runs code, and none is ever seen half written."""
+
+from mnpar.serializer import AbstractSerializer, Deserializer, Serializer
+from mnpar.serializers.atomic import replacing
+from mnpar.serializers.npz import DictionarySerializer, NpzDeserializer, NpzFile, load_npz, save_npz
+from mnpar.serializers.safetensors import load_safetensors, read_safetensors, save_safetensors, write_safetensors
+
+__all__ = [
+    "AbstractSerializer",
+    "Deserializer",
+    "DictionarySerializer",
+    "NpzDeserializer",
+    "NpzFile",
+    "Serializer",
+    "load_npz",
+    "load_safetensors",
+    "read_safetensors",
+    "replacing",
+    "save_npz",
+    "save_safetensors",
+    "write_safetensors",
+]
