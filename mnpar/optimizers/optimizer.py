@@ -11,6 +11,7 @@ from mnpar.backend import Array
 from mnpar.link import Link
 from mnpar.optimizers.loss_scaling import LossScaling
 from mnpar.optimizers.update_rule import add_hook
+from mnpar.serializer import placed
 
 
 class Optimizer:
@@ -150,4 +151,4 @@ class Optimizer:
             if rule is not None:
                 if param.is_initialized:
                     rule.prepare(param)
-                rule.serialize(serializer[path])
+                rule.serialize(placed(serializer[path], param))
