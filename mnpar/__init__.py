@@ -2,6 +2,7 @@
 
 from mnpar import (
     backend,
+    checkpoint,
     computational_graph,
     dataset,
     datasets,
@@ -25,6 +26,7 @@ from mnpar import (
     testing,
 )  # fmt: skip
 from mnpar.chain import Chain, ChainList, Sequential
+from mnpar.checkpoint import create_multi_node_checkpointer
 from mnpar.communicators import ANY_SOURCE, ANY_TAG, Communicator, Operation, create_communicator, run
 from mnpar.config import (
     Config,
@@ -86,6 +88,8 @@ __all__ = [
     "create_communicator",
     "create_empty_dataset",
     "create_multi_node_optimizer",
+    "checkpoint",
+    "create_multi_node_checkpointer",
     "dataset",
     "datasets",
     "errors",

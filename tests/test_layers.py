@@ -35,7 +35,7 @@ LAYERS = """
     chain
     reporter
     links optimizers serializers
-    optimizer_hooks
+    optimizer_hooks checkpoint
     parallel
     training extensions
     gradient_check tracing function_hooks link_hooks computational_graph testing

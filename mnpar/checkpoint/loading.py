@@ -1,0 +1,272 @@
+"""Loading: each rank reads what it wants of what all ranks have written, wherever the pieces lie."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar import random
+from mnpar.backend import Array, is_array
+from mnpar.checkpoint import store
+from mnpar.checkpoint.contents import Piece, Record, check_cover, from_json
+from mnpar.checkpoint.entries import Place, divided
+from mnpar.checkpoint.saving import RANDOM, by_name, part
+from mnpar.checkpoint.together import together
+from mnpar.errors import CheckpointError
+from mnpar.plans import Box
+from mnpar.serializer import Deserializer
+from mnpar.serializers.reading import restored
+from mnpar.serializers.safetensors import NAMES, Entry, read_entry, read_header
+
+if TYPE_CHECKING:
+    from mnpar.communicators import Communicator
+
+
+class Checkpoint:
+    """An opened checkpoint, as one of ``size`` ranks reads it."""
+
+    def __init__(self, path: str, rank: int, size: int) -> None:
+        self.path, self.rank = path, rank
+        self.content = store.read_manifest(path)
+        try:
+            self.step, self.written_by = int(self.content["step"]), int(self.content["ranks"])
+            self.files: dict[str, list[Any]] = dict(self.content["files"])
+            self.records = from_json(self.content["records"], self.written_by)
+            for record in self.records.values():
+                check_cover(record)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise CheckpointError(f"{os.path.join(path, store.MANIFEST)} has a wrong content: {error!r}") from None
+        self.same_ranks = self.written_by == size
+        self._open = ExitStack()
+        self._shards: dict[int, tuple[Any, dict[str, Entry]]] = {}
+
+    def verify(self, rank: int, size: int) -> None:
+        """Raise CheckpointError if a file is missing, damaged or foreign; the ranks share the work."""
+        store.check_files(self.path, self.files)
+        for name in list(self.files)[rank::size]:
+            store.check_file(os.path.join(self.path, name), *self.files[name])
+
+    def close(self) -> None:
+        """Close the files."""
+        self._open.close()
+
+    def pick(self, record: Record, box: Box | None) -> Piece | None:
+        """The one piece that is a rank's under a key, or None: it belonged to single ranks, and they were others."""
+        versions = [piece for piece in record.pieces if piece.box == box]
+        if self.same_ranks:
+            mine = [piece for piece in versions if self.rank in piece.ranks]
+            versions = mine or versions
+        return versions[0] if len(versions) == 1 else None
+
+    def read(self, record: Record, piece: Piece) -> Any:
+        """The value of a piece."""
+        if piece.dtype is None:
+            return piece.plain
+        file, entries = self._shard(piece.file)
+        try:
+            raw, dtype = read_entry(file, entries[piece.name]), np.dtype(piece.dtype)
+            array = raw if raw.dtype.name in NAMES and dtype.name in NAMES else np.frombuffer(raw.tobytes(), dtype)
+            return array.reshape(piece.shape)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{self.path}, {record.key}: shard {piece.file} does not have it: {error!r}") from None
+
+    def _shard(self, number: int) -> tuple[Any, dict[str, Entry]]:
+        if number not in self._shards:
+            path = os.path.join(self.path, store.shard_name(number, self.written_by))
+            file = self._open.enter_context(store.open_plain(path))
+            self._shards[number] = file, read_header(file, path)[0]
+        return self._shards[number]
+
+    def assemble(self, record: Record, box: Box) -> Array:
+        """A box of a whole array, from the pieces that have cells of it."""
+        whole: Array = None
+        for versions in record.versions().values():
+            common = box & versions[0].region
+            if common.empty:
+                continue
+            piece = self.pick(record, versions[0].box)
+            if piece is None:
+                raise CheckpointError(
+                    f"{self.path}, {record.key}: ranks {[p.ranks[0] for p in versions]} had different values of one part, "
+                    f"so {self.written_by} ranks can go on with it, but no other number"
+                )
+            array = self.read(record, piece)
+            if whole is None:
+                whole = np.empty(box.shape, array.dtype)
+            whole[_within(common, box)] = array[_within(common, piece.region)]
+        if whole is None:  # an empty box
+            dtype = record.pieces[0].dtype
+            assert dtype is not None
+            whole = np.empty(box.shape, dtype)
+        return whole
+
+
+def _within(common: Box, box: Box) -> tuple[slice, ...]:
+    moved = common.shift([-a for a in box.start])
+    return tuple([slice(a, b) for a, b in zip(moved.start, moved.stop, strict=True)])
+
+
+class CheckpointDeserializer(Deserializer):
+    """Reads objects from a checkpoint.
+
+    What is a parameter's or an optimizer's has to be found whole. What belonged to single ranks (the position in their data)
+    goes back to them; to other numbers of ranks it cannot, so it stays as it is, and ``kept`` has its keys.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, strict: bool) -> None:
+        self.checkpoint, self.strict = checkpoint, strict
+        self.path = ""
+        self.where: Place | None = None
+        self.kept: list[str] = []
+
+    def __getitem__(self, key: str) -> CheckpointDeserializer:
+        return self._part(self.path + key.strip("/") + "/", self.where)
+
+    def place(self, whole: tuple[int, ...] | None, box: Any) -> CheckpointDeserializer:
+        """The part of one parameter."""
+        return self._part(self.path, Place(whole, box))
+
+    def _part(self, path: str, where: Place | None) -> CheckpointDeserializer:
+        other = CheckpointDeserializer(self.checkpoint, self.strict)
+        other.path, other.where, other.kept = path, where, self.kept
+        return other
+
+    def __call__(self, key: str, value: Any) -> Any:
+        key = self.path + key.lstrip("/")
+        record = self.checkpoint.records.get(key)
+        if record is None:
+            if not self.strict:
+                return value
+            raise KeyError(f"{self.checkpoint.path} has no {key!r}: it was written by another program")
+        own = divided(self.where, value.shape) if is_array(value) else Place(None, None)
+        if record.whole is not None or own.box is not None:
+            return restored(key, value, self._divided(record, own, value))
+        piece = self.checkpoint.pick(record, None)
+        if piece is None:
+            return self._without(record, value)
+        found = self.checkpoint.read(record, piece)
+        if found is None or value is None or type(found) is type(value):
+            return found if not is_array(value) else restored(key, value, found)
+        return restored(key, value, np.asarray(found))
+
+    def _divided(self, record: Record, own: Place, value: Any) -> Array:
+        """This rank's box of an array that was divided, is divided now, or both."""
+        whole = self._whole(record)
+        wanted = own.whole if own.box is not None else value.shape if is_array(value) else None
+        if wanted is None:
+            raise CheckpointError(
+                f"{record.key} is a part of {whole}, and nothing says which part this rank has: the parameter has no array "
+                "yet. Call the link once before loading, or give it its sizes"
+            )
+        if wanted != whole:
+            raise ValueError(f"{record.key}: saved with shape {whole} in all, but the object's is {wanted}")
+        return self.checkpoint.assemble(record, own.box or Box.whole(whole))
+
+    def _whole(self, record: Record) -> tuple[int, ...]:
+        if record.whole is not None:
+            return record.whole
+        piece = self.checkpoint.pick(record, None)
+        if piece is None or piece.dtype is None:
+            raise CheckpointError(f"{record.key} was not divided, and ranks had different values of it")
+        return piece.shape
+
+    def _without(self, record: Record, value: Any) -> Any:
+        if self.where is None:
+            self.kept.append(record.key)
+            return value
+        raise CheckpointError(
+            f"{record.key} differed between the {self.checkpoint.written_by} ranks that wrote {self.checkpoint.path}, so "
+            "another number of ranks cannot have it. If they are different parameters, give them different paths; if they are parts "
+            "of one, set param.whole and param.box; if they are running statistics, average them over ranks before saving"
+        )
+
+
+def load(
+    directory: str | os.PathLike[str], objects: Any, comm: Communicator, step: int | None = None, strict: bool = True
+) -> int | None:
+    """Read objects from the newest checkpoint that is whole and undamaged, or from the one of a step. Collective.
+
+    The ranks may be as many as wrote it, or more, or fewer. With as many of them, everything goes on exactly as it would
+    have. With another number, parameters, optimizers and all that ranks had alike are the same; what belonged to single
+    ranks (the position in data of their own, their random numbers) begins anew, and a warning says so.
+
+    Args:
+        directory: as it was given to :func:`save`.
+        objects: as they were given to it, or a dict of some of them; their arrays are filled.
+        comm: the ranks that have them.
+        step: of the checkpoint; None: the newest. Older ones are tried, with a warning, if it is damaged.
+        strict: whether a value that the checkpoint does not have is an error; otherwise the object keeps its own.
+
+    Returns:
+        The step; None if there is no checkpoint (with ``step=None``).
+
+    Raises:
+        CheckpointError: on all ranks: the one of ``step``, or each there is, is damaged: with file and reason. Or what was
+            saved cannot be divided among this number of ranks.
+        KeyError, ValueError, TypeError: it was saved by another program: a value is not there, or of another shape or kind.
+            The objects are then partly read.
+
+    See :func:`save` for an example.
+    """
+    directory = os.path.abspath(directory)
+    checkpoint = _choose(directory, comm, step)
+    if checkpoint is None:
+        return None
+    deserializer = CheckpointDeserializer(checkpoint, strict)
+    try:
+        together(comm, lambda: _read(deserializer, objects))
+        kept = comm.allgather_obj(deserializer.kept)
+    finally:
+        checkpoint.close()
+    keys = list(dict.fromkeys([key for keys in kept for key in keys]))
+    if keys and comm.rank == 0:
+        warnings.warn(
+            f"{checkpoint.path} was written by {checkpoint.written_by} ranks and is read by {comm.size}: these belonged to "
+            f"single ranks, and begin anew: {', '.join(keys[:8])}{' …' * (len(keys) > 8)}",
+            stacklevel=2,
+        )
+    return checkpoint.step
+
+
+def _read(deserializer: CheckpointDeserializer, objects: Any) -> None:
+    for name, thing in by_name(objects).items():
+        thing.serialize(part(deserializer, name))
+    state = {key: deserializer[RANDOM](key, None) for key in random.get_state()}
+    if None not in state.values():
+        random.set_state({key: json.loads(text) for key, text in state.items()})
+
+
+def _choose(directory: str, comm: Communicator, step: int | None) -> Checkpoint | None:
+    """The newest undamaged checkpoint (of a step), opened on each rank."""
+    listed = together(comm, lambda: store.names(directory) if comm.rank == 0 else [])[0]
+    candidates = [name for name in reversed(listed) if step is None or name.step == step]
+    if step is not None and not candidates:
+        there = ", ".join(str(name.step) for name in listed) or "none"
+        raise CheckpointError(f"{directory} has no checkpoint of step {step}; there are: {there}")
+    reasons = []
+    for name in candidates:
+        try:
+            return _opened(os.path.join(directory, str(name)), comm)
+        except CheckpointError as error:
+            reasons.append(str(error))
+            if comm.rank == 0 and name != candidates[-1]:
+                warnings.warn(f"an older checkpoint is tried, because {error}", stacklevel=3)
+    if reasons:
+        raise CheckpointError(f"{directory} has no checkpoint that could be loaded: " + "; ".join(reasons))
+    return None
+
+
+def _opened(path: str, comm: Communicator) -> Checkpoint:
+    opened: list[Checkpoint] = []
+
+    def work() -> None:
+        opened.append(Checkpoint(path, comm.rank, comm.size))
+        opened[0].verify(comm.rank, comm.size)
+
+    together(comm, work)
+    return opened[0]
