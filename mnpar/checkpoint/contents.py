@@ -65,7 +65,7 @@ def combine(ranks: Sequence[Sequence[Entry]]) -> dict[str, Record]:
             record = records.setdefault(entry.key, Record(entry.key, entry.whole))
             if record.whole != entry.whole:
                 raise ValueError(
-                    f"{entry.key}: rank {rank} has a part of {entry.whole}, an earlier rank of {record.whole} (None: it is whole)"
+                    f"{entry.key}: rank {rank} has a part of {entry.whole}, another of {record.whole} (None: it is whole)"
                 )
             identity = (entry.key, entry.box, entry.digest)
             if identity not in known:

@@ -56,12 +56,16 @@ class Checkpoint:
         self._open.close()
 
     def pick(self, record: Record, box: Box | None) -> Piece | None:
-        """The one piece that is a rank's under a key, or None: it belonged to single ranks, and they were others."""
+        """The piece of a box that is the same on any number of ranks, or else this rank's, of as many; or None."""
         versions = [piece for piece in record.pieces if piece.box == box]
         if self.same_ranks:
-            mine = [piece for piece in versions if self.rank in piece.ranks]
-            versions = mine or versions
+            versions = [piece for piece in versions if self.rank in piece.ranks] or versions
         return versions[0] if len(versions) == 1 else None
+
+    def of_rank(self, record: Record) -> Piece | None:
+        """The piece that a rank of another number of ranks goes on with, of what belonged to single ranks; or None."""
+        mine = [piece for piece in record.pieces if self.rank % self.written_by in piece.ranks]
+        return mine[0] if mine and (self.rank < self.written_by or mine[0].dtype is None) else None
 
     def read(self, record: Record, piece: Piece) -> Any:
         """The value of a piece."""
@@ -114,15 +118,20 @@ def _within(common: Box, box: Box) -> tuple[slice, ...]:
 class CheckpointDeserializer(Deserializer):
     """Reads objects from a checkpoint.
 
-    What is a parameter's or an optimizer's has to be found whole. What belonged to single ranks (the position in their data)
-    goes back to them; to other numbers of ranks it cannot, so it stays as it is, and ``kept`` has its keys.
+    What is a parameter's or an optimizer's has to be found whole. What belonged to single ranks goes back to them; if there
+    are more ranks now, a new one gets numbers and words from rank % P of P, so that it is at the same place of its epoch, and
+    keeps its own arrays, so that it does not read the same examples. ``own`` has the keys of what belonged to single ranks.
+
+    Attributes:
+        ranks_changed: whether another number of ranks has written this.
     """
 
     def __init__(self, checkpoint: Checkpoint, strict: bool) -> None:
         self.checkpoint, self.strict = checkpoint, strict
         self.path = ""
         self.where: Place | None = None
-        self.kept: list[str] = []
+        self.own: dict[str, None] = {}
+        self.ranks_changed = not checkpoint.same_ranks
 
     def __getitem__(self, key: str) -> CheckpointDeserializer:
         return self._part(self.path + key.strip("/") + "/", self.where)
@@ -133,7 +142,7 @@ class CheckpointDeserializer(Deserializer):
 
     def _part(self, path: str, where: Place | None) -> CheckpointDeserializer:
         other = CheckpointDeserializer(self.checkpoint, self.strict)
-        other.path, other.where, other.kept = path, where, self.kept
+        other.path, other.where, other.own = path, where, self.own
         return other
 
     def __call__(self, key: str, value: Any) -> Any:
@@ -148,7 +157,9 @@ class CheckpointDeserializer(Deserializer):
             return restored(key, value, self._divided(record, own, value))
         piece = self.checkpoint.pick(record, None)
         if piece is None:
-            return self._without(record, value)
+            piece = self._of_rank(record)
+        if piece is None:
+            return value
         found = self.checkpoint.read(record, piece)
         if found is None or value is None or type(found) is type(value):
             return found if not is_array(value) else restored(key, value, found)
@@ -175,14 +186,14 @@ class CheckpointDeserializer(Deserializer):
             raise CheckpointError(f"{record.key} was not divided, and ranks had different values of it")
         return piece.shape
 
-    def _without(self, record: Record, value: Any) -> Any:
+    def _of_rank(self, record: Record) -> Piece | None:
         if self.where is None:
-            self.kept.append(record.key)
-            return value
+            self.own[record.key] = None
+            return self.checkpoint.of_rank(record)
         raise CheckpointError(
             f"{record.key} differed between the {self.checkpoint.written_by} ranks that wrote {self.checkpoint.path}, so "
-            "another number of ranks cannot have it. If they are different parameters, give them different paths; if they are parts "
-            "of one, set param.whole and param.box; if they are running statistics, average them over ranks before saving"
+            "another number of ranks cannot have it. If they are different parameters, give them different paths; if they are "
+            "parts of one, set param.whole and param.box; if they are running statistics, average them over ranks before saving"
         )
 
 
@@ -192,8 +203,9 @@ def load(
     """Read objects from the newest checkpoint that is whole and undamaged, or from the one of a step. Collective.
 
     The ranks may be as many as wrote it, or more, or fewer. With as many of them, everything goes on exactly as it would
-    have. With another number, parameters, optimizers and all that ranks had alike are the same; what belonged to single
-    ranks (the position in data of their own, their random numbers) begins anew, and a warning says so.
+    have. With another number, parameters, optimizers and all that ranks had alike are the same. What belonged to single ranks
+    goes back to those of the same number; a warning says what it is. Iterators over data that were scattered go on at the
+    same share of the epoch, in a new order, and ranks that are new draw random numbers of their own.
 
     Args:
         directory: as it was given to :func:`save`.
@@ -220,14 +232,14 @@ def load(
     deserializer = CheckpointDeserializer(checkpoint, strict)
     try:
         together(comm, lambda: _read(deserializer, objects))
-        kept = comm.allgather_obj(deserializer.kept)
+        own = comm.allgather_obj(list(deserializer.own))
     finally:
         checkpoint.close()
-    keys = list(dict.fromkeys([key for keys in kept for key in keys]))
+    keys = list(dict.fromkeys([key for keys in own for key in keys]))
     if keys and comm.rank == 0:
         warnings.warn(
-            f"{checkpoint.path} was written by {checkpoint.written_by} ranks and is read by {comm.size}: these belonged to "
-            f"single ranks, and begin anew: {', '.join(keys[:8])}{' …' * (len(keys) > 8)}",
+            f"{checkpoint.path} was written by {checkpoint.written_by} ranks, and read by {comm.size}: what belonged to single "
+            f"ranks does not go on as it would have: {', '.join(keys[:8])}{' …' * (len(keys) > 8)}",
             stacklevel=2,
         )
     return checkpoint.step
@@ -236,8 +248,10 @@ def load(
 def _read(deserializer: CheckpointDeserializer, objects: Any) -> None:
     for name, thing in by_name(objects).items():
         thing.serialize(part(deserializer, name))
+    checkpoint = deserializer.checkpoint
     state = {key: deserializer[RANDOM](key, None) for key in random.get_state()}
-    if None not in state.values():
+    shared = checkpoint.written_by > 1 and not any([key.startswith(RANDOM) for key in deserializer.own])
+    if None not in state.values() and (shared or checkpoint.rank < checkpoint.written_by):
         random.set_state({key: json.loads(text) for key, text in state.items()})
 
 
