@@ -78,7 +78,11 @@ def begin(folder: str, step: int) -> str:
             shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
     path = os.path.join(folder, _hidden(Name(step, 1), "tmp"))
     os.mkdir(path)
-    reach("folder made")
+    try:
+        reach("folder made")
+    except BaseException:
+        discard(path)
+        raise
     return path
 
 
@@ -104,7 +108,11 @@ class ShardFile:
     def __init__(self, path: str) -> None:
         self.path, self.size, self._digest = path, 0, hashlib.sha256()
         self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb")
-        reach("shard opened")
+        try:
+            reach("shard opened")
+        except BaseException:
+            self._file.close()
+            raise
 
     def __enter__(self) -> ShardFile:
         return self

@@ -23,23 +23,25 @@ STEPS = (
 
 @pytest.fixture
 def disks(tmp_path):
-    """Run the training to its end; what the disk had on it at each step of each rank, by name."""
-    folder, found = tmp_path / "run", {}
+    """Run the training to its end: the disk as it was at each step of each rank, each state once; and the steps."""
+    folder, found, steps = tmp_path / "run", {}, []
 
     def copy(step):
-        place = tmp_path / f"{len(found):03d} {step}"
-        shutil.copytree(folder, place) if folder.exists() else place.mkdir()
-        found[place] = step
+        steps.append(step)
+        state = tuple((path, path.is_file() and path.read_bytes()) for path in sorted(folder.rglob("*")))
+        if state not in found:
+            found[state] = tmp_path / f"{len(found):03d} {step}"
+            shutil.copytree(folder, found[state]) if folder.exists() else found[state].mkdir()
 
     token = store.after_step.set(copy)
     end = mnpar.run(train, ranks=2, args=(folder,))
     store.after_step.reset(token)
-    return end, found
+    return end, list(found.values()), steps
 
 
 def test_a_job_killed_at_any_step_goes_on_bit_for_bit(disks):
-    end, found = disks
-    assert {*found.values()} == {*STEPS}
+    end, found, steps = disks
+    assert {*steps} == {*STEPS}
     for place in found:
         before = checkpoint.steps(place)
         resumed = mnpar.run(train, ranks=2, args=(place,))
@@ -51,7 +53,7 @@ def test_a_job_killed_at_any_step_goes_on_bit_for_bit(disks):
 
 
 def test_no_step_leaves_fewer_good_checkpoints_than_are_kept(disks):
-    _, found = disks
+    _, found, _ = disks
     most = 0
     for place in found:
         steps = checkpoint.steps(place)
@@ -75,7 +77,7 @@ def test_processes_killed_by_the_system_go_on_bit_for_bit(tmp_path):
     assert code == 0
     assert len(expected) == 2
     begun = []
-    for death in ((1, "shard begun", 2), (0, "renamed", 2), (0, "old one hidden", 1)):  # each later than the last
+    for death in ((1, "shard begun", 2), (0, "renamed", 1), (0, "old one hidden", 1)):  # each later than the last
         code, _ = run_job(tmp_path / "killed", *death)
         assert code != 0, death
         begun.append(max(checkpoint.steps(tmp_path / "killed")))
@@ -83,7 +85,7 @@ def test_processes_killed_by_the_system_go_on_bit_for_bit(tmp_path):
     assert code == 0
     assert begun == [2, 4, 6]
     assert [line.partition(": ")[2] for line in found] == [line.partition(": ")[2] for line in expected]
-    assert sorted(os.listdir(tmp_path / "killed")) == ["step-00000004", "step-00000006"]
+    assert checkpoint.steps(tmp_path / "killed") == [4, 6]
 
 
 # ---- names ----
