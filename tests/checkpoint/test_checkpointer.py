@@ -1,0 +1,172 @@
+"""ChainerMN's checkpointer, used as its programs use it: with something like a Trainer, and without."""
+
+import os
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.links as L
+from mnpar import checkpoint
+from mnpar.checkpoint import store
+
+
+class Updater:
+    iteration = 0
+
+
+class Trainer:
+    """What the checkpointer needs of a Trainer."""
+
+    def __init__(self, out, model):
+        self.out, self.model, self.updater = out, model, Updater()
+
+    def serialize(self, serializer):
+        self.model.serialize(serializer["updater"]["model:main"])
+        self.updater.iteration = serializer("iteration", self.updater.iteration)
+
+
+def train(comm, out, until, **settings):
+    """The iteration it began at, and the weight it ended with."""
+    trainer = Trainer(out, L.Linear(1, 1, initialW=0))
+    checkpointer = mnpar.create_multi_node_checkpointer("run", comm, **settings)
+    start = checkpointer.maybe_load(trainer)
+    while trainer.updater.iteration < until:
+        trainer.updater.iteration += 1
+        trainer.model.W.array += 1
+        checkpointer(trainer)
+    checkpointer.flush()
+    checkpointer.finalize()
+    return start, trainer.model.W.array.item(), checkpointer
+
+
+@pytest.mark.ranks(1, 2)
+def test_training_goes_on_where_it_was(comm, tmp_path):
+    out = comm.bcast_obj(str(tmp_path))
+    assert train(comm, out, 3)[:2] == (None, 3)
+    assert train(comm, out, 5)[:2] == (3, 5)
+    comm.barrier()
+
+
+def test_old_checkpoints_are_removed_at_intervals(tmp_path):
+    mnpar.run(lambda comm: train(comm, tmp_path, 11, cp_interval=2, gc_interval=4), ranks=2)
+    assert checkpoint.steps(tmp_path / "run") == [7, 8, 9, 10, 11]
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path):
+    mnpar.run(lambda comm: train(comm, tmp_path, 3), ranks=1)
+    os.truncate(tmp_path / "run" / "step-00000003" / store.MANIFEST, 10)
+    with pytest.warns(UserWarning, match="step-00000003"):
+        assert mnpar.run(lambda comm: train(comm, tmp_path, 5), ranks=1)[0][:2] == (2, 5)
+    assert checkpoint.steps(tmp_path / "run") == [1, 2, 3, 4, 5]
+    assert (tmp_path / "run" / "step-00000003.2").is_dir()
+
+
+def test_without_a_trainer_it_takes_a_path_and_any_object(tmp_path):
+    def program(comm):
+        model = L.Linear(1, 1, initialW=comm.rank)
+        checkpointer = mnpar.create_multi_node_checkpointer("mine", comm, path=tmp_path)
+        checkpointer.save({"model": model}, 4)
+        model.W.array[...] = 7
+        fresh = mnpar.create_multi_node_checkpointer("mine", comm)
+        return fresh.maybe_load({"model": model}, optimizer=None, path=tmp_path), model.W.array.item(), fresh.steps()
+
+    assert mnpar.run(program, ranks=2) == [(4, 0, [4]), (4, 1, [4])]
+
+
+def test_without_trainer_and_path_it_says_what_it_needs():
+    with pytest.raises(ValueError, match="needs a path"):
+        mnpar.run(lambda comm: mnpar.create_multi_node_checkpointer("x", comm).save(L.Linear(1, 1), 0), ranks=1)
+
+
+def test_statistics_are_chainers_words(tmp_path):
+    checkpointer = mnpar.run(lambda comm: train(comm, tmp_path, 2), ranks=1)[0][2]
+    assert checkpointer.get_stats().startswith("Snapshot duration stats (sec): avg=0.")
+    fresh = mnpar.run(lambda comm: mnpar.create_multi_node_checkpointer("x", comm), ranks=1)[0]
+    assert fresh.get_stats() == "No stats available"
+
+
+BAD = {
+    "no name": ({"name": ""}, "name of a folder, not ''"),
+    "a path": ({"name": "a/b"}, "name of a folder, not 'a/b'"),
+    "a hidden name": ({"name": ".x"}, "name of a folder"),
+    "the folder above": ({"name": ".."}, "name of a folder"),
+    "none kept": ({"name": "x", "cp_interval": 0}, "cp_interval = 0"),
+    "no interval": ({"name": "x", "gc_interval": 0}, "gc_interval = 0"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD.values(), ids=BAD)
+def test_bad_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        mnpar.run(lambda comm: mnpar.create_multi_node_checkpointer(comm=comm, **arguments), ranks=1)
+
+
+# ---- on other numbers of ranks ----
+
+
+def iterate(comm, batches, data=48, size=2):
+    mnpar.random.seed([comm.size, comm.rank])
+    iterator = mnpar.iterators.SerialIterator(range(data)[comm.rank :: comm.size], size)
+    for _ in range(batches):
+        iterator.next()
+    return iterator
+
+
+@pytest.mark.parametrize(("written", "read"), [(2, 3), (3, 2), (1, 4), (4, 1), (2, 6)])
+def test_an_iterator_over_scattered_data_goes_on_at_the_same_share_of_the_epoch(written, read, tmp_path):
+    def write(comm):
+        checkpoint.save(tmp_path, iterate(comm, 48 // written * 3 // 2 // 2), comm, 1)  # one epoch and a half
+
+    def program(comm):
+        iterator = iterate(comm, 0)
+        checkpoint.load(tmp_path, iterator, comm)
+        place = iterator.epoch_detail
+        seen = [example for _ in range(48 // read // 2 // 2) for example in iterator.next()]
+        return place, len({*seen}), iterator.epoch_detail
+
+    mnpar.run(write, ranks=written)
+    with pytest.warns(UserWarning, match="what belonged to single ranks") if written > 1 else nullcontext():
+        assert mnpar.run(program, ranks=read) == [(1.5, 24 // read, 2.0)] * read
+
+
+def test_random_numbers_go_on_on_the_ranks_that_had_them(tmp_path):
+    def write(comm):
+        mnpar.random.seed([0, comm.rank])
+        checkpoint.save(tmp_path, {}, comm, 1)
+        return mnpar.random.generator().random()
+
+    def read(comm):
+        mnpar.random.seed([1, comm.rank])
+        checkpoint.load(tmp_path, {}, comm)
+        return mnpar.random.generator().random()
+
+    for written in (1, 2):
+        expected = mnpar.run(write, ranks=written)
+        with pytest.warns(UserWarning, match="mnpar.random") if written > 1 else nullcontext():
+            found = mnpar.run(read, ranks=4)
+        assert found[:written] == expected
+        assert found[written:] == [np.random.default_rng([1, rank]).random() for rank in range(written, 4)]
+        assert mnpar.run(read, ranks=written) == expected
+
+
+def test_numbers_and_words_of_new_ranks_are_those_of_an_old_one(tmp_path):
+    class Bag:
+        def __init__(self, **values):
+            self.values = values
+
+        def serialize(self, serializer):
+            self.values = {key: serializer(key, value) for key, value in self.values.items()}
+
+    def write(comm):
+        checkpoint.save(tmp_path, Bag(log=f"log {comm.rank}", order=np.array([comm.rank])), comm, 1)
+
+    def read(comm):
+        bag = Bag(log="", order=np.array([9]))
+        checkpoint.load(tmp_path, bag, comm)
+        return bag.values["log"], bag.values["order"].item()
+
+    mnpar.run(write, ranks=2)
+    with pytest.warns(UserWarning, match="log, order"):
+        assert mnpar.run(read, ranks=3) == [("log 0", 0), ("log 1", 1), ("log 0", 9)]
