@@ -69,7 +69,7 @@ class MultiNodeCheckpointer:
         for what, interval in (("cp_interval", cp_interval), ("gc_interval", gc_interval)):
             if interval < 1:
                 raise ValueError(f"{what} = {interval}: it is 1 or more")
-        self.name = name
+        self.name = self._run = name  # a Trainer changes ``name`` where it is taken
         self.comm = comm
         self.cp_interval = cp_interval
         self.gc_interval = gc_interval
@@ -149,7 +149,7 @@ class MultiNodeCheckpointer:
         path = self.path if self.path is not None else getattr(target, "out", None)
         if path is None:
             raise ValueError("a checkpointer without a Trainer needs a path: create_multi_node_checkpointer(…, path='result')")
-        return os.path.join(path, self.name)
+        return os.path.join(path, self._run)
 
     def steps(self, trainer: Any = None) -> list[int]:
         """The iterations of the checkpoints that there are."""
