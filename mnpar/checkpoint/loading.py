@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -235,6 +236,9 @@ def load(
         own = comm.allgather_obj(list(deserializer.own))
     finally:
         checkpoint.close()
+    for optimizer in _optimizers(list(by_name(objects).values())):
+        if getattr(optimizer, "team", None) is not None:
+            optimizer.team.take_as_given()
     keys = list(dict.fromkeys([key for keys in own for key in keys]))
     if keys and comm.rank == 0:
         warnings.warn(
@@ -253,6 +257,16 @@ def _read(deserializer: CheckpointDeserializer, objects: Any) -> None:
     shared = checkpoint.written_by > 1 and not any([key.startswith(RANDOM) for key in deserializer.own])
     if None not in state.values() and (shared or checkpoint.rank < checkpoint.written_by):
         random.set_state({key: json.loads(text) for key, text in state.items()})
+
+
+def _optimizers(things: list[Any]) -> Iterator[Any]:
+    """The optimizers whose models were loaded too."""
+    for thing in things:
+        updater: Any = getattr(thing, "updater", None)
+        if hasattr(updater, "get_all_optimizers"):
+            yield from updater.get_all_optimizers().values()
+        elif any([getattr(thing, "target", None) is other for other in things]):
+            yield thing
 
 
 def _choose(directory: str, comm: Communicator, step: int | None) -> Checkpoint | None:

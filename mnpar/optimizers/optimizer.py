@@ -146,6 +146,9 @@ class Optimizer:
         self._require_target("serialize")
         self.t = int(serializer("t", self.t))
         self.epoch = int(serializer("epoch", self.epoch))
+        if self._scaling is not None:
+            self._scaling.serialize(serializer["loss_scaling"])
+            self._loss_scale = self._scaling.scale
         for path, param in self.target.namedparams():
             rule = param.update_rule
             if rule is not None:

@@ -79,6 +79,10 @@ class Team:
         self._factor: float | None = None  # of the sum over ranks, once they have met
         self._only_synchronizes = False  # this update
 
+    def take_as_given(self) -> None:
+        """Do not give the ranks rank 0's values at first: each has loaded what it is to have."""
+        self._copies.take_as_equal(self.optimizer.target)
+
     def _make_equal(self) -> None:
         self._copies.make_equal(self.optimizer.target, self.optimizer.arenas)
 

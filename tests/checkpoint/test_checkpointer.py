@@ -103,6 +103,28 @@ def test_bad_arguments_are_refused(arguments, message):
         mnpar.run(lambda comm: mnpar.create_multi_node_checkpointer(comm=comm, **arguments), ranks=1)
 
 
+def test_a_multi_node_optimizer_does_not_overwrite_what_ranks_have_loaded(tmp_path):
+    """Running means of batch normalization differ between ranks: the first update of a resumed run leaves them alone."""
+
+    def program(comm, steps, start):
+        mnpar.random.seed([start, comm.rank])
+        model = mnpar.Sequential(L.Linear(2, 3, initialW=start + 1), L.BatchNormalization(3))
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm).setup(model)
+        everything = {"model": model, "optimizer": optimizer}
+        checkpoint.load(tmp_path, everything, comm)
+        for step in range(start, steps):
+            x = np.random.default_rng([step, comm.rank]).normal(size=(4, 2)).astype("f4")
+            optimizer.update(lambda x: mnpar.functions.sum(model(x) ** 3), x)
+            if step == 1:
+                checkpoint.save(tmp_path / f"{start}", everything, comm, 2)
+        return model[1].avg_mean.tolist(), model[0].W.array.tolist()
+
+    whole = mnpar.run(program, ranks=2, args=(4, 0))
+    assert whole[0][0] != whole[1][0]
+    (tmp_path / "0" / "step-00000002").rename(tmp_path / "step-00000002")
+    assert mnpar.run(program, ranks=2, args=(4, 2)) == whole
+
+
 # ---- on other numbers of ranks ----
 
 
