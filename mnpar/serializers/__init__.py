@@ -2,7 +2,7 @@
 
 from mnpar.serializer import AbstractSerializer, Deserializer, Serializer
 from mnpar.serializers.atomic import replacing
-from mnpar.serializers.npz import DictionarySerializer, NpzDeserializer, NpzFile, load_npz, save_npz
+from mnpar.serializers.npz import DictionarySerializer, NpzDeserializer, NpzFile, load_npz, save_npz, serialize
 from mnpar.serializers.safetensors import load_safetensors, read_safetensors, save_safetensors, write_safetensors
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "replacing",
     "save_npz",
     "save_safetensors",
+    "serialize",
     "write_safetensors",
 ]

@@ -62,12 +62,32 @@ class DictionarySerializer(Serializer):
         return value
 
 
+def _collect(obj: Any) -> dict[str, Array]:
+    serializer = DictionarySerializer()
+    serializer.save(obj)
+    return serializer.target
+
+
+def serialize(obj: Any) -> dict[str, Array]:
+    """What an object saves, by slash-joined keys; copies on the host, which training does not change: to be written later.
+
+    Args:
+        obj: has ``serialize``.
+
+    Example:
+        >>> import mnpar
+        >>> list(mnpar.serializers.serialize(mnpar.links.Linear(3, 2)))
+        ['W', 'b']
+    """
+    return {key: np.array(array) for key, array in _collect(obj).items()}
+
+
 def save_npz(file: str | os.PathLike[str] | BinaryIO, obj: Any, compression: bool = True) -> None:
     """Write an object to a file that Chainer reads too; under a name, it is there whole or not at all.
 
     Args:
         file: a path, taken as it is, or a file open for writing.
-        obj: has ``serialize``: a Link, an Optimizer, an iterator, a Trainer.
+        obj: has ``serialize``: a Link, an Optimizer, an iterator, a Trainer; or a dict that :func:`serialize` returned.
         compression: whether to make the file smaller, which takes time: weights hardly shrink.
 
     Raises:
@@ -82,16 +102,10 @@ def save_npz(file: str | os.PathLike[str] | BinaryIO, obj: Any, compression: boo
         >>> bool((a.W.array == b.W.array).all())
         True
     """
-    serializer = DictionarySerializer()
-    serializer.save(obj)
-    write_npz(file, serializer.target, compression)
-
-
-def write_npz(file: str | os.PathLike[str] | BinaryIO, arrays: Mapping[str, Array], compression: bool = True) -> None:
-    """Write what a DictionarySerializer collected; see :func:`save_npz`."""
+    arrays = obj if isinstance(obj, Mapping) else _collect(obj)
     if isinstance(file, str | os.PathLike):
         with replacing(file) as stream:
-            write_npz(stream, arrays, compression)
+            save_npz(stream, arrays, compression)
         return
     method = zipfile.ZIP_DEFLATED if compression else zipfile.ZIP_STORED
     with zipfile.ZipFile(file, "w", method, allowZip64=True) as archive:

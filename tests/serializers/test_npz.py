@@ -148,6 +148,15 @@ def test_an_array_is_filled_in_place():
     assert w.tolist() == [1, 2]
 
 
+def test_what_is_serialized_for_later_does_not_change_with_the_object():
+    layer = L.Linear(1, 1, initialW=1)
+    arrays = mnpar.serializers.serialize(layer)
+    layer.W.array[...] = 2
+    file = io.BytesIO()
+    save_npz(file, arrays)
+    assert NpzFile(file)["W"] == 1
+
+
 # ---- keys ----
 
 
