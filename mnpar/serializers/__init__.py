@@ -2,7 +2,8 @@
 
 from mnpar.serializer import AbstractSerializer, Deserializer, Serializer
 from mnpar.serializers.atomic import replacing
-from mnpar.serializers.npz import DictionarySerializer, NpzDeserializer, NpzFile, load_npz, save_npz, serialize
+from mnpar.serializers.npz import DictionarySerializer, NpzDeserializer, load_npz, save_npz, serialize
+from mnpar.serializers.npz_file import NpzFile
 from mnpar.serializers.safetensors import load_safetensors, read_safetensors, save_safetensors, write_safetensors
 
 __all__ = [

@@ -1,25 +1,23 @@
 """Chainer's npz files: an archive of arrays, each under the path of its part, joined by slashes (``l1/W``).
 
-Read without numpy's unpickling. The one object that Chainer puts into such a file is None, for a parameter without an array:
-it is recognised by its bytes, which are never executed, and written by constant bytes that Chainer recognises.
+The one object that Chainer puts into such a file is None, for a parameter without an array: numpy pickles it. It is written
+here by constant bytes that every numpy takes for None, and recognised by its bytes (npz_file.py); nothing is unpickled.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import zipfile
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.errors import CheckpointError
 from mnpar.serializer import Deserializer, Serializer
 from mnpar.serializers.atomic import replacing
+from mnpar.serializers.npz_file import NpzFile
 from mnpar.serializers.reading import IgnoreNames, ignores, restored
 
 # What numpy writes for numpy.asarray(None), under its older name of the module, which every version understands.
@@ -28,11 +26,6 @@ _NONE = (
     b"X\x06\x00\x00\x00latin1\x86R\x87R(K\x01)cnumpy\ndtype\nX\x02\x00\x00\x00O8\x89\x88\x87R(K\x03X\x01\x00\x00\x00|"
     b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK?tb\x89]Natb."
 )
-# How every version of it ends: a new list, None appended, as the content of the array. (q, r, p, \x94 number the things made.)
-_MEMO = rb"(?:q.|r.{4}|p\d+\n|\x94)?"
-_ENDS_WITH_NONE = re.compile(rb"(?:\]|\(l)" + _MEMO + rb"Nat" + _MEMO + rb"b\.\Z", re.DOTALL)
-_CHUNK = 1 << 22
-_RATIO = 1100  # deflate reaches 1032
 
 
 class DictionarySerializer(Serializer):
@@ -122,110 +115,6 @@ def _write_array(key: str, member: Any, array: Array) -> None:
         raise TypeError(f"{key}: a file has arrays, numbers, strings and None, not a {type(array.flat[0]).__name__}")
     np.lib.format.write_array_header_1_0(member, {"descr": "|O", "fortran_order": False, "shape": ()})
     member.write(_NONE)
-
-
-class NpzFile(Mapping[str, Any]):
-    """An npz file as a mapping from keys to arrays, and to None where Chainer wrote None; each is read when it is asked for.
-
-    Nothing is unpickled, nothing is unpacked to the disk, and no more memory is asked for than the file can fill.
-
-    Args:
-        file: a path, or a file open for reading.
-
-    Raises:
-        CheckpointError: it is no such file; an array, when it is read, is damaged, or an object.
-
-    Example:
-        >>> import io, numpy as np, mnpar
-        >>> file = io.BytesIO()
-        >>> np.savez(file, a=np.arange(3))
-        >>> with mnpar.serializers.NpzFile(file) as npz:
-        ...     dict(npz)
-        {'a': array([0, 1, 2])}
-    """
-
-    def __init__(self, file: str | os.PathLike[str] | BinaryIO) -> None:
-        self.name = os.fspath(file) if isinstance(file, str | os.PathLike) else getattr(file, "name", "the file")
-        try:
-            self._archive = zipfile.ZipFile(file)
-        except (zipfile.BadZipFile, NotImplementedError) as error:
-            raise CheckpointError(f"{self.name} is no npz file: {error}") from None
-        self._members: dict[str, zipfile.ZipInfo] = {}
-        for info in self._archive.infolist():
-            if info.filename in self._members or info.filename.removesuffix(".npy") in self._members:
-                self.close()
-                raise CheckpointError(f"{self.name} has two entries {info.filename!r}")
-            self._members[info.filename.removesuffix(".npy")] = info
-
-    def __enter__(self) -> NpzFile:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._archive.close()
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._members)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._members
-
-    def __getitem__(self, key: str) -> Any:
-        if key not in self._members:
-            raise KeyError(f"{self.name} has no {key!r}; it has {_shorten(self._members)}")
-        info = self._members[key]
-        if info.file_size > _RATIO * info.compress_size + _CHUNK:
-            raise CheckpointError(f"{self.name}, {key}: {info.compress_size} bytes cannot unpack to {info.file_size}")
-        try:
-            with self._archive.open(info) as member:
-                return _read_array(member, info.file_size)
-        except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
-            raise CheckpointError(f"{self.name}, {key}: {error}") from None
-
-
-def _read_array(member: Any, size: int) -> Array | None:
-    version = np.lib.format.read_magic(member)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"version {version} of the npy format is not known")
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(member)
-    left = size - member.tell()
-    if dtype.hasobject:
-        if dtype.kind == "O" and shape == () and left < 1000 and _ENDS_WITH_NONE.search(member.read()):
-            return None
-        raise ValueError("it is a pickled object, which is not read: it could run any program")
-    count = 1
-    for n in shape:
-        count *= n
-    if count * dtype.itemsize != left or min(shape, default=0) < 0:
-        raise ValueError(f"shape {shape} of {dtype} takes {count * dtype.itemsize} bytes, but there are {left}")
-    array = np.empty(shape, dtype, "F" if fortran else "C")
-    _fill(member, memoryview(array.reshape(-1, order="A").view(np.uint8)) if left else memoryview(b""))  # type: ignore[arg-type]
-    return array
-
-
-def _fill(member: Any, buffer: memoryview) -> None:
-    """Read exactly the buffer, to the end of the member, so that its CRC is compared."""
-    at = 0
-    while at < len(buffer):
-        data = member.read(min(_CHUNK, len(buffer) - at))
-        if not data:
-            raise EOFError(f"it ends after {at} of {len(buffer)} bytes")
-        buffer[at : at + len(data)] = data
-        at += len(data)
-    if member.read(1):
-        raise ValueError("there is more than its size says")
-
-
-def _shorten(names: Any, limit: int = 12) -> str:
-    names = list(names)
-    return (", ".join(names[:limit]) or "nothing") + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 class NpzDeserializer(Deserializer):
