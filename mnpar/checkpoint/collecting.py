@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from mnpar.checkpoint import store
-from mnpar.checkpoint.loading import Checkpoint
+from mnpar.checkpoint.opened import Checkpoint
 from mnpar.checkpoint.together import together
 from mnpar.errors import CheckpointError
 

@@ -6,114 +6,24 @@ import json
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mnpar import random
 from mnpar.backend import Array, is_array
-from mnpar.checkpoint import store
-from mnpar.checkpoint.contents import Piece, Record, check_cover, from_json
+from mnpar.checkpoint.contents import Piece, Record
 from mnpar.checkpoint.entries import Place, divided
+from mnpar.checkpoint.opened import Checkpoint, choose
 from mnpar.checkpoint.saving import RANDOM, by_name, part
 from mnpar.checkpoint.together import together
 from mnpar.errors import CheckpointError
 from mnpar.plans import Box
 from mnpar.serializer import Deserializer
 from mnpar.serializers.reading import restored
-from mnpar.serializers.safetensors import NAMES, Entry, read_entry, read_header
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
-
-
-class Checkpoint:
-    """An opened checkpoint, as one of ``size`` ranks reads it."""
-
-    def __init__(self, path: str, rank: int, size: int) -> None:
-        self.path, self.rank = path, rank
-        self.content = store.read_manifest(path)
-        try:
-            self.step, self.written_by = int(self.content["step"]), int(self.content["ranks"])
-            self.files: dict[str, list[Any]] = dict(self.content["files"])
-            self.records = from_json(self.content["records"], self.written_by)
-            for record in self.records.values():
-                check_cover(record)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise CheckpointError(f"{os.path.join(path, store.MANIFEST)} has a wrong content: {error!r}") from None
-        self.same_ranks = self.written_by == size
-        self._open = ExitStack()
-        self._shards: dict[int, tuple[Any, dict[str, Entry]]] = {}
-
-    def verify(self, rank: int, size: int) -> None:
-        """Raise CheckpointError if a file is missing, damaged or foreign; the ranks share the work."""
-        store.check_files(self.path, self.files)
-        for name in list(self.files)[rank::size]:
-            store.check_file(os.path.join(self.path, name), *self.files[name])
-
-    def close(self) -> None:
-        """Close the files."""
-        self._open.close()
-
-    def pick(self, record: Record, box: Box | None) -> Piece | None:
-        """The piece of a box that is the same on any number of ranks, or else this rank's, of as many; or None."""
-        versions = [piece for piece in record.pieces if piece.box == box]
-        if self.same_ranks:
-            versions = [piece for piece in versions if self.rank in piece.ranks] or versions
-        return versions[0] if len(versions) == 1 else None
-
-    def of_rank(self, record: Record) -> Piece | None:
-        """The piece that a rank of another number of ranks goes on with, of what belonged to single ranks; or None."""
-        mine = [piece for piece in record.pieces if self.rank % self.written_by in piece.ranks]
-        return mine[0] if mine and (self.rank < self.written_by or mine[0].dtype is None) else None
-
-    def read(self, record: Record, piece: Piece) -> Any:
-        """The value of a piece."""
-        if piece.dtype is None:
-            return piece.plain
-        file, entries = self._shard(piece.file)
-        try:
-            raw, dtype = read_entry(file, entries[piece.name]), np.dtype(piece.dtype)
-            array = raw if raw.dtype.name in NAMES and dtype.name in NAMES else np.frombuffer(raw.tobytes(), dtype)
-            return array.reshape(piece.shape)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{self.path}, {record.key}: shard {piece.file} does not have it: {error!r}") from None
-
-    def _shard(self, number: int) -> tuple[Any, dict[str, Entry]]:
-        if number not in self._shards:
-            path = os.path.join(self.path, store.shard_name(number, self.written_by))
-            file = self._open.enter_context(store.open_plain(path))
-            self._shards[number] = file, read_header(file, path)[0]
-        return self._shards[number]
-
-    def assemble(self, record: Record, box: Box) -> Array:
-        """A box of a whole array, from the pieces that have cells of it."""
-        whole: Array = None
-        for versions in record.versions().values():
-            common = box & versions[0].region
-            if common.empty:
-                continue
-            piece = self.pick(record, versions[0].box)
-            if piece is None:
-                raise CheckpointError(
-                    f"{self.path}, {record.key}: ranks {[p.ranks[0] for p in versions]} had different values of one part, "
-                    f"so {self.written_by} ranks can go on with it, but no other number"
-                )
-            array = self.read(record, piece)
-            if whole is None:
-                whole = np.empty(box.shape, array.dtype)
-            whole[_within(common, box)] = array[_within(common, piece.region)]
-        if whole is None:  # an empty box
-            dtype = record.pieces[0].dtype
-            assert dtype is not None
-            whole = np.empty(box.shape, dtype)
-        return whole
-
-
-def _within(common: Box, box: Box) -> tuple[slice, ...]:
-    moved = common.shift([-a for a in box.start])
-    return tuple([slice(a, b) for a, b in zip(moved.start, moved.stop, strict=True)])
 
 
 class CheckpointDeserializer(Deserializer):
@@ -227,7 +137,7 @@ def load(
     See :func:`save` for an example.
     """
     directory = os.path.abspath(directory)
-    checkpoint = _choose(directory, comm, step)
+    checkpoint = choose(directory, comm, step)
     if checkpoint is None:
         return None
     deserializer = CheckpointDeserializer(checkpoint, strict)
@@ -267,34 +177,3 @@ def _optimizers(things: list[Any]) -> Iterator[Any]:
             yield from updater.get_all_optimizers().values()
         elif any([getattr(thing, "target", None) is other for other in things]):
             yield thing
-
-
-def _choose(directory: str, comm: Communicator, step: int | None) -> Checkpoint | None:
-    """The newest undamaged checkpoint (of a step), opened on each rank."""
-    listed = together(comm, lambda: store.names(directory) if comm.rank == 0 else [])[0]
-    candidates = [name for name in reversed(listed) if step is None or name.step == step]
-    if step is not None and not candidates:
-        there = ", ".join(str(name.step) for name in listed) or "none"
-        raise CheckpointError(f"{directory} has no checkpoint of step {step}; there are: {there}")
-    reasons = []
-    for name in candidates:
-        try:
-            return _opened(os.path.join(directory, str(name)), comm)
-        except CheckpointError as error:
-            reasons.append(str(error))
-            if comm.rank == 0 and name != candidates[-1]:
-                warnings.warn(f"an older checkpoint is tried, because {error}", stacklevel=3)
-    if reasons:
-        raise CheckpointError(f"{directory} has no checkpoint that could be loaded: " + "; ".join(reasons))
-    return None
-
-
-def _opened(path: str, comm: Communicator) -> Checkpoint:
-    opened: list[Checkpoint] = []
-
-    def work() -> None:
-        opened.append(Checkpoint(path, comm.rank, comm.size))
-        opened[0].verify(comm.rank, comm.size)
-
-    together(comm, work)
-    return opened[0]

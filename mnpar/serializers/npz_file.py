@@ -17,7 +17,8 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.errors import CheckpointError
 
-# How the pickle of numpy.asarray(None) ends, in every version: a new list, None appended, as the content of the array. (q, r, p, \x94 number the things made.)
+# How the pickle of numpy.asarray(None) ends, in every version: a new list, None appended, as the content of the array.
+# (q, r, p and \x94 number the things made.)
 _MEMO = rb"(?:q.|r.{4}|p\d+\n|\x94)?"
 _ENDS_WITH_NONE = re.compile(rb"(?:\]|\(l)" + _MEMO + rb"Nat" + _MEMO + rb"b\.\Z", re.DOTALL)
 _CHUNK = 1 << 22
