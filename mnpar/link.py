@@ -18,7 +18,7 @@ from mnpar import backend
 from mnpar.initializers import Constant
 from mnpar.link_hook import LinkHook, link_hooks, watched_forward
 from mnpar.parameter import Parameter
-from mnpar.serializer import placed
+from mnpar.serializer import persistent, placed
 from mnpar.variable import Variable
 
 Self = TypeVar("Self", bound="Link")
@@ -378,7 +378,7 @@ class Link:
             if param.array is None and value is not None:
                 param.copydata(Variable(value))
         for name in self._persistent:
-            setattr(self, name, placed(serializer)(name, getattr(self, name)))
+            setattr(self, name, persistent(serializer)(name, getattr(self, name)))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in self.printable_specs)})"

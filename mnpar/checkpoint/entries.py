@@ -22,6 +22,7 @@ class Place(NamedTuple):
 
     whole: tuple[int, ...] | None
     box: Box | None
+    statistic: bool = False  # of which each rank has its own estimate
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Recorder(Serializer):
     def __getitem__(self, key: str) -> Recorder:
         return self._part(self.path + key.strip("/") + "/", self.where)
 
-    def place(self, whole: tuple[int, ...] | None, box: Any) -> Recorder:
+    def place(self, whole: tuple[int, ...] | None, box: Any, statistic: bool = False) -> Recorder:
         """The part of one parameter."""
         if (whole is None) != (box is None) or (box is not None and len(whole or ()) != box.ndim):
             raise ValueError(f"{self.path}: a part has a box and a whole of as many axes, not {box} and {whole}")
@@ -85,7 +86,7 @@ class Recorder(Serializer):
         array = np.asarray(backend.to_host(value))
         if array.dtype.hasobject:
             raise TypeError(f"{key}: a checkpoint has arrays, numbers, strings and None, not a {type(value).__name__}")
-        whole, box = divided(self.where, array.shape)
+        whole, box, _ = divided(self.where, array.shape)
         array = np.ascontiguousarray(array).reshape(array.shape)
         self.arrays[key] = array
         name = array.dtype.name if array.dtype.kind == "V" else array.dtype.str  # bfloat16 has no other name

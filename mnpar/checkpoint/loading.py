@@ -12,7 +12,7 @@ import numpy as np
 
 from mnpar import random
 from mnpar.backend import Array, is_array
-from mnpar.checkpoint.contents import Piece, Record
+from mnpar.checkpoint.contents import Record
 from mnpar.checkpoint.entries import Place, divided
 from mnpar.checkpoint.opened import Checkpoint, choose
 from mnpar.checkpoint.saving import RANDOM, by_name, part
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class CheckpointDeserializer(Deserializer):
     """Reads objects from a checkpoint.
 
-    What is a parameter's or an optimizer's has to be found whole. What belonged to single ranks goes back to them; if there
+    What is a parameter's or an optimizer's has to be found whole; of a link's statistics all ranks get the mean. What belonged to single ranks goes back to them; if there
     are more ranks now, a new one gets numbers and words from rank % P of P, so that it is at the same place of its epoch, and
     keeps its own arrays, so that it does not read the same examples. ``own`` has the keys of what belonged to single ranks.
 
@@ -47,9 +47,9 @@ class CheckpointDeserializer(Deserializer):
     def __getitem__(self, key: str) -> CheckpointDeserializer:
         return self._part(self.path + key.strip("/") + "/", self.where)
 
-    def place(self, whole: tuple[int, ...] | None, box: Any) -> CheckpointDeserializer:
+    def place(self, whole: tuple[int, ...] | None, box: Any, statistic: bool = False) -> CheckpointDeserializer:
         """The part of one parameter."""
-        return self._part(self.path, Place(whole, box))
+        return self._part(self.path, Place(whole, box, statistic))
 
     def _part(self, path: str, where: Place | None) -> CheckpointDeserializer:
         other = CheckpointDeserializer(self.checkpoint, self.strict)
@@ -67,11 +67,7 @@ class CheckpointDeserializer(Deserializer):
         if record.whole is not None or own.box is not None:
             return restored(key, value, self._divided(record, own, value))
         piece = self.checkpoint.pick(record, None)
-        if piece is None:
-            piece = self._of_rank(record)
-        if piece is None:
-            return value
-        found = self.checkpoint.read(record, piece)
+        found = self._of_ranks(record, value) if piece is None else self.checkpoint.read(record, piece)
         if found is None or value is None or type(found) is type(value):
             return found if not is_array(value) else restored(key, value, found)
         return restored(key, value, np.asarray(found))
@@ -97,15 +93,20 @@ class CheckpointDeserializer(Deserializer):
             raise CheckpointError(f"{record.key} was not divided, and ranks had different values of it")
         return piece.shape
 
-    def _of_rank(self, record: Record) -> Piece | None:
-        if self.where is None:
-            self.own[record.key] = None
-            return self.checkpoint.of_rank(record)
-        raise CheckpointError(
-            f"{record.key} differed between the {self.checkpoint.written_by} ranks that wrote {self.checkpoint.path}, so "
-            "another number of ranks cannot have it. If they are different parameters, give them different paths; if they are "
-            "parts of one, set param.whole and param.box; if they are running statistics, average them over ranks before saving"
-        )
+    def _of_ranks(self, record: Record, value: Any) -> Any:
+        """What differed between ranks, for one of another number of ranks."""
+        opened = self.checkpoint
+        if self.where is not None and not self.where.statistic:
+            raise CheckpointError(
+                f"{record.key} differed between the {opened.written_by} ranks that wrote {opened.path}, so another number of "
+                "ranks cannot have it. If they are different parameters, give them different paths; if they are parts of one, "
+                "set param.whole and param.box"
+            )
+        self.own[record.key] = None
+        if self.where is not None and opened.can_average(record):
+            return opened.mean(record)
+        piece = opened.of_rank(record, arrays=self.where is not None)
+        return value if piece is None else opened.read(record, piece)
 
 
 def load(
@@ -116,7 +117,8 @@ def load(
     The ranks may be as many as wrote it, or more, or fewer. With as many of them, everything goes on exactly as it would
     have. With another number, parameters, optimizers and all that ranks had alike are the same. What belonged to single ranks
     goes back to those of the same number; a warning says what it is. Iterators over data that were scattered go on at the
-    same share of the epoch, in a new order, and ranks that are new draw random numbers of their own.
+    same share of the epoch, in a new order, ranks that are new draw random numbers of their own, and running statistics
+    (persistent values of links) that differed become their mean.
 
     Args:
         directory: as it was given to :func:`save`.

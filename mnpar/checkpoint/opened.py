@@ -56,10 +56,20 @@ class Checkpoint:
             versions = [piece for piece in versions if self.rank in piece.ranks] or versions
         return versions[0] if len(versions) == 1 else None
 
-    def of_rank(self, record: Record) -> Piece | None:
-        """The piece that a rank of another number of ranks goes on with, of what belonged to single ranks; or None."""
+    def of_rank(self, record: Record, arrays: bool) -> Piece | None:
+        """The piece of rank % P of P, of what belonged to single ranks; for new ranks perhaps no arrays."""
         mine = [piece for piece in record.pieces if self.rank % self.written_by in piece.ranks]
-        return mine[0] if mine and (self.rank < self.written_by or mine[0].dtype is None) else None
+        return mine[0] if mine and (arrays or self.rank < self.written_by or mine[0].dtype is None) else None
+
+    def can_average(self, record: Record) -> bool:
+        """Whether the pieces are numbers of one shape."""
+        first = record.pieces[0]
+        return all([piece.dtype in ("<f2", "<f4", "<f8") and piece.shape == first.shape for piece in record.pieces])
+
+    def mean(self, record: Record) -> Array:
+        """The mean over the ranks that wrote it."""
+        sums = [self.read(record, piece).astype(np.float64) * len(piece.ranks) for piece in record.pieces]
+        return np.asarray(sum(sums)) / sum([len(piece.ranks) for piece in record.pieces])
 
     def read(self, record: Record, piece: Piece) -> Any:
         """The value of a piece."""

@@ -192,3 +192,21 @@ def test_numbers_and_words_of_new_ranks_are_those_of_an_old_one(tmp_path):
     mnpar.run(write, ranks=2)
     with pytest.warns(UserWarning, match="log, order"):
         assert mnpar.run(read, ranks=3) == [("log 0", 0), ("log 1", 1), ("log 0", 9)]
+
+
+def test_running_statistics_that_differ_become_their_mean(tmp_path):
+    def write(comm):
+        model = mnpar.Chain(bn=L.BatchNormalization(2))
+        model.bn.avg_mean[...] = [comm.rank, 1]
+        model.bn.N = comm.rank
+        checkpoint.save(tmp_path, model, comm, 1)
+
+    def read(comm):
+        model = mnpar.Chain(bn=L.BatchNormalization(2))
+        checkpoint.load(tmp_path, model, comm)
+        return model.bn.avg_mean.tolist(), model.bn.N
+
+    mnpar.run(write, ranks=3)
+    assert mnpar.run(read, ranks=3) == [([rank, 1], rank) for rank in range(3)]
+    with pytest.warns(UserWarning, match="bn/avg_mean"):
+        assert mnpar.run(read, ranks=4) == [([1, 1], rank % 3) for rank in range(4)]
