@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 class CheckpointDeserializer(Deserializer):
     """Reads objects from a checkpoint.
 
-    What is a parameter's or an optimizer's has to be found whole; of a link's statistics all ranks get the mean. What belonged to single ranks goes back to them; if there
-    are more ranks now, a new one gets numbers and words from rank % P of P, so that it is at the same place of its epoch, and
-    keeps its own arrays, so that it does not read the same examples. ``own`` has the keys of what belonged to single ranks.
+    What is a parameter's or an optimizer's has to be found whole; of a link's statistics all ranks get the mean. What belonged
+    to single ranks goes back to them; if there are more ranks now, a new one gets numbers and words from rank % P of P, so
+    that it is at the same place of its epoch, and keeps its own arrays, so that it does not read the same examples. ``own``
+    has the keys of what differed between ranks.
 
     Attributes:
         ranks_changed: whether another number of ranks has written this.
