@@ -19,7 +19,6 @@ import os
 import re
 import secrets
 import shutil
-import socket
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -74,7 +73,7 @@ def begin(folder: str, step: int) -> str:
     os.makedirs(folder, exist_ok=True)
     for name in os.listdir(folder):
         match = _HIDDEN.fullmatch(name)
-        if match and match[1] == socket.gethostname() and not _alive(int(match[2])):
+        if match and match[1] == os.uname().nodename and not _alive(int(match[2])):
             shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
     path = os.path.join(folder, _hidden(Name(step, 1), "tmp"))
     os.mkdir(path)
@@ -87,7 +86,7 @@ def begin(folder: str, step: int) -> str:
 
 
 def _hidden(name: Name, end: str) -> str:
-    return f".{name}~{socket.gethostname()}~{os.getpid()}~{secrets.token_hex(4)}.{end}"
+    return f".{name}~{os.uname().nodename}~{os.getpid()}~{secrets.token_hex(4)}.{end}"
 
 
 def _alive(pid: int) -> bool:
