@@ -18,6 +18,7 @@ from mnpar.checkpoint.opened import Checkpoint, choose
 from mnpar.checkpoint.saving import RANDOM, by_name, part
 from mnpar.checkpoint.together import together
 from mnpar.errors import CheckpointError
+from mnpar.link import Link
 from mnpar.plans import Box
 from mnpar.serializer import Deserializer
 from mnpar.serializers.reading import restored
@@ -149,9 +150,8 @@ def load(
         own = comm.allgather_obj(list(deserializer.own))
     finally:
         checkpoint.close()
-    for optimizer in _optimizers(list(by_name(objects).values())):
-        if getattr(optimizer, "team", None) is not None:
-            optimizer.team.take_as_given()
+    for copies in _copies(list(by_name(objects).values())):
+        copies.take_as_given()
     keys = list(dict.fromkeys([key for keys in own for key in keys]))
     if keys and comm.rank == 0:
         warnings.warn(
@@ -172,11 +172,15 @@ def _read(deserializer: CheckpointDeserializer, objects: Any) -> None:
         random.set_state({key: json.loads(text) for key, text in state.items()})
 
 
-def _optimizers(things: list[Any]) -> Iterator[Any]:
-    """The optimizers whose models were loaded too."""
+def _copies(things: list[Any]) -> Iterator[Any]:
+    """What would give all ranks rank 0's values at first: multi-node optimizers whose models were loaded too, and links."""
     for thing in things:
         updater: Any = getattr(thing, "updater", None)
         if hasattr(updater, "get_all_optimizers"):
-            yield from updater.get_all_optimizers().values()
-        elif any([getattr(thing, "target", None) is other for other in things]):
-            yield thing
+            yield from _copies(
+                [x for optimizer in updater.get_all_optimizers().values() for x in (optimizer, optimizer.target)]
+            )
+        elif isinstance(thing, Link):
+            yield from (link for link in thing.links() if hasattr(link, "take_as_given"))
+        elif any([getattr(thing, "target", None) is other for other in things]) and getattr(thing, "team", None) is not None:
+            yield thing.team

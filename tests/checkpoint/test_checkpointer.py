@@ -103,26 +103,50 @@ def test_bad_arguments_are_refused(arguments, message):
         mnpar.run(lambda comm: mnpar.create_multi_node_checkpointer(comm=comm, **arguments), ranks=1)
 
 
-def test_a_multi_node_optimizer_does_not_overwrite_what_ranks_have_loaded(tmp_path):
-    """Running means of batch normalization differ between ranks: the first update of a resumed run leaves them alone."""
+KINDS = {
+    "multi-node optimizer": lambda model, comm: (model, mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm)),
+    "sharded": lambda model, comm: (model, mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm, sharded=True)),
+    "distributed model": lambda model, comm: (mnpar.DistributedDataParallel(model, comm), mnpar.optimizers.Adam()),
+}
 
-    def program(comm, steps, start):
-        mnpar.random.seed([start, comm.rank])
-        model = mnpar.Sequential(L.Linear(2, 3, initialW=start + 1), L.BatchNormalization(3))
-        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm).setup(model)
-        everything = {"model": model, "optimizer": optimizer}
-        checkpoint.load(tmp_path, everything, comm)
-        for step in range(start, steps):
-            x = np.random.default_rng([step, comm.rank]).normal(size=(4, 2)).astype("f4")
-            optimizer.update(lambda x: mnpar.functions.sum(model(x) ** 3), x)
-            if step == 1:
-                checkpoint.save(tmp_path / f"{start}", everything, comm, 2)
-        return model[1].avg_mean.tolist(), model[0].W.array.tolist()
 
-    whole = mnpar.run(program, ranks=2, args=(4, 0))
+def learn(comm, folder, kind, steps, start):
+    """Steps ``start`` to ``steps``; after two there is a checkpoint in a folder of this start."""
+    mnpar.random.seed([start, comm.rank])
+    model, optimizer = kind(mnpar.Sequential(L.Linear(2, 3, initialW=start + 1), L.BatchNormalization(3)), comm)
+    everything = {"model": model, "optimizer": optimizer.setup(model)}
+    assert (checkpoint.load(folder, everything, comm) or 0) == start
+    for step in range(start, steps):
+        x = np.random.default_rng([step, comm.rank]).normal(size=(4, 2)).astype("f4")
+        optimizer.update(lambda x: mnpar.functions.sum(model(x) ** 3), x)
+        if step == 1:
+            checkpoint.save(folder / f"{start}", everything, comm, 2)
+    inner = getattr(model, "module", model)
+    return inner[1].avg_mean.tolist(), inner[0].W.array.tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_the_first_update_of_a_resumed_run_does_not_overwrite_what_ranks_have_loaded(kind, tmp_path):
+    """The running means of batch normalization differ between ranks, and go on to."""
+    whole = mnpar.run(learn, ranks=2, args=(tmp_path, kind, 4, 0))
     assert whole[0][0] != whole[1][0]
     (tmp_path / "0" / "step-00000002").rename(tmp_path / "step-00000002")
-    assert mnpar.run(program, ranks=2, args=(4, 2)) == whole
+    assert mnpar.run(learn, ranks=2, args=(tmp_path, kind, 4, 2)) == whole
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_states_in_shards_are_whole_on_other_numbers_of_ranks(ranks, tmp_path):
+    mnpar.run(learn, ranks=2, args=(tmp_path, KINDS["sharded"], 2, 0))
+
+    def read(comm, kind):
+        model, optimizer = kind(mnpar.Sequential(L.Linear(2, 3), L.BatchNormalization(3)), comm)
+        checkpoint.load(tmp_path / "0", {"model": model, "optimizer": optimizer.setup(model)}, comm)
+        return {path: param.update_rule.state["m"].tolist() for path, param in model.namedparams()}
+
+    expected = mnpar.run(read, ranks=2, args=(KINDS["multi-node optimizer"],))[0]
+    assert len(expected["/0/W"]) == 3
+    with pytest.warns(UserWarning, match="avg_mean"):
+        assert mnpar.run(read, ranks=ranks, args=(KINDS["sharded"],)) == [expected] * ranks
 
 
 # ---- on other numbers of ranks ----
