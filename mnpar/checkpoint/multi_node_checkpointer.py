@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mnpar.checkpoint import store
 from mnpar.checkpoint.collecting import collect_garbage
 from mnpar.checkpoint.loading import load
+from mnpar.checkpoint.lock import take_lock
 from mnpar.checkpoint.saving import save
+from mnpar.checkpoint.together import together
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
@@ -60,6 +63,7 @@ class MultiNodeCheckpointer:
     trigger = (1, "iteration")
     priority = -100  # the last of an iteration: what the other extensions change is saved too
     default_name = "multi_node_checkpointer"
+    _lock: int | None = None  # of the folder, on rank 0
 
     def __init__(
         self, name: str, comm: Communicator, cp_interval: int = 5, gc_interval: int = 5, path: str | None = None
@@ -90,7 +94,19 @@ class MultiNodeCheckpointer:
         """The checkpoints stay: other ranks may not come to a collective now."""
 
     def finalize(self) -> None:
-        """Nothing is removed: after an error the checkpoints are what the run can go on from. Remove the folder by hand."""
+        """Let other jobs use the folder. Nothing is removed: a run can go on from its checkpoints, after an error above all."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __del__(self) -> None:
+        self.finalize()
+
+    def _hold(self, folder: str) -> None:
+        """Keep other jobs out of the folder."""
+        held = together(self.comm, lambda: self._lock is not None or self.comm.rank != 0)
+        if not all(held):
+            self._lock = together(self.comm, lambda: take_lock(folder) if self.comm.rank == 0 else None)[self.comm.rank]
 
     def flush(self) -> None:
         """Return when all that was saved is on the disk: it is, when ``save`` returns."""
@@ -103,9 +119,11 @@ class MultiNodeCheckpointer:
 
         Raises:
             OSError, TypeError, ValueError: as :func:`mnpar.checkpoint.save`.
+            CheckpointError: on all ranks, if another job uses the folder.
         """
         folder = self._folder(target)
         begin = time.perf_counter()
+        self._hold(folder)
         path = save(folder, target, self.comm, iteration)
         self._seconds.append(time.perf_counter() - begin)
         if len(self._seconds) % self.gc_interval == 0:
@@ -136,7 +154,10 @@ class MultiNodeCheckpointer:
         """
         if self.path is None:
             self.path = path
-        return load(self._folder(trainer), trainer, self.comm)
+        folder = self._folder(trainer)
+        with suppress(OSError):  # to read, it need not be writable
+            self._hold(folder)
+        return load(folder, trainer, self.comm)
 
     def get_stats(self) -> str:
         """How long saving took, in seconds."""

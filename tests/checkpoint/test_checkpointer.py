@@ -1,7 +1,10 @@
 """ChainerMN's checkpointer, used as its programs use it: with something like a Trainer, and without."""
 
 import os
+import subprocess
+import sys
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ import mnpar
 import mnpar.links as L
 from mnpar import checkpoint
 from mnpar.checkpoint import store
+from mnpar.errors import CheckpointError
 
 
 class Updater:
@@ -78,6 +82,30 @@ def test_without_a_trainer_it_takes_a_path_and_any_object(tmp_path):
 def test_without_trainer_and_path_it_says_what_it_needs():
     with pytest.raises(ValueError, match="needs a path"):
         mnpar.run(lambda comm: mnpar.create_multi_node_checkpointer("x", comm).save(L.Linear(1, 1), 0), ranks=1)
+
+
+HOLD = """
+import sys, mnpar
+comm = mnpar.create_communicator()
+checkpointer = mnpar.create_multi_node_checkpointer("run", comm, path=sys.argv[1])
+checkpointer.save(mnpar.links.Linear(1, 1), 1)
+print("saved", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_job_in_one_folder_is_refused_and_hears_of_the_first(tmp_path):
+    first = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert first.stdout.readline() == "saved\n"
+    with pytest.raises(CheckpointError, match=f"is in use by process {first.pid} on "):
+        mnpar.run(lambda comm: train(comm, tmp_path, 3), ranks=2)
+    first.kill()
+    first.communicate()
+    mnpar.run(lambda comm: mnpar.create_multi_node_checkpointer("run", comm, path=tmp_path).save(L.Linear(1, 1), 2), ranks=2)
+    assert checkpoint.steps(tmp_path / "run") == [1, 2]
 
 
 def test_statistics_are_chainers_words(tmp_path):
