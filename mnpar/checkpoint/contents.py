@@ -14,7 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mnpar.checkpoint.entries import Entry
+import numpy as np
+
+from mnpar.checkpoint.entries import PLAIN, Entry
 from mnpar.plans import Box
 
 
@@ -130,12 +132,45 @@ def _row(piece: Piece, size: int) -> list[Any]:
 
 
 def from_json(rows: list[Any], size: int) -> dict[str, Record]:
-    """The records, from what :func:`to_json` made."""
+    """The records, from what :func:`to_json` made.
+
+    Raises:
+        ValueError, TypeError: it did not make this.
+    """
     records: dict[str, Record] = {}
     for key, whole, pieces in rows:
-        records[key] = Record(key, None if whole is None else tuple(whole))
-        for dtype, shape, plain, box, ranks, *where in pieces:
-            place = None if box is None else Box(*box)
-            holders = list(range(size)) if ranks is None else ranks
-            records[key].pieces.append(Piece(dtype, tuple(shape), plain, place, holders, *where))
+        record = Record(_a(str, key), None if whole is None else _numbers(whole), [_piece(row, size) for row in pieces])
+        if not record.pieces or any([(piece.box is None) != (whole is None) for piece in record.pieces]):
+            raise ValueError(f"{key} has no pieces, or not the boxes of a whole")
+        records[key] = record
+        check_cover(record)
     return records
+
+
+def _piece(row: list[Any], size: int) -> Piece:
+    dtype, shape, plain, box, ranks, *where = row
+    holders = list(range(size)) if ranks is None else _numbers(ranks)
+    place = None if box is None else Box(*map(_numbers, box))
+    shape = _numbers(shape)
+    if dtype is None:
+        if type(plain) not in PLAIN or where or shape:
+            raise ValueError(f"{row} is no value")
+        return Piece(None, (), plain, place, list(holders))
+    file, name = where
+    if np.dtype(_a(str, dtype)).hasobject or (place is not None and place.shape != shape):
+        raise ValueError(f"{row} is no piece of an array")
+    if not all([0 <= rank < size for rank in (*holders, _a(int, file))]):
+        raise ValueError(f"{row} is of no rank of {size}")
+    return Piece(dtype, shape, None, place, list(holders), file, _a(str, name))
+
+
+def _a(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value
+
+
+def _numbers(values: Any) -> tuple[int, ...]:
+    if not all([_a(int, value) >= 0 for value in _a(list, values)]):
+        raise ValueError(f"{values} has negative numbers")
+    return tuple(values)

@@ -166,10 +166,13 @@ def _read(deserializer: CheckpointDeserializer, objects: Any) -> None:
     for name, thing in by_name(objects).items():
         thing.serialize(part(deserializer, name))
     checkpoint = deserializer.checkpoint
-    state = {key: deserializer[RANDOM](key, None) for key in random.get_state()}
+    state = {key: deserializer[RANDOM](key, None) for key in random.get_state() if f"{RANDOM}/{key}" in checkpoint.records}
     shared = checkpoint.written_by > 1 and not any([key.startswith(RANDOM) for key in deserializer.own])
-    if None not in state.values() and (shared or checkpoint.rank < checkpoint.written_by):
-        random.set_state({key: json.loads(text) for key, text in state.items()})
+    if state and None not in state.values() and (shared or checkpoint.rank < checkpoint.written_by):
+        try:
+            random.set_state({key: json.loads(text) for key, text in state.items()})
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"{checkpoint.path} has a wrong content: {error}") from None
 
 
 def _copies(things: list[Any]) -> Iterator[Any]:

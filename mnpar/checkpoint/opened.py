@@ -11,7 +11,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.checkpoint import store
-from mnpar.checkpoint.contents import Piece, Record, check_cover, from_json
+from mnpar.checkpoint.contents import Piece, Record, from_json
 from mnpar.checkpoint.together import together
 from mnpar.errors import CheckpointError
 from mnpar.plans import Box
@@ -19,6 +19,8 @@ from mnpar.serializers.safetensors import NAMES, Entry, read_entry, read_header
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
+
+_MOST_RANKS = 10_000_000
 
 
 class Checkpoint:
@@ -28,16 +30,30 @@ class Checkpoint:
         self.path, self.rank = path, rank
         self.content = store.read_manifest(path)
         try:
-            self.step, self.written_by = int(self.content["step"]), int(self.content["ranks"])
-            self.files: dict[str, list[Any]] = dict(self.content["files"])
-            self.records = from_json(self.content["records"], self.written_by)
-            for record in self.records.values():
-                check_cover(record)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+            self._understand()
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise CheckpointError(f"{os.path.join(path, store.MANIFEST)} has a wrong content: {error!r}") from None
         self.same_ranks = self.written_by == size
         self._open = ExitStack()
         self._shards: dict[int, tuple[Any, dict[str, Entry]]] = {}
+
+    def _understand(self) -> None:
+        """Take the manifest's content apart; whatever it has in it, files and records are then what they should be."""
+        step, ranks = self.content["step"], self.content["ranks"]
+        if type(step) is not int or type(ranks) is not int or not 1 <= ranks <= _MOST_RANKS:
+            raise ValueError(f"step {step!r} of {ranks!r} ranks")
+        self.step: int = step
+        self.written_by: int = ranks
+        self.files: dict[str, tuple[int, str]] = {}
+        for name, (size, digest) in self.content["files"].items():
+            if type(size) is not int or type(digest) is not str:
+                raise TypeError(f"size {size!r} and digest {digest!r} of {name}")
+            self.files[name] = size, digest
+        self.records = from_json(self.content["records"], self.written_by)
+        shards = {piece.file for record in self.records.values() for piece in record.pieces if piece.dtype is not None}
+        for number in sorted(shards):
+            if store.shard_name(number, self.written_by) not in self.files:
+                raise ValueError(f"shard {number} is not among its files")
 
     def verify(self, rank: int, size: int) -> None:
         """Raise CheckpointError if a file is missing, damaged or foreign; the ranks share the work."""

@@ -19,7 +19,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -215,7 +215,7 @@ def open_plain(path: str) -> Any:
     return file
 
 
-def check_files(path: str, files: dict[str, list[Any]]) -> None:
+def check_files(path: str, files: Mapping[str, Any]) -> None:
     """Raise CheckpointError unless the folder has these shards and no others; their content is not looked at."""
     there = {name: None for name in os.listdir(path) if name.startswith("shard-")}
     for name in files:

@@ -81,6 +81,8 @@ class NpzFile(Mapping[str, Any]):
         if key not in self._members:
             raise KeyError(f"{self.name} has no {key!r}; it has {_shorten(self._members)}")
         info = self._members[key]
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise CheckpointError(f"{self.name}, {key}: npz files are not compressed by method {info.compress_type}")
         if info.file_size > _RATIO * info.compress_size + _CHUNK:
             raise CheckpointError(f"{self.name}, {key}: {info.compress_size} bytes cannot unpack to {info.file_size}")
         try:

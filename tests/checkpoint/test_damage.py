@@ -1,5 +1,6 @@
 """Damaged, swapped, missing and foreign files are refused by name and reason; disks that are full or closed are errors."""
 
+import copy
 import json
 import os
 import shutil
@@ -71,7 +72,7 @@ def later(document):
 
 def outside(document):
     files = document["content"]["files"]
-    files["../../evil"] = files.pop(SHARD)
+    files["../../evil"] = files[SHARD]
 
 
 def gap(document):
@@ -127,6 +128,37 @@ def test_every_flipped_bit_is_noticed(tmp_path):
             with pytest.raises(CheckpointError, match="step-00000001"):
                 load(tmp_path, 1, ranks=1)
             (path / name).write_bytes(whole)
+
+
+def test_a_manifest_of_anything_with_the_right_digest_is_read_or_refused(tmp_path):
+    """Somebody has edited it: nothing but what is wrong is said, on every rank."""
+    path = tmp_path / os.path.basename(save(tmp_path))
+    whole = json.loads((path / store.MANIFEST).read_text())
+    rng = np.random.default_rng(1)
+    others = [None, -1, 10**30, "x", [], {}, [1], 1.5, True, [[0], [5]], float("nan")]
+    refused, misfits = 0, []
+    for _ in range(150):
+        document = copy.deepcopy(whole)
+        spots = [*places(document["content"])]
+        owner, key = spots[rng.integers(len(spots))]
+        owner[key] = others[rng.integers(len(others))]
+        rewrite(path, lambda d, document=document: d.update(document))
+        try:
+            load(tmp_path, 1, ranks=1)
+        except CheckpointError:
+            refused += 1
+        except (KeyError, ValueError, TypeError) as error:
+            misfits.append(str(error))
+    assert refused > 100
+    assert all("0/" in text or "1/" in text for text in misfits), misfits  # another key, shape or dtype of a layer's
+
+
+def places(content):
+    """Everything in a JSON document that could be something else."""
+    for key in content if isinstance(content, dict) else range(len(content)):
+        yield content, key
+        if isinstance(content[key], dict | list):
+            yield from places(content[key])
 
 
 def test_where_all_are_damaged_each_is_named(tmp_path):
