@@ -102,7 +102,7 @@ class CheckpointDeserializer(Deserializer):
             raise CheckpointError(
                 f"{record.key} differed between the {opened.written_by} ranks that wrote {opened.path}, so another number of "
                 "ranks cannot have it. If they are different parameters, give them different paths; if they are parts of one, "
-                "set param.whole and param.box"
+                "set param.whole and param.box; if they were to be copies, nothing has kept them equal"
             )
         self.own[record.key] = None
         if self.where is not None and opened.can_average(record):
