@@ -219,6 +219,11 @@ class Team:
         """Around saving and loading."""
         return nullcontext() if self._shards is None else self._shards.whole(self.optimizer)
 
+    def serialize(self, serializer: Any) -> None:
+        """Save or load what the next update needs of the last one."""
+        if self._late is not None:
+            self._late.serialize(serializer["late"])
+
     def _fill(self, arenas: Arenas) -> list[Any]:
         """Zeros for gradients that are not there. If they are not wanted, the parameters that have a gradient on no rank."""
         params = [param for arena in arenas for param in arena.params] + arenas.strays

@@ -134,6 +134,7 @@ def test_bad_arguments_are_refused(arguments, message):
 KINDS = {
     "multi-node optimizer": lambda model, comm: (model, mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm)),
     "sharded": lambda model, comm: (model, mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm, sharded=True)),
+    "late gradients": lambda model, comm: (model, mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm, True)),
     "distributed model": lambda model, comm: (mnpar.DistributedDataParallel(model, comm), mnpar.optimizers.Adam()),
 }
 
