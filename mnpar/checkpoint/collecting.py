@@ -58,16 +58,16 @@ def collect_garbage(directory: str | os.PathLike[str], comm: Communicator, keep:
     """
     if keep < 1:
         raise ValueError(f"keep = {keep}: 1 checkpoint or more is kept")
-    directory = os.path.abspath(directory)
-    listed = together(comm, lambda: store.names(directory) if comm.rank == 0 else [])[0]
+    mine = os.path.abspath(directory)
+    folder, listed = together(comm, lambda: (mine, store.names(mine) if comm.rank == 0 else []))[0]
     good = 0
     removed = []
     for place, name in enumerate(reversed(listed)):
         if good == keep:
             removed = listed[: len(listed) - place]
             break
-        good += _is_good(os.path.join(directory, str(name)), comm)
-    together(comm, lambda: _remove(directory, removed if comm.rank == 0 else []))
+        good += _is_good(os.path.join(folder, str(name)), comm)
+    together(comm, lambda: _remove(folder, removed if comm.rank == 0 else []))
     return [name.step for name in removed]
 
 

@@ -137,7 +137,7 @@ def _within(common: Box, box: Box) -> tuple[slice, ...]:
 
 def choose(directory: str, comm: Communicator, step: int | None) -> Checkpoint | None:
     """The newest undamaged checkpoint (of a step), opened on each rank."""
-    listed = together(comm, lambda: store.names(directory) if comm.rank == 0 else [])[0]
+    directory, listed = together(comm, lambda: (directory, store.names(directory) if comm.rank == 0 else []))[0]
     candidates = [name for name in reversed(listed) if step is None or name.step == step]
     if step is not None and not candidates:
         there = ", ".join(str(name.step) for name in listed) or "none"

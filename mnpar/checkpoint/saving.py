@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -112,6 +113,10 @@ def _write_shard(
     }
     if not arrays:
         return None
+    if not os.path.isdir(hidden):
+        raise FileNotFoundError(
+            errno.ENOENT, "what rank 0 has made is not there: checkpoints need a file system that all ranks share", hidden
+        )
     name = store.shard_name(comm.rank, comm.size)
     with store.ShardFile(os.path.join(hidden, name)) as file:
         write_safetensors(file, arrays)

@@ -19,7 +19,7 @@ def together(comm: Communicator, work: Callable[[], T]) -> list[T]:
 
     Args:
         comm: all its ranks call this.
-        work: its results can be pickled; it may communicate only if none of it fails before.
+        work: its results can be pickled. If it communicates, and fails on one rank before, the others hear of a mismatch.
 
     Example:
         >>> import mnpar
@@ -33,7 +33,12 @@ def together(comm: Communicator, work: Callable[[], T]) -> list[T]:
         outcome = work()
     except Exception as error:
         mine = error
-    outcomes = comm.allgather_obj((outcome, None if mine is None else dump_error(mine)))
+    try:
+        outcomes = comm.allgather_obj((outcome, None if mine is None else dump_error(mine)))
+    except Exception as error:
+        if mine is not None:  # while the others communicate in their work: this is why they do not meet
+            raise mine from error
+        raise
     for rank, (_, failure) in enumerate(outcomes):
         if failure is not None:
             first: Exception = mine if mine is not None and rank == comm.rank else pickle.loads(failure)

@@ -255,6 +255,26 @@ def test_a_closed_disk_is_an_error_and_the_older_checkpoint_stays(call, tmp_path
     assert load(tmp_path)[0][0] == 1
 
 
+def test_a_rank_that_does_not_see_the_folder_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "begin", lambda folder, step: str(tmp_path / "on another machine"))
+    with pytest.raises(FileNotFoundError, match="a file system that all ranks share"):
+        save(tmp_path)
+
+
+def test_the_cause_is_told_where_the_others_were_communicating(tmp_path):
+    class Talks:
+        def __init__(self, comm):
+            self.comm = comm
+
+        def serialize(self, serializer):
+            if self.comm.rank == 1:
+                raise RuntimeError("the cause")
+            self.comm.allreduce(np.ones(1))
+
+    with pytest.raises(RuntimeError, match="the cause"):
+        mnpar.run(lambda comm: checkpoint.save(tmp_path, Talks(comm), comm, 1), ranks=2)
+
+
 def test_a_file_in_place_of_the_folder_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
