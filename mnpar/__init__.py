@@ -2,6 +2,7 @@
 
 from mnpar import (
     backend,
+    checkpoint,
     computational_graph,
     dataset,
     datasets,
@@ -28,6 +29,7 @@ from mnpar import (
     training,
 )  # fmt: skip
 from mnpar.chain import Chain, ChainList, Sequential
+from mnpar.checkpoint import create_multi_node_checkpointer
 from mnpar.communicators import ANY_SOURCE, ANY_TAG, Communicator, Operation, create_communicator, run
 from mnpar.config import (
     Config,
@@ -88,10 +90,12 @@ __all__ = [
     "backend",
     "backward",
     "check_parameter_closeness",
+    "checkpoint",
     "computational_graph",
     "config",
     "create_communicator",
     "create_empty_dataset",
+    "create_multi_node_checkpointer",
     "create_multi_node_evaluator",
     "create_multi_node_optimizer",
     "dataset",

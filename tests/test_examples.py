@@ -78,6 +78,25 @@ def test_training_through_the_allgather_equals_training_on_one_rank(flags, tmp_p
     assert float(re.search(r"weights differ by (\S+) at most", done.stdout)[1]) < 1e-10
 
 
+def last_line(done):
+    assert done.returncode == 0, done.stderr
+    return re.search(r"^weights and logs: ([0-9a-f]{16})$", done.stdout, re.M)[1]
+
+
+def test_training_that_was_killed_goes_on_bit_for_bit_and_on_other_numbers_of_ranks(tmp_path):
+    flags = ["--unit", "8", "--epoch", "2", "--out"]
+    whole = last_line(run(2, "checkpoint_resume.py", [*flags, str(tmp_path / "whole")]))
+    killed = run(2, "checkpoint_resume.py", [*flags, str(tmp_path / "killed"), "--kill", "25"])
+    assert killed.returncode != 0
+    assert "begins on 2 ranks" in killed.stdout
+    resumed = run(2, "checkpoint_resume.py", [*flags, str(tmp_path / "killed")])
+    assert "goes on at iteration 20 on 2 ranks" in resumed.stdout
+    assert last_line(resumed) == whole
+    more = run(3, "checkpoint_resume.py", [*flags, str(tmp_path / "killed"), "--epoch", "3"])
+    assert "goes on at iteration 20 on 3 ranks" in more.stdout
+    assert "iteration 43, test accuracy 0." in more.stdout
+
+
 BAD = {
     "no epochs": (["--epoch", "0"], "--epoch is at least 1, not 0"),
     "no number": (["--epoch", "x"], "invalid int value"),
@@ -135,6 +154,7 @@ def test_bad_grids_are_usage_errors(flags, message):
     done = run(0, "halo_diffusion.py", flags)
     assert done.returncode == 2
     assert message in done.stderr
+
 
 # With a trainer: (example, ranks under mpiexec or 0, flags, the first column of accuracies, what it is to reach).
 TRAINED = {

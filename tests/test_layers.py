@@ -36,7 +36,7 @@ LAYERS = """
     summary
     reporter
     links optimizers serializers
-    optimizer_hooks
+    optimizer_hooks checkpoint
     parallel
     computational_graph
     training
