@@ -18,11 +18,11 @@ from mnpar.communicators.transport import BLOCK
 class Opening:
     """What the opening of a collective told: every rank's header, and the values that came with it."""
 
-    __slots__ = ("_flags", "_raw", "alike", "body", "call", "later", "seq", "size", "wants")
+    __slots__ = ("_flags", "_raw", "alike", "body", "call", "seq", "size", "wants")
 
-    def __init__(self, raw: bytes, size: int, call: Call, seq: int, body: Array, later: bool) -> None:
+    def __init__(self, raw: bytes, size: int, call: Call, seq: int, body: Array) -> None:
         self._raw = raw
-        self.call, self.seq, self.body, self.later = call, seq, body, later  # this rank's own part in it
+        self.call, self.seq, self.body = call, seq, body  # this rank's own part in it
         self.size = size
         self._flags = raw[message.FLAGS :: BLOCK]  # one byte of each rank
         self.wants = any([flags & message.WANTS for flags in self._flags])

@@ -153,7 +153,8 @@ class ThreadTransport:
         meeting[self.rank] = thing
 
         def value() -> list[Any]:
-            meetings.pop(key, None)  # who comes late has it already
+            if meetings.get(key) is meeting:
+                del meetings[key]  # who comes late has it already
             return [meeting[rank] for rank in range(self.size)]
 
         return Pending(lambda: len(meeting) == self.size, value, waiting)

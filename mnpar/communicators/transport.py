@@ -20,12 +20,12 @@ FORWARD, BACKWARD = 0, 1
 
 
 # Messages on the backward lane are found by what they are, not by a user's tag:
-REPLY, PART, EXCHANGE, PIECE_OF_MESSAGE, PIECE_OF_PART = range(5)
+REPLY, PART, EXCHANGE, PIECE_OF_MESSAGE, PIECE_OF_PART, OPENING = KINDS = range(6)
 
 
 def numbered_tag(limit: int, seq: int, order: int, kind: int) -> int:
     """The tag of what belongs to message, collective or exchange ``seq`` of an order of differentiation."""
-    return 5 * ((8 * seq + order) % (limit // 5)) + kind
+    return len(KINDS) * ((8 * seq + order) % (limit // len(KINDS))) + kind
 
 
 class Waiting(NamedTuple):

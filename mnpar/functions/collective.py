@@ -29,8 +29,8 @@ class AllGather(Communication):
     def steps(self, x: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.allgather(x, self.call())))
 
-    def backward(self, *gys: Any) -> Any:
-        return self.adjoint(ReduceScatter(self.comm, of=self), *gys)
+    def mirror(self) -> Communication:
+        return ReduceScatter(self.comm, of=self)
 
 
 class ReduceScatter(Communication):
@@ -39,8 +39,8 @@ class ReduceScatter(Communication):
     def steps(self, *xs: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.reduce_scatter(xs, self.call())))
 
-    def backward(self, gy: Any) -> Any:
-        return self.adjoint(AllGather(self.comm, of=self), gy)
+    def mirror(self) -> Communication:
+        return AllGather(self.comm, of=self)
 
 
 class AllReduce(Communication):
@@ -49,8 +49,8 @@ class AllReduce(Communication):
     def steps(self, x: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.allreduce(x, self.call())))
 
-    def backward(self, gy: Any) -> Any:
-        return self.adjoint(AllReduce(self.comm, of=self), gy)
+    def mirror(self) -> Communication:
+        return AllReduce(self.comm, of=self)
 
 
 class AllToAll(Communication):
@@ -59,8 +59,8 @@ class AllToAll(Communication):
     def steps(self, *xs: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.alltoall(xs, self.call())))
 
-    def backward(self, *gys: Any) -> Any:
-        return self.adjoint(AllToAll(self.comm, of=self), *gys)
+    def mirror(self) -> Communication:
+        return AllToAll(self.comm, of=self)
 
 
 class Scan(Communication):
@@ -74,8 +74,8 @@ class Scan(Communication):
     def steps(self, x: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.scan(x, self.call(), self.exclusive, self.up)))
 
-    def backward(self, gy: Any) -> Any:
-        return self.adjoint(Scan(self.comm, self.exclusive, not self.up, of=self), gy)
+    def mirror(self) -> Communication:
+        return Scan(self.comm, self.exclusive, not self.up, of=self)
 
 
 class CopyTo(Communication):
@@ -85,8 +85,8 @@ class CopyTo(Communication):
         self.differentiable = is_recording()  # nothing is said forward: so it is always on the tape of every rank
         return x
 
-    def backward(self, gy: Any) -> Any:
-        return self.adjoint(ReduceFrom(self.comm, of=self), gy)
+    def mirror(self) -> Communication:
+        return ReduceFrom(self.comm, of=self)
 
 
 class ReduceFrom(Communication):
@@ -95,8 +95,8 @@ class ReduceFrom(Communication):
     def steps(self, x: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.allreduce(x, self.call())))
 
-    def backward(self, gy: Any) -> Any:
-        return self.adjoint(CopyTo(self.comm, of=self), gy)
+    def mirror(self) -> Communication:
+        return CopyTo(self.comm, of=self)
 
 
 def allgather(comm: Communicator, x: Any, axis: int | None = None) -> Any:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mnpar.communicators.channel import Answer
 from mnpar.communicators.message import Call, call_site
 from mnpar.communicators.operation import Operation, complete
 from mnpar.config import is_recording
 from mnpar.function_node import FunctionNode
-from mnpar.future import Future, Once
-from mnpar.tape import current_tape
+from mnpar.future import Future, Once, when_used
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class Communication(FunctionNode):
     communicates = True
     op: str
     reduction = "sum"
+    later = False  # of a collective: it is waited for elsewhere than where it starts
+    answers: int | None = None  # the number of a collective waited for later, whose adjoint this is
 
     def __init__(self, comm: Communicator, of: Communication | None = None) -> None:
         self.comm = comm
@@ -47,12 +49,13 @@ class Communication(FunctionNode):
 
     @property
     def label(self) -> str:
-        return f"{'gradient of ' * self.order}{self.op} at {self.site} (rank {self.comm.rank})"
+        return f"{'gradient of ' * self.order}{'i' * self.later}{self.op} at {self.site} (rank {self.comm.rank})"
 
     @property
     def channel(self) -> Channel:
         """The messages of this order."""
-        return self.comm.channel(self.order)
+        channel = self.comm.channel(self.order)
+        return channel if self.answers is None else Answer(channel, self.answers)
 
     def steps(self, *xs: Any) -> Steps[Any]:
         """What ``forward`` does, in steps."""
@@ -72,18 +75,8 @@ class Communication(FunctionNode):
     def begin(self, *inputs: Variable) -> Once:
         """The same for any number of inputs and outputs, which it gives when it is called."""
         variables = self.prepare(inputs)
-        tape, operation = current_tape(), Operation(self.comm.transport, self.steps(*[x.array for x in variables]))
-
-        def finish() -> tuple[Variable, ...]:
-            if once in tape.unfinished:
-                tape.unfinished.remove(once)
-            with tape:
-                return self.connect(variables, operation.wait())
-
-        once = Once(finish)
-        if is_recording():
-            tape.unfinished.append(once)
-        return once
+        operation = Operation(self.comm.transport, self.steps(*[x.array for x in variables]))
+        return when_used(lambda: self.connect(variables, operation.wait()))
 
     def part_of(self: Self, op: str, reduction: str) -> Self:
         """Say that it brings the parts of another operation together, which is what all ranks have to mean."""
@@ -93,12 +86,23 @@ class Communication(FunctionNode):
     def call(self, root: int = 0) -> Call:
         """What this rank's messages say of it."""
         self.recording = recording = is_recording()
-        return Call(self.op, self.site, self.differentiable and recording, recording, root, self.reduction, self.order)
+        return Call(self.op, self.site, self.differentiable and recording, recording, root, self.reduction, self.order, 0, self.later)
 
     def agreed(self, y: Any, wants: bool) -> Any:
         """The outputs, after all ranks have said whether they want a gradient."""
         self.differentiable = wants and self.recording
         return y
+
+    def mirror(self) -> Communication:
+        """The adjoint communication, a new one."""
+        raise TypeError(f"{self.label} does not define mirror(self)")
+
+    def given(self, gys: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Of its outputs' gradients, those that the adjoint takes on this rank."""
+        return gys
+
+    def backward(self, *gys: Any) -> Any:
+        return self.adjoint(self.mirror(), *self.given(gys))[: len(self.inputs)]
 
     def adjoint(self, function: Communication, *gys: Any) -> tuple[Any, ...]:
         """Run the adjoint: recorded if this backward is, else on the bare arrays."""

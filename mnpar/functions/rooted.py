@@ -35,9 +35,8 @@ class Bcast(Rooted):
     def steps(self, *xs: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.bcast(xs[0] if xs else None, self.call(self.root))))
 
-    def backward(self, gy: Any) -> Any:
-        gxs = self.adjoint(Reduce(self.comm, self.root, of=self), gy)
-        return gxs if self.at_root else ()
+    def mirror(self) -> Communication:
+        return Reduce(self.comm, self.root, of=self)
 
 
 class Reduce(Rooted):
@@ -47,8 +46,11 @@ class Reduce(Rooted):
         y = self.agreed(*(yield from self.channel.allreduce(x, self.call(self.root), self.root)))
         return y if self.at_root else _nothing()
 
-    def backward(self, gy: Any) -> Any:
-        return self.adjoint(Bcast(self.comm, self.root, of=self), *((gy,) if self.at_root else ()))
+    def mirror(self) -> Communication:
+        return Bcast(self.comm, self.root, of=self)
+
+    def given(self, gys: tuple[Any, ...]) -> tuple[Any, ...]:
+        return gys if self.at_root else ()
 
 
 class Gather(Rooted):
@@ -58,8 +60,11 @@ class Gather(Rooted):
         ys = self.agreed(*(yield from self.channel.gather(x, self.call(self.root))))
         return ys if self.at_root else _nothing()
 
-    def backward(self, *gys: Any) -> Any:
-        return self.adjoint(Scatter(self.comm, self.root, of=self), *(gys if self.at_root else ()))
+    def mirror(self) -> Communication:
+        return Scatter(self.comm, self.root, of=self)
+
+    def given(self, gys: tuple[Any, ...]) -> tuple[Any, ...]:
+        return gys if self.at_root else ()
 
 
 class Scatter(Rooted):
@@ -68,9 +73,8 @@ class Scatter(Rooted):
     def steps(self, *xs: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.scatter(xs, self.call(self.root))))
 
-    def backward(self, gy: Any) -> Any:
-        gxs = self.adjoint(Gather(self.comm, self.root, of=self), gy)
-        return gxs if self.at_root else ()
+    def mirror(self) -> Communication:
+        return Gather(self.comm, self.root, of=self)
 
 
 def bcast(comm: Communicator, x: Any = None, root: int = 0) -> Variable:
