@@ -22,7 +22,7 @@ from mnpar.communicators.mailbox import Mailbox
 from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, Call, Header
 from mnpar.communicators.opening import EMPTY, Opening, as_bytes, form_of
 from mnpar.communicators.reduction import REDUCING, reduce_arrays
-from mnpar.communicators.transport import ANY, BACKWARD, BLOCK, OPENING, PART, ROOM, Steps, Transport, Waiting
+from mnpar.communicators.transport import ANY, BACKWARD, BLOCK, PART, ROOM, Steps, Transport, Waiting
 from mnpar.errors import MismatchError
 
 _PIECE = 2**30  # bytes; more than this is sent part by part
@@ -35,8 +35,6 @@ class Channel(Mailbox):
     ``call.later`` starts with the same opening, but its values go as messages only, matched by its number: MPI's own
     collectives have to follow each other in one order on all ranks, and an opening is answered at another moment on each.
     """
-
-    by_messages = False  # the opening too
 
     def __init__(self, transport: Transport, order: int) -> None:
         super().__init__(transport, order)
@@ -174,10 +172,7 @@ class Channel(Mailbox):
         self._collectives += 2
         block, body, fault = self._say(call, x, parts, seq)
         waiting = Waiting(call.name, call.site, None, 0, seq, self.order)
-        if self.by_messages:
-            raw = yield from self._trade_blocks(block, waiting)
-        else:
-            raw = yield transport.exchange(block, self.lane, waiting, call.later)
+        raw = yield from self._hear(block, waiting, call.later)
         if fault is not None:
             raise fault
         opening = Opening(raw, transport.size, call, seq, body)
@@ -195,18 +190,10 @@ class Channel(Mailbox):
             raise self._mismatch(opening, "some ranks record for backward and others do not (no_backprop_mode)")
         return opening
 
-    def _trade_blocks(self, block: bytes, waiting: Waiting) -> Steps[bytes]:
-        """What the transport's exchange gives, by messages that are matched by number."""
-        transport, tag, blocks = self.transport, self.reply_tag(waiting.seq, OPENING), []
-        for rank in self._others():
-            transport.post(np.frombuffer(block, np.uint8), rank, tag, BACKWARD)
-        for rank in range(transport.size):
-            if rank != transport.rank:
-                letter = yield from self._letter(rank, tag, BACKWARD, waiting._replace(peer=rank, tag=ANY))
-                blocks.append((yield from transport.read(letter, BACKWARD, waiting)).tobytes())
-            else:
-                blocks.append(block)
-        return b"".join(blocks)
+    def _hear(self, block: bytes, waiting: Waiting, later: bool) -> Steps[bytes]:
+        """What all ranks say, in rank order."""
+        raw: bytes = yield self.transport.exchange(block, self.lane, waiting, later)
+        return raw
 
     def _say(self, call: Call, x: Any, parts: int | None, seq: int) -> tuple[bytes, Array, Exception | None]:
         """This rank's block of an opening, its value as bytes, and what is wrong with it: the others shall hear of that too."""
@@ -277,21 +264,6 @@ class Channel(Mailbox):
         for rank in range(self.transport.size):
             values.append(_owned(mine) if rank == self.transport.rank else (yield from self._fetch_part(opening, rank)))
         return values
-
-
-class Answer(Channel):
-    """The adjoint of a collective that was waited for later, and this one only.
-
-    Ranks finish such collectives each in an order of its own, so they start the adjoints in different orders, perhaps with a
-    blocking collective in between: so its opening goes by messages too, and its number is next to the collective's.
-    """
-
-    by_messages = True
-
-    def __init__(self, channel: Channel, number: int) -> None:
-        super().__init__(channel.transport, channel.order)
-        self._collectives = number | 1
-        self._known = channel._known
 
 
 def listed(xs: Any) -> Any:

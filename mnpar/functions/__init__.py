@@ -10,7 +10,7 @@ from mnpar.functions.attention import embed_id, scaled_dot_product_attention
 from mnpar.functions.broadcasting import broadcast, broadcast_to, sum_to
 from mnpar.functions.channelwise import bias, maxout, prelu, scale
 from mnpar.functions.classification import softmax_cross_entropy
-from mnpar.functions.collective import allgather, allreduce, alltoall, copy_to, exscan, reduce_from, reduce_scatter, scan
+from mnpar.functions.collective import allgather, allreduce, alltoall, exscan, reduce_scatter, scan
 from mnpar.functions.contraction import einsum, tensordot
 from mnpar.functions.convolution import (
     convolution_1d,
@@ -61,6 +61,18 @@ from mnpar.functions.likelihood import (
 from mnpar.functions.local_normalization import local_response_normalization, normalize
 from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
 from mnpar.functions.noise import dropout
+from mnpar.functions.nonblocking import (
+    iallgather,
+    iallreduce,
+    ialltoall,
+    ibcast,
+    iexscan,
+    igather,
+    ireduce,
+    ireduce_scatter,
+    iscan,
+    iscatter,
+)
 from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization
 from mnpar.functions.piecewise import clipped_relu, crelu, hard_sigmoid, relu6, selu, swish
 from mnpar.functions.point_to_point import irecv, isend, pseudo_connect, recv, send, sendrecv, shift
@@ -98,6 +110,7 @@ from mnpar.functions.rearranging import (
 )
 from mnpar.functions.recurrent import lstm, n_step_bigru, n_step_bilstm, n_step_birnn, n_step_gru, n_step_lstm, n_step_rnn
 from mnpar.functions.reduction import argmax, argmin, average, logsumexp, max, mean, min, sum
+from mnpar.functions.replicated import copy_to, reduce_from
 from mnpar.functions.resize import resize_images
 from mnpar.functions.rooted import bcast, gather, reduce, scatter
 from mnpar.functions.sample_normalization import group_normalization, layer_normalization
@@ -175,9 +188,19 @@ __all__ = [
     "hinge",
     "hstack",
     "huber_loss",
+    "iallgather",
+    "iallreduce",
+    "ialltoall",
+    "ibcast",
     "iexchange",
+    "iexscan",
+    "igather",
     "im2col",
     "irecv",
+    "ireduce",
+    "ireduce_scatter",
+    "iscan",
+    "iscatter",
     "isend",
     "layer_normalization",
     "leaky_relu",

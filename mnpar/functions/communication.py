@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mnpar.communicators.channel import Answer
+from mnpar.communicators.answer import Answer
 from mnpar.communicators.message import Call, call_site
 from mnpar.communicators.operation import Operation, complete
 from mnpar.config import is_recording
@@ -86,7 +86,8 @@ class Communication(FunctionNode):
     def call(self, root: int = 0) -> Call:
         """What this rank's messages say of it."""
         self.recording = recording = is_recording()
-        return Call(self.op, self.site, self.differentiable and recording, recording, root, self.reduction, self.order, 0, self.later)
+        wants = self.differentiable and recording
+        return Call(self.op, self.site, wants, recording, root, self.reduction, self.order, 0, self.later)
 
     def agreed(self, y: Any, wants: bool) -> Any:
         """The outputs, after all ranks have said whether they want a gradient."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnpar.functions.collective import Results, divided, first
 from mnpar.functions.communication import Communication
 from mnpar.functions.folding import FOLDS, check_op, fold
 from mnpar.variable import Variable
@@ -77,6 +78,15 @@ class Scatter(Rooted):
         return Gather(self.comm, self.root, of=self)
 
 
+def reducing(comm: Communicator, root: int, op: str) -> tuple[Communication, Results]:
+    """The collective and what becomes of its outputs, for :func:`reduce` and its twin that is waited for later."""
+    check_op("reduce", op)
+    root = comm.peer(root)
+    if op in FOLDS:
+        return Gather(comm, root).part_of("reduce", op), (lambda ys: fold(ys, op)) if comm.rank == root else first
+    return Reduce(comm, root), divided(comm.size) if op == "mean" else first
+
+
 def bcast(comm: Communicator, x: Any = None, root: int = 0) -> Variable:
     """The root's array on every rank; its gradient is the sum of all ranks' gradients.
 
@@ -123,12 +133,8 @@ def reduce(comm: Communicator, x: Any, root: int = 0, op: str = "sum") -> Variab
         >>> mnpar.run(lambda comm: F.reduce(comm, np.array([comm.rank])).array, ranks=3)[0]
         array([3])
     """
-    check_op("reduce", op)
-    if op in FOLDS:
-        parts = Gather(comm, root).part_of("reduce", op).apply((x,))
-        return fold(parts, op) if comm.rank == root else parts[0]
-    y = Reduce(comm, comm.peer(root)).apply((x,))[0]
-    return y / comm.size if op == "mean" else y
+    what, after = reducing(comm, root, op)
+    return after(what.apply((x,)))
 
 
 def gather(comm: Communicator, x: Any, root: int = 0) -> Any:
