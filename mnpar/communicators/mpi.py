@@ -205,7 +205,7 @@ class MpiTransport(Reductions):
             request = self.lanes[lane].Iallgather([mine, BLOCK, self.MPI.BYTE], [whole, BLOCK, self.MPI.BYTE])
         else:
             request.Start()
-        return Pending(request.Test, lambda: bytes(whole), waiting, self.meeting(waiting))
+        return Pending(request.Test, lambda: bytes(whole), waiting, self.meeting(waiting, "later" if later else ""))
 
     def _prepared(self, lane: Any) -> tuple[bytearray, bytearray, Any]:
         """Buffers and request of the exchanges on a lane: made once where the library has persistent collectives (MPI 4)."""
