@@ -75,14 +75,24 @@ class World:
         self._hand_on(rank)
 
     def _hand_on(self, rank: int) -> None:
-        for step in range(1, self.size + 1):
-            other = (rank + step) % self.size
-            if not self.done[other] and self._can_run(other):
-                self._batons[other].release()
-                return
+        while True:
+            for step in range(1, self.size + 1):
+                other = (rank + step) % self.size
+                if not self.done[other] and self._can_run(other):
+                    self._batons[other].release()
+                    return
+            if not self._step_for_the_done():
+                break
         if not all(self.done):
             self.failure = (rank, DeadlockError(self._table()))
             self._batons[self.done.index(False)].release()
+
+    def _step_for_the_done(self) -> bool:
+        """Go on with what ranks have started that have ended since: others may wait for it. Whether there was anything."""
+        ready = [one for rank, active in enumerate(self.active) if self.done[rank] for one in active if one.ready()]
+        for operation in ready:
+            operation.step()
+        return bool(ready)
 
     def _can_run(self, rank: int) -> bool:
         entry = self.waiting[rank]

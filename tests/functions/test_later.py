@@ -235,3 +235,12 @@ def test_a_rank_starts_the_adjoint_where_it_had_used_the_result_and_goes_on(comm
     x0 = np.random.default_rng([0, 0]).uniform(0.5, 1.5, 50)
     truth = 4 * x0 * total + (comm.size - 2) + 2 * total**2 * (comm.rank == 0)
     np.testing.assert_allclose(x.grad, truth, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n", [5, 50, 5000])
+@pytest.mark.ranks(2, 3, on="threads")  # and on processes: tests/test_faults.py
+def test_a_rank_that_ends_before_it_has_waited_keeps_nobody_waiting(comm, n):
+    with mnpar.no_backprop_mode():
+        y = F.iallreduce(comm, np.full(n, 2.0))
+    if comm.rank == 1:
+        np.testing.assert_array_equal(y.array, np.full(n, 2.0 * comm.size))
