@@ -197,7 +197,7 @@ class Process:
             self._on_error(type(error), error, None)
 
     def _go_on(self, until: Any) -> bool:
-        """With what was started and never waited for: others may wait for this rank's part in it. Whether the request is done."""
+        """With what was started and never waited for: others may wait for this rank's part. Whether the request is done."""
         for operation in tuple(self.active):
             operation.step()
         return bool(until.Test())
