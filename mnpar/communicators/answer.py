@@ -20,12 +20,14 @@ class Answer(Channel):
         number: of the collective whose adjoint it is; its own is the next, which is odd, and so no other's.
     """
 
+    by_messages = True
+
     def __init__(self, channel: Channel, number: int) -> None:
         super().__init__(channel.transport, channel.order)
         self._collectives = number | 1
         self._known = channel._known
 
-    def _hear(self, block: bytes, waiting: Waiting, later: bool) -> Steps[bytes]:
+    def _hear(self, block: bytes, waiting: Waiting) -> Steps[bytes]:
         transport, tag, blocks = self.transport, self.reply_tag(waiting.seq, OPENING), []
         for rank in self._others():
             transport.post(np.frombuffer(block, np.uint8), rank, tag, BACKWARD)

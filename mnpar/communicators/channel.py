@@ -21,6 +21,7 @@ from mnpar.communicators import message
 from mnpar.communicators.mailbox import Mailbox
 from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, Call, Header
 from mnpar.communicators.opening import EMPTY, Opening, as_bytes, form_of
+from mnpar.communicators.operation import complete, wait
 from mnpar.communicators.reduction import REDUCING, reduce_arrays
 from mnpar.communicators.transport import ANY, BACKWARD, BLOCK, PART, ROOM, Steps, Transport, Waiting
 from mnpar.errors import MismatchError
@@ -35,6 +36,8 @@ class Channel(Mailbox):
     ``call.later`` starts with the same opening, but its values go as messages only, matched by its number: MPI's own
     collectives have to follow each other in one order on all ranks, and an opening is answered at another moment on each.
     """
+
+    by_messages = False  # the openings too
 
     def __init__(self, transport: Transport, order: int) -> None:
         super().__init__(transport, order)
@@ -57,7 +60,26 @@ class Channel(Mailbox):
 
     def allreduce(self, x: Array | None, call: Call, root: int | None = None) -> Steps[tuple[Array | None, bool]]:
         """The reduction over ranks (on ``root`` alone, or on all), and whether any rank wants its gradient."""
-        opening = yield from self._open(call, x)
+        return (yield from self._reduced((yield from self._open(call, x)), x, root))
+
+    def allreduce_now(self, x: Array | None, call: Call) -> tuple[Array | None, bool]:
+        """``complete(allreduce(x, call))``; without steps where small arrays of one form come from a line known already."""
+        transport = self.transport
+        known = self._known.get((call, x.shape, x.dtype)) if type(x) is np.ndarray and x.nbytes <= ROOM else None
+        if known is None or x is None:
+            return complete(transport, self.allreduce(x, call))
+        seq, waiting = self._number(call)
+        block = (message.numbered(known, seq) + x.tobytes()).ljust(BLOCK, b"\0")
+        exchange = transport.exchange(block, self.lane, waiting)
+        wait(transport, exchange)
+        raw, head = exchange.value(), block[: message.FLAGS + 1]
+        if all([raw.startswith(head, start) for start in range(0, len(raw), BLOCK)]):
+            arrays = [np.ndarray(x.shape, x.dtype, raw, start) for start in range(message.SIZE, len(raw), BLOCK)]
+            return reduce_arrays(arrays, call.reduction), call.wants
+        return complete(transport, self._reduced(self._agreed(raw, call, seq, EMPTY), x))
+
+    def _reduced(self, opening: Opening, x: Array | None, root: int | None = None) -> Steps[tuple[Array | None, bool]]:
+        call = opening.call
         if opening.alike and type(x) is np.ndarray:  # the common case, without a detour
             small = x.nbytes <= ROOM
             total = reduce_arrays(opening.arrays(x), call.reduction) if small else (yield from self._reduce(x, opening, root))
@@ -168,14 +190,29 @@ class Channel(Mailbox):
 
     def _open(self, call: Call, x: Any, parts: int | None = None) -> Steps[Opening]:
         """Say what this rank is in, hear the others, and agree."""
-        transport, seq = self.transport, self._collectives
-        self._collectives += 2
+        seq, waiting = self._number(call)
         block, body, fault = self._say(call, x, parts, seq)
-        waiting = Waiting(call.name, call.site, None, 0, seq, self.order)
-        raw = yield from self._hear(block, waiting, call.later)
+        if self.by_messages:
+            raw = yield from self._hear(block, waiting)
+        else:
+            raw = yield self.transport.exchange(block, self.lane, waiting, call.later)
         if fault is not None:
             raise fault
-        opening = Opening(raw, transport.size, call, seq, body)
+        return self._agreed(raw, call, seq, body)
+
+    def _number(self, call: Call) -> tuple[int, Waiting]:
+        """The number of a collective that begins now, and what it waits for."""
+        seq = self._collectives
+        self._collectives += 2
+        return seq, Waiting(call.name, call.site, None, 0, seq, self.order)
+
+    def _hear(self, block: bytes, waiting: Waiting) -> Steps[bytes]:
+        """What all ranks say, in rank order, if it goes by messages."""
+        raise NotImplementedError
+
+    def _agreed(self, raw: bytes, call: Call, seq: int, body: Array) -> Opening:
+        """What all ranks have said, if it goes together."""
+        opening = Opening(raw, self.transport.size, call, seq, body)
         identity = raw[: message.IDENTITY]
         for start in () if opening.alike else range(0, len(raw), BLOCK):
             if raw[start : start + message.IDENTITY] != identity:
@@ -189,11 +226,6 @@ class Channel(Mailbox):
         if opening.wants and not opening.all_record:
             raise self._mismatch(opening, "some ranks record for backward and others do not (no_backprop_mode)")
         return opening
-
-    def _hear(self, block: bytes, waiting: Waiting, later: bool) -> Steps[bytes]:
-        """What all ranks say, in rank order."""
-        raw: bytes = yield self.transport.exchange(block, self.lane, waiting, later)
-        return raw
 
     def _say(self, call: Call, x: Any, parts: int | None, seq: int) -> tuple[bytes, Array, Exception | None]:
         """This rank's block of an opening, its value as bytes, and what is wrong with it: the others shall hear of that too."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -197,23 +199,23 @@ class MpiTransport(Reductions):
     # ---- collectives ----
 
     def exchange(self, block: bytes, lane: int, waiting: Waiting, later: bool = False) -> Pending:
-        mine, whole, request = self._exchanges[lane]
-        if later:  # the prepared buffers are for those that are waited for at once: so the choice is the same on all ranks
-            mine, whole, request = bytearray(BLOCK), bytearray(self.size * BLOCK), None
-        mine[:] = block
-        if request is None:
+        mine, whole, request, value = self._exchanges[lane]
+        if later or request is None:  # what is prepared is for those that are waited for at once, on all ranks
+            mine, whole = bytearray(block), bytearray(self.size * BLOCK)
             request = self.lanes[lane].Iallgather([mine, BLOCK, self.MPI.BYTE], [whole, BLOCK, self.MPI.BYTE])
-        else:
-            request.Start()
-        return Pending(request.Test, lambda: bytes(whole), waiting, self.meeting(waiting, "later" if later else ""))
+            return Pending(request.Test, partial(bytes, whole), waiting, self.meeting(waiting, "later" if later else ""))
+        mine[:] = block
+        request.Start()
+        return Pending(request.Test, value, waiting, self.meeting(waiting))
 
-    def _prepared(self, lane: Any) -> tuple[bytearray, bytearray, Any]:
-        """Buffers and request of the exchanges on a lane: made once where the library has persistent collectives (MPI 4)."""
+    def _prepared(self, lane: Any) -> tuple[bytearray, bytearray, Any, Callable[[], bytes]]:
+        """Buffers, request and result of exchanges on a lane, made once; no request without persistent collectives (MPI 4)."""
         mine, whole = bytearray(BLOCK), bytearray(self.size * BLOCK)
         try:
-            return mine, whole, lane.Allgather_init([mine, BLOCK, self.MPI.BYTE], [whole, BLOCK, self.MPI.BYTE])
+            request = lane.Allgather_init([mine, BLOCK, self.MPI.BYTE], [whole, BLOCK, self.MPI.BYTE])
         except NotImplementedError:
-            return mine, whole, None
+            request = None
+        return mine, whole, request, partial(bytes, whole)
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
         for start in range(0, array.size, PIECE):
@@ -249,7 +251,7 @@ class MpiTransport(Reductions):
         while self._outbox and self._outbox[0][0].Test():
             self._outbox.popleft()
         if not self._outbox:
-            for comm, (_, _, request) in zip(self.lanes, self._exchanges, strict=True):
+            for comm, (_, _, request, _) in zip(self.lanes, self._exchanges, strict=True):
                 if request is not None:
                     request.Free()
                 comm.Free()

@@ -42,9 +42,9 @@ class Reductions:
     label: str  # the same on all its ranks, and no other's
     process: Process
 
-    def meeting(self, waiting: Waiting, what: str = "") -> str:
+    def meeting(self, waiting: Waiting, what: str = "") -> tuple[str, int, int, str]:
         """The name of a collective's step, the same on all ranks that are in it."""
-        return f"{self.label} {waiting.order} {waiting.seq} {what}"
+        return self.label, waiting.order, waiting.seq, what
 
     def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Steps[Array]:
         whole = np.empty(sum(counts), np.uint8)
@@ -80,7 +80,7 @@ class Reductions:
         received = [comm.Irecv(mine[r].view(np.uint8), r, tag) for r in others]
         sent = [comm.Isend(array[parts[r]].view(np.uint8), r, tag) for r in others]
         yield self._all([*received, *sent], waiting, "parts")
-        total[parts[me]] = reduce_arrays(mine, reduction)
+        reduce_arrays(mine, reduction, out=total[parts[me]])
         received = [comm.Irecv(total[parts[r]].view(np.uint8), r, tag) for r in others if root in (None, me)]
         sent = [comm.Isend(total[parts[me]].view(np.uint8), r, tag) for r in others if root in (None, r)]
         yield self._all([*received, *sent], waiting, "sums")

@@ -50,7 +50,7 @@ class Pending(NamedTuple):
     ready: Callable[[], bool]  # looks, and never waits
     value: Callable[[], Any]  # asked for once, after ``ready()``
     waiting: Waiting
-    meeting: str = ""  # the same for all ranks that wait in the same collective; "" for messages
+    meeting: object = ""  # the same for all ranks that wait in the same collective; "" for messages
 
 
 T = TypeVar("T")

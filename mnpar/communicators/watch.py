@@ -55,12 +55,12 @@ class Wait:
     """One wait that is going on."""
 
     def __init__(
-        self, waiting: Waiting, peers: tuple[int, ...], meeting: str, count: int, also: Callable[[], str] | None
+        self, waiting: Waiting, peers: tuple[int, ...], meeting: object, count: int, also: Callable[[], str] | None
     ) -> None:
         self.waiting = waiting
         self.also = also  # what else can be said, should it last for ever
         self.peers = peers  # numbers in the world of those it waits for
-        self.meeting = meeting  # the same for all ranks that wait in the same collective; "" for messages
+        self.meeting = str(meeting)  # the same for all ranks that wait in the same collective; "" for messages
         self.count = count  # how many waits this rank has been through
         self.since = time.monotonic()
         self.next_question = _FIRST_QUESTION  # s after the beginning
@@ -81,7 +81,7 @@ class Watch:
         self._next_warning, self._pause = 0.0, patience
 
     def until(
-        self, ready: Callable[[], bool], waiting: Waiting, peers: tuple[int, ...], meeting: str,
+        self, ready: Callable[[], bool], waiting: Waiting, peers: tuple[int, ...], meeting: object,
         also: Callable[[], str] | None = None,
     ) -> None:  # fmt: skip
         """Return when ``ready()``.

@@ -46,6 +46,9 @@ class ReduceScatter(Communication):
 class AllReduce(Communication):
     op = "allreduce"
 
+    def forward(self, x: Any) -> Any:
+        return self.agreed(*self.channel.allreduce_now(x, self.call()))
+
     def steps(self, x: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.allreduce(x, self.call())))
 
@@ -198,6 +201,8 @@ def allreduce(comm: Communicator, x: Any, op: str = "sum") -> Variable:
         >>> mnpar.run(program, ranks=2)
         [[3.0], [3.0]]
     """
+    if op == "sum":
+        return AllReduce(comm).apply((x,))[0]
     what, after = allreducing(comm, op)
     return after(what.apply((x,)))
 

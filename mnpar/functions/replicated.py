@@ -27,6 +27,9 @@ class CopyTo(Communication):
 class ReduceFrom(Communication):
     op = "reduce_from"
 
+    def forward(self, x: Any) -> Any:
+        return self.agreed(*self.channel.allreduce_now(x, self.call()))
+
     def steps(self, x: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.allreduce(x, self.call())))
 
