@@ -22,9 +22,8 @@ from mnpar.communicators.mailbox import Mailbox
 from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, Call, Header
 from mnpar.communicators.opening import EMPTY, Opening, as_bytes, form_of
 from mnpar.communicators.operation import complete, wait
-from mnpar.communicators.reduction import REDUCING, reduce_arrays
+from mnpar.communicators.reduction import reduce_arrays
 from mnpar.communicators.transport import ANY, BACKWARD, BLOCK, PART, ROOM, Steps, Transport, Waiting
-from mnpar.errors import MismatchError
 
 _PIECE = 2**30  # bytes; more than this is sent part by part
 
@@ -76,7 +75,7 @@ class Channel(Mailbox):
         if all([raw.startswith(head, start) for start in range(0, len(raw), BLOCK)]):
             arrays = [np.ndarray(x.shape, x.dtype, raw, start) for start in range(message.SIZE, len(raw), BLOCK)]
             return reduce_arrays(arrays, call.reduction), call.wants
-        return complete(transport, self._reduced(self._agreed(raw, call, seq, EMPTY), x))
+        return complete(transport, self._reduced(Opening(raw, transport.size, call, seq, EMPTY).agreed(), x))
 
     def _reduced(self, opening: Opening, x: Array | None, root: int | None = None) -> Steps[tuple[Array | None, bool]]:
         call = opening.call
@@ -89,7 +88,7 @@ class Channel(Mailbox):
         if not given:
             return None, opening.wants
         if len(given) < len(headers) and call.reduction in ("max", "min"):
-            raise self._mismatch(opening, f"some ranks have nothing to give to {call.name} ({call.reduction})")
+            raise opening.mismatch(f"some ranks have nothing to give to {call.name} ({call.reduction})")
         form = headers[given[0]]
         if form.nbytes <= ROOM:
             total = reduce_arrays([backend.to_host(opening.value(rank, form)) for rank in given], call.reduction)
@@ -198,7 +197,7 @@ class Channel(Mailbox):
             raw = yield self.transport.exchange(block, self.lane, waiting, call.later)
         if fault is not None:
             raise fault
-        return self._agreed(raw, call, seq, body)
+        return Opening(raw, self.transport.size, call, seq, body).agreed()
 
     def _number(self, call: Call) -> tuple[int, Waiting]:
         """The number of a collective that begins now, and what it waits for."""
@@ -209,23 +208,6 @@ class Channel(Mailbox):
     def _hear(self, block: bytes, waiting: Waiting) -> Steps[bytes]:
         """What all ranks say, in rank order, if it goes by messages."""
         raise NotImplementedError
-
-    def _agreed(self, raw: bytes, call: Call, seq: int, body: Array) -> Opening:
-        """What all ranks have said, if it goes together."""
-        opening = Opening(raw, self.transport.size, call, seq, body)
-        identity = raw[: message.IDENTITY]
-        for start in () if opening.alike else range(0, len(raw), BLOCK):
-            if raw[start : start + message.IDENTITY] != identity:
-                raise self._mismatch(opening, "ranks are in different collectives")
-            if raw[start + message.FORM.start] == FAULT:
-                header = opening.header(start // BLOCK)
-                text = raw[start + message.SIZE : start + message.SIZE + header.nbytes].decode(errors="replace")
-                raise MismatchError(f"rank {start // BLOCK} could not take part in {header.name} at {header.site}: {text}")
-        if call.op in REDUCING and not (opening.alike or opening.same_form()):
-            raise self._mismatch(opening, "ranks reduce values of different dtype or shape")
-        if opening.wants and not opening.all_record:
-            raise self._mismatch(opening, "some ranks record for backward and others do not (no_backprop_mode)")
-        return opening
 
     def _say(self, call: Call, x: Any, parts: int | None, seq: int) -> tuple[bytes, Array, Exception | None]:
         """This rank's block of an opening, its value as bytes, and what is wrong with it: the others shall hear of that too."""
@@ -244,20 +226,6 @@ class Channel(Mailbox):
         if kind == ARRAY and key is not None and len(self._known) < 10_000:
             self._known[key] = head
         return (head + (body.tobytes() if nbytes <= ROOM else b"")).ljust(BLOCK, b"\0"), body, fault
-
-    def _mismatch(self, opening: Opening, what: str) -> MismatchError:
-        rows = []
-        for rank, h in enumerate(opening.headers()):
-            root = (
-                f", root {h.root}"
-                if h.op in ("bcast", "reduce", "gather", "scatter", "bcast_obj", "gather_obj", "scatter_obj")
-                else ""
-            )
-            mode = ", not recording" if opening.wants and not h.flags & message.RECORDING else ""
-            rows.append(f"  rank {rank}: collective {h.seq // 2}, {h.name}{root} of {h.form}{mode}, at {h.site}")
-        return MismatchError(
-            f"{what}:\n" + "\n".join(rows) + "\nall ranks of a communicator make the same calls in the same order"
-        )
 
     def _reduce(self, x: Array, opening: Opening, root: int | None) -> Steps[Array]:
         flat, reduction, waiting = np.ascontiguousarray(x).reshape(-1), opening.call.reduction, self._waiting(opening)

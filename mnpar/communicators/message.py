@@ -128,7 +128,7 @@ def numbered(header: bytes, seq: int) -> bytes:
     return header[: IDENTITY - 8] + seq.to_bytes(8, "little") + header[IDENTITY:]
 
 
-def read_header(raw: bytes | memoryview) -> Header:
+def read_header(raw: bytes | memoryview | Array) -> Header:
     """Raises MismatchError if it is no header of mnpar's."""
     f = _LAYOUT.unpack_from(raw)
     if f[0] != _MAGIC:

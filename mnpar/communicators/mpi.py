@@ -126,19 +126,27 @@ class MpiTransport(Reductions):
         outbox = self._outbox
         while outbox and outbox[0][0].Test():
             outbox.popleft()
-        comm = self.lanes[lane]
         if frame.nbytes <= PIECE:
-            outbox.append((comm.Isend(frame, dest, tag), frame))
-            return
-        outbox.append((comm.Isend(frame[: message.SIZE], dest, tag), frame))
-        rest, tag = self._rest(frame)
-        outbox.extend([(self.lanes[BACKWARD].Isend(piece, dest, tag), piece) for piece in rest])
+            outbox.append((self.lanes[lane].Isend(frame, dest, tag), frame))
+        else:
+            outbox.extend(self._send_apart(frame[: message.SIZE], frame[message.SIZE :], dest, tag, lane))
 
-    def _rest(self, frame: Array) -> tuple[list[Array], int]:
+    def post_apart(self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting) -> Pending:
+        sent = self._send_apart(np.frombuffer(header, np.uint8), body, dest, tag, lane)
+        self._outbox.extend(sent)  # should nobody wait
+        requests = [request for request, _ in sent]
+        return Pending(lambda: self.MPI.Request.Testall(requests), nothing, waiting)
+
+    def _send_apart(self, head: Array, body: Array, dest: int, tag: int, lane: int) -> list[tuple[Any, Array]]:
+        """A header, and then what follows it in pieces: requests and their arrays, to be kept until they are done."""
+        pieces, rest_tag = self._pieces(message.read_header(head), body)
+        first = self.lanes[lane].Isend(head, dest, tag), head
+        return [first, *[(self.lanes[BACKWARD].Isend(piece, dest, rest_tag), piece) for piece in pieces]]
+
+    def _pieces(self, header: message.Header, body: Array) -> tuple[list[Array], int]:
         """The pieces of a large message after its header, and the tag that is theirs alone: others may be under way too."""
-        header = message.read_header(frame[: message.SIZE].tobytes())
         kind = PIECE_OF_MESSAGE if header.op in message.POINT_TO_POINT else PIECE_OF_PART
-        pieces = [frame[start : start + PIECE] for start in range(message.SIZE, frame.nbytes, PIECE)]
+        pieces = [body[start : start + PIECE] for start in range(0, body.nbytes, PIECE)]
         return pieces, numbered_tag(self.tag_limit, header.seq, header.order, kind)
 
     def wait(self, pending: Pending) -> None:
@@ -170,12 +178,12 @@ class MpiTransport(Reductions):
         request = handle.Irecv(frame)
         if not request.Test():
             yield Pending(request.Test, nothing, waiting)
-        if nbytes > message.SIZE or message.SIZE + message.read_header(frame.tobytes()).nbytes <= PIECE:
+        if nbytes > message.SIZE or (header := message.read_header(frame)).nbytes == 0:
             return frame
-        head, frame = frame, np.empty(message.SIZE + message.read_header(frame.tobytes()).nbytes, np.uint8)
+        head, frame = frame, np.empty(message.SIZE + header.nbytes, np.uint8)
         frame[: message.SIZE] = head
-        rest, tag = self._rest(frame)
-        requests = [self.lanes[BACKWARD].Irecv(piece, letter.source, tag) for piece in rest]
+        pieces, tag = self._pieces(header, frame[message.SIZE :])
+        requests = [self.lanes[BACKWARD].Irecv(piece, letter.source, tag) for piece in pieces]
         yield Pending(lambda: self.MPI.Request.Testall(requests), nothing, waiting)
         return frame
 

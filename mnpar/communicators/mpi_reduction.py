@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from mnpar.communicators.transport import BACKWARD, Pending, Steps, Waiting
 
 PIECE = 2**30  # bytes: no MPI library is asked for more at once
 _GATHERED = 2**15  # bytes: an array of at most so many is gathered everywhere and reduced there, a larger one in parts
+_SHORT = 2**18  # bytes: so much in all is sent from each rank to each, which starts sooner than the library's allgather
 _DIRECT = 16  # ranks: with more, the libraries' trees win
 _OPS = {"sum": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
 
@@ -47,9 +49,17 @@ class Reductions:
         return self.label, waiting.order, waiting.seq, what
 
     def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Steps[Array]:
-        whole = np.empty(sum(counts), np.uint8)
-        request = self.lanes[lane].Iallgatherv(array, [whole, counts])
-        yield Pending(request.Test, nothing, waiting, self.meeting(waiting, "data"))
+        whole, comm = np.empty(sum(counts), np.uint8), self.lanes[BACKWARD]
+        if self.size > _DIRECT or whole.nbytes > _SHORT:
+            request = self.lanes[lane].Iallgatherv(array, [whole, counts])
+            yield Pending(request.Test, nothing, waiting, self.meeting(waiting, "data"))
+            return whole
+        places = [whole[end - count : end] for count, end in zip(counts, itertools.accumulate(counts), strict=True)]
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]
+        received = [comm.Irecv(places[r], r, waiting.tag) for r in others]
+        sent = [comm.Isend(array, r, waiting.tag) for r in others]
+        places[self.rank][...] = array
+        yield self._all([*received, *sent], waiting, "data")
         return whole
 
     def reduce(self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting) -> Steps[Array]:

@@ -134,6 +134,9 @@ class ThreadTransport:
     def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
         self._world.mail.setdefault((self._group, lane, self.rank, dest), deque()).append((tag, frame))
 
+    def post_apart(self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting) -> None:
+        self.post(np.concatenate([np.frombuffer(header, np.uint8), body]), dest, tag, lane)
+
     def wait(self, pending: Pending) -> None:
         self._world.wait(self._me, pending.ready, pending.waiting)
 

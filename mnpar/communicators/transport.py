@@ -88,6 +88,10 @@ class Transport(Protocol):
     def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
         """Start sending bytes; ``frame`` belongs to the transport from now on."""
 
+    def post_apart(self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting) -> Pending | None:
+        """The same of a header and the bytes that follow it, without a copy: they must not change before it is ready (None: it
+        is)."""
+
     def probe(self, source: int, tag: int, lane: int) -> Letter | None:
         """Take the oldest matching message out of the queue, if there is one."""
 

@@ -75,7 +75,7 @@ from mnpar.functions.nonblocking import (
 )
 from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization
 from mnpar.functions.piecewise import clipped_relu, crelu, hard_sigmoid, relu6, selu, swish
-from mnpar.functions.point_to_point import irecv, isend, pseudo_connect, recv, send, sendrecv, shift
+from mnpar.functions.point_to_point import irecv, isend, pseudo_connect, recv, send
 from mnpar.functions.pooling import (
     average_pooling_1d,
     average_pooling_2d,
@@ -113,6 +113,7 @@ from mnpar.functions.reduction import argmax, argmin, average, logsumexp, max, m
 from mnpar.functions.replicated import copy_to, reduce_from
 from mnpar.functions.resize import resize_images
 from mnpar.functions.rooted import bcast, gather, reduce, scatter
+from mnpar.functions.rounds import sendrecv, shift
 from mnpar.functions.sample_normalization import group_normalization, layer_normalization
 from mnpar.functions.shape import cast, expand_dims, flatten, moveaxis, reshape, squeeze, swapaxes, transpose
 

@@ -94,6 +94,11 @@ class Communication(FunctionNode):
         self.differentiable = wants and self.recording
         return y
 
+    def refuse(self, number: int, source: int) -> None:
+        """Tell the sender of a message, who will ask for a gradient, that there is none."""
+        back, order = self.comm.channel(self.order + 1), self.order + 1
+        back.send(None, Call("send", self.site, order=order), source, back.reply_tag(number))
+
     def mirror(self) -> Communication:
         """The adjoint communication, a new one."""
         raise TypeError(f"{self.label} does not define mirror(self)")
