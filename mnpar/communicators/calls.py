@@ -69,6 +69,14 @@ class Calls:
     def _recv(self, source: int, tag: int) -> Steps[Any]:
         return (yield from self.channel(0).recv(self._call("recv"), self.peer(source, ANY), self.tag(tag, ANY)))[0]
 
+    def _shift(self, data: Any, steps: int) -> Steps[Any]:
+        dest, source = (self.rank + steps) % self.size, (self.rank - steps) % self.size
+        _, given = self.channel(0).hand(data, self._call("send"), dest, 0)
+        value = yield from self._recv(source, 0)
+        if given is not None:
+            yield given
+        return value
+
     def _bcast(self, x: Any, root: int, later: bool = False) -> Steps[Any]:
         value, _ = yield from self.channel(0).bcast(x, self._call("bcast", self.peer(root), later=later))
         return _like(value, x)
