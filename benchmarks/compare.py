@@ -33,6 +33,11 @@ def in_turn(ways, times, rounds=11, before=lambda: None):
     return {name: statistics.median(values) for name, values in measured.items()}
 
 
+def repetitions(size):
+    """How often to communicate an array of so many bytes."""
+    return max(3, min(1000, 2**22 // size))
+
+
 def torch_or_none():
     """PyTorch with one thread, if it is installed."""
     try:
