@@ -2,7 +2,7 @@
 
 mpiexec -n 2 python benchmarks/chainermn_communication.py MOST        (Chainer 7.8.1 with its chainermn, numpy < 1.24, mpi4py)
 
-Its allreduce is not differentiable: the communicator's method is measured. Its sends wait for their receivers, so in the ring the
+Its allreduce is not differentiable: the communicator's method is measured. Its sends wait for their receivers: so in the ring
 even ranks send first and the odd ones receive first, in backward too: the number of ranks is even.
 """
 

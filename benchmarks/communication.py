@@ -2,10 +2,10 @@
 
 python benchmarks/communication.py --ranks 2 4          (--most 1048576 for small arrays only)
 
-``raw`` is mpi4py's Allreduce, Allgather or Sendrecv, on buffers that are there already; ``function`` is ``mnpar.functions``, which
-returns new arrays, knows no shape beforehand, and checks that all ranks mean the same; ``and backward`` adds its gradient. ``gloo``
-is torch.distributed on tensors that are there already, where PyTorch is installed. ``--chainermn /path/to/python`` adds
-ChainerMN's naive communicator, run by that Python under its own mpiexec.
+``raw`` is mpi4py's Allreduce, Allgather or Sendrecv, on buffers that are there already; ``function`` is ``mnpar.functions``,
+which returns new arrays, knows no shape beforehand, and checks that all ranks mean the same; ``and backward`` adds its
+gradient. ``gloo`` is torch.distributed on tensors that are there already, where PyTorch is installed.
+``--chainermn /path/to/python`` adds ChainerMN's naive communicator, run by that Python under its own mpiexec.
 
 The jobs run in turn (A B A B …), and within a job the ways do; what is shown are medians.
 """

@@ -35,7 +35,7 @@ def in_turn(ways, times, rounds=11, before=lambda: None):
 
 def repetitions(size):
     """How often to communicate an array of so many bytes."""
-    return max(3, min(1000, 2**22 // size))
+    return max(3, min(100, 2**22 // size))
 
 
 def torch_or_none():
