@@ -1,7 +1,17 @@
-"""What the benchmarks share: two or more ways of doing the same work, timed in turn (A B A B …), as medians and ratios."""
+"""What the benchmarks share: two or more ways of doing the same work, timed in turn (A B A B …), as medians and ratios.
 
+Chainer needs an older numpy, so it runs in a process of its own: the same script under another Python, which there imports
+``chainer`` instead of ``mnpar``, does what it is asked to, and tells the seconds. It runs as its users find it: memory that it
+frees goes back to the system, while mnpar's ranks keep theirs. ``MALLOC_TRIM_THRESHOLD_=536870912
+MALLOC_MMAP_THRESHOLD_=268435456`` before the command gives the same to all.
+"""
+
+import argparse
+import json
 import os
 import statistics
+import subprocess
+import sys
 import time
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -13,29 +23,84 @@ def one_thread():
         os.environ.setdefault(name, "1")
 
 
-def seconds(step, times):
-    begin = time.perf_counter()
+def arguments(doc):
+    """The command line of a benchmark that can run beside Chainer."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", nargs="*", help="rows whose names contain one of these; all, if none is given")
+    parser.add_argument("--chainer", metavar="PYTHON", help="a Python that has Chainer: it runs the same beside this one")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def seconds(step, times, clock=time.perf_counter):
+    """The mean seconds of a step; one that runs elsewhere is asked for them."""
+    if isinstance(step, Elsewhere):
+        return step.seconds(times)
+    begin = clock()
     for _ in range(times):
         step()
-    return (time.perf_counter() - begin) / times
+    return (clock() - begin) / times
 
 
-def in_turn(ways, times, rounds=11, before=lambda: None):
-    """The median seconds of each way, after a warm-up; ``before`` runs before each measurement (a barrier)."""
+def in_turn(ways, times, rounds=11, before=lambda: None, clock=time.perf_counter):
+    """The median seconds of each way, after a warm-up; ``before`` runs before each measurement (a barrier).
+
+    ``clock=time.process_time`` counts what this process worked, not what it waited for a core: for one thread, beside others.
+    """
     measured = {name: [] for name in ways}
     for step in ways.values():
         before()
-        seconds(step, max(3, times // 10))
+        seconds(step, max(3, times // 10), clock)
     for _ in range(rounds):
         for name, step in ways.items():
             before()
-            measured[name].append(seconds(step, times))
+            measured[name].append(seconds(step, times, clock))
     return {name: statistics.median(values) for name, values in measured.items()}
 
 
 def repetitions(size):
     """How often to communicate an array of so many bytes."""
     return max(3, min(100, 2**22 // size))
+
+
+class Elsewhere:
+    """A step of the same script in another process."""
+
+    def __init__(self, process, *key):
+        self.process, self.key = process, key
+
+    def seconds(self, times):
+        self.process.stdin.write(json.dumps([*self.key, times]) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
+def start(python):
+    """This script under another Python, to be asked by :class:`Elsewhere`."""
+    command = [python, "-W", "ignore", sys.argv[0], "--serve"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def serve(make):
+    """Answer :class:`Elsewhere`: ``make(*key)`` gives a step, or None if this toolkit has no such thing."""
+    answers, sys.stdout = sys.stdout, sys.stderr
+    last, step = None, None
+    for line in sys.stdin:
+        *key, times = json.loads(line)
+        if key != last:
+            try:
+                last, step = key, make(*key)
+                step()
+            except AttributeError:
+                step = None
+        print(json.dumps(None if step is None else seconds(step, times, time.process_time)), file=answers, flush=True)
+
+
+def table(name, found):
+    """A line: the first way's microseconds, and what the others take relative to it (more than 1: the first is faster)."""
+    (first, own), *others = found.items()
+    ratios = "".join(f"   {who} ×{s / own:5.2f}" for who, s in others if s is not None)
+    return f"{name:58} {first} {1e6 * own:8.0f} µs{ratios}"
 
 
 def torch_or_none():

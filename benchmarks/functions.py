@@ -1,108 +1,264 @@
-"""Functions one by one, forward and forward with backward, beside PyTorch's (images in its channels_last form), on one thread.
+"""Functions one by one, forward and with backward, beside PyTorch's and Chainer's, on one thread.
 
-python benchmarks/functions.py [part of a name]
+python benchmarks/functions.py [part of a name …] [--chainer PYTHON]
+
+Images are in PyTorch's channels_last form for PyTorch. PYTHON is one that has Chainer; the rows are the same for both, because
+the names are. × is the time of another toolkit relative to mnpar's: above 1 mnpar is faster.
 """
 
-import sys
+import functools
+import time
 
-from compare import in_turn, one_thread, torch_or_none
+from compare import Elsewhere, arguments, in_turn, one_thread, serve, start, table, torch_or_none
 
+args = arguments(__doc__)
 one_thread()
 import numpy as np  # noqa: E402
 
-import mnpar  # noqa: E402
-import mnpar.functions as F  # noqa: E402
-import mnpar.links as L  # noqa: E402
-from mnpar.communicators.create import keep_memory  # noqa: E402
+if args.serve:
+    import chainer as toolkit
+    import chainer.functions as F
+    import chainer.links as L
 
-keep_memory()
-torch = torch_or_none()
+    torch = None
+else:
+    import mnpar as toolkit
+    import mnpar.functions as F
+    import mnpar.links as L
+    from mnpar.communicators.create import keep_memory
+
+    keep_memory()
+    torch = torch_or_none()
 T = torch.nn.functional if torch else None
 RNG = np.random.default_rng(0)
+IMAGE, ROWS_512 = (32, 64, 32, 32), (1024, 512)
+LABELS, MANY_LABELS = RNG.integers(0, 10, 100).astype("i4"), RNG.integers(0, 1000, 256).astype("i4")
+WORDS = RNG.integers(0, 10_000, (32, 32)).astype("i4")
+BITS, MASK = RNG.integers(0, 2, (256, 1000)).astype("i4"), RNG.integers(0, 2, ROWS_512) > 0
+PICK = RNG.integers(0, 1024, 512)
 
 
-def floats(*shape):
-    return RNG.standard_normal(shape, dtype=np.float32)
-
-
-def convolution(N, C, size, K, k, stride=1, pad=0):
+def convolution(N, C, size, K, k, stride=1, pad=0, dilate=1, groups=1):
     return (
-        [floats(N, C, size, size), floats(K, C, k, k), floats(K)],
-        lambda x, w, b: F.convolution_2d(x, w, b, stride, pad),
-        lambda x, w, b: T.conv2d(x, w, b, stride, pad),
+        [(N, C, size, size), (K, C // groups, k, k), (K,)],
+        lambda x, w, b: F.convolution_2d(x, w, b, stride, pad, dilate=dilate, groups=groups),
+        lambda x, w, b: T.conv2d(x, w, b, stride, pad, dilate, groups),
     )
 
 
-def sequences():
-    layer = L.NStepLSTM(1, 128, 128, 0.0)
-    theirs = torch.nn.LSTM(128, 128, batch_first=True) if torch else None
-    x = floats(32, 32, 128)
-    return [x], lambda x: F.concat(layer(None, None, [x[i] for i in range(32)])[2], axis=0), lambda x: theirs(x)[0]
+@functools.cache
+def layer(kind):
+    return getattr(L, kind)(1, 128, 128, 0.0)
 
 
-LABELS = RNG.integers(0, 10, 100)
-WORDS = RNG.integers(0, 10_000, (32, 32))
+@functools.cache
+def their_layer(kind):
+    return getattr(torch.nn, kind)(128, 128, batch_first=True)
+
+
+def sequences(kind):
+    states = (None, None) if kind == "LSTM" else (None,)
+    return (
+        [(32, 32, 128)],
+        lambda x: F.concat(layer("NStep" + kind)(*states, [x[i] for i in range(32)])[-1], axis=0),
+        lambda x: their_layer(kind)(x)[0],
+    )
+
+
+def alike(name, *shapes, of=None):
+    """A function that all know by one name."""
+    return list(shapes), lambda *xs: getattr(F, name)(*xs), lambda *xs: getattr(of or torch, name)(*xs)
+
+
 ROWS = {
     "convolution 32x64x32x32, 64 of 3x3": convolution(32, 64, 32, 64, 3, 1, 1),
     "convolution 32x128x16x16, 128 of 3x3": convolution(32, 128, 16, 128, 3, 1, 1),
+    "convolution 32x256x8x8, 256 of 3x3": convolution(32, 256, 8, 256, 3, 1, 1),
+    "convolution 32x3x32x32, 64 of 3x3": convolution(32, 3, 32, 64, 3, 1, 1),
+    "convolution 32x64x32x32, 128 of 3x3, stride 2": convolution(32, 64, 32, 128, 3, 2, 1),
     "convolution 8x3x224x224, 64 of 7x7, stride 2": convolution(8, 3, 224, 64, 7, 2, 3),
     "convolution 64x1x28x28, 20 of 5x5": convolution(64, 1, 28, 20, 5),
     "convolution 64x20x12x12, 50 of 5x5": convolution(64, 20, 12, 50, 5),
+    "convolution 32x64x32x32, 64 of 1x1": convolution(32, 64, 32, 64, 1),
     "convolution 32x256x14x14, 256 of 1x1": convolution(32, 256, 14, 256, 1),
+    "convolution 8x64x16x16, 64 of 3x3, dilated by 2": convolution(8, 64, 16, 64, 3, 1, 2, 2),
+    "convolution 8x64x16x16, 64 of 3x3, 8 groups": convolution(8, 64, 16, 64, 3, 1, 1, 1, 8),
+    "convolution 8x64x16x16, 64 of 3x3, depthwise": convolution(8, 64, 16, 64, 3, 1, 1, 1, 64),
+    "convolution 1x8x8x8, 8 of 3x3": convolution(1, 8, 8, 8, 3, 1, 1),
+    "convolution_1d 32x64x128, 64 of 3": (
+        [(32, 64, 128), (64, 64, 3)],
+        lambda x, w: F.convolution_nd(x, w, pad=1),
+        lambda x, w: T.conv1d(x, w, padding=1),
+    ),
+    "convolution_3d 4x16x16x16x16, 16 of 3x3x3": (
+        [(4, 16, 16, 16, 16), (16, 16, 3, 3, 3)],
+        lambda x, w: F.convolution_nd(x, w, pad=1),
+        lambda x, w: T.conv3d(x, w, padding=1),
+    ),
     "deconvolution 32x64x16x16, 32 of 4x4, stride 2": (
-        [floats(32, 64, 16, 16), floats(64, 32, 4, 4)],
+        [(32, 64, 16, 16), (64, 32, 4, 4)],
         lambda x, w: F.deconvolution_2d(x, w, stride=2, pad=1),
         lambda x, w: T.conv_transpose2d(x, w, stride=2, padding=1),
     ),
-    "max_pooling 32x64x32x32, 2x2": ([floats(32, 64, 32, 32)], lambda x: F.max_pooling_2d(x, 2), lambda x: T.max_pool2d(x, 2)),
-    "average_pooling 32x64x32x32, 2x2": (
-        [floats(32, 64, 32, 32)],
-        lambda x: F.average_pooling_2d(x, 2),
-        lambda x: T.avg_pool2d(x, 2),
+    "max_pooling 32x64x32x32, 2x2": ([IMAGE], lambda x: F.max_pooling_2d(x, 2), lambda x: T.max_pool2d(x, 2)),
+    "max_pooling 32x64x32x32, 3x3, stride 2": (
+        [IMAGE],
+        lambda x: F.max_pooling_2d(x, 3, 2, 1, cover_all=False),
+        lambda x: T.max_pool2d(x, 3, 2, 1),
+    ),
+    "average_pooling 32x64x32x32, 2x2": ([IMAGE], lambda x: F.average_pooling_2d(x, 2), lambda x: T.avg_pool2d(x, 2)),
+    "average_pooling 32x512x7x7, all": ([(32, 512, 7, 7)], lambda x: F.average_pooling_2d(x, 7), lambda x: T.avg_pool2d(x, 7)),
+    "unpooling 32x64x16x16, 2x2": (
+        [(32, 64, 16, 16)],
+        lambda x: F.unpooling_2d(x, 2, cover_all=False),
+        lambda x: T.interpolate(x, scale_factor=2),
+    ),
+    "resize_images 8x16x32x32 to 64x64": (
+        [(8, 16, 32, 32)],
+        lambda x: F.resize_images(x, (64, 64)),
+        lambda x: T.interpolate(x, (64, 64), mode="bilinear", align_corners=True),
     ),
     "batch_normalization 32x64x32x32": (
-        [floats(32, 64, 32, 32), floats(64), floats(64)],
-        F.batch_normalization,
+        [IMAGE, (64,), (64,)],
+        lambda x, g, b: F.batch_normalization(x, g, b),
         lambda x, g, b: T.batch_norm(x, None, None, g, b, training=True),
     ),
+    "batch_normalization 128x512": (
+        [(128, 512), (512,), (512,)],
+        lambda x, g, b: F.batch_normalization(x, g, b),
+        lambda x, g, b: T.batch_norm(x, None, None, g, b, training=True),
+    ),
+    "fixed_batch_normalization 32x64x32x32": (
+        [IMAGE, (64,), (64,)],
+        lambda x, g, b: F.fixed_batch_normalization(x, g, b, np.zeros(64, "f4"), np.ones(64, "f4")),
+        lambda x, g, b: T.batch_norm(x, torch.zeros(64), torch.ones(64), g, b),
+    ),
     "layer_normalization 1024x512": (
-        [floats(1024, 512), floats(512), floats(512)],
-        F.layer_normalization,
+        [(1024, 512), (512,), (512,)],
+        lambda x, g, b: F.layer_normalization(x, g, b),
         lambda x, g, b: T.layer_norm(x, (512,), g, b),
     ),
-    "linear 128x1024 to 1024": (
-        [floats(128, 1024), floats(1024, 1024), floats(1024)],
-        F.linear,
-        lambda x, w, b: T.linear(x, w, b),
+    "layer_normalization 32x64": (
+        [(32, 64), (64,), (64,)],
+        lambda x, g, b: F.layer_normalization(x, g, b),
+        lambda x, g, b: T.layer_norm(x, (64,), g, b),
     ),
-    "relu 2 M": ([floats(32, 64, 32, 32)], F.relu, lambda x: T.relu(x)),
-    "gelu 0.5 M": ([floats(1024, 512)], F.gelu, lambda x: T.gelu(x)),
-    "softmax 1024x512": ([floats(1024, 512)], F.softmax, lambda x: T.softmax(x, 1)),
+    "group_normalization 8x64x32x32, 8 groups": (
+        [(8, 64, 32, 32), (64,), (64,)],
+        lambda x, g, b: F.group_normalization(x, 8, g, b),
+        lambda x, g, b: T.group_norm(x, 8, g, b),
+    ),
+    "local_response_normalization 8x64x32x32": (
+        [(8, 64, 32, 32)],
+        lambda x: F.local_response_normalization(x),
+        lambda x: T.local_response_norm(x, 5),
+    ),
+    "normalize 1024x512": ([(1024, 512)], lambda x: F.normalize(x), lambda x: T.normalize(x)),
+    "linear 128x1024 to 1024": alike("linear", (128, 1024), (1024, 1024), (1024,), of=T),
+    "linear 16x64 to 64": alike("linear", (16, 64), (64, 64), (64,), of=T),
+    "matmul 256x256 by 256x256": alike("matmul", (256, 256), (256, 256)),
+    "matmul 64 of 32x32 by 32x32": alike("matmul", (64, 32, 32), (64, 32, 32)),
+    "einsum 32x64x32, 32x32x64": (
+        [(32, 64, 32), (32, 32, 64)],
+        lambda x, y: F.einsum("bij,bjk->bik", x, y),
+        lambda x, y: torch.einsum("bij,bjk->bik", x, y),
+    ),
+    "relu 2 M": alike("relu", IMAGE),
+    "relu 64": alike("relu", (8, 8)),
+    "leaky_relu 0.5 M": alike("leaky_relu", ROWS_512, of=T),
+    "elu 0.5 M": alike("elu", ROWS_512, of=T),
+    "selu 0.5 M": alike("selu", ROWS_512),
+    "sigmoid 0.5 M": alike("sigmoid", ROWS_512),
+    "tanh 0.5 M": alike("tanh", ROWS_512),
+    "softplus 0.5 M": alike("softplus", ROWS_512, of=T),
+    "gelu 0.5 M": alike("gelu", ROWS_512, of=T),
+    "clip 0.5 M": ([ROWS_512], lambda x: F.clip(x, -1.0, 1.0), lambda x: torch.clip(x, -1, 1)),
+    "prelu 32x64x16x16": alike("prelu", (32, 64, 16, 16), (64,), of=T),
+    "maxout 128x512, 2": ([(128, 512)], lambda x: F.maxout(x, 2), lambda x: x.reshape(128, 256, 2).amax(2)),
+    "exp 0.5 M": alike("exp", ROWS_512),
+    "log1p of square 0.5 M": ([ROWS_512], lambda x: F.log1p(F.square(x)), lambda x: torch.log1p(torch.square(x))),
+    "sqrt of absolute 0.5 M": ([ROWS_512], lambda x: F.sqrt(F.absolute(x)), lambda x: torch.sqrt(torch.abs(x))),
+    "x * y + z 0.5 M": ([ROWS_512] * 3, lambda x, y, z: x * y + z, lambda x, y, z: x * y + z),
+    "x / y - 2 0.5 M": ([ROWS_512] * 2, lambda x, y: x / y - 2, lambda x, y: x / y - 2),
+    "x ** 3 0.5 M": ([ROWS_512], lambda x: x**3, lambda x: x**3),
+    "maximum 0.5 M": alike("maximum", ROWS_512, ROWS_512),
+    "dropout 0.5 M": alike("dropout", ROWS_512, of=T),
+    "softmax 1024x512": ([ROWS_512], lambda x: F.softmax(x), lambda x: T.softmax(x, 1)),
+    "softmax 32x10x32x32": ([(32, 10, 32, 32)], lambda x: F.softmax(x), lambda x: T.softmax(x, 1)),
+    "log_softmax 1024x512": ([ROWS_512], lambda x: F.log_softmax(x), lambda x: T.log_softmax(x, 1)),
+    "logsumexp 1024x512": ([ROWS_512], lambda x: F.logsumexp(x, axis=1), lambda x: torch.logsumexp(x, 1)),
     "softmax_cross_entropy 100x10": (
-        [floats(100, 10)],
+        [(100, 10)],
         lambda x: F.softmax_cross_entropy(x, LABELS),
-        lambda x: T.cross_entropy(x, torch.from_numpy(LABELS)),
+        lambda x: T.cross_entropy(x, torch.from_numpy(LABELS).long()),
     ),
+    "softmax_cross_entropy 256x1000": (
+        [(256, 1000)],
+        lambda x: F.softmax_cross_entropy(x, MANY_LABELS),
+        lambda x: T.cross_entropy(x, torch.from_numpy(MANY_LABELS).long()),
+    ),
+    "sigmoid_cross_entropy 256x1000": (
+        [(256, 1000)],
+        lambda x: F.sigmoid_cross_entropy(x, BITS),
+        lambda x: T.binary_cross_entropy_with_logits(x, torch.from_numpy(BITS).float()),
+    ),
+    "mean_squared_error 0.5 M": ([ROWS_512] * 2, lambda x, y: F.mean_squared_error(x, y), lambda x, y: T.mse_loss(x, y)),
+    "mean_absolute_error 0.5 M": ([ROWS_512] * 2, lambda x, y: F.mean_absolute_error(x, y), lambda x, y: T.l1_loss(x, y)),
+    "huber_loss 1024x512": ([ROWS_512] * 2, lambda x, y: F.huber_loss(x, y, 1.0), lambda x, y: T.huber_loss(x, y)),
+    "sum 0.5 M": ([ROWS_512], lambda x: F.sum(x), lambda x: x.sum()),
+    "sum 32x64x32x32 over axes 0, 2, 3": ([IMAGE], lambda x: F.sum(x, axis=(0, 2, 3)), lambda x: x.sum((0, 2, 3))),
+    "mean 1024x512 over axis 0": ([ROWS_512], lambda x: F.mean(x, axis=0), lambda x: x.mean(0)),
+    "max 1024x512 over axis 1": ([ROWS_512], lambda x: F.max(x, axis=1), lambda x: x.amax(1)),
+    "cumsum 1024x512": ([ROWS_512], lambda x: F.cumsum(x, axis=1), lambda x: torch.cumsum(x, 1)),
+    "prod 1024x8 over axis 1": ([(1024, 8)], lambda x: F.prod(x, axis=1), lambda x: x.prod(1)),
+    "broadcast_to 512 to 1024x512": ([(512,)], lambda x: F.broadcast_to(x, ROWS_512), lambda x: x.expand(ROWS_512).clone()),
+    "bias 32x64x32x32": ([IMAGE, (64,)], lambda x, b: F.bias(x, b), lambda x, b: x + b[:, None, None]),
+    "scale 32x64x32x32": ([IMAGE, (64,)], lambda x, b: F.scale(x, b), lambda x, b: x * b[:, None, None]),
+    "concat 4 of 256x512": ([(256, 512)] * 4, lambda *xs: F.concat(xs), lambda *xs: torch.cat(xs, 1)),
+    "stack 4 of 256x512": ([(256, 512)] * 4, lambda *xs: F.stack(xs), lambda *xs: torch.stack(xs)),
+    "split_axis 1024x512 in 4, concat": (
+        [ROWS_512],
+        lambda x: F.concat(F.split_axis(x, 4, 1), axis=0),
+        lambda x: torch.cat(x.chunk(4, 1)),
+    ),
+    "separate 32x512, stack": ([(32, 512)], lambda x: F.stack(F.separate(x)), lambda x: torch.stack(x.unbind())),
+    "transpose 1024x512, copied": ([ROWS_512], lambda x: F.transpose(x) * 1, lambda x: x.T * 1),
+    "get_item 1024x512, a slice": ([ROWS_512], lambda x: x[:, 100:200], lambda x: x[:, 100:200]),
+    "get_item 1024x512, rows": ([ROWS_512], lambda x: x[PICK], lambda x: x[torch.from_numpy(PICK)]),
+    "where 0.5 M": ([ROWS_512] * 2, lambda x, y: F.where(MASK, x, y), lambda x, y: torch.where(torch.from_numpy(MASK), x, y)),
+    "pad 256x256 by 2": ([(256, 256)], lambda x: F.pad(x, 2, "constant"), lambda x: T.pad(x, (2, 2, 2, 2))),
+    "repeat 256x256 by 4": ([(256, 256)], lambda x: F.repeat(x, 4, axis=1), lambda x: x.repeat_interleave(4, 1)),
+    "tile 256x256 by 4": ([(256, 256)], lambda x: F.tile(x, (1, 4)), lambda x: x.repeat(1, 4)),
+    "flip 1024x512": ([ROWS_512], lambda x: F.flip(x, 1), lambda x: x.flip(1)),
+    "im2col 8x16x32x32, 3x3": ([(8, 16, 32, 32)], lambda x: F.im2col(x, 3), lambda x: T.unfold(x, 3)),
     "embed_id 32x32 of 10000x128": (
-        [floats(10_000, 128)],
+        [(10_000, 128)],
         lambda w: F.embed_id(WORDS, w),
-        lambda w: T.embedding(torch.from_numpy(WORDS), w),
+        lambda w: T.embedding(torch.from_numpy(WORDS).long(), w),
     ),
     "attention 8x8x128x64": (
-        [floats(8, 8, 128, 64), floats(8, 8, 128, 64), floats(8, 8, 128, 64)],
-        F.scaled_dot_product_attention,
+        [(8, 8, 128, 64)] * 3,
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
         lambda q, k, v: T.scaled_dot_product_attention(q, k, v),
     ),
-    "n_step_lstm 32x32x128 to 128": sequences(),
+    "lstm 64 of 128": ([(64, 128), (64, 512)], lambda c, x: F.lstm(c, x)[1], None),
+    "n_step_lstm 32x32x128 to 128": sequences("LSTM"),
+    "n_step_gru 32x32x128 to 128": sequences("GRU"),
 }
 
 
-def ours(arrays, function):
-    xs = [mnpar.Variable(x) for x in arrays]
+def inputs(name):
+    """The same numbers in each process."""
+    random = np.random.default_rng(len(name))
+    return [random.standard_normal(shape, dtype=np.float32) for shape in ROWS[name][0]]
+
+
+def ours(name):
+    xs, function = [toolkit.Variable(x) for x in inputs(name)], ROWS[name][1]
     gy = np.ones(function(*xs).shape, "f4")
 
     def forward():
-        with mnpar.no_backprop_mode():
+        with toolkit.no_backprop_mode():
             function(*xs)
 
     def both():
@@ -115,8 +271,8 @@ def ours(arrays, function):
     return forward, both
 
 
-def theirs(arrays, function):
-    xs = [torch.from_numpy(x.copy()) for x in arrays]
+def theirs(name):
+    xs, function = [torch.from_numpy(x) for x in inputs(name)], ROWS[name][2]
     xs = [(x.to(memory_format=torch.channels_last) if x.ndim == 4 and x.shape[-1] != 64 else x).requires_grad_() for x in xs]
     gy = torch.ones_like(function(*xs))
 
@@ -132,16 +288,21 @@ def theirs(arrays, function):
     return forward, both
 
 
-for name, (arrays, mine, other) in ROWS.items():
-    if len(sys.argv) > 1 and sys.argv[1] not in name:
-        continue
-    ways = {"mnpar": ours(arrays, mine)} | ({"torch": theirs(arrays, other)} if torch else {})
-    text = f"{name:48}"
+def compare(name, chainer):
+    mine, other = ours(name), theirs(name) if torch and ROWS[name][2] else None
     for i, what in enumerate(("forward", "and backward")):
-        steps = {who: pair[i] for who, pair in ways.items()}
-        begin = in_turn(steps, 1, rounds=1)
-        found = in_turn(steps, max(1, min(200, int(0.1 / max(begin.values())))), rounds=5)
-        text += f"  {what} " + "  ".join(f"{who} {1e6 * s:8.0f} µs" for who, s in found.items())
-        if torch:
-            text += f"  ratio {found['mnpar'] / found['torch']:5.2f}"
-    print(text, flush=True)
+        ways = {"mnpar": mine[i]} | ({"torch": other[i]} if other else {})
+        if chainer and Elsewhere(chainer, name, i).seconds(1) is not None:
+            ways["chainer"] = Elsewhere(chainer, name, i)
+        begin = in_turn(ways, 1, rounds=1)
+        times = max(1, min(200, int(0.1 / max(begin.values()))))
+        print(table(f"{name}: {what}", in_turn(ways, times, rounds=5, clock=time.process_time)), flush=True)
+
+
+if args.serve:
+    serve(lambda name, i: ours(name)[i])
+else:
+    other = start(args.chainer) if args.chainer else None
+    for row in ROWS:
+        if not args.part or any(part in row for part in args.part):
+            compare(row, other)

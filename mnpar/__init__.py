@@ -2,14 +2,17 @@
 
 from mnpar import (
     backend,
+    computational_graph,
     dataset,
     datasets,
     errors,
+    function_hooks,
     functions,
     gradient_check,
     initializers,
     iterators,
     launch,
+    link_hooks,
     links,
     optimizer_hooks,
     optimizers,
@@ -33,14 +36,16 @@ from mnpar.config import (
     using_config,
 )
 from mnpar.datasets import create_empty_dataset, scatter_dataset, scatter_index
+from mnpar.function_hook import FunctionHook, get_function_hooks
 from mnpar.function_node import FunctionNode
 from mnpar.functions.halo import SpatialGrid
 from mnpar.future import Future
 from mnpar.initializers import Initializer
 from mnpar.launch import relaunch
 from mnpar.link import Link
+from mnpar.link_hook import LinkHook
 from mnpar.optimizers import GradientMethod, Optimizer, UpdateRule
-from mnpar.parallel import MultiNodeChainList
+from mnpar.parallel import DistributedDataParallel, MultiNodeChainList, check_parameter_closeness, create_multi_node_optimizer
 from mnpar.parameter import Parameter
 from mnpar.reporter import Reporter, get_current_reporter, report, report_scope
 from mnpar.tape import Tape
@@ -53,11 +58,14 @@ __all__ = [
     "ChainList",
     "Communicator",
     "Config",
+    "DistributedDataParallel",
+    "FunctionHook",
     "FunctionNode",
     "Future",
     "GradientMethod",
     "Initializer",
     "Link",
+    "LinkHook",
     "MultiNodeChainList",
     "Operation",
     "Optimizer",
@@ -71,22 +79,28 @@ __all__ = [
     "as_variable",
     "backend",
     "backward",
+    "check_parameter_closeness",
+    "computational_graph",
     "config",
     "create_communicator",
     "create_empty_dataset",
+    "create_multi_node_optimizer",
     "dataset",
     "datasets",
     "errors",
     "force_backprop_mode",
+    "function_hooks",
     "functions",
     "get_current_reporter",
     "get_dtype",
+    "get_function_hooks",
     "global_config",
     "grad",
     "gradient_check",
     "initializers",
     "iterators",
     "launch",
+    "link_hooks",
     "links",
     "mixed16",
     "no_backprop_mode",

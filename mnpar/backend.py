@@ -131,6 +131,12 @@ def beside(x: Array, other: Array) -> Array:
     return x if get_array_module(x) is get_array_module(other) else like(to_host(x), other)
 
 
+def synchronize(*arrays: Array) -> None:
+    """Wait until the GPU has computed what it was asked for, if one of the arrays is on a GPU: for measuring times."""
+    if get_array_module(*arrays) is not np:
+        _cupy().cuda.get_current_stream().synchronize()
+
+
 def device_of(x: Array) -> str:
     """The name of the device that an array is on.
 
@@ -141,6 +147,20 @@ def device_of(x: Array) -> str:
         '@numpy'
     """
     return "@numpy" if get_array_module(x) is np else f"@cupy:{x.device.id}"
+
+
+def copy_to(target: Array, x: Array) -> None:
+    """Write the values of ``x``, on any device, into ``target``."""
+    target[...] = beside(x, target)
+
+
+def vector(size: int, other: Array) -> Array:
+    """Room for that many elements, of the dtype of ``other`` and where that is."""
+    xp = get_array_module(other)
+    if xp is np:
+        return np.empty(size, other.dtype)
+    with other.device:
+        return xp.empty(size, other.dtype)
 
 
 def check_finite(owner: str, what: str, arrays: tuple[Array, ...]) -> None:

@@ -13,52 +13,32 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
-from mnpar.backend import unscalar
 from mnpar.config import recording
-from mnpar.graph import Function, Gradient, VariableNode
+from mnpar.function_hook import around_backward, function_hooks
+from mnpar.gradients import Gradients
+from mnpar.graph import Gradient, VariableNode
+from mnpar.reach import leads_to
 from mnpar.tape import current_tape
 
 
-class Sums:
-    """Adds up the gradients of each variable, in place where the array is its own."""
-
-    def __init__(self, record: bool) -> None:
-        self.totals: dict[Any, Gradient] = {}
-        self._own: set[Any] | None = None if record else set()  # recorded sums must not change in place
-
-    def add(self, key: Any, g: Gradient) -> None:
-        old = self.totals.get(key)
-        if old is None:
-            self.totals[key] = g
-        elif self._own is not None and key in self._own:
-            old += g
-        else:
-            self.totals[key] = unscalar(old + g)
-            if self._own is not None:
-                self._own.add(key)
-
-
 def reverse(
-    seeds: Sequence[tuple[VariableNode, Gradient]],
-    targets: Sequence[VariableNode] | None = None,
-    *,
-    record: bool = False,
-    retain_grad: bool = False,
-    retain_tape: bool = False,
-) -> dict[Any, Gradient]:
+    seeds: Sequence[tuple[VariableNode, Gradient]], targets: Sequence[VariableNode] | None = None, *,
+    record: bool = False, retain_grad: bool = False, retain_tape: bool = False,
+    keep: Callable[[VariableNode, Gradient], None] | None = None,
+) -> dict[Any, Gradient]:  # fmt: skip
     """Walk the graph backwards from ``seeds``, and the current tape with it.
 
     ``seeds`` are variables with the gradients they start from. Only what leads to ``targets`` is computed (None: to every leaf
     that requires a gradient). ``record`` makes the backward differentiable itself; ``retain_grad`` leaves gradients on the
-    intermediate variables; ``retain_tape`` keeps the tape for another backward. Returns the total gradient of each leaf and
-    target that was reached, by its :attr:`VariableNode.key`.
+    intermediate variables; ``retain_tape`` keeps the tape for another backward; ``keep`` takes the gradients of leaves with
+    hooks as soon as they are final. Returns the total gradient of each other leaf and target, by its :attr:`VariableNode.key`.
     """
-    tape = current_tape().finished()
+    tape, hooks = current_tape().finished(), function_hooks()
     functions = {f.number: f for f in tape.records}
     heap = sorted(-number for number in functions)
-    sums = Sums(record)
-    wants = attrgetter("requires_grad") if targets is None else _leads_to(targets, [node for node, _ in seeds], tape.records)
-    keep = set() if targets is None else {node.key for node in targets}
+    sums = Gradients(record, functions, keep)
+    wants = attrgetter("requires_grad") if targets is None else leads_to(targets, [node for node, _ in seeds], tape.records)
+    stays = set() if targets is None else {node.key for node in targets}
 
     def deliver(node: VariableNode, g: Gradient) -> None:
         creator = node.creator
@@ -67,24 +47,29 @@ def reverse(
                 raise RuntimeError(_SPENT.format(creator.label))
             functions[creator.number] = creator
             heapq.heappush(heap, -creator.number)
-        sums.add(node.key, g)
+        sums.add(node, g)
 
     with recording(record):
         for node, seed in seeds:
             deliver(node, seed)
         while heap:
             function = functions[-heapq.heappop(heap)]
+            if sums.awaited:
+                sums.passed(function.number + 1)
             keys = [(function.number, i) for i in range(len(function.outputs))]
-            gys = [sums.totals.get(key) if key in keep else sums.totals.pop(key, None) for key in keys]
+            gys = [sums.pop(key, key in stays) for key in keys]
             if retain_grad:
                 for node, gy in zip([reference() for reference in function.outputs], gys, strict=True):
                     if node is not None:  # somebody holds it still; a copy, because functions pass arrays on
                         node.gradient = gy if record or gy is None else gy.copy()
             wanted = [wants(x) for x in function.inputs]
             if function.communicates or any(wanted):  # no: what is asked for lies after it
-                for x, gx in zip(function.inputs, function.pull(gys, wanted, record), strict=True):
+                gxs = function.pull(gys, wanted, record)
+                gxs = around_backward(function, gys, gxs, hooks) if hooks else gxs
+                for x, gx in zip(function.inputs, gxs, strict=True):
                     if gx is not None:
                         deliver(x, gx)
+        sums.passed(0)
     if not (record or retain_tape):
         tape.records.clear()
     return sums.totals
@@ -94,21 +79,3 @@ _SPENT = (
     "backward reached {}, which was replayed already or is on another tape: start from all losses at once with "
     "mnpar.backward([loss1, loss2]), keep the tape with retain_tape=True, or give each forward its own `with mnpar.Tape():`"
 )
-
-
-def _leads_to(
-    targets: Sequence[VariableNode], roots: Sequence[VariableNode], records: Sequence[Function]
-) -> Callable[[VariableNode], bool]:
-    """Which variables lie on a way from a target, or from a message: what it leads to is for its sender to know."""
-    functions = {f.number: f for f in records}
-    stack = [f for f in [*records, *(node.creator for node in roots)] if f is not None]
-    while stack:
-        function = stack.pop()
-        functions[function.number] = function
-        creators = (x.creator for x in function.inputs)
-        stack += [f for f in creators if f is not None and f.number not in functions]
-    keys = {node.key for node in targets}
-    for _, function in sorted(functions.items()):
-        if function.communicates or any(x.key in keys for x in function.inputs):
-            keys.update((function.number, i) for i in range(len(function.outputs)))
-    return lambda node: node.key in keys

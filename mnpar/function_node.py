@@ -10,13 +10,14 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.config import config, is_recording
+from mnpar.config import is_debugging, is_recording
+from mnpar.function_hook import Hookable, around_forward, function_hooks
 from mnpar.graph import Gradient, VariableNode, tick
 from mnpar.tape import current_tape
 from mnpar.variable import Variable, as_variable
 
 
-class FunctionNode:
+class FunctionNode(Hookable):
     """A differentiable function; to write one's own, define ``forward`` and ``backward``.
 
     ``forward(self, *xs)`` takes arrays and returns an array or a tuple of them. What backward needs, it names by
@@ -91,10 +92,16 @@ class FunctionNode:
         pairs = zip(self._outputs_kept, self._kept_outputs, strict=True)
         return tuple(Variable.of(y, self.outputs[i]() or VariableNode(y, True, self, i)) for i, y in pairs)
 
+    def room(self, i: int, like: Array) -> Array | None:
+        """Called in ``backward``: where input i's gradient, an array like ``like``, can be computed and be kept, or None."""
+        home = self.inputs[i].home
+        return home.lend(like) if home is not None and self._on_arrays else None
+
     def apply(self, inputs: tuple[Any, ...]) -> tuple[Variable, ...]:
         """Run forward on Variables (or arrays) and record it, if a gradient can flow; the outputs, always a tuple."""
-        variables = self.prepare(inputs)
-        return self.connect(variables, self.forward(*[x.array for x in variables]))
+        variables, hooks = self.prepare(inputs), function_hooks()
+        forward = around_forward(self, self.forward, hooks) if hooks else self.forward
+        return self.connect(variables, forward(*[x.array for x in variables]))
 
     def prepare(self, inputs: tuple[Any, ...]) -> list[Variable]:
         """The first half of ``apply``: the inputs as Variables, and whether a gradient can flow."""
@@ -106,10 +113,9 @@ class FunctionNode:
 
     def connect(self, variables: list[Variable], ys: Any) -> tuple[Variable, ...]:
         """The second half of ``apply``: the outputs as Variables, recorded if a gradient can flow."""
-        ys = ys if isinstance(ys, tuple) else (ys,)
-        ys = tuple([y if type(y) is np.ndarray or y is None else backend.unscalar(y) for y in ys])
-        if config.debug:
-            backend.check_finite(self.label, "output", ys)
+        ys = [y if type(y) is np.ndarray else backend.unscalar(y) for y in (ys if isinstance(ys, tuple) else (ys,))]
+        if is_debugging():
+            backend.check_finite(self.label, "output", tuple(ys))
         if not self.differentiable:
             return tuple([Variable.of(y, VariableNode(y, False)) for y in ys])
         self.number = self.number or tick()
@@ -148,7 +154,7 @@ class FunctionNode:
             array = gx = np.asarray(array, x.dtype)
         if array.shape != x.shape:
             raise ValueError(f"its gradient for input {i} has shape {array.shape}, but the input has shape {x.shape}")
-        if config.debug:
+        if is_debugging():
             backend.check_finite(self.label, "gradient", (array,))
         if not record:
             return array if array.dtype == x.dtype else array.astype(x.dtype)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from weakref import ReferenceType
 
 Gradient: TypeAlias = Any  # an array; a Variable where the backward is recorded itself (double backprop)
@@ -25,10 +25,50 @@ class Function(Protocol):
     def pull(self, gys: list[Gradient], wanted: list[bool], record: bool) -> Iterable[Gradient]: ...
 
 
+class Home:
+    """Where the gradient of a parameter lives: a view of an arena's vector, and whether it may be overwritten."""
+
+    __slots__ = ("array", "free")
+
+    def __init__(self, array: Any) -> None:
+        self.array, self.free = array, True
+
+    def lend(self, like: Any) -> Any:
+        """The array, to compute a gradient of the kind of ``like`` into, if it is free."""
+        if not self.free or type(like) is not type(self.array) or like.dtype != self.array.dtype:
+            return None
+        self.free = False
+        return self.array
+
+    def take(self, node: VariableNode, g: Gradient) -> bool:
+        """Add a gradient to what is here; False where it is not that simple."""
+        here, old = self.array, node.gradient
+        if not isinstance(g, type(here)):
+            return False
+        if old is None:
+            if g is not here:
+                here[...] = g
+            node.gradient, self.free = here, False
+        elif old is here and g is not here:
+            here += g
+        else:
+            return False
+        return True
+
+
+class Hook(NamedTuple):
+    """Who hears of a gradient: before it is kept (and may return another), or after."""
+
+    function: Callable[[Any], Any]
+    after: bool = False
+
+
 class VariableNode:
     """What the graph knows of a variable: who made it and its gradient, but not its array, which can so be freed early."""
 
-    __slots__ = ("__weakref__", "creator", "dtype", "gradient", "index", "loss_scale", "name", "requires_grad", "shape")
+    __slots__ = (
+        "__weakref__", "creator", "dtype", "gradient", "home", "hooks", "index", "loss_scale", "name", "requires_grad", "shape",
+    )  # fmt: skip
 
     WITHOUT_GRADIENT = frozenset("biuSUOmM")  # the kinds of dtypes that are not differentiable
 
@@ -44,6 +84,22 @@ class VariableNode:
         self.gradient: Gradient = None
         self.name: str | None = None
         self.loss_scale: float | None = None
+        self.home: Home | None = None
+        self.hooks: tuple[Hook, ...] = ()
+
+    def __getstate__(self) -> Any:
+        """For copies: they have a place in the graph, and neither home nor hooks."""
+        kept = {name: getattr(self, name) for name in self.__slots__ if name != "__weakref__"}
+        return None, {**kept, "home": None, "hooks": ()}
+
+    def listen(self, hook: Hook) -> Callable[[], None]:
+        """Add a hook; what takes it off again."""
+        self.hooks += (hook,)
+
+        def remove() -> None:
+            self.hooks = tuple([other for other in self.hooks if other is not hook])
+
+        return remove
 
     @property
     def key(self) -> Any:

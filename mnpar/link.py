@@ -7,14 +7,16 @@ because Chainer's Link has many methods; each of them is short.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.initializers import Constant
+from mnpar.link_hook import LinkHook, link_hooks, watched_forward
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable
 
@@ -40,6 +42,7 @@ class Link:
         array([2., 2., 2.], dtype=float32)
     """
 
+    _local_hooks: Mapping[str, LinkHook] = MappingProxyType({})  # replaced, never changed: a copy of a link may share it
     repeat: Callable[..., Any]  # a Sequential of copies: chain.py, which knows Sequential, defines this method and puts it here
 
     def __init__(self, **params: Any) -> None:
@@ -52,6 +55,8 @@ class Link:
             self.add_param(name, *(form if paired else (form,)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if link_hooks() or self._local_hooks:
+            return watched_forward(self, {**link_hooks(), **self._local_hooks}, args, kwargs)
         return self.forward(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -189,6 +194,52 @@ class Link:
     def count_params(self) -> int:
         """The number of elements of all parameters."""
         return sum(param.size for param in self.params(include_uninit=False))
+
+    # ---- hooks ----
+
+    @property
+    def local_link_hooks(self) -> Mapping[str, LinkHook]:
+        """The hooks of this link alone, by name."""
+        return self._local_hooks
+
+    def add_hook(self: Self, hook: LinkHook, name: str | None = None) -> Self:
+        """Let a hook watch this link; returns the link.
+
+        Args:
+            hook: what to do before and after ``forward``.
+            name: under which it can be deleted; None: its own.
+
+        Raises:
+            TypeError: it is no LinkHook; KeyError: this link has one of that name.
+
+        Example:
+            >>> import numpy as np, mnpar, mnpar.links as L
+            >>> timer = mnpar.link_hooks.TimerHook()
+            >>> layer = L.Linear(2, 3).add_hook(timer)
+            >>> y = layer(np.ones((1, 2), "f4"))
+            >>> [name for name, seconds in timer.call_history]
+            ['Linear']
+        """
+        if not isinstance(hook, LinkHook):
+            raise TypeError(f"a link hook is a mnpar.LinkHook, not {type(hook).__name__}")
+        name = hook.name if name is None else name
+        if name in self._local_hooks:
+            raise KeyError(f"{type(self).__name__} has a hook {name!r} already: delete it, or give this one another name")
+        self._local_hooks = {**self._local_hooks, name: hook}
+        hook.added(self)
+        return self
+
+    def delete_hook(self, name: str) -> None:
+        """Forget a hook of this link.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        if name not in self._local_hooks:
+            raise KeyError(f"{type(self).__name__} has no hook {name!r}; it has {', '.join(self._local_hooks) or 'none'}")
+        hook = self._local_hooks[name]
+        self._local_hooks = {key: other for key, other in self._local_hooks.items() if key != name}
+        hook.deleted(self)
 
     # ---- what is done with it ----
 

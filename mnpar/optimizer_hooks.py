@@ -130,7 +130,7 @@ class GradientClipping:
 
     def __call__(self, optimizer: Optimizer) -> None:
         gradients = [p.grad for p in optimizer.target.params(include_uninit=False) if p.grad is not None]
-        square = float(sum(_square(g) for g in gradients))
+        square = float(optimizer.total(np.array(float(sum(_square(g) for g in gradients)))))
         if self.comm is not None:
             square = float(self.comm.allreduce(np.array(square)))
         norm = math.sqrt(square)
@@ -274,7 +274,8 @@ class GradientLARS:
         p, g = param.array, param.grad
         if p is None or g is None:
             return
-        p_norm, g_norm = math.sqrt(float(_square(p))), math.sqrt(float(_square(g)))
+        squares = np.array([float(_square(p)), float(_square(g))])
+        p_norm, g_norm = np.sqrt(squares if rule is None else rule.total(squares))
         if self.weight_decay:
             g += self.weight_decay * p
         if p_norm > self.threshold:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ class Parameter(Variable):
         super().__init__(initializer if taken else None, name=name)
         self.initializer = initializer if taken else _filler(initializer)
         self.update_rule: Any = None
+        self._sharers: list[weakref.ref[Parameter]] = []  # copies of the same array, and itself
         self._device: int | str | None = None  # where to put what is initialized later; None: the host
         if shape is not None:
             self.initialize(tuple(shape) if np.iterable(shape) else (int(shape),))
@@ -55,8 +57,19 @@ class Parameter(Variable):
         """Another Parameter of the same array, gradient and update rule."""
         other = Parameter.__new__(type(self))
         other.array, other.node = self.array, copy.copy(self.node)
+        if not self._sharers:
+            self._sharers.append(weakref.ref(self))
+        self._sharers.append(weakref.ref(other))
         other.__dict__.update(self.__dict__)
         return other
+
+    def move(self, array: Array) -> None:
+        """Let another array, of the same values, be the parameter's, and that of the copies that share it."""
+        old, self.array = self.array, array
+        for reference in self._sharers:
+            other = reference()
+            if other is not None and other.array is old:
+                other.array = array
 
     shape = property(lambda self: self._known().shape, doc="The shape of the array; AttributeError while there is none.")
     ndim = property(lambda self: self._known().ndim, doc="The number of axes; AttributeError while there is no array.")
@@ -104,7 +117,7 @@ class Parameter(Variable):
         """Let an array on the host be the parameter's, on the parameter's device."""
         old = self.array
         self.array = backend.to_device(self._device, array) if old is None else backend.like(array, old)
-        self.node.shape, self.node.dtype, self.node.gradient = array.shape, array.dtype, None
+        self.node.shape, self.node.dtype, self.node.gradient, self.node.home = array.shape, array.dtype, None, None
         self.node.requires_grad = self.node.requires_grad and array.dtype.kind not in VariableNode.WITHOUT_GRADIENT
 
     def copydata(self, other: ArrayLike) -> None:
@@ -137,6 +150,7 @@ class Parameter(Variable):
         self._device = device
         if self.array is None:
             return
+        self.node.home = None
         super().to_device(device)
         if self.update_rule is not None:
             state = self.update_rule.state

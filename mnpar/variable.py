@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mnpar import backend
 from mnpar.arraylike import ArrayLike
 from mnpar.backend import Array
 from mnpar.backprop import reverse
-from mnpar.graph import Function, Gradient, VariableNode
+from mnpar.graph import Function, Gradient, Hook, VariableNode
 
 
 class Variable(ArrayLike):
@@ -64,6 +64,8 @@ class Variable(ArrayLike):
             form = f"{getattr(g, 'shape', type(g))} {getattr(g, 'dtype', '')}"
             raise ValueError(f"the gradient of a {self.shape} {self.dtype} Variable cannot be a {form}")
         self.node.gradient = g
+        if self.node.home is not None:
+            self.node.home.free = g is None
 
     @property
     def grad_var(self) -> Variable | None:
@@ -88,7 +90,28 @@ class Variable(ArrayLike):
 
     def cleargrad(self) -> None:
         """Forget the gradient."""
-        self.node.gradient = None
+        self.grad = None
+
+    def register_hook(self, hook: Callable[[Gradient], Gradient], after: bool = False) -> Callable[[], None]:
+        """Let a function hear of this Variable's gradient, once in each backward that gives it one.
+
+        Args:
+            hook: called with the gradient (an array; a Variable if the backward is recorded) as soon as it is complete, while
+                backward goes on, in an order that is the same on ranks with the same program; may return another one.
+            after: call it instead after a leaf's gradient was added to ``grad``, with the leaf's node.
+
+        Returns:
+            A function that takes the hook off again.
+
+        Example:
+            >>> import numpy as np, mnpar
+            >>> x = mnpar.Variable(np.array(3.0))
+            >>> off = x.register_hook(lambda g: 10 * g)
+            >>> (x * x).backward()
+            >>> float(x.grad)
+            60.0
+        """
+        return self.node.listen(Hook(hook, after))
 
     def zerograd(self) -> None:
         """Set the gradient to zeros."""
@@ -153,13 +176,18 @@ def backward(
         8.0
     """
     seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop)
-    found = reverse(seeds, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape)
     taken = {id(g) for _, g in seeds}
-    for node, g in found.items():
+
+    def keep(node: VariableNode, g: Gradient) -> None:
         if node.requires_grad:  # an output may be a constant
-            g = _own(g, taken)
-            node.gradient = g if node.gradient is None else _sum(node.gradient, g)
             node.loss_scale = loss_scale
+            if node.home is None or not node.home.take(node, g):
+                g = _own(g, taken)
+                node.gradient = g if node.gradient is None else backend.unscalar(node.gradient + g)
+
+    found = reverse(seeds, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape, keep=keep)
+    for node, g in found.items():
+        keep(node, g)
 
 
 def grad(
@@ -193,7 +221,7 @@ def grad(
     taken = {id(g) for _, g in seeds}
     for i, x in enumerate(inputs):
         g, more = _own(found.get(x.node.key), taken), grad_inputs[i] if grad_inputs else None
-        g = more if g is None else g if more is None else _sum(more, g)
+        g = more if g is None else g if more is None else backend.unscalar(more + g)
         results.append(None if g is None else as_variable(g))
         if set_grad:
             x.grad_var = results[-1]
@@ -206,10 +234,6 @@ def _own(g: Gradient, taken: set[int]) -> Gradient:
         g = g.copy()
     taken.add(id(g))
     return g
-
-
-def _sum(a: Gradient, b: Gradient) -> Gradient:
-    return as_variable(a) + as_variable(b) if isinstance(a, Variable) or isinstance(b, Variable) else backend.unscalar(a + b)
 
 
 def _seeds(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
+from mnpar.backend import Array
 from mnpar.communicators.channel import Channel, listed
 from mnpar.communicators.message import REDUCTIONS, Call, call_site
 from mnpar.communicators.transport import ANY, Steps, Transport
@@ -86,9 +87,15 @@ class Calls:
         total, _ = yield from self.channel(0).allreduce(_wide(x, op), self._call("reduce", root, op, later=later), root)
         return _like(self._mean(total, op, x), x)
 
-    def _allreduce(self, x: Any, op: str, later: bool = False) -> Steps[Any]:
-        total, _ = yield from self.channel(0).allreduce(_wide(x, op), self._call("allreduce", op=op, later=later))
-        return _like(self._mean(total, op, x), x)
+    def _allreduce(self, x: Any, op: str, later: bool = False, out: Array | None = None) -> Steps[Any]:
+        into = out if type(out) is np.ndarray and op != "mean" else None
+        total, _ = yield from self.channel(0).allreduce(_wide(x, op), self._call("allreduce", op=op, later=later), None, into)
+        total = _like(self._mean(total, op, x), x)
+        if out is None:
+            return total
+        if not (type(out) is np.ndarray and np.shares_memory(total, out)):
+            out[...] = total
+        return out
 
     def _gather(self, x: Any, root: int, later: bool = False) -> Steps[tuple[Any, ...] | None]:
         return (yield from self.channel(0).gather(x, self._call("gather", self.peer(root), later=later)))[0]

@@ -57,9 +57,14 @@ class Channel(Mailbox):
         """Return when every rank has come."""
         yield from self._open(call, None)
 
-    def allreduce(self, x: Array | None, call: Call, root: int | None = None) -> Steps[tuple[Array | None, bool]]:
-        """The reduction over ranks (on ``root`` alone, or on all), and whether any rank wants its gradient."""
-        return (yield from self._reduced((yield from self._open(call, x)), x, root))
+    def allreduce(
+        self, x: Array | None, call: Call, root: int | None = None, out: Array | None = None
+    ) -> Steps[tuple[Array | None, bool]]:
+        """The reduction over ranks (on ``root`` alone, or on all), and whether any rank wants its gradient.
+
+        Where it can be done, it is computed into ``out``, a contiguous array like ``x``, or ``x`` itself.
+        """
+        return (yield from self._reduced((yield from self._open(call, x)), x, root, out))
 
     def allreduce_now(self, x: Array | None, call: Call) -> tuple[Array | None, bool]:
         """``complete(allreduce(x, call))``; without steps where small arrays of one form come from a line known already."""
@@ -77,11 +82,15 @@ class Channel(Mailbox):
             return reduce_arrays(arrays, call.reduction), call.wants
         return complete(transport, self._reduced(Opening(raw, transport.size, call, seq, EMPTY).agreed(), x))
 
-    def _reduced(self, opening: Opening, x: Array | None, root: int | None = None) -> Steps[tuple[Array | None, bool]]:
+    def _reduced(
+        self, opening: Opening, x: Array | None, root: int | None = None, out: Array | None = None
+    ) -> Steps[tuple[Array | None, bool]]:
         call = opening.call
         if opening.alike and type(x) is np.ndarray:  # the common case, without a detour
             small = x.nbytes <= ROOM
-            total = reduce_arrays(opening.arrays(x), call.reduction) if small else (yield from self._reduce(x, opening, root))
+            total = (
+                reduce_arrays(opening.arrays(x), call.reduction) if small else (yield from self._reduce(x, opening, root, out))
+            )
             return (total if root is None or root == self.transport.rank else None), opening.wants
         headers = opening.headers()
         given = [rank for rank, header in enumerate(headers) if header.kind != NOTHING]
@@ -227,12 +236,13 @@ class Channel(Mailbox):
             self._known[key] = head
         return (head + (body.tobytes() if nbytes <= ROOM else b"")).ljust(BLOCK, b"\0"), body, fault
 
-    def _reduce(self, x: Array, opening: Opening, root: int | None) -> Steps[Array]:
+    def _reduce(self, x: Array, opening: Opening, root: int | None, out: Array | None = None) -> Steps[Array]:
         flat, reduction, waiting = np.ascontiguousarray(x).reshape(-1), opening.call.reduction, self._waiting(opening)
+        into = None if out is None or not out.flags.c_contiguous else out.reshape(-1)
         if not opening.call.later:
-            total = yield from self.transport.reduce(flat, reduction, root, self.lane, waiting)
+            total = yield from self.transport.reduce(flat, reduction, root, self.lane, waiting, into)
         else:
-            total = yield from self.transport.reduce_in_parts(flat, reduction, waiting, root)
+            total = yield from self.transport.reduce_in_parts(flat, reduction, waiting, root, into)
         return total.reshape(x.shape)
 
     def _waiting(self, opening: Opening) -> Waiting:

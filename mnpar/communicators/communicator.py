@@ -193,13 +193,19 @@ class Communicator(Calls):
         """:meth:`reduce`, later."""
         return self._later(self._reduce(x, root, op, later=True))
 
-    def allreduce(self, x: Array, op: str = "sum") -> Array:
-        """The elementwise ``'sum'``, ``'mean'``, ``'max'``, ``'min'`` or ``'prod'`` over ranks, on every rank."""
-        return self._now(self._allreduce(x, op))
+    def allreduce(self, x: Array, op: str = "sum", out: Array | None = None) -> Array:
+        """The elementwise ``'sum'``, ``'mean'``, ``'max'``, ``'min'`` or ``'prod'`` over ranks, on every rank.
 
-    def iallreduce(self, x: Array, op: str = "sum") -> Operation:
-        """:meth:`allreduce`, later."""
-        return self._later(self._allreduce(x, op, later=True))
+        Args:
+            x: an array, of one shape and dtype on all ranks.
+            op: what is computed.
+            out: an array like ``x``, or ``x`` itself, to write the result to.
+        """
+        return self._now(self._allreduce(x, op, out=out))
+
+    def iallreduce(self, x: Array, op: str = "sum", out: Array | None = None) -> Operation:
+        """:meth:`allreduce`, later; neither ``x`` nor ``out`` may change before it is done."""
+        return self._later(self._allreduce(x, op, later=True, out=out))
 
     def gather(self, x: Array, root: int = 0) -> tuple[Array, ...] | None:
         """Every rank's array, whatever its shape, in rank order on the root; None elsewhere."""

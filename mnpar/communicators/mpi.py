@@ -39,6 +39,15 @@ from mnpar.errors import LauncherError
 _WORLD_SIZES = ("PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
 
 
+def _boot() -> str:
+    """What tells machines of one name apart (containers are often all named alike); empty where the system does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
 def launched_ranks() -> int:
     """How many ranks the launcher says it has started; 0 where no launcher is seen."""
     return max((int(os.environ[name]) for name in _WORLD_SIZES if os.environ.get(name, "").isdigit()), default=0)
@@ -240,7 +249,7 @@ class MpiTransport(Reductions):
 
     def places(self) -> tuple[int, int, int, int]:
         if self._places is None:
-            names = self._gather_names(self.MPI.Get_processor_name())
+            names = self._gather_names(f"{_boot()} {self.MPI.Get_processor_name()}")
             machines = list(dict.fromkeys(names))
             mine = names[self.rank]
             intra = [rank for rank, name in enumerate(names) if name == mine]

@@ -62,21 +62,25 @@ class Reductions:
         yield self._all([*received, *sent], waiting, "data")
         return whole
 
-    def reduce(self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting) -> Steps[Array]:
+    def reduce(
+        self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting, out: Array | None = None
+    ) -> Steps[Array]:
         if self.size > _DIRECT:
             return (yield from self._reduce_by_mpi(array, reduction, root, lane, waiting))
         if array.nbytes > _GATHERED:
-            return (yield from self.reduce_in_parts(array, reduction, waiting, root))
+            return (yield from self.reduce_in_parts(array, reduction, waiting, root, out))
         gathered = yield from self.allgather(array.view(np.uint8), [array.nbytes] * self.size, lane, waiting)
         return reduce_arrays(list(gathered.view(array.dtype).reshape(self.size, -1)), reduction)
 
-    def reduce_in_parts(self, array: Array, reduction: str, waiting: Waiting, root: int | None = None) -> Steps[Array]:
+    def reduce_in_parts(
+        self, array: Array, reduction: str, waiting: Waiting, root: int | None = None, out: Array | None = None
+    ) -> Steps[Array]:
         """Each rank reduces one part, in rank order, and gives it to the others (to the root).
 
         No rank receives more than two arrays' worth; numpy adds faster than the MPI libraries do; and all ranks, thread ranks
-        too, get the same bits.
+        too, get the same bits. ``out`` may be ``array``: of what was sent nothing is needed again.
         """
-        total, length = np.empty_like(array), PIECE // array.itemsize
+        total, length = np.empty_like(array) if out is None else out, PIECE // array.itemsize
         for start in range(0, array.size, length):
             piece = slice(start, start + length)
             yield from self._reduce_piece(array[piece], total[piece], reduction, waiting, root)
@@ -86,7 +90,10 @@ class Reductions:
         P, me, comm, tag = self.size, self.rank, self.lanes[BACKWARD], waiting.tag
         others = [(me + step) % P for step in range(1, P)]
         parts = [slice(array.size * r // P, array.size * (r + 1) // P) for r in range(P)]
-        mine = [array[parts[me]] if r == me else np.empty_like(total[parts[me]]) for r in range(P)]
+        own = array[parts[me]]
+        if me > 1 and np.may_share_memory(own, total):  # the first two are summed before it is read
+            own = own.copy()
+        mine = [own if r == me else np.empty_like(own) for r in range(P)]
         received = [comm.Irecv(mine[r].view(np.uint8), r, tag) for r in others]
         sent = [comm.Isend(array[parts[r]].view(np.uint8), r, tag) for r in others]
         yield self._all([*received, *sent], waiting, "parts")

@@ -185,10 +185,14 @@ class ThreadTransport:
     def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Steps[Array]:
         return np.concatenate((yield self._meet(array.copy(), ("data", waiting.order, waiting.seq), waiting)))
 
-    def reduce(self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting) -> Steps[Array]:
+    def reduce(
+        self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting, out: Array | None = None
+    ) -> Steps[Array]:
         return (yield from self.reduce_in_parts(array, reduction, waiting))
 
-    def reduce_in_parts(self, array: Array, reduction: str, waiting: Waiting, root: int | None = None) -> Steps[Array]:
+    def reduce_in_parts(
+        self, array: Array, reduction: str, waiting: Waiting, root: int | None = None, out: Array | None = None
+    ) -> Steps[Array]:
         arrays = yield self._meet(array.copy(), ("data", waiting.order, waiting.seq), waiting)
         return reduce_arrays(arrays, reduction)
 

@@ -111,10 +111,14 @@ class Transport(Protocol):
     def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Steps[Array]:
         """The bytes of all ranks, joined; ``counts[r]`` of them are rank r's."""
 
-    def reduce(self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting) -> Steps[Array]:
-        """The elementwise reduction over ranks; on ``root`` alone, or everywhere (None)."""
+    def reduce(
+        self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting, out: Array | None = None
+    ) -> Steps[Array]:
+        """The elementwise reduction over ranks; on ``root`` alone, or everywhere (None). It may be computed into ``out``."""
 
-    def reduce_in_parts(self, array: Array, reduction: str, waiting: Waiting, root: int | None = None) -> Steps[Array]:
+    def reduce_in_parts(
+        self, array: Array, reduction: str, waiting: Waiting, root: int | None = None, out: Array | None = None
+    ) -> Steps[Array]:
         """The same, by messages under ``waiting.tag``: it can also be waited for later."""
 
     def split(self, color: int | None, key: int) -> Transport | None:

@@ -1,17 +1,19 @@
 """Differentiable functions, under Chainer's names: ``import mnpar.functions as F``.
 
-Importing this package also gives Variable its operators.
+Importing this package also gives Variable its operators. The file is long because it lists every name twice.
 """
 
 from mnpar.functions import operators as operators
 from mnpar.functions.activation import elu, leaky_relu, log_softmax, relu, sigmoid, softmax, softplus, tanh
-from mnpar.functions.arithmetic import add, floor_divide
+from mnpar.functions.alignment import connectionist_temporal_classification
+from mnpar.functions.angles import arccos, arcsin, arctan2
+from mnpar.functions.arithmetic import add, floor_divide, identity, linear_interpolate, squared_difference
 from mnpar.functions.attention import embed_id, scaled_dot_product_attention
 from mnpar.functions.broadcasting import broadcast, broadcast_to, sum_to
 from mnpar.functions.channelwise import bias, maxout, prelu, scale
 from mnpar.functions.classification import softmax_cross_entropy
 from mnpar.functions.collective import allgather, allreduce, alltoall, exscan, reduce_scatter, scan
-from mnpar.functions.contraction import einsum, tensordot
+from mnpar.functions.contraction import bilinear, einsum, tensordot
 from mnpar.functions.convolution import (
     convolution_1d,
     convolution_2d,
@@ -35,6 +37,7 @@ from mnpar.functions.elementwise import (
     log1p,
     log2,
     log10,
+    rsqrt,
     sin,
     sinh,
     sqrt,
@@ -42,7 +45,7 @@ from mnpar.functions.elementwise import (
     tan,
 )
 from mnpar.functions.error_function import erf, gelu
-from mnpar.functions.evaluation import accuracy, binary_accuracy
+from mnpar.functions.evaluation import accuracy, binary_accuracy, classification_summary, f1_score, precision, r2_score, recall
 from mnpar.functions.exchange import exchange, iexchange, repartition
 from mnpar.functions.extrema import clip, maximum, minimum
 from mnpar.functions.halo import halo_exchange
@@ -60,7 +63,9 @@ from mnpar.functions.likelihood import (
 )
 from mnpar.functions.local_normalization import local_response_normalization, normalize
 from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
-from mnpar.functions.noise import dropout
+from mnpar.functions.matrices import batch_det, batch_inv, batch_l2_norm_squared, batch_matmul, det, inv
+from mnpar.functions.metric import contrastive, cross_covariance, decov, triplet
+from mnpar.functions.noise import dropout, gumbel_softmax, rrelu, simplified_dropconnect, zoneout
 from mnpar.functions.nonblocking import (
     iallgather,
     iallreduce,
@@ -86,13 +91,17 @@ from mnpar.functions.pooling import (
     max_pooling_2d,
     max_pooling_3d,
     max_pooling_nd,
+    unpooling_1d,
     unpooling_2d,
+    unpooling_3d,
     unpooling_nd,
     upsampling_2d,
 )
 from mnpar.functions.products import linear, matmul
 from mnpar.functions.rearranging import (
+    cumprod,
     cumsum,
+    depth2space,
     diagonal,
     dstack,
     flip,
@@ -105,17 +114,21 @@ from mnpar.functions.rearranging import (
     repeat,
     rollaxis,
     scatter_add,
+    space2depth,
     tile,
     transpose_sequence,
 )
+from mnpar.functions.recomputation import forget
 from mnpar.functions.recurrent import lstm, n_step_bigru, n_step_bilstm, n_step_birnn, n_step_gru, n_step_lstm, n_step_rnn
 from mnpar.functions.reduction import argmax, argmin, average, logsumexp, max, mean, min, sum
 from mnpar.functions.replicated import copy_to, reduce_from
 from mnpar.functions.resize import resize_images
 from mnpar.functions.rooted import bcast, gather, reduce, scatter
+from mnpar.functions.rounding import ceil, fix, floor, fmod, sign
 from mnpar.functions.rounds import sendrecv, shift
 from mnpar.functions.sample_normalization import group_normalization, layer_normalization
 from mnpar.functions.shape import cast, expand_dims, flatten, moveaxis, reshape, squeeze, swapaxes, transpose
+from mnpar.functions.tree import slstm, tree_lstm
 
 __all__ = [
     "absolute",
@@ -125,7 +138,10 @@ __all__ = [
     "allgather",
     "allreduce",
     "alltoall",
+    "arccos",
+    "arcsin",
     "arctan",
+    "arctan2",
     "argmax",
     "argmin",
     "average",
@@ -133,17 +149,26 @@ __all__ = [
     "average_pooling_2d",
     "average_pooling_3d",
     "average_pooling_nd",
+    "batch_det",
+    "batch_inv",
+    "batch_l2_norm_squared",
+    "batch_matmul",
     "batch_normalization",
     "bcast",
     "bernoulli_nll",
     "bias",
+    "bilinear",
     "binary_accuracy",
     "broadcast",
     "broadcast_to",
     "cast",
+    "ceil",
+    "classification_summary",
     "clip",
     "clipped_relu",
     "concat",
+    "connectionist_temporal_classification",
+    "contrastive",
     "convolution_1d",
     "convolution_2d",
     "convolution_3d",
@@ -152,12 +177,17 @@ __all__ = [
     "cos",
     "cosh",
     "crelu",
+    "cross_covariance",
+    "cumprod",
     "cumsum",
     "deconvolution_1d",
     "deconvolution_2d",
     "deconvolution_3d",
     "deconvolution_nd",
+    "decov",
+    "depth2space",
     "depthwise_convolution_2d",
+    "det",
     "diagonal",
     "dilated_convolution_2d",
     "dropout",
@@ -171,12 +201,17 @@ __all__ = [
     "expand_dims",
     "expm1",
     "exscan",
+    "f1_score",
+    "fix",
     "fixed_batch_normalization",
     "flatten",
     "flip",
     "fliplr",
     "flipud",
+    "floor",
     "floor_divide",
+    "fmod",
+    "forget",
     "gather",
     "gaussian",
     "gaussian_kl_divergence",
@@ -184,6 +219,7 @@ __all__ = [
     "gelu",
     "get_item",
     "group_normalization",
+    "gumbel_softmax",
     "halo_exchange",
     "hard_sigmoid",
     "hinge",
@@ -193,10 +229,12 @@ __all__ = [
     "iallreduce",
     "ialltoall",
     "ibcast",
+    "identity",
     "iexchange",
     "iexscan",
     "igather",
     "im2col",
+    "inv",
     "irecv",
     "ireduce",
     "ireduce_scatter",
@@ -206,6 +244,7 @@ __all__ = [
     "layer_normalization",
     "leaky_relu",
     "linear",
+    "linear_interpolate",
     "local_response_normalization",
     "log",
     "log1p",
@@ -238,9 +277,12 @@ __all__ = [
     "pad",
     "pad_sequence",
     "permutate",
+    "precision",
     "prelu",
     "prod",
     "pseudo_connect",
+    "r2_score",
+    "recall",
     "recv",
     "reduce",
     "reduce_from",
@@ -252,6 +294,8 @@ __all__ = [
     "reshape",
     "resize_images",
     "rollaxis",
+    "rrelu",
+    "rsqrt",
     "scale",
     "scaled_dot_product_attention",
     "scan",
@@ -265,14 +309,19 @@ __all__ = [
     "shift",
     "sigmoid",
     "sigmoid_cross_entropy",
+    "sign",
+    "simplified_dropconnect",
     "sin",
     "sinh",
+    "slstm",
     "softmax",
     "softmax_cross_entropy",
     "softplus",
+    "space2depth",
     "split_axis",
     "sqrt",
     "square",
+    "squared_difference",
     "squared_error",
     "squeeze",
     "stack",
@@ -286,9 +335,14 @@ __all__ = [
     "tile",
     "transpose",
     "transpose_sequence",
+    "tree_lstm",
+    "triplet",
+    "unpooling_1d",
     "unpooling_2d",
+    "unpooling_3d",
     "unpooling_nd",
     "upsampling_2d",
     "vstack",
     "where",
+    "zoneout",
 ]

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.elementwise import Exp
-from mnpar.functions.generic import either
+from mnpar.functions.generic import either, wide
 from mnpar.variable import Variable
 
 
@@ -33,7 +35,7 @@ class LeakyReLU(FunctionNode):
         self.slope = slope
 
     def forward(self, x: Array) -> Array:
-        self.factor = (x >= 0).astype(x.dtype)
+        self.factor = (x > 0).astype(x.dtype)
         self.factor *= 1 - self.slope
         self.factor += self.slope
         return x * self.factor
@@ -51,7 +53,7 @@ class ELU(FunctionNode):
     def forward(self, x: Array) -> Array:
         self.retain_outputs((0,))
         xp = backend.get_array_module(x)
-        self.negative = x < 0
+        self.negative = x <= 0
         return xp.maximum(x, 0) + self.alpha * xp.expm1(xp.minimum(x, 0))
 
     def backward(self, gy: Any) -> Any:
@@ -137,12 +139,21 @@ class LogSoftmax(FunctionNode):
 
 
 def logistic(x: Array) -> Array:
-    """1 / (1 + e⁻ˣ) of an array; e⁻ˣ is held below the largest number of the dtype."""
+    """1 / (1 + e⁻ˣ) of an array; where e⁻ˣ is ∞ it is 0. In blocks that stay in the cache."""
     xp = backend.get_array_module(x)
-    return 1 / (1 + xp.exp(xp.minimum(-x, _LARGE.get(x.dtype.char, 700))))
-
-
-_LARGE = {"e": 11, "f": 88, "d": 700}  # their exponentials are still finite
+    y = xp.empty(x.shape, x.dtype if x.dtype.kind == "f" else "d")
+    from_, to = x.reshape(-1), y.reshape(-1)
+    n = backend.block_bytes(x) // 32
+    with np.errstate(over="ignore"):
+        for start in range(0, to.size, n):
+            part = to[start : start + n]
+            z = part if part.dtype.char != "e" else wide(part)
+            xp.exp(xp.negative(from_[start : start + n], out=z), out=z)
+            z += 1
+            xp.divide(1, z, out=z)
+            if z is not part:
+                part[...] = z
+    return y
 
 
 def relu(x: Any) -> Variable:
@@ -157,7 +168,7 @@ def relu(x: Any) -> Variable:
 
 
 def leaky_relu(x: Any, slope: float = 0.2) -> Variable:
-    """``x`` where it is positive, ``slope * x`` elsewhere; the gradient at 0 is 1.
+    """``x`` where it is positive, ``slope * x`` elsewhere; the gradient at 0 is ``slope``.
 
     Args:
         x: an array or Variable.
@@ -172,7 +183,7 @@ def leaky_relu(x: Any, slope: float = 0.2) -> Variable:
 
 
 def elu(x: Any, alpha: float = 1.0) -> Variable:
-    """``x`` where it is positive, ``alpha * (exp(x) - 1)`` elsewhere (Clevert et al., 2016); the gradient at 0 is 1.
+    """``x`` where it is positive, ``alpha * (exp(x) - 1)`` elsewhere (Clevert et al., 2016); the gradient at 0 is ``alpha``.
 
     Args:
         x: an array or Variable.

@@ -15,6 +15,7 @@ from mnpar.communicators.answer import Answer
 from mnpar.communicators.message import Call, call_site
 from mnpar.communicators.operation import Operation, complete
 from mnpar.config import is_recording
+from mnpar.function_hook import function_hooks
 from mnpar.function_node import FunctionNode
 from mnpar.future import Future, Once, when_used
 from mnpar.variable import Variable
@@ -74,9 +75,19 @@ class Communication(FunctionNode):
 
     def begin(self, *inputs: Variable) -> Once:
         """The same for any number of inputs and outputs, which it gives when it is called."""
-        variables = self.prepare(inputs)
-        operation = Operation(self.comm.transport, self.steps(*[x.array for x in variables]))
-        return when_used(lambda: self.connect(variables, operation.wait()))
+        variables, hooks = self.prepare(inputs), function_hooks().values()
+        arrays = tuple([x.array for x in variables])
+        for hook in hooks:
+            hook.forward_preprocess(self, arrays)
+        operation = Operation(self.comm.transport, self.steps(*arrays))
+
+        def finish() -> tuple[Variable, ...]:
+            ys = operation.wait()
+            for hook in hooks:
+                hook.forward_postprocess(self, arrays)
+            return self.connect(variables, ys)
+
+        return when_used(finish)
 
     def part_of(self: Self, op: str, reduction: str) -> Self:
         """Say that it brings the parts of another operation together, which is what all ranks have to mean."""

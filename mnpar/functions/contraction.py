@@ -16,6 +16,7 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.generic import either, listed, wide
 from mnpar.functions.indexing import get_item
+from mnpar.functions.products import matmul
 from mnpar.functions.reduction import sum as sum_of
 from mnpar.functions.shape import moveaxis, reshape
 from mnpar.variable import Variable, as_variable
@@ -154,3 +155,40 @@ def _clean(axes: str, x: Variable, lengths: dict[str, int], elsewhere: set[str])
         if name not in elsewhere or (x.shape[i] == 1 != lengths[name]):
             x, axes = sum_of(x, axis=i), axes[:i] + axes[i + 1 :]
     return axes, x
+
+
+def bilinear(e1: Any, e2: Any, W: Any, V1: Any = None, V2: Any = None, b: Any = None) -> Variable:
+    """How features of two inputs go together: y_l = Σ_jk e1_j e2_k W_jkl, and, if given, e1 V1 + e2 V2 + b.
+
+    Args:
+        e1, e2: ``(N, J)`` and ``(N, K)``; axes after the second are flattened into it.
+        W: ``(J, K, L)``.
+        V1, V2, b: ``(J, L)``, ``(K, L)`` and ``(L,)``: all three or none.
+
+    Returns:
+        ``(N, L)``.
+
+    Raises:
+        ValueError: the shapes do not belong together, or only some of V1, V2 and b are given.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.bilinear(np.ones((1, 2)), np.ones((1, 3)), np.ones((2, 3, 1))).array
+        array([[6.]])
+
+    Source:
+        Socher et al., "Reasoning with neural tensor networks for knowledge base completion", NIPS 2013.
+    """
+    e1, e2 = [reshape(e, (len(e), -1)) if e.ndim > 2 else e for e in (as_variable(e1), as_variable(e2))]
+    if e1.ndim != 2 or e2.ndim != 2 or W.ndim != 3 or W.shape[:2] != (e1.shape[1], e2.shape[1]) or len(e1) != len(e2):
+        raise ValueError(f"bilinear: shapes {listed((e1.shape, e2.shape, W.shape))} are not (N, J), (N, K) and (J, K, L)")
+    if not (V1 is None) == (V2 is None) == (b is None):
+        raise ValueError("bilinear: V1, V2 and b are given together or not at all")
+    J, K, L = W.shape
+    pairs = reshape(matmul(e1, reshape(W, (J, K * L))), (len(e1), K, L))
+    y: Variable = reshape(matmul(reshape(e2, (len(e2), 1, K)), pairs), (len(e1), L))
+    if V1 is None:
+        return y
+    if V1.shape != (J, L) or V2.shape != (K, L) or b.shape != (L,):
+        raise ValueError(f"bilinear: shapes {listed((V1.shape, V2.shape, b.shape))} are not {(J, L)}, {(K, L)} and {(L,)}")
+    return y + matmul(e1, V1) + matmul(e2, V2) + b  # type: ignore[no-any-return]

@@ -5,15 +5,14 @@
     ∂y/∂W: ⋆         ∂x/∂W: ⋆          ∂gW/∂y: ∗
 
 Each is one matrix product for each block of samples, whose windows are laid out as columns (C·K, n·O) in a buffer that stays in
-the cache: one sample for large images, several for small ones (Chellapilla, Puri and Simard 2006, "High performance
-convolutional neural networks for document processing"). Groups are a batch of such products.
+the cache (blocks.py; Chellapilla, Puri and Simard 2006, "High performance convolutional neural networks for document
+processing"). Groups are a batch of such products. 3 x 3 filters of many channels at stride 1 need fewer products: winograd.py.
 The file is long because of its docstrings.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,8 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
+from mnpar.functions import winograd
+from mnpar.functions.blocks import Blocks
 from mnpar.functions.generic import either, listed
 from mnpar.functions.windows import Numbers, Windows, get_deconv_outsize, per_axis
 from mnpar.variable import Variable, as_variable
@@ -34,26 +35,9 @@ class Convolving(FunctionNode):
     def __init__(self, windows: Windows, groups: int) -> None:
         self.windows, self.groups = windows, groups
 
-    def columns(self, x: Array, dtype: Any) -> Iterator[tuple[slice, Array]]:
-        """Blocks of samples, and what their windows see: (groups, C / groups · kernel, n · out), valid until the next one."""
-        windows, g, xp = self.windows, self.groups, backend.get_array_module(x)
-        (N, C), kernel, out = x.shape[:2], math.prod(windows.K), math.prod(windows.out)
-        if kernel == 1 and windows.bare and windows.out == windows.size and x.dtype == dtype:
-            for i in range(N):
-                yield slice(i, i + 1), x[i].reshape(g, C // g, out)
-            return
-        n = max(1, min(N, backend.block_bytes(x) // max(1, C * kernel * out * dtype.itemsize)))
-        buffer = xp.empty(n * C * kernel * out, dtype)
-        for i in range(0, N, n):
-            block = windows.columns(windows.pad_image(x[i : i + n]))
-            matrix = buffer[: block.size].reshape(block.shape)
-            matrix[...] = block
-            yield slice(i, min(i + n, N)), matrix.reshape(g, C // g * kernel, -1)
-
-    def rows(self, y: Array, dtype: Any) -> Array:
-        """A block of outputs (n, K, *out) as a matrix (groups, K / groups, n · out)."""
-        n, K = y.shape[:2]
-        return y.reshape(n, K, -1).swapaxes(0, 1).reshape(self.groups, K // self.groups, -1).astype(dtype, copy=False)
+    def by_tiles(self, x: Array, W: Numbers) -> bool:
+        """Whether Winograd's method is the faster one, for filters of shape ``W``."""
+        return winograd.pays(self.windows, x.shape[0], (W[0] // self.groups, *W[1:]), isinstance(self, WeightGradient))
 
     def weights(self, W: Array, dtype: Any) -> Array:
         """W as matrices (groups, K / groups, C / groups · kernel)."""
@@ -66,23 +50,31 @@ def _computed(*arrays: Array) -> Any:
     return np.dtype("f4") if dtype.char == "e" else dtype
 
 
+def _plus(b: Array | None, y: Array) -> Array:
+    """y, with b (C,) added in place."""
+    if b is not None:
+        y += b.reshape(-1, *[1] * (y.ndim - 2))
+    return y
+
+
 class Convolution(Convolving):
     """y = x ∗ W + b."""
 
     def forward(self, x: Array, W: Array, b: Array | None = None) -> Array:
         self.retain_inputs((0, 1))
         xp, dtype = backend.get_array_module(x), _computed(x, W)
-        out = math.prod(self.windows.out)
-        y, matrix = xp.empty((x.shape[0], W.shape[0], out), np.result_type(x, W)), self.weights(W, dtype)
-        for block, columns in self.columns(x, dtype):
-            part = y[block]  # (n, K, out)
+        if self.by_tiles(x, W.shape):
+            return _plus(b, winograd.convolve(x, W, self.windows, self.groups, dtype)).astype(np.result_type(x, W), copy=False)
+        y, matrix = xp.empty((x.shape[0], W.shape[0], *self.windows.out), np.result_type(x, W)), self.weights(W, dtype)
+        blocks = Blocks(self.windows, self.groups, x.shape[1], dtype, x, matrix.nbytes)
+        for block, columns in blocks.columns(x):
+            part, shape = y[block], (self.groups, W.shape[0] // self.groups, columns.shape[2])
             if len(part) == 1 and part.dtype == dtype:
-                xp.matmul(matrix, columns, out=part.reshape(self.groups, -1, out))
+                xp.matmul(matrix, columns, out=part.reshape(shape))
             else:
-                part[...] = (matrix @ columns).reshape(W.shape[0], -1, out).swapaxes(0, 1)
-            if b is not None:
-                part += b[:, None]
-        return y.reshape(x.shape[0], W.shape[0], *self.windows.out)
+                blocks.put(part, xp.matmul(matrix, columns, out=blocks.buffers.get("products", shape)))
+            _plus(b, part)
+        return y
 
     def backward(self, gy: Any) -> Any:
         x, W = self.get_retained_inputs()
@@ -97,26 +89,31 @@ class Deconvolution(Convolving):
     def forward(self, y: Array, W: Array, b: Array | None = None) -> Array:
         self.retain_inputs((0, 1))
         xp, dtype = backend.get_array_module(y), _computed(y, W)
-        if self.windows.reversible and W.shape[0] <= 2 * W.shape[1] * self.groups:  # else there is less to add up
+        if self.windows.reversible and self._turns(y, W):
             return self._by_convolution(y, W, b)
         N, C = y.shape[0], W.shape[1] * self.groups
         x, matrix = xp.empty((N, C, *self.windows.size), np.result_type(y, W)), self.weights(W, dtype).swapaxes(1, 2)
-        column = C * math.prod(self.windows.K) * math.prod(self.windows.out) * dtype.itemsize
-        n = max(1, min(N, backend.block_bytes(y) // max(1, column)))
-        for i in range(0, N, n):
-            rows = self.rows(y[i : i + n], dtype)
-            columns = (matrix @ rows).reshape(C, *self.windows.K, -1, *self.windows.out)
-            x[i : i + n] = self.windows.add_columns(columns)
-        if b is not None:
-            x += b.reshape(-1, *[1] * len(self.windows.size))
-        return x
+        blocks = Blocks(self.windows, self.groups, C, dtype, y, matrix.nbytes)
+        for block in blocks.pieces:
+            rows = blocks.rows(y[block])
+            columns = blocks.buffers.get("products", (self.groups, matrix.shape[1], rows.shape[2]))
+            x[block] = blocks.add(xp.matmul(matrix, rows, out=columns))
+        return _plus(b, x)
+
+    def _turns(self, y: Array, W: Array) -> bool:
+        """Whether turning the filters is less work than adding up windows: few of them, and not too many channels of y."""
+        windows = y.shape[0] * math.prod(self.windows.out)
+        return bool(W.shape[0] <= min(2 * W.shape[1] * self.groups, windows))
 
     def _by_convolution(self, y: Array, W: Array, b: Array | None) -> Array:
         """At stride 1 it is a convolution too, by turned filters: that needs no adding up of windows."""
-        g, n = self.groups, len(self.windows.K)
+        g, n, windows = self.groups, len(self.windows.K), self.windows.reversed()
+        if winograd.pays(windows, len(y), (W.shape[1], W.shape[0] // g, *W.shape[2:])):
+            dtype = np.result_type(y, W)
+            return _plus(b, winograd.convolve(y, W, windows, g, _computed(y, W), turned=True)).astype(dtype, copy=False)
         parts = W.reshape(g, W.shape[0] // g, *W.shape[1:]).swapaxes(1, 2)  # (groups, C / groups, K / groups, *kernel)
         turned = backend.get_array_module(W).flip(parts, tuple(range(3, 3 + n))).reshape(-1, W.shape[0] // g, *W.shape[2:])
-        return Convolution(self.windows.reversed(), g).forward(y, turned, b)
+        return Convolution(windows, g).forward(y, turned, b)
 
     def backward(self, gx: Any) -> Any:
         y, W = self.get_retained_inputs()
@@ -135,11 +132,20 @@ class WeightGradient(Convolving):
     def forward(self, x: Array, y: Array) -> Array:
         self.retain_inputs((0, 1))
         xp, dtype = backend.get_array_module(x), _computed(x, y)
-        K = self.shape[0] // self.groups
-        total = xp.zeros((self.groups, math.prod(self.shape) // max(1, self.shape[0]), K), dtype)  # faster than its transpose
-        for block, columns in self.columns(x, dtype):
-            total += columns @ self.rows(y[block], dtype).swapaxes(1, 2)
-        return total.swapaxes(1, 2).reshape(self.shape).astype(np.result_type(x, y), copy=False)
+        if self.by_tiles(x, self.shape):
+            found = winograd.gradient(x, y, self.windows, self.groups, self.shape, dtype)
+            return found.astype(np.result_type(x, y), copy=False)
+        gW = xp.zeros(self.shape, np.result_type(x, y))  # not a view: it is given away
+        matrix, total = gW.reshape(self.groups, self.shape[0] // self.groups, -1), None
+        turned = matrix.nbytes < backend.block_bytes(x) // 4  # this product is faster, but to turn it back takes time
+        blocks = Blocks(self.windows, self.groups, x.shape[1], dtype, x, matrix.nbytes)
+        for block, columns in blocks.columns(x):
+            rows = blocks.rows(y[block])
+            product = columns @ rows.swapaxes(1, 2) if turned else rows @ columns.swapaxes(1, 2)
+            total = product if total is None else xp.add(total, product, out=total)
+        if total is not None:
+            matrix[...] = total.swapaxes(1, 2) if turned else total
+        return gW
 
     def backward(self, gW: Any) -> Any:
         x, y = self.get_retained_inputs()

@@ -326,3 +326,15 @@ def log10(x: Any) -> Variable:
     """
     y: Variable = log(x) * (1 / math.log(10))
     return y
+
+
+def rsqrt(x: Any) -> Variable:
+    """1 / √x; infinite at 0.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.rsqrt(np.array([1.0, 4.0])).array
+        array([1. , 0.5])
+    """
+    y: Variable = 1 / sqrt(x)
+    return y

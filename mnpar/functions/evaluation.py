@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from mnpar import backend
 from mnpar.functions.generic import listed, plain
 from mnpar.variable import Variable, as_variable
@@ -69,6 +71,125 @@ def binary_accuracy(y: Any, t: Any) -> Variable:
         raise ValueError(f"binary_accuracy: shapes {listed([y.shape, t.shape])} must be the same")
     counted = t != -1
     return _share((((y >= 0) == t) & counted).sum(), counted.sum(), y)
+
+
+def classification_summary(
+    y: Any, t: Any, label_num: int | None = None, beta: float = 1.0, ignore_label: int = -1
+) -> tuple[Variable, Variable, Variable, Variable]:
+    """Of each class, how many of those found are right and how many of the right ones are found; how many there are.
+
+    A class of which there are none, or of which none was found, counts 0 where Chainer's has a division by zero.
+
+    Args:
+        y: ``(N, C, …)``, scores; the largest one is what is found.
+        t: ``(N, …)``, integers, the right classes.
+        label_num: the number of classes L; None: the largest label and one.
+        beta: how many times recall weighs more than precision in the third.
+        ignore_label: samples with this label are left out.
+
+    Returns:
+        Precision, recall, F-beta and support, each ``(L,)``: three of float64, the last of integers.
+
+    Raises:
+        ValueError: the shapes do not belong together, or a label is not below ``label_num``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> y = np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]])
+        >>> [score.array.tolist() for score in F.classification_summary(y, np.array([0, 1, 1]))[:2]]
+        [[0.5, 1.0], [1.0, 0.5]]
+    """
+    y, t = plain(as_variable(y)), plain(as_variable(t))
+    if t.dtype.kind not in "iu" or y.ndim < 2 or t.shape != y.shape[:1] + y.shape[2:]:
+        raise ValueError(f"classification_summary: shapes {listed([y.shape, t.shape])} are not (N, C, …) and integers (N, …)")
+    xp, counted = backend.get_array_module(y), (t != ignore_label).ravel()
+    true, found = t.ravel()[counted], y.argmax(axis=1).ravel()[counted]
+    largest = int(true.max()) if true.size else -1
+    L = largest + 1 if label_num is None else label_num
+    if largest >= L or (true.size and int(true.min()) < 0):
+        raise ValueError(f"classification_summary: labels {int(true.min())} … {largest} are not 0 … {L - 1}")
+    support, relevant, right = [
+        xp.bincount(labels, minlength=L)[:L].astype("i8") for labels in (true, found, true[true == found])
+    ]
+    precision, recall = right / xp.maximum(relevant, 1), right / xp.maximum(support, 1)
+    weight = beta * beta
+    both = (1 + weight) * precision * recall / xp.maximum(weight * precision + recall, np.finfo("d").tiny)
+    scores = [Variable(score, requires_grad=False) for score in (precision, recall, both)]
+    return scores[0], scores[1], scores[2], Variable(support, requires_grad=False)
+
+
+def precision(y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1) -> tuple[Variable, Variable]:
+    """Of each class, how many of those found are right, and how many there are: see :func:`classification_summary`.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> score, support = F.precision(np.array([[0.9, 0.1], [0.8, 0.2]]), np.array([0, 1]))
+        >>> score.array, support.array
+        (array([0.5, 0. ]), array([1, 1]))
+    """
+    score, _, _, support = classification_summary(y, t, label_num, 1.0, ignore_label)
+    return score, support
+
+
+def recall(y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1) -> tuple[Variable, Variable]:
+    """Of each class, how many of the right ones are found, and how many there are: see :func:`classification_summary`.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> score, support = F.recall(np.array([[0.9, 0.1], [0.8, 0.2]]), np.array([0, 1]))
+        >>> score.array, support.array
+        (array([1., 0.]), array([1, 1]))
+    """
+    _, score, _, support = classification_summary(y, t, label_num, 1.0, ignore_label)
+    return score, support
+
+
+def f1_score(y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1) -> tuple[Variable, Variable]:
+    """Of each class, the harmonic mean of precision and recall, and how many there are: see :func:`classification_summary`.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> score, support = F.f1_score(np.array([[0.9, 0.1], [0.8, 0.2]]), np.array([0, 1]))
+        >>> score.array.round(4), support.array
+        (array([0.6667, 0.    ]), array([1, 1]))
+    """
+    _, _, score, support = classification_summary(y, t, label_num, 1.0, ignore_label)
+    return score, support
+
+
+def r2_score(pred: Any, true: Any, sample_weight: Any = None, multioutput: str = "uniform_average") -> Variable:
+    """The share of the variance that predictions explain: 1 - Σ (p - t)² / Σ (t - t̄)², 0 where ``true`` is constant.
+
+    Args:
+        pred, true: ``(N, …)``, of one shape.
+        sample_weight: None; nothing else is there, as in Chainer.
+        multioutput: ``'uniform_average'``, the mean over all axes but the first, or ``'raw_values'``.
+
+    Returns:
+        0-d, or the shape without the first axis.
+
+    Raises:
+        ValueError: the shapes differ, or ``multioutput`` is neither; NotImplementedError: there are weights.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.r2_score(np.array([1.0, 2.0, 2.0]), np.array([1.0, 2.0, 3.0])).item()
+        0.5
+    """
+    pred, true = plain(as_variable(pred)), plain(as_variable(true))
+    if sample_weight is not None:
+        raise NotImplementedError("r2_score: sample_weight must be None")
+    if multioutput not in ("uniform_average", "raw_values"):
+        raise ValueError(f"r2_score: multioutput is 'uniform_average' or 'raw_values', not {multioutput!r}")
+    if pred.shape != true.shape or pred.ndim < 1:
+        raise ValueError(f"r2_score: shapes {listed([pred.shape, true.shape])} must be the same (N, …)")
+    xp, p, t = backend.get_array_module(pred), pred.astype("d"), true.astype("d")
+    error = ((p - t) ** 2).sum(axis=0)
+    total = ((t - t.sum(axis=0) / max(len(t), 1)) ** 2).sum(axis=0)
+    score = xp.where(total != 0, 1 - error / xp.where(total != 0, total, 1), 0.0)
+    if multioutput == "uniform_average":
+        score = score.sum() / max(score.size, 1)
+    return Variable(xp.asarray(score, pred.dtype), requires_grad=False)
 
 
 def _share(right: Any, count: Any, y: Any) -> Variable:

@@ -22,7 +22,8 @@ class Maximum(FunctionNode):
     generic = True
 
     def forward(self, x: Array, y: Array) -> Array:
-        self.first = x >= y
+        if self.differentiable:
+            self.first = x >= y
         return backend.get_array_module(x, y).maximum(x, y)
 
     def backward(self, gz: Any) -> Any:
@@ -34,7 +35,8 @@ class Minimum(FunctionNode):
     generic = True
 
     def forward(self, x: Array, y: Array) -> Array:
-        self.first = x <= y
+        if self.differentiable:
+            self.first = x <= y
         return backend.get_array_module(x, y).minimum(x, y)
 
     def backward(self, gz: Any) -> Any:
@@ -45,12 +47,13 @@ class Minimum(FunctionNode):
 class Clip(FunctionNode):
     generic = True
 
-    def __init__(self, low: Any, high: Any) -> None:
-        self.low, self.high = low, high
+    def __init__(self, low: Any, high: Any, ends: bool = True) -> None:
+        self.low, self.high, self.ends = low, high, ends  # whether the gradient passes at the ends
 
     def forward(self, x: Array) -> Array:
         low, high = (-np.inf if self.low is None else self.low), (np.inf if self.high is None else self.high)
-        self.inside = (low <= x) & (x <= high)
+        if self.differentiable:
+            self.inside = (low <= x) & (x <= high) if self.ends else (low < x) & (x < high)
         return x.clip(self.low, self.high)
 
     def backward(self, gy: Any) -> Any:

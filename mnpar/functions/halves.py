@@ -9,10 +9,12 @@ they start the adjoints in different orders: see ``Answer`` in communicators/cha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mnpar.communicators.operation import Operation
+from mnpar.config import is_recording
+from mnpar.function_hook import FunctionHook, function_hooks
 from mnpar.function_node import FunctionNode
 from mnpar.functions.communication import Communication
 from mnpar.future import Future, Once, when_used
@@ -75,11 +77,24 @@ class Halves:
         self._variables = first.prepare(inputs)
         what.differentiable = first.differentiable
         first.number = tick()
-        self._operation = Operation(what.comm.transport, what.steps(*[x.array for x in self._variables]))
+        arrays = tuple([x.array for x in self._variables])
+        for hook in self._hooks():
+            hook.forward_preprocess(first, arrays)
+        self._operation = Operation(what.comm.transport, what.steps(*arrays))
+        for hook in self._hooks():
+            hook.forward_postprocess(first, arrays)
+
+    def _hooks(self) -> Iterable[FunctionHook]:
+        """Those that hear of it: adjoints that are not recorded are parts of a backward."""
+        return function_hooks().values() if self.what.order == 0 or is_recording() else ()
 
     def finish(self) -> tuple[Variable, ...]:
         """Wait for the results. Both halves go on the tape only now, when the ranks have said whether they want gradients."""
+        for hook in self._hooks():
+            hook.forward_preprocess(self._second, ())
         ys = self._operation.wait()
+        for hook in self._hooks():
+            hook.forward_postprocess(self._second, ())
         first, second, variables = self._first, self._second, self._variables
         del self._first, self._second, self._variables, self._operation  # the halves keep this alive, and not the arrays
         first.differentiable = second.differentiable = self.what.differentiable

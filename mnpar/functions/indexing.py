@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from mnpar import backend
@@ -37,7 +38,11 @@ class ScatterAdd(FunctionNode):
     def forward(self, x: Array) -> Array:
         xp = backend.get_array_module(x)
         y = xp.zeros(self.shape, x.dtype)
-        if _may_repeat(self.index):
+        if _rows(self.index) and y.ndim > 1:  # numbers of elements: several times faster than of rows
+            width = math.prod(self.shape[1:])
+            places = (self.index.reshape(-1, 1) % max(self.shape[0], 1)) * width + xp.arange(width)
+            xp.add.at(y.reshape(-1), places.reshape(-1), x.reshape(-1))
+        elif _may_repeat(self.index):
             xp.add.at(y, self.index, x)
         else:
             y[self.index] = x
@@ -63,6 +68,11 @@ class Where(FunctionNode):
             lambda: fit(either(Where(self.condition), gz, zero), x.shape),
             lambda: fit(either(Where(self.condition), zero, gz), y.shape),
         )
+
+
+def _rows(index: Any) -> bool:
+    """The index is an array of numbers of rows."""
+    return backend.is_array(index) and index.dtype.kind in "iu" and index.ndim > 0
 
 
 def _may_repeat(index: Any) -> bool:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import numpy as np
 
 from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import relu, softplus
 from mnpar.functions.elementwise import absolute, exp
-from mnpar.functions.generic import listed
-from mnpar.functions.indexing import where
+from mnpar.functions.extrema import Clip
+from mnpar.functions.generic import either, listed
 from mnpar.functions.reduction import mean as mean_of
 from mnpar.functions.reduction import sum as sum_of
 from mnpar.random import generator
@@ -56,6 +59,28 @@ def absolute_error(x0: Any, x1: Any) -> Variable:
     return absolute(x0 - x1)
 
 
+class HuberLoss(FunctionNode):
+    """c·(d - c/2) of d = x - t and c, which is d between -δ and δ; its derivative is c."""
+
+    generic = True
+
+    def __init__(self, delta: float) -> None:
+        self.delta = delta
+
+    def forward(self, x: Array, t: Array) -> Array:
+        self.retain_inputs((0, 1))
+        d = x - t
+        c = d.clip(-self.delta, self.delta)
+        d -= c * 0.5
+        d *= c
+        return d
+
+    def backward(self, gy: Any) -> Any:
+        x, t = self.get_retained_inputs()
+        c = functools.cache(lambda: either(Clip(-self.delta, self.delta), x - t))
+        return lambda: gy * c(), lambda: gy * -c()
+
+
 def huber_loss(x: Any, t: Any, delta: float, reduce: str = "sum_along_second_axis") -> Variable:
     """Squared for small errors, linear for large ones (Huber 1964).
 
@@ -76,9 +101,7 @@ def huber_loss(x: Any, t: Any, delta: float, reduce: str = "sum_along_second_axi
     if reduce not in ("sum_along_second_axis", "no"):
         raise ValueError(f"huber_loss: reduce is 'sum_along_second_axis' or 'no', not {reduce!r}")
     x, t = _alike("huber_loss", x, t)
-    d = x - t
-    size = absolute(d)
-    loss = where(size.array < delta, d * d * 0.5, size * delta - 0.5 * delta * delta)
+    loss = HuberLoss(delta).apply((x, t))[0]
     return loss if reduce == "no" else sum_of(loss, axis=1)
 
 

@@ -37,11 +37,12 @@ class MeanAbsoluteError(FunctionNode):
 
     def forward(self, x: Array, y: Array) -> Array:
         xp, d = backend.get_array_module(x), x - y
-        self.slope = xp.sign(d) * (1 / max(d.size, 1))
-        return xp.asarray(wide(abs(d)).sum() / max(d.size, 1), d.dtype)
+        self.difference, self.scale = d, 1 / max(d.size, 1)
+        return xp.asarray(wide(abs(d)).sum() * self.scale, d.dtype)
 
     def backward(self, gz: Any) -> Any:
-        return lambda: self.slope * gz, lambda: -self.slope * gz
+        sign, g = backend.get_array_module(self.difference).sign(self.difference), gz * self.scale
+        return lambda: g * sign, lambda: -g * sign
 
 
 class SigmoidCrossEntropy(FunctionNode):

@@ -10,8 +10,13 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.config import config
 from mnpar.function_node import FunctionNode
+from mnpar.functions.activation import leaky_relu, softmax
+from mnpar.functions.broadcasting import broadcast_to
+from mnpar.functions.indexing import where
+from mnpar.functions.products import linear, matmul
+from mnpar.functions.shape import reshape
 from mnpar.random import generator
-from mnpar.variable import as_variable
+from mnpar.variable import Variable, as_variable
 
 
 class Dropout(FunctionNode):
@@ -67,6 +72,158 @@ def dropout(
         raise ValueError(f"dropout: a mask of shape {mask.shape} does not fit x of shape {x.shape}")
     (y,) = Dropout(mask).apply((x,))
     return (y, mask) if return_mask else y
+
+
+def zoneout(h: Any, x: Any, ratio: float = 0.5, *, rng: np.random.Generator | None = None) -> Variable:
+    """The next state ``x``, in which a share of the elements keeps the value that it had in the last state ``h``.
+
+    While ``config.train`` is off it is ``x`` itself.
+
+    Args:
+        h, x: the last and the next state, of one shape.
+        ratio: the probability to keep, at least 0 and less than 1.
+        rng: as in :func:`dropout`.
+
+    Returns:
+        A Variable of that shape.
+
+    Raises:
+        ValueError: the ratio is outside [0, 1), or the shapes differ.
+
+    Example:
+        >>> import numpy as np, mnpar, mnpar.functions as F
+        >>> F.zoneout(np.zeros(4), np.ones(4), 0.5, rng=np.random.default_rng(1)).array
+        array([0., 1., 1., 1.])
+
+    Source:
+        Krueger et al., "Zoneout: regularizing RNNs by randomly preserving hidden activations", arXiv 1606.01305.
+    """
+    h, x = as_variable(h), as_variable(x)
+    if not 0 <= ratio < 1:
+        raise ValueError(f"zoneout: the ratio {ratio} is outside [0, 1)")
+    if h.shape != x.shape:
+        raise ValueError(f"zoneout: states of shapes {h.shape} and {x.shape} must have the same")
+    if not config.train:
+        return as_variable(x)
+    keep = backend.like((rng or generator()).random(x.shape, np.float32) < ratio, x.array)
+    return where(keep, h, x)
+
+
+def gumbel_softmax(log_pi: Any, tau: float = 0.1, axis: int = 1, *, rng: np.random.Generator | None = None) -> Variable:
+    """Draw nearly one-hot vectors from categorical distributions, so that gradients reach the probabilities.
+
+    Args:
+        log_pi: logarithms of probabilities (a constant may be added), ``(N, C, …)``.
+        tau: the temperature, positive: the smaller, the nearer to one-hot.
+        axis: that of the classes.
+        rng: as in :func:`dropout`.
+
+    Returns:
+        ``log_pi``'s shape, softmax((log π + g) / τ) with g from the Gumbel distribution.
+
+    Raises:
+        ValueError: ``tau`` is not positive.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> round(F.gumbel_softmax(np.zeros((1, 3))).array.sum().item(), 6)
+        1.0
+
+    Source:
+        Jang, Gu and Poole, "Categorical reparameterization with Gumbel-softmax", arXiv 1611.01144.
+    """
+    log_pi = as_variable(log_pi)
+    if not tau > 0:
+        raise ValueError(f"gumbel_softmax: tau = {tau} is not positive")
+    g = backend.like((rng or generator()).gumbel(size=log_pi.shape).astype(log_pi.dtype), log_pi.array)
+    return softmax((log_pi + g) * (1 / tau), axis=axis)
+
+
+def rrelu(
+    x: Any, l: float = 1 / 8, u: float = 1 / 3, *, r: Array = None, return_r: bool = False,  # noqa: E741 - Chainer's name
+    rng: np.random.Generator | None = None,
+) -> Any:  # fmt: skip
+    """x where it is positive, r x elsewhere, with a slope drawn for each element; (l + u) / 2 while ``config.train`` is off.
+
+    Args:
+        x: an array or Variable.
+        l, u: the slopes are between them.
+        r: the slopes, if they are not to be drawn; of ``x``'s shape.
+        return_r: return them too (None while testing).
+        rng: as in :func:`dropout`.
+
+    Returns:
+        ``x``'s shape, or a pair with r.
+
+    Raises:
+        ValueError: r has another shape.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.rrelu(np.array([-1.0, 2.0]), r=np.array([0.25, 0.25])).array
+        array([-0.25,  2.  ])
+
+    Source:
+        Xu et al., "Empirical evaluation of rectified activations in convolutional network", arXiv 1505.00853.
+    """
+    x = as_variable(x)
+    if not config.train:
+        y = leaky_relu(x, (l + u) / 2)
+        return (y, None) if return_r else y
+    if r is None:
+        r = backend.like((rng or generator()).uniform(l, u, x.shape).astype(x.dtype), x.array)
+    elif r.shape != x.shape:
+        raise ValueError(f"rrelu: slopes of shape {r.shape} do not fit x of shape {x.shape}")
+    y = where(x.array >= 0, x, x * r)
+    return (y, r) if return_r else y
+
+
+def simplified_dropconnect(
+    x: Any, W: Any, b: Any = None, ratio: float = 0.5, train: bool = True, mask: Array = None, use_batchwise_mask: bool = True,
+    *, rng: np.random.Generator | None = None,
+) -> Variable:  # fmt: skip
+    """:func:`linear` with a share of the weights set to 0, the others enlarged so that the mean stays.
+
+    Args:
+        x: ``(N, …)`` with D features per sample.
+        W: ``(O, D)``.
+        b: ``(O,)``, or None.
+        ratio: the probability of 0, at least 0 and less than 1.
+        train: False computes with all weights; ``config.train`` plays no part here.
+        mask: which weights stay, 0 or 1, ``(O, D)`` or ``(N, O, D)``, if it is not to be drawn.
+        use_batchwise_mask: draw other weights for each sample.
+        rng: as in :func:`dropout`.
+
+    Returns:
+        ``(N, O)``.
+
+    Raises:
+        ValueError: the ratio is outside [0, 1), or shapes do not belong together.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.simplified_dropconnect(np.ones((1, 2)), np.ones((1, 2)), mask=np.array([[1.0, 0.0]])).array
+        array([[2.]])
+
+    Source:
+        Wan et al., "Regularization of neural networks using DropConnect", ICML 2013, without its sampling while testing.
+    """
+    if not 0 <= ratio < 1:
+        raise ValueError(f"simplified_dropconnect: the ratio {ratio} is outside [0, 1)")
+    x, W = as_variable(x), as_variable(W)
+    if not train:
+        return linear(x, W, b)
+    x = reshape(x, (len(x), x.size // max(len(x), 1))) if x.ndim > 2 else x
+    if mask is None:
+        shape = (len(x), *W.shape) if use_batchwise_mask else W.shape
+        mask = backend.like((rng or generator()).random(shape, np.float32) >= ratio, x.array)
+    if mask.shape not in (W.shape, (len(x), *W.shape)):
+        raise ValueError(f"simplified_dropconnect: a mask of shape {mask.shape} is neither {W.shape} nor {(len(x), *W.shape)}")
+    W = Dropout(mask.astype(W.dtype) * W.dtype.type(1 / (1 - ratio))).apply((broadcast_to(W, mask.shape),))[0]
+    if mask.ndim == 2:
+        return linear(x, W, b)
+    y: Variable = reshape(matmul(W, reshape(x, (*x.shape, 1))), (len(x), W.shape[1]))  # (N, O, D) · (N, D, 1)
+    return y if b is None else y + b
 
 
 def _draw(x: Array, ratio: float, rng: np.random.Generator) -> Array:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from mnpar.functions.activation import elu, relu, sigmoid
-from mnpar.functions.extrema import clip
+from mnpar.functions.extrema import Clip
 from mnpar.functions.joining import concat
 from mnpar.functions.shape import reshape
 from mnpar.variable import Variable, as_variable
 
 
 def clipped_relu(x: Any, z: float = 20.0) -> Variable:
-    """``min(max(x, 0), z)``.
+    """``min(max(x, 0), z)``; the gradient at 0 and at z is 0.
 
     Args:
         x: an array or Variable.
@@ -23,29 +23,29 @@ def clipped_relu(x: Any, z: float = 20.0) -> Variable:
         >>> F.clipped_relu(np.array([-1.0, 5.0, 30.0])).array
         array([ 0.,  5., 20.])
     """
-    return clip(x, 0.0, float(z))
+    return Clip(0.0, float(z), ends=False).apply((x,))[0]
 
 
 def relu6(x: Any) -> Variable:
-    """``min(max(x, 0), 6)``.
+    """``min(max(x, 0), 6)``; the gradient at 0 and at 6 is 0.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.relu6(np.array([-1.0, 5.0, 30.0])).array
         array([0., 5., 6.])
     """
-    return clip(x, 0.0, 6.0)
+    return Clip(0.0, 6.0, ends=False).apply((x,))[0]
 
 
 def hard_sigmoid(x: Any) -> Variable:
-    """A sigmoid of three straight pieces: ``0.2 x + 0.5`` between 0 and 1.
+    """A sigmoid of three straight pieces: ``0.2 x + 0.5`` between 0 and 1; the gradient at its bends is 0.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.hard_sigmoid(np.array([-3.0, 0.0, 1.0])).array
         array([0. , 0.5, 0.7])
     """
-    return clip(as_variable(x) * 0.2 + 0.5, 0.0, 1.0)
+    return Clip(0.0, 1.0, ends=False).apply((as_variable(x) * 0.2 + 0.5,))[0]
 
 
 def selu(x: Any, alpha: float = 1.6732632423543772, scale: float = 1.0507009873554805) -> Variable:

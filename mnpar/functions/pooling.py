@@ -1,14 +1,15 @@
 """Poolings and their transposes: each window gives one number, or one number goes to each window.
 
-The maximum is taken over K slices of the whole image, one for each offset within a window, and never over windows: several
-times faster. Where it was is found in the same way, and only if somebody asks for the gradient; it is then a picture of
-offsets, by which values are picked or spread, the two being each other's transposes. The file is
-long because of its docstrings.
+Maxima and sums are taken over slices of the whole image, one for each offset within a window along one axis and then the
+next, and never over windows: several times faster. Where a maximum was is found by slices too, one for each offset, and only if
+somebody asks for the gradient; to be differentiated again it is a picture of offsets, by which values are picked or spread, the
+two being each other's transposes. The file is long because of its docstrings.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
+from mnpar.functions.blocks import parts
 from mnpar.functions.generic import either, plain, wide
 from mnpar.functions.windows import Numbers, Windows, get_deconv_outsize, per_axis
 from mnpar.variable import Variable, as_variable
@@ -31,6 +33,41 @@ def _image(windows: Windows, like: Array, dtype: Any) -> Array:
     return backend.get_array_module(like).zeros((*like.shape[:2], *windows.padded), dtype)
 
 
+def _along(windows: Windows, axis: int) -> list[tuple[Any, ...]]:
+    """Where the cells of all windows are along one axis: a slice for each offset."""
+    after, axes = [slice(None)] * (len(windows.K) - 1 - axis), (windows.K, windows.stride, windows.dilate, windows.out)
+    K, s, d, o = [numbers[axis] for numbers in axes]
+    return [(..., slice(i * d, i * d + (o - 1) * s + 1, s), *after) for i in range(K)]
+
+
+def _reduce(windows: Windows, padded: Array, unite: Callable[..., Array]) -> Array:
+    """Unite the cells of each window: along one axis after the other, the first of them in long runs of memory."""
+    y = padded
+    for axis in range(len(windows.K)):
+        first, *rest = [y[where] for where in _along(windows, axis)]
+        y = unite(first, rest[0]) if rest else first
+        for cell in rest[1:]:
+            unite(y, cell, out=y)
+    return y.copy() if set(windows.K) == {1} else y
+
+
+def _expand(windows: Windows, y: Array) -> Array:
+    """The transpose of ``_reduce`` by sums: give to each cell of each window its number; (…, *out) → (…, *padded)."""
+    xp, n = backend.get_array_module(y), len(windows.K)
+    for axis in reversed(range(n)):
+        K, s, d, o = [numbers[axis] for numbers in (windows.K, windows.stride, windows.dilate, windows.out)]
+        shape = list(y.shape)
+        shape[axis - n] = windows.padded[axis]
+        x = (xp.empty if d == 1 and s == K and o * s == shape[axis - n] else xp.zeros)(shape, y.dtype)
+        for where in _along(windows, axis):
+            if s >= (K - 1) * d + 1:  # no two windows meet
+                x[where] = y
+            else:
+                x[where] += y
+        y = x
+    return y
+
+
 class MaxPooling(FunctionNode):
     generic = True
 
@@ -40,14 +77,8 @@ class MaxPooling(FunctionNode):
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         self.retain_outputs((0,))
-        xp = backend.get_array_module(x)
-        first, *rest = _cells(
-            self.windows, self.windows.pad_image(x, -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min)
-        )
-        y = first.copy()
-        for cell in rest:
-            xp.maximum(y, cell, out=y)
-        return y
+        padded = self.windows.pad_image(x, -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min)
+        return _reduce(self.windows, padded, backend.get_array_module(x).maximum)
 
     def backward(self, gy: Any) -> Any:
         (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
@@ -56,18 +87,29 @@ class MaxPooling(FunctionNode):
         return lambda: either(Spread(self.windows, self.places(plain(x), plain(y))), gy)
 
     def _spread(self, x: Array, y: Array, gy: Array) -> Array:
-        """The gradient at once, without the picture of places."""
-        xp = backend.get_array_module(x)
-        gx, free = _image(self.windows, gy, wide(gy).dtype), xp.ones(y.shape, bool)
-        for seen, cell in zip(_cells(self.windows, self.windows.pad_image(x, -np.inf)), _cells(self.windows, gx), strict=True):
-            here = seen == y
-            here &= free  # of equal ones only the first
-            free ^= here
-            if self.windows.apart:
-                xp.multiply(gy, here, out=cell)
+        """The gradient at once, without the picture of places, in blocks of samples that stay in the cache."""
+        gx = backend.get_array_module(x).empty(x.shape, gy.dtype)
+        for n in parts(len(x), backend.block_bytes(x) // 4 // max(1, x[:1].nbytes)):
+            self._spread_part(x[n], y[n], wide(gy[n]), gx[n])
+        return gx
+
+    def _spread_part(self, x: Array, y: Array, gy: Array, gx: Array) -> None:
+        """Each cell that is the maximum takes what is left of the gradient; so of equal ones only the first."""
+        xp, windows = backend.get_array_module(x), self.windows
+        fits = windows.apart and windows.bare and gx.dtype == gy.dtype
+        image = gx if fits else _image(windows, gy, gy.dtype)
+        if (fits and windows.stride != windows.K) or math.prod(windows.out) * math.prod(windows.K) != math.prod(windows.size):
+            image[...] = 0  # there are cells that no window sees
+        left, taken = gy.copy(), xp.empty_like(gy)
+        for seen, cell in zip(_cells(windows, windows.pad_image(x, -np.inf)), _cells(windows, image), strict=True):
+            xp.multiply(left, seen == y, out=taken)
+            left -= taken
+            if windows.apart:
+                cell[...] = taken
             else:
-                cell += gy * here
-        return gx[(..., *self.windows.inside)].astype(gy.dtype, copy=False)
+                cell += taken
+        if not fits:
+            gx[...] = image[(..., *windows.inside)]
 
     def places(self, x: Array, y: Array) -> Array:
         """Which offset within its window each maximum has: of equal ones the first."""
@@ -127,10 +169,7 @@ class SumPooling(FunctionNode):
         self.windows, self.scale = windows, scale
 
     def forward(self, x: Array) -> Array:
-        first, *rest = _cells(self.windows, self.windows.pad_image(x))
-        y = first.astype(wide(x).dtype)  # a copy
-        for cell in rest:
-            y += cell
+        y = _reduce(self.windows, wide(self.windows.pad_image(x)), backend.get_array_module(x).add)
         y *= self.scale
         return y.astype(x.dtype, copy=False)
 
@@ -147,10 +186,8 @@ class Unpooling(FunctionNode):
         self.windows, self.scale = windows, scale
 
     def forward(self, y: Array) -> Array:
-        x, scaled = _image(self.windows, y, wide(y).dtype), y * self.scale
-        for cell in _cells(self.windows, x):
-            cell += scaled
-        return x[(..., *self.windows.inside)].astype(y.dtype, copy=False)
+        x = _expand(self.windows, wide(y) * self.scale)
+        return x if self.windows.bare and x.dtype == y.dtype else x[(..., *self.windows.inside)].astype(y.dtype)
 
     def backward(self, gx: Any) -> Any:
         return lambda: either(SumPooling(self.windows, self.scale), gx)
@@ -405,6 +442,34 @@ def unpooling_2d(
     """
     x = as_variable(x)
     return Unpooling(_unpooled("unpooling_2d", x, ksize, stride, pad, outsize, cover_all), 1).apply((x,))[0]
+
+
+def unpooling_1d(
+    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None, cover_all: bool = True
+) -> Variable:  # fmt: skip
+    """:func:`unpooling_nd` of sequences ``(N, C, W)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.unpooling_1d(np.ones((1, 1, 2)), 2, cover_all=False).shape
+        (1, 1, 4)
+    """
+    x = as_variable(x)
+    return Unpooling(_unpooled("unpooling_1d", x, ksize, stride, pad, outsize, cover_all), 1).apply((x,))[0]
+
+
+def unpooling_3d(
+    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None, cover_all: bool = True
+) -> Variable:  # fmt: skip
+    """:func:`unpooling_nd` of volumes ``(N, C, D, H, W)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.unpooling_3d(np.ones((1, 1, 1, 1, 2)), 2, cover_all=False).shape
+        (1, 1, 2, 2, 4)
+    """
+    x = as_variable(x)
+    return Unpooling(_unpooled("unpooling_3d", x, ksize, stride, pad, outsize, cover_all), 1).apply((x,))[0]
 
 
 def upsampling_2d(

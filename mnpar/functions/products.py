@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import fit
@@ -57,8 +58,13 @@ class Linear(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         x, W = self.get_retained_inputs()
-        gx, gW = lambda: gy @ W, lambda: gy.transpose() @ x  # (N, O) · (O, D), (O, N) · (N, D)
+        gx, gW = lambda: gy @ W, lambda: self._into(1, gy.transpose(), x)  # (N, O) · (O, D), (O, N) · (N, D)
         return (gx, gW, lambda: gy.sum(axis=0)) if len(self.inputs) == 3 else (gx, gW)
+
+    def _into(self, i: int, a: Any, b: Any) -> Any:
+        """a b, as the gradient of input i: right where that is kept."""
+        room = self.room(i, a) if a.dtype == b.dtype else None
+        return a @ b if room is None else backend.get_array_module(a).matmul(a, b, out=room)
 
 
 def matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> Variable:

@@ -32,7 +32,7 @@ def flip(x: Any, axis: int) -> Variable:
     return get_item(x, (*[slice(None)] * (axis % x.ndim), slice(None, None, -1)))
 
 
-def flipud(x: Any) -> Variable:
+def flipud(a: Any) -> Variable:
     """The rows in reverse order.
 
     Example:
@@ -41,10 +41,10 @@ def flipud(x: Any) -> Variable:
         array([[3, 4],
                [1, 2]])
     """
-    return flip(x, 0)
+    return flip(a, 0)
 
 
-def fliplr(x: Any) -> Variable:
+def fliplr(a: Any) -> Variable:
     """The columns in reverse order.
 
     Example:
@@ -53,7 +53,7 @@ def fliplr(x: Any) -> Variable:
         array([[2, 1],
                [4, 3]])
     """
-    return flip(x, 1)
+    return flip(a, 1)
 
 
 def rollaxis(x: Any, axis: int, start: int = 0) -> Variable:
@@ -150,9 +150,10 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
     if mode == "constant":
         inside = tuple([slice(low, low + n) for (low, _), n in zip(widths, y.shape, strict=True)])
         shape = tuple([low + n + high for (low, high), n in zip(widths, y.shape, strict=True)])
-        around = np.pad(np.zeros(y.shape, y.dtype), widths, constant_values=constant_values)
-        y = ScatterAdd(inside, shape).apply((y,))[0]
-        return y + y.xp.asarray(around) if around.any() else y
+        padded: Variable = ScatterAdd(inside, shape).apply((y,))[0]
+        if np.any(constant_values):
+            padded += y.xp.asarray(np.pad(np.zeros(y.shape, y.dtype), widths, constant_values=constant_values))
+        return padded
     for axis, (low, high) in enumerate(widths):
         if low or high:
             places = np.pad(np.arange(y.shape[axis]), (low, high), mode)  # type: ignore[call-overload]
@@ -328,6 +329,84 @@ def cumsum(x: Any, axis: int | None = None) -> Variable:
     if axis is None:
         x, axis = reshape(x, (x.size,)), 0
     return CumSum(axis % x.ndim).apply((x,))[0]
+
+
+def cumprod(x: Any, axis: int | None = None) -> Variable:
+    """The products of the elements up to each one; its gradients are right where there are zeros, too.
+
+    Args:
+        x: an array or Variable.
+        axis: along which; None: of the flattened array.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.cumprod(np.array([1.0, 2.0, 3.0])).array
+        array([1., 2., 6.])
+    """
+    x = as_variable(x)
+    if axis is None:
+        x, axis = reshape(x, (x.size,)), 0
+    if not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"cumprod: x of shape {x.shape} has no axis {axis}")
+    y, lead = as_variable(x), [slice(None)] * (axis % x.ndim)
+    n, step = x.shape[axis], 1
+    while step < n:  # each element is the product of the last 1, 2, 4 … elements: log₂ n steps
+        more = get_item(y, (*lead, slice(step, None))) * get_item(y, (*lead, slice(0, n - step)))
+        y, step = concat((get_item(y, (*lead, slice(0, step))), more), axis=axis), 2 * step
+    return y
+
+
+def space2depth(X: Any, r: int) -> Variable:
+    """Blocks of r × r pixels become channels; :func:`depth2space` undoes it.
+
+    Args:
+        X: ``(N, C, H, W)``, H and W multiples of r.
+        r: the length of a block.
+
+    Returns:
+        ``(N, r² C, H / r, W / r)``: channel (i r + j) C + c is that of row i and column j of the blocks.
+
+    Raises:
+        ValueError: no images, or blocks do not fit.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.space2depth(np.arange(4).reshape(1, 1, 2, 2), 2).array.ravel()
+        array([0, 1, 2, 3])
+    """
+    X = as_variable(X)
+    if X.ndim != 4 or r < 1 or X.shape[2] % r or X.shape[3] % r:
+        raise ValueError(f"space2depth: X of shape {X.shape} is not (N, C, H, W) with H and W multiples of r = {r}")
+    N, C, H, W = X.shape
+    y = transpose(reshape(X, (N, C, H // r, r, W // r, r)), (0, 3, 5, 1, 2, 4))  # (N, r, r, C, H / r, W / r)
+    return reshape(y, (N, r * r * C, H // r, W // r))
+
+
+def depth2space(X: Any, r: int) -> Variable:
+    """Channels become blocks of r × r pixels: sub-pixel convolution (Shi et al. 2016, arXiv 1609.05158) ends with it.
+
+    Args:
+        X: ``(N, r² C, H, W)``.
+        r: the length of a block.
+
+    Returns:
+        ``(N, C, r H, r W)``.
+
+    Raises:
+        ValueError: no images, or channels that are no multiple of r².
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.depth2space(np.arange(4).reshape(1, 4, 1, 1), 2).array
+        array([[[[0, 1],
+                 [2, 3]]]])
+    """
+    X = as_variable(X)
+    if X.ndim != 4 or r < 1 or X.shape[1] % (r * r):
+        raise ValueError(f"depth2space: X of shape {X.shape} is not (N, r² C, H, W) with r = {r}")
+    N, C, H, W = X.shape
+    y = transpose(reshape(X, (N, r, r, C // (r * r), H, W)), (0, 3, 4, 1, 5, 2))  # (N, C, H, r, W, r)
+    return reshape(y, (N, C // (r * r), r * H, r * W))
 
 
 def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:

@@ -16,27 +16,33 @@ from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import Sigmoid, Tanh, logistic, relu, sigmoid, tanh
 from mnpar.functions.generic import either, listed
 from mnpar.functions.indexing import get_item
-from mnpar.functions.joining import Concat, concat, split_axis, stack
+from mnpar.functions.joining import Concat, Stack, concat, split_axis, stack
 from mnpar.functions.noise import dropout
 from mnpar.functions.products import linear
-from mnpar.functions.rearranging import transpose_sequence
-from mnpar.functions.shape import reshape, transpose
 from mnpar.variable import Variable, as_variable
-
-_GATES = "ifao"  # of the cell's input: input, forget, new memory, output
 
 
 class LSTMCell(FunctionNode):
-    """c = σ(f) c' + σ(i) tanh(a),  h = σ(o) tanh(c), of c' (N, H) and the four gates (N, 4 H) side by side."""
+    """c = σ(f) c' + σ(i) tanh(a),  h = σ(o) tanh(c), of c' (N, H) and the gates (N, 4 H): i, f, a, o side by side;
+    ``mixed``: a, i, f, o of the first unit, then of the next."""
 
     generic = True
 
+    def __init__(self, mixed: bool = False) -> None:
+        self.mixed = mixed
+
+    def _gates(self, gates: Any) -> list[Any]:
+        """Those of i, f, a and o, (N, H) each."""
+        H = gates.shape[1] // 4
+        if self.mixed:
+            return [gates[:, k::4] for k in (1, 2, 0, 3)]
+        return [gates[:, k * H : (k + 1) * H] for k in range(4)]
+
     def forward(self, c_prev: Array, gates: Array) -> tuple[Array, Array]:
         self.retain_inputs((0, 1))
-        xp, H = backend.get_array_module(gates), c_prev.shape[1]
-        open_ = logistic(gates)  # the new memory's too: one pass over all is faster than four
-        a = xp.tanh(gates[:, 2 * H : 3 * H])
-        i, f, o = open_[:, :H], open_[:, H : 2 * H], open_[:, 3 * H :]
+        xp = backend.get_array_module(gates)
+        i, f, _, o = self._gates(logistic(gates))  # the new memory's too: one pass over all is faster than four
+        a = xp.tanh(self._gates(gates)[2])
         c = f * c_prev + i * a
         self.memory = xp.tanh(c)
         self.gates = i, f, a, o
@@ -49,15 +55,17 @@ class LSTMCell(FunctionNode):
         g = gc if inside is None else inside if gc is None else gc + inside
         shut = o * 0 if gh is None else gh * memory * o * (1 - o)
         parts = g * a * i * (1 - i), g * c_prev * f * (1 - f), g * i * (1 - a * a), shut
-        return lambda: g * f, lambda: either(Concat(1), *parts)
+        return lambda: g * f, lambda: self._together(*parts)
 
-    @staticmethod
-    def _again(c_prev: Any, gates: Any) -> tuple[tuple[Any, ...], Any]:
+    def _together(self, i: Any, f: Any, a: Any, o: Any) -> Any:
+        """The inverse of ``_gates``."""
+        if not self.mixed:
+            return either(Concat(1), i, f, a, o)
+        return either(Stack(2), a, i, f, o).reshape((len(i), 4 * i.shape[1]))
+
+    def _again(self, c_prev: Any, gates: Any) -> tuple[tuple[Any, ...], Any]:
         """The gates and the memory as functions of Variables."""
-        H = c_prev.shape[1]
-        i, f, a, o = [
-            either(Tanh() if k == 2 else Sigmoid(), gates[:, k * H : (k + 1) * H]) for k in range(len(_GATES))
-        ]  # fmt: skip
+        i, f, a, o = [either(Tanh() if k == 2 else Sigmoid(), gate) for k, gate in enumerate(self._gates(gates))]
         return (i, f, a, o), either(Tanh(), f * c_prev + i * a)
 
 
@@ -86,14 +94,12 @@ def lstm(c_prev: Any, x: Any) -> tuple[Variable, Variable]:
     c_prev, x = as_variable(c_prev), as_variable(x)
     if c_prev.ndim != 2 or x.ndim != 2 or x.shape[1] != 4 * c_prev.shape[1] or len(x) > len(c_prev):
         raise ValueError(f"lstm: memory (N, H) and gates (n, 4 H) with n ≤ N, not {listed((c_prev.shape, x.shape))}")
-    n, H = len(x), c_prev.shape[1]
-    apart = transpose(reshape(x, (n, H, 4)), (0, 2, 1))  # a, i, f, o of all units
-    gates = reshape(get_item(apart, (slice(None), [1, 2, 0, 3])), (n, 4 * H))
+    n = len(x)
     if n == len(c_prev):
-        c, h = LSTMCell().apply((c_prev, gates))
+        c, h = LSTMCell(mixed=True).apply((c_prev, x))
         return c, h
     now, rest = get_item(c_prev, slice(0, n)), get_item(c_prev, slice(n, None))
-    c, h = LSTMCell().apply((now, gates))
+    c, h = LSTMCell(mixed=True).apply((now, x))
     return concat((c, rest), axis=0), h
 
 
@@ -136,39 +142,39 @@ def _n_step(
     layer: Callable[[Any, Any], tuple[Callable[[Any], Any], Step]],
 ) -> tuple[Any, ...]:  # fmt: skip
     """All layers, in one direction or both: their last states and the outputs of the last one."""
-    xs, states = [as_variable(x) for x in xs], tuple([as_variable(state) for state in states])
-    lengths, directions = [len(x) for x in xs], 2 if both else 1
-    if not xs or lengths != sorted(lengths, reverse=True):
-        raise ValueError(f"{who}: sequences come in the order of their lengths, the longest first, not {lengths}")
-    if any(state.shape[:2] != (n_layers * directions, len(xs)) for state in states):
+    steps, states = [as_variable(x) for x in xs], tuple([as_variable(state) for state in states])
+    counts, directions = [len(x) for x in steps], 2 if both else 1
+    if not steps or counts != sorted(counts, reverse=True):
         raise ValueError(
-            f"{who}: states of {n_layers} layers in {directions} directions over {len(xs)} sequences are "
-            f"({n_layers * directions}, {len(xs)}, H), not {listed([state.shape for state in states])}"
+            f"{who}: each step has as many sequences as the one before or fewer, not {counts}: put the longest sequence first, "
+            "and give its functions.transpose_sequence"
         )
-    steps = transpose_sequence(xs)
-    cuts = [sum(len(s) for s in steps[:t]) for t in range(1, len(steps))]
+    if any(s.shape[:2] != (n_layers * directions, states[0].shape[1]) or s.shape[1] < counts[0] for s in states):
+        raise ValueError(
+            f"{who}: states of {n_layers} layers in {directions} directions over {counts[0]} sequences are "
+            f"({n_layers * directions}, {counts[0]}, H), not {listed([state.shape for state in states])}"
+        )
+    cuts = [sum(counts[:t]) for t in range(1, len(steps))]
     last: list[tuple[Any, ...]] = []
     for k in range(n_layers):
         found = []
         if k:
             steps = [dropout(s, ratio) for s in steps]
-        rows = concat(steps, axis=0) if steps else None  # all inputs, step by step
+        rows = concat(steps, axis=0)  # all inputs, step by step
         for d in range(directions):
             i = k * directions + d
             project, step = layer(ws[i], bs[i])
-            inputs = list(split_axis(project(rows), cuts, 0)) if steps else []  # type: ignore[arg-type]
+            inputs = list(split_axis(project(rows), cuts, 0))  # type: ignore[arg-type]
             outputs, ends = _over_time(step, inputs, tuple([state[i] for state in states]), backwards=bool(d))
             found.append(outputs)
             last.append(ends)
         steps = found[0] if directions == 1 else [concat(pair, axis=1) for pair in zip(*found, strict=True)]
     finals = tuple([stack([ends[j] for ends in last]) for j in range(len(states))])
-    return (*finals, transpose_back(steps, lengths))
+    return (*finals, tuple(steps))
 
 
 def transpose_back(steps: Sequence[Variable], lengths: Sequence[int]) -> tuple[Variable, ...]:
     """From one array for each step to one for each sequence."""
-    if not steps:
-        raise ValueError("there is no step: the longest sequence is empty")
     starts = [sum(len(s) for s in steps[:t]) for t in range(len(steps))]
     places = [starts[t] + i for i, n in enumerate(lengths) for t in range(n)]
     rows = concat(list(steps), axis=0)[rows_at(steps[0], places)]
@@ -233,34 +239,35 @@ def n_step_lstm(n_layers: int, dropout_ratio: float, hx: Any, cx: Any, ws: Any, 
         hx, cx: first states ``(S, N, H)``.
         ws: for each layer the eight W, the first four ``(H, D)`` (of the first layer, then ``(H, H)``), the others ``(H, H)``.
         bs: for each layer the eight b, ``(H,)``.
-        xs: N sequences ``(T_i, D)``, the longest first.
+        xs: T steps ``(N_t, D)``, with the inputs of the N_t sequences that are still running: the longest come first.
+            :func:`transpose_sequence` makes steps of sequences, and sequences of steps.
 
     Returns:
-        The last states ``(S, N, H)`` twice, and a tuple of N outputs ``(T_i, H)``.
+        The last states ``(S, N, H)`` twice, and a tuple of T outputs ``(N_t, H)``.
 
     Raises:
-        ValueError: the sequences are in another order, or shapes do not belong together.
+        ValueError: a step has more sequences than the one before, or shapes do not belong together.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> ws, bs = [[np.ones((2, 3))] * 4 + [np.ones((2, 2))] * 4], [[np.zeros(2)] * 8]
         >>> hx = np.zeros((1, 2, 2))
-        >>> hy, cy, ys = F.n_step_lstm(1, 0.0, hx, hx, ws, bs, [np.ones((4, 3)), np.ones((1, 3))])
+        >>> hy, cy, ys = F.n_step_lstm(1, 0.0, hx, hx, ws, bs, [np.ones((2, 3)), np.ones((1, 3)), np.ones((1, 3))])
         >>> hy.shape, [y.shape for y in ys]
-        ((1, 2, 2), [(4, 2), (1, 2)])
+        ((1, 2, 2), [(2, 2), (1, 2), (1, 2)])
     """
     return _n_step("n_step_lstm", n_layers, dropout_ratio, (hx, cx), ws, bs, xs, False, _lstm_layer)
 
 
 def n_step_bilstm(n_layers: int, dropout_ratio: float, hx: Any, cx: Any, ws: Any, bs: Any, xs: Any) -> tuple[Any, ...]:
-    """:func:`n_step_lstm` in both directions: states ``(2 S, N, H)``, of each layer forward, then backward; ys ``(T_i, 2 H)``.
+    """:func:`n_step_lstm` in both directions: states ``(2 S, N, H)``, of each layer forward, then backward; ys ``(N_t, 2 H)``.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> ws, bs = [[np.ones((2, 3))] * 4 + [np.ones((2, 2))] * 4] * 2, [[np.zeros(2)] * 8] * 2
         >>> hx = np.zeros((2, 1, 2))
-        >>> F.n_step_bilstm(1, 0.0, hx, hx, ws, bs, [np.ones((4, 3))])[2][0].shape
-        (4, 4)
+        >>> F.n_step_bilstm(1, 0.0, hx, hx, ws, bs, [np.ones((1, 3))] * 4)[2][0].shape
+        (1, 4)
     """
     return _n_step("n_step_bilstm", n_layers, dropout_ratio, (hx, cx), ws, bs, xs, True, _lstm_layer)
 
@@ -275,14 +282,14 @@ def n_step_gru(n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, x
         ws, bs: for each layer six W and six b.
 
     Returns:
-        The last states ``(S, N, H)``, and a tuple of N outputs ``(T_i, H)``.
+        The last states ``(S, N, H)``, and a tuple of T outputs ``(N_t, H)``.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> ws, bs = [[np.ones((2, 3))] * 3 + [np.ones((2, 2))] * 3], [[np.zeros(2)] * 6]
-        >>> hy, ys = F.n_step_gru(1, 0.0, np.zeros((1, 1, 2)), ws, bs, [np.ones((4, 3))])
+        >>> hy, ys = F.n_step_gru(1, 0.0, np.zeros((1, 1, 2)), ws, bs, [np.ones((1, 3))] * 4)
         >>> hy.shape, ys[0].shape
-        ((1, 1, 2), (4, 2))
+        ((1, 1, 2), (1, 2))
     """
     return _n_step("n_step_gru", n_layers, dropout_ratio, (hx,), ws, bs, xs, False, _gru_layer)
 
@@ -293,8 +300,8 @@ def n_step_bigru(n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any,
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> ws, bs = [[np.ones((2, 3))] * 3 + [np.ones((2, 2))] * 3] * 2, [[np.zeros(2)] * 6] * 2
-        >>> F.n_step_bigru(1, 0.0, np.zeros((2, 1, 2)), ws, bs, [np.ones((4, 3))])[1][0].shape
-        (4, 4)
+        >>> F.n_step_bigru(1, 0.0, np.zeros((2, 1, 2)), ws, bs, [np.ones((1, 3))] * 4)[1][0].shape
+        (1, 4)
     """
     return _n_step("n_step_bigru", n_layers, dropout_ratio, (hx,), ws, bs, xs, True, _gru_layer)
 
@@ -310,12 +317,12 @@ def n_step_rnn(
         activation: f, ``'tanh'`` or ``'relu'``.
 
     Returns:
-        The last states ``(S, N, H)``, and a tuple of N outputs ``(T_i, H)``.
+        The last states ``(S, N, H)``, and a tuple of T outputs ``(N_t, H)``.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> ws, bs = [[np.ones((2, 3)), np.ones((2, 2))]], [[np.zeros(2)] * 2]
-        >>> F.n_step_rnn(1, 0.0, np.zeros((1, 1, 2)), ws, bs, [np.ones((4, 3))], "relu")[0].array[0, 0]
+        >>> F.n_step_rnn(1, 0.0, np.zeros((1, 1, 2)), ws, bs, [np.ones((1, 3))] * 4, "relu")[0].array[0, 0]
         array([45., 45.])
     """
     return _n_step("n_step_rnn", n_layers, dropout_ratio, (hx,), ws, bs, xs, False, _rnn_layer(activation))
@@ -329,7 +336,7 @@ def n_step_birnn(
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> ws, bs = [[np.ones((2, 3)), np.ones((2, 2))]] * 2, [[np.zeros(2)] * 2] * 2
-        >>> F.n_step_birnn(1, 0.0, np.zeros((2, 1, 2)), ws, bs, [np.ones((4, 3))])[1][0].shape
-        (4, 4)
+        >>> F.n_step_birnn(1, 0.0, np.zeros((2, 1, 2)), ws, bs, [np.ones((1, 3))] * 4)[1][0].shape
+        (1, 4)
     """
     return _n_step("n_step_birnn", n_layers, dropout_ratio, (hx,), ws, bs, xs, True, _rnn_layer(activation))

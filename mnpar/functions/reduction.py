@@ -75,7 +75,8 @@ class Mean(Reduction):
 class Max(Reduction):
     def forward(self, x: Array) -> Array:
         y = x.max(axis=self.axis, keepdims=True)
-        self.chosen = x == y
+        if self.differentiable:
+            self.chosen = x == y
         return y if self.keepdims else y.squeeze(self.axis)
 
     def backward(self, gy: Any) -> Any:
@@ -85,7 +86,8 @@ class Max(Reduction):
 class Min(Reduction):
     def forward(self, x: Array) -> Array:
         y = x.min(axis=self.axis, keepdims=True)
-        self.chosen = x == y
+        if self.differentiable:
+            self.chosen = x == y
         return y if self.keepdims else y.squeeze(self.axis)
 
     def backward(self, gy: Any) -> Any:

@@ -17,8 +17,8 @@ def resize_images(x: Any, output_shape: Any, mode: str = "bilinear", align_corne
     Args:
         x: ``(N, C, H, W)``.
         output_shape: ``(oH, oW)``.
-        mode: ``'bilinear'`` or ``'nearest'``.
-        align_corners: the centres of the corner cells stay where they are; else the outer edges do.
+        mode: ``'bilinear'``, or ``'nearest'``: cell ⌊i H / oH⌋.
+        align_corners: the centres of the corner cells stay where they are; else the outer edges do. (``'bilinear'``)
 
     Returns:
         ``(N, C, oH, oW)``.
@@ -46,10 +46,10 @@ def resize_images(x: Any, output_shape: Any, mode: str = "bilinear", align_corne
 def _weights(size: int, out: int, mode: str, align_corners: bool) -> Any:
     """What each of ``size`` cells gives to each of ``out``: (out, size)."""
     cells = np.arange(out)
+    if mode == "nearest":
+        return np.eye(size)[cells * size // out]
     if align_corners:
         places = cells * ((size - 1) / max(out - 1, 1))
     else:
         places = np.clip((cells + 0.5) * (size / out) - 0.5, 0, size - 1)
-    if mode == "nearest":
-        return np.eye(size)[np.floor(places + 0.5).astype(int)]
     return np.maximum(0, 1 - abs(places[:, None] - np.arange(size)))

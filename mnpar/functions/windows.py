@@ -161,10 +161,14 @@ class Windows:
         shape = (padded.shape[1], *self.K, padded.shape[0], *self.out)
         return xp.lib.stride_tricks.as_strided(padded, shape, strides)
 
-    def add_columns(self, columns: Array) -> Array:
-        """The transpose of it: an image (N, C, *size) in which each cell is the sum over the windows that see it."""
+    def add_columns(self, columns: Array, last: bool = False) -> Array:
+        """The transpose of it: an image (N, C, *size) in which each cell is the sum over the windows that see it.
+
+        ``last``: in the memory of ``columns`` and of the image, samples come last.
+        """
         xp, N, C = backend.get_array_module(columns), columns.shape[1 + len(self.K)], columns.shape[0]
-        padded = xp.zeros((C, N, *self.padded), columns.dtype)
+        padded = xp.moveaxis(xp.zeros((C, *self.padded, N), columns.dtype), -1, 1) if last else None
+        padded = xp.zeros((C, N, *self.padded), columns.dtype) if padded is None else padded
         for offset, where in self.offsets():
             padded[(slice(None), slice(None), *where)] += columns[(slice(None), *offset)]
         return padded[(slice(None), slice(None), *self.inside)].swapaxes(0, 1)

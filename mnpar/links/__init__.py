@@ -1,6 +1,7 @@
 """Links: layers with parameters, under Chainer's names."""
 
 from mnpar.links.batch_normalization import BatchNormalization
+from mnpar.links.bilinear import Bilinear
 from mnpar.links.classifier import Classifier
 from mnpar.links.convolution import (
     Convolution1D,
@@ -16,6 +17,9 @@ from mnpar.links.convolution import (
     Inception,
     MLPConvolution2D,
 )
+from mnpar.links.dropconnect import SimplifiedDropconnect
+from mnpar.links.gated import StatefulMGU, StatefulPeepholeLSTM, StatefulZoneoutLSTM, StatelessMGU
+from mnpar.links.inception import InceptionBN
 from mnpar.links.linear import Linear
 from mnpar.links.multi_node_batch_normalization import MultiNodeBatchNormalization, create_mnbn_model
 from mnpar.links.multi_node_n_step_rnn import MultiNodeNStepRNN, create_multi_node_n_step_rnn
@@ -32,13 +36,16 @@ from mnpar.links.n_step import (
 )
 from mnpar.links.recurrent import GRU, LSTM, EmbedID, StatefulGRU, StatelessGRU, StatelessLSTM
 from mnpar.links.sample_normalization import GroupNormalization, LayerNormalization
-from mnpar.links.small import Bias, Highway, Maxout, Parameter, PReLU, Scale
+from mnpar.links.small import Bias, Highway, Maxout, Parameter, PReLU, Scale, Swish
+from mnpar.links.tree_lstm import ChildSumTreeLSTM, NaryTreeLSTM
 
 __all__ = [
     "GRU",
     "LSTM",
     "BatchNormalization",
     "Bias",
+    "Bilinear",
+    "ChildSumTreeLSTM",
     "Classifier",
     "Convolution1D",
     "Convolution2D",
@@ -54,6 +61,7 @@ __all__ = [
     "GroupNormalization",
     "Highway",
     "Inception",
+    "InceptionBN",
     "LayerNormalization",
     "Linear",
     "MLPConvolution2D",
@@ -69,12 +77,19 @@ __all__ = [
     "NStepRNNBase",
     "NStepRNNReLU",
     "NStepRNNTanh",
+    "NaryTreeLSTM",
     "PReLU",
     "Parameter",
     "Scale",
+    "SimplifiedDropconnect",
     "StatefulGRU",
+    "StatefulMGU",
+    "StatefulPeepholeLSTM",
+    "StatefulZoneoutLSTM",
     "StatelessGRU",
     "StatelessLSTM",
+    "StatelessMGU",
+    "Swish",
     "create_mnbn_model",
     "create_multi_node_n_step_rnn",
 ]

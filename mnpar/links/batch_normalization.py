@@ -112,13 +112,14 @@ class BatchNormalization(Link):
         gamma, beta = self._or_constant(self.gamma, 1), self._or_constant(self.beta, 0)
         if not config.train:
             return fixed_batch_normalization(x, gamma, beta, self.avg_mean, self.avg_var, self.eps, self.axis)
-        if finetune:
+        if finetune and not config.in_recomputing:
             self.N += 1
         return self._by_batch(x, gamma, beta, 1 - 1 / self.N if finetune else self.decay)
 
     def _by_batch(self, x: Any, gamma: Any, beta: Any, decay: float) -> Variable:
         """The normalization while training, which also changes the running values."""
-        return batch_normalization(x, gamma, beta, self.eps, self.avg_mean, self.avg_var, decay, self.axis)
+        mean, var = (None, None) if config.in_recomputing else (self.avg_mean, self.avg_var)
+        return batch_normalization(x, gamma, beta, self.eps, mean, var, decay, self.axis)
 
     def _or_constant(self, param: Parameter | None, value: float) -> Any:
         return backend.get_array_module(self.avg_mean).full_like(self.avg_mean, value) if param is None else param

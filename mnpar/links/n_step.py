@@ -12,6 +12,7 @@ from mnpar import initializers
 from mnpar.chain import ChainList
 from mnpar.config import get_dtype
 from mnpar.functions.generic import plain
+from mnpar.functions.recurrent import transpose_back
 from mnpar.initializers import LeCunNormal
 from mnpar.link import Link
 from mnpar.parameter import Parameter
@@ -69,7 +70,7 @@ class NStepRNNBase(ChainList):
         return as_variable(self.xp.zeros((self.n_layers * self.direction, len(xs), self.out_size), dtype))
 
     def rnn(self, states: list[Any], xs: list[Any]) -> tuple[Any, ...]:
-        """The function that it is, on sequences in the order of their lengths."""
+        """The function that it is, on the steps of sequences in the order of their lengths."""
         raise TypeError(f"{type(self).__name__} does not define rnn(self, states, xs)")
 
     def _run(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
@@ -81,7 +82,9 @@ class NStepRNNBase(ChainList):
         states = [self.init_hx(xs) if state is None else state for state in states]
         if not in_order:
             states = [F.permutate(state, order, 1) for state in states]
-        *finals, ys = self.rnn(states, [xs[i] for i in order])
+        sequences = [xs[i] for i in order]
+        *finals, steps = self.rnn(states, F.transpose_sequence(sequences))
+        ys = transpose_back(steps, [len(x) for x in sequences])
         if not in_order:
             finals = [F.permutate(final, back, 1) for final in finals]
         return (*finals, [ys[i] for i in back])

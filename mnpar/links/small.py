@@ -131,6 +131,37 @@ class PReLU(Link):
         return functions.prelu(x, self.W)
 
 
+class Swish(Link):
+    """x · sigmoid(β x), with β that is learnt.
+
+    Args:
+        beta_shape: ``(C,)`` for one of each channel, ``(1,)`` for one of all; None: that of x without its first axis.
+        beta_init: what it begins as: a number, an initializer or an array.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.Swish((1,))(np.array([[0.0, 1.0]])).array.round(4)
+        array([[0.    , 0.7311]])
+    """
+
+    def __init__(self, beta_shape: Any, beta_init: Any = 1.0) -> None:
+        super().__init__()
+        self.beta = parameter.Parameter(initializers._get_initializer(beta_init), beta_shape)
+
+    def forward(self, x: Any) -> Variable:
+        """The activation.
+
+        Args:
+            x: (N, C, …).
+
+        Returns:
+            x's shape.
+        """
+        if not self.beta.is_initialized:
+            self.beta.initialize(x.shape[1:])
+        return functions.swish(x, self.beta)
+
+
 class Parameter(Link):
     """A link that holds one array to be learnt, and returns it when it is called.
 

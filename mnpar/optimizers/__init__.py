@@ -2,10 +2,11 @@
 
 from mnpar.optimizers.adam import AdaBound, Adam, AdamW, AMSBound, AMSGrad
 from mnpar.optimizers.adaptive import SMORMS3, AdaDelta, AdaGrad, RMSprop, RMSpropGraves
+from mnpar.optimizers.gradient_method import GradientMethod, Team
 from mnpar.optimizers.loss_scaling import LossScaling
 from mnpar.optimizers.moments import LAMB, MSVAG, AdaMax, Novograd
 from mnpar.optimizers.momentum import CorrectedMomentumSGD, NesterovAG
-from mnpar.optimizers.optimizer import GradientMethod, Optimizer
+from mnpar.optimizers.optimizer import Optimizer
 from mnpar.optimizers.sgd import SGD, MomentumSGD
 from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule
 
@@ -32,5 +33,6 @@ __all__ = [
     "Optimizer",
     "RMSprop",
     "RMSpropGraves",
+    "Team",
     "UpdateRule",
 ]

@@ -6,7 +6,7 @@ import math
 
 from mnpar import backend
 from mnpar.optimizers.blocks import blocks, widened
-from mnpar.optimizers.optimizer import GradientMethod, hyperparameter
+from mnpar.optimizers.gradient_method import GradientMethod, hyperparameter
 from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule, zeros_like
 from mnpar.parameter import Parameter
 

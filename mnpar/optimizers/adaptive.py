@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mnpar import backend
 from mnpar.optimizers.blocks import blend, blocks
-from mnpar.optimizers.optimizer import GradientMethod, hyperparameter
+from mnpar.optimizers.gradient_method import GradientMethod, hyperparameter
 from mnpar.optimizers.update_rule import UpdateRule, zeros_like
 from mnpar.parameter import Parameter
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,9 +48,13 @@ class LossScaling:
         self.good = 0  # steps since the last overflow
         self.overflowed = False  # ever
 
-    def accept(self, gradients: Iterable[Array]) -> bool:
-        """Whether the step can be taken; changes the scale. With ``comm`` all its ranks call it."""
-        finite = all([bool(backend.get_array_module(g).isfinite(g).all()) for g in gradients])
+    def accept(self, gradients: Iterable[Array], total: Callable[[Array], Array] = np.asarray) -> bool:
+        """Whether the step can be taken; changes the scale. With ``comm`` all its ranks call it.
+
+        ``total`` adds up numbers over the ranks that have pieces of the gradients.
+        """
+        infinite = [not backend.get_array_module(g).isfinite(g).all() for g in gradients]
+        finite = not total(np.array(float(sum(infinite))))
         if self.comm is not None:
             finite = bool(self.comm.allreduce(np.array(finite, "i4"), op="min"))
         if not self.interval:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 from mnpar import backend
-from mnpar.backend import Array
 from mnpar.optimizers.blocks import blend, blocks, widened
-from mnpar.optimizers.optimizer import GradientMethod, hyperparameter
+from mnpar.optimizers.gradient_method import GradientMethod, hyperparameter
 from mnpar.optimizers.update_rule import UpdateRule, zeros_like
 from mnpar.parameter import Parameter
 
@@ -113,13 +112,10 @@ class MSVAG(GradientMethod):
         return MSVAGRule(self.hyperparam)
 
 
-def _norm(x: Array) -> float:
-    flat = x.ravel()
-    return math.sqrt(float(flat.dot(flat)))
-
-
 class NovogradRule(UpdateRule):
     """v ← β₂ v + (1−β₂) ‖g‖² (at first ‖g‖²),  m ← β₁ m + g / (√v + ε) + λ p,  p ← p − lr · m"""
+
+    scalars = ("v",)
 
     def init_state(self, param: Parameter) -> None:
         """The running mean of steps, and the square of the gradient's norm, 0 at first."""
@@ -127,7 +123,7 @@ class NovogradRule(UpdateRule):
         self.state["v"] = backend.get_array_module(param.array).zeros((), "d")
 
     def update_core(self, param: Parameter) -> None:
-        get, v, square = self.hyperparam.get, self.state["v"], _norm(widened(param.grad)) ** 2
+        get, v, square = self.hyperparam.get, self.state["v"], self.norms(widened(param.grad))[0] ** 2
         v[...] = square if self.t == 1 else get("beta2") * v + (1 - get("beta2")) * square
         lr, beta1, decay, root = get("lr"), get("beta1"), get("weight_decay_rate"), math.sqrt(float(v)) + get("eps")
         for p, g, m in blocks(param, self.state["m"]):
@@ -187,7 +183,7 @@ class LAMBRule(UpdateRule):
             xp.divide(m, fix1 * (xp.sqrt(v / fix2) + eps), out=r)
             if decay:
                 r += decay * widened(p)
-        lengths = _norm(widened(param.array)), _norm(step)
+        lengths = self.norms(widened(param.array), step)
         rate = get("alpha") * (lengths[0] / lengths[1] if all(lengths) else 1.0)
         for p, _, r in blocks(param, step):
             p -= rate * r
@@ -196,7 +192,7 @@ class LAMBRule(UpdateRule):
 class LAMB(GradientMethod):
     """Adam's step, as long in proportion to each parameter as α says (You et al. 2020, arXiv 1904.00962).
 
-    The norms are those of the parameter on this rank: of one that is cut over ranks, each rank takes its own part's.
+    The norms are those of the parameter on this rank: of one that a model-parallel link cuts over ranks, each takes its part's.
 
     Args:
         alpha: α, the step size.

@@ -1,15 +1,16 @@
-"""Optimizers: one update rule for each parameter, hyperparameters that the rules share, and hooks before and after."""
+"""Optimizers: what all of them have: a target, counts, loss scaling, and hooks before and after each step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from mnpar.backend import Array
 from mnpar.link import Link
-from mnpar.optimizers.fp32 import in_float32
 from mnpar.optimizers.loss_scaling import LossScaling
-from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule, add_hook, unscale
-from mnpar.variable import backward
+from mnpar.optimizers.update_rule import add_hook
 
 
 class Optimizer:
@@ -28,6 +29,7 @@ class Optimizer:
         self.t = 0  # updates so far
         self.epoch = 0
         self.target: Any = None
+        self.total: Callable[[Array], Array] = np.asarray  # numbers summed over the pieces of parameters cut over ranks
         self._loss_scale: float | None = None
         self._scaling: LossScaling | None = None
         self._hooks: dict[str, tuple[str, Callable[..., None]]] = {}
@@ -67,6 +69,11 @@ class Optimizer:
         if loss_scale is not None and not loss_scale > 0:
             raise ValueError(f"a loss scale is a positive number, or None, not {loss_scale}")
         self._loss_scale, self._scaling = loss_scale, None
+
+    @property
+    def loss_scale(self) -> float | None:
+        """What losses are multiplied by now."""
+        return self._loss_scale
 
     def loss_scaling(self, interval: int = 1000, scale: float | None = None, comm: Any = None) -> None:
         """Scale losses, and leave a step out where its gradients are not finite: nothing changes then, no hook is called.
@@ -144,124 +151,3 @@ class Optimizer:
                 if param.is_initialized:
                     rule.prepare(param)
                 rule.serialize(serializer[path])
-
-
-class GradientMethod(Optimizer):
-    """An optimizer that goes by the gradient: ``create_update_rule`` makes the rule of one parameter.
-
-    Example:
-        >>> import numpy as np, mnpar, mnpar.links as L
-        >>> class Still(mnpar.GradientMethod):
-        ...     def create_update_rule(self):
-        ...         return mnpar.optimizers.SGD(lr=0.0).create_update_rule()
-        >>> Still().setup(L.Linear(2, 1)).t
-        0
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hyperparam = Hyperparameter()
-        self._in_fp32 = False
-
-    def create_update_rule(self) -> UpdateRule:
-        """The rule for one parameter."""
-        raise TypeError(f"{type(self).__name__} does not define create_update_rule")
-
-    def setup(self, link: Link) -> Any:
-        """Give each parameter of a link an update rule; returns the optimizer."""
-        super().setup(link)
-        for param in link.params():
-            param.update_rule = self._new_rule()
-        return self
-
-    def _new_rule(self) -> UpdateRule:
-        rule = self.create_update_rule()
-        if self._in_fp32:
-            rule.use_fp32_update()
-        return rule
-
-    def use_fp32_update(self, flag: bool = True) -> None:
-        """Let float16 parameters be updated in float32, by a copy that each rule keeps; before ``setup`` or after it.
-
-        During a step such a parameter is its float32 copy: hooks see that, and its gradient in float32.
-
-        Example:
-            >>> import numpy as np, mnpar
-            >>> model = mnpar.Link(w=2)
-            >>> model.w = mnpar.Parameter(np.ones(2, "f2"))
-            >>> optimizer = mnpar.optimizers.SGD(lr=1e-4).setup(model)
-            >>> optimizer.use_fp32_update()
-            >>> for _ in range(100):
-            ...     model.w.grad = np.ones(2, "f2")
-            ...     optimizer.update()
-            >>> model.w.array
-            array([0.99, 0.99], dtype=float16)
-        """
-        self._in_fp32 = flag
-        for param in () if self.target is None else self.target.params():
-            if param.update_rule is not None:
-                param.update_rule.use_fp32_update(flag)
-
-    def update(self, lossfun: Callable[..., Any] | None = None, *args: Any, **kwds: Any) -> None:
-        """One step.
-
-        Args:
-            lossfun: called with the other arguments; its loss is differentiated first. A rank that has no loss returns None
-                (or what ``send`` or ``pseudo_connect`` returned): it takes part in the backward of the others.
-                None: the gradients are there.
-
-        A parameter without a gradient stays as it is; so do all, where :meth:`loss_scaling` finds an overflow.
-
-        Raises:
-            RuntimeError: it was not set up; TypeError: ``lossfun`` returned something that has no ``backward``.
-        """
-        self._require_target("update")
-        if lossfun is not None:
-            self._differentiate(lossfun(*args, **kwds))
-        params = list(self.target.params())
-        for param in params:
-            if param.update_rule is None:
-                param.update_rule = self._new_rule()  # the link has grown since setup
-        with in_float32(params):
-            for param in params:
-                unscale(param)
-            if self._accepted():
-                self._step(params)
-
-    def _accepted(self) -> bool:
-        """Whether loss scaling, if there is any, lets the step be taken."""
-        if self._scaling is None:
-            return True
-        accepted = self._scaling.accept(self._gradients())
-        self._loss_scale = self._scaling.scale
-        return accepted
-
-    def _step(self, params: list[Any]) -> None:
-        self.call_hooks("pre")
-        self.t += 1
-        for param in params:
-            param.update()
-        self.call_hooks("post")
-
-    def _differentiate(self, loss: Any) -> None:
-        self.target.cleargrads()
-        if loss is None:
-            backward(loss_scale=self._loss_scale)  # the gradients that come from other ranks are scaled too
-        elif hasattr(loss, "backward"):
-            loss.backward(loss_scale=self._loss_scale)
-        else:
-            raise TypeError(
-                f"the loss function returned a {type(loss).__name__}: return a Variable, or None on a rank without a loss"
-            )
-
-
-def hyperparameter(name: str) -> Any:
-    """A property of an optimizer that stands for one of its hyperparameters."""
-
-    def read(optimizer: GradientMethod) -> Any:
-        return optimizer.hyperparam.get(name)
-
-    def write(optimizer: GradientMethod, value: Any) -> None:
-        setattr(optimizer.hyperparam, name, value)
-
-    return property(read, write, doc=f"The hyperparameter {name}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mnpar.optimizers.blocks import blocks
-from mnpar.optimizers.optimizer import GradientMethod, hyperparameter
+from mnpar.optimizers.gradient_method import GradientMethod, hyperparameter
 from mnpar.optimizers.update_rule import UpdateRule, zeros_like
 from mnpar.parameter import Parameter
 

@@ -5,6 +5,7 @@ A rule changes ``param.array`` in place and never puts another array there: grad
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -74,8 +75,12 @@ class UpdateRule:
         True
     """
 
+    scalars: tuple[str, ...] = ()  # states that are one number for the whole parameter
+
     def __init__(self, parent_hyperparam: Hyperparameter | None = None) -> None:
         self.hyperparam = Hyperparameter(parent_hyperparam)
+        self.total: Callable[[Array], Array] = np.asarray  # numbers summed over the pieces of a parameter cut over ranks
+        self.in_pieces = False  # whether the states are those of this rank's piece
         self.enabled = True
         self.t = 0
         self.state: dict[str, Array] = {}
@@ -127,6 +132,12 @@ class UpdateRule:
     def update_core(self, param: Parameter) -> None:
         """The rule itself, in place on ``param.array``."""
         raise TypeError(f"{type(self).__name__} does not define update_core(self, param)")
+
+    def norms(self, *xs: Array) -> list[float]:
+        """The L2 norms of arrays like the parameter, of all its pieces together if it is cut over ranks."""
+        flat = [x.ravel() for x in xs]
+        squares = np.array([float(x.dot(x)) for x in flat])
+        return [math.sqrt(square) for square in self.total(squares)]
 
     def serialize(self, serializer: Any) -> None:
         """Save or load how often it was called, and its state; what was saved without a state leaves it as it is."""

@@ -1041,3 +1041,17 @@ def test_two_communicators_of_one_rank_do_not_share_messages():
 def test_bad_arguments_of_create_communicator(arguments, options, error, match):
     with pytest.raises(error, match=match):
         mnpar.create_communicator(*arguments, **options)
+
+
+@EVERY
+@pytest.mark.parametrize("later", [False, True], ids=["now", "later"])
+@pytest.mark.parametrize("op", ["sum", "mean", "max"])
+@pytest.mark.parametrize("size", [0, 3, 100, 10_001])
+def test_allreduce_writes_into_the_array_it_is_given(comm, size, op, later):
+    x = np.random.default_rng(comm.rank).standard_normal(size)
+    expected = comm.allreduce(x, op)
+    for out in (np.empty_like(x), np.empty((size, 2))[:, 0], x):
+        given = x if out is x else x.copy()
+        total = comm.iallreduce(given, op, out=out).wait() if later else comm.allreduce(given, op, out=out)
+        assert total is out
+        np.testing.assert_array_equal(out, expected)

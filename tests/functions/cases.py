@@ -12,6 +12,7 @@ import cases_array
 import cases_normalization
 import cases_recurrent
 import cases_spatial
+import cases_vocabulary
 import numpy as np
 from case import Case, N
 
@@ -291,5 +292,5 @@ _loss = [
 
 CASES = [
     *_arithmetic, *_elementwise, *_shape, *_reduction, *_activation, *_product, *_loss,
-    *cases_array.CASES, *cases_normalization.CASES, *cases_recurrent.CASES, *cases_spatial.CASES,
+    *cases_array.CASES, *cases_normalization.CASES, *cases_recurrent.CASES, *cases_spatial.CASES, *cases_vocabulary.CASES,
 ]  # fmt: skip

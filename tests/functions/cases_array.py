@@ -8,7 +8,7 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import contraction, elementwise, error_function, rearranging
+from mnpar.functions import contraction, elementwise, error_function, likelihood, rearranging
 
 ERF = np.vectorize(math.erf, otypes=[float])
 PAIR = ((N, 3), (N, 3))
@@ -51,7 +51,7 @@ def mean_of(x):
 CASES = [
     Case("erf", (error_function.Erf,), F.erf, ERF),
     Case("erf: far out", (), F.erf, ERF, low=-5, high=5),
-    Case("gelu", (), F.gelu, lambda x: x * (1 + ERF(x / math.sqrt(2))) / 2),
+    Case("gelu", (error_function.Gelu,), F.gelu, lambda x: x * (1 + ERF(x / math.sqrt(2))) / 2),
     Case("gelu: by tanh", (), lambda x: F.gelu(x, approximate="tanh"), tanh_gelu, halves=8e-3),
     Case("clipped_relu", (), lambda x: F.clipped_relu(x, 1.0), lambda x: np.clip(x, 0, 1)),
     Case("relu6", (), F.relu6, lambda x: np.clip(x, 0, 6), low=-3.7, high=8.8),
@@ -166,8 +166,15 @@ CASES = [
     ),
     Case("squared_error", (), F.squared_error, lambda x, y: (x - y) ** 2, PAIR, halves=1e-2),
     Case("absolute_error", (), F.absolute_error, lambda x, y: abs(x - y), PAIR),
-    Case("huber_loss", (), lambda x, t: F.huber_loss(x, t, 0.7), lambda x, t: huber(x, t).sum(1), PAIR, halves=1e-2),
-    Case("huber_loss: each", (), lambda x, t: F.huber_loss(x, t, 0.7, "no"), huber, PAIR, halves=1e-2),
+    Case(
+        "huber_loss",
+        (likelihood.HuberLoss,),
+        lambda x, t: F.huber_loss(x, t, 0.7),
+        lambda x, t: huber(x, t).sum(1),
+        PAIR,
+        halves=1e-2,
+    ),
+    Case("huber_loss: each", (likelihood.HuberLoss,), lambda x, t: F.huber_loss(x, t, 0.7, "no"), huber, PAIR, halves=1e-2),
     Case("hinge", (), lambda x: F.hinge(x, labels(len(x))), lambda x: hinges(x, 1).sum() / max(len(x), 1), halves=1e-2),
     Case("hinge: squares", (), lambda x: F.hinge(x, labels(len(x)), "L2", "no"), lambda x: hinges(x, 2), halves=1e-2),
     Case("gaussian_kl_divergence", (), F.gaussian_kl_divergence, lambda m, v: kl(m, v).sum(), PAIR, halves=2e-2),

@@ -76,8 +76,8 @@ def case(name, function, step, gates, n_states, layers=1, directions=1, sequence
 
     def call(*arrays):
         states, ws, bs, xs = unpack(arrays)
-        *finals, ys = function(layers, 0.0, *states, ws, bs, xs, **kwargs)
-        return (*finals, *ys)
+        *finals, ys = function(layers, 0.0, *states, ws, bs, F.transpose_sequence(xs), **kwargs)
+        return (*finals, *F.transpose_sequence(ys))
 
     def expected(*arrays):
         states, ws, bs, xs = unpack(arrays)

@@ -71,8 +71,11 @@ def test_accuracy_leaves_out_a_class_that_is_to_be_ignored():
         (F.minimum, ([1.0], [1.0]), [[1], [0]]),
         (lambda x: F.clip(x, 0, 1), ([0.0, 1.0, 2.0],), [[1, 1, 0]]),
         (F.relu, ([-1.0, 0.0, 1.0],), [[0, 0, 1]]),
-        (F.leaky_relu, ([0.0],), [[1]]),
-        (F.elu, ([0.0],), [[1]]),
+        (F.leaky_relu, ([0.0],), [[0.2]]),
+        (lambda x: F.elu(x, 0.5), ([0.0],), [[0.5]]),
+        (F.relu6, ([0.0, 3.0, 6.0],), [[0, 1, 0]]),
+        (lambda x: F.clipped_relu(x, 2), ([0.0, 1.0, 2.0],), [[0, 1, 0]]),
+        (F.hard_sigmoid, ([-2.5, 0.0, 2.5],), [[0, 0.2, 0]]),
         (F.absolute, ([-1.0, 0.0],), [[-1, 0]]),
         (lambda x: x**2, ([0.0],), [[0]]),
         (lambda x: x**1, ([0.0],), [[1]]),
@@ -80,7 +83,8 @@ def test_accuracy_leaves_out_a_class_that_is_to_be_ignored():
         (lambda x, y: x**y, ([0.0, 0.0], [2.0, 0.0]), [[0, 0], [0, 0]]),
         (lambda x: x**3, ([-2.0],), [[12]]),
     ],
-    ids=["max", "min", "maximum", "minimum", "clip", "relu", "leaky_relu", "elu", "absolute",
+    ids=["max", "min", "maximum", "minimum", "clip", "relu", "leaky_relu", "elu", "relu6", "clipped_relu", "hard_sigmoid",
+         "absolute",
          "0**2", "0**1", "0**0", "0**y", "neg**3"],
 )  # fmt: skip
 def test_gradients_at_ties_and_kinks_are_the_documented_ones(f, arrays, expected):

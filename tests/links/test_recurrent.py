@@ -151,7 +151,7 @@ BAD = {
     "order": (
         lambda: F.n_step_rnn(1, 0, np.ones((1, 2, 1)), [], [], [np.ones((1, 1)), np.ones((2, 1))]),
         ValueError,
-        "the longest first",
+        r"not \[1, 2\]: put the longest sequence first",
     ),
     "states": (lambda: F.n_step_rnn(1, 0, np.ones((2, 1, 1)), [], [], [np.ones((1, 1))]), ValueError, "states of 1 layers"),
     "activation": (

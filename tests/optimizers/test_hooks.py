@@ -39,8 +39,8 @@ EACH = [name for name in CASES if not name.startswith("GradientClipping")]
 @pytest.mark.parametrize(("hook", "formula"), CASES.values(), ids=CASES)
 def test_gradients_change_by_the_formula_before_the_step(hook, formula):
     link = model()
-    gradients = link.p.grad, link.q.grad
     optimizer = opt.SGD(lr=0.1).setup(link)
+    gradients = link.p.grad, link.q.grad
     optimizer.add_hook(hook)
     optimizer.update()
     np.testing.assert_allclose(link.p.array, P - 0.1 * formula(P, GP))

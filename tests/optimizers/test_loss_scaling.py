@@ -145,9 +145,9 @@ def test_gradients_that_float16_holds_only_by_the_loss_scale_count_in_32_bits():
 
 def test_the_float32_copy_is_what_hooks_see_and_float16_comes_back_in_its_place():
     model, seen = model_of("e"), []
-    array = model.p.array
-    model.p.grad = grad = np.full(3, 2.0, "e")
+    model.p.grad = np.full(3, 2.0, "e")
     optimizer = opt.SGD(0.5).setup(model)
+    array, grad = model.p.array, model.p.grad
     optimizer.use_fp32_update()
 
     def look(rule, param):

@@ -1,0 +1,143 @@
+"""Arenas: the parameters of a model in one vector, and their gradients in another, so that nothing is packed or unpacked.
+
+``param.array`` and ``param.grad`` are views, in the order of definition (law 5): a message is a slice, and an optimizer updates
+stretches of one vector. There is an arena for each dtype, device and replication group. Programs may still do with parameters
+what they like (assign arrays and gradients, move them, add and remove links): :meth:`Arenas.gather` is called before anything
+relies on the order, and brings everything home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.graph import Home
+from mnpar.parameter import Parameter
+
+
+class Arena:
+    """Parameters of one dtype on one device, their values in ``data``, their gradients in ``grad``.
+
+    Args:
+        params: initialized parameters, in the order that is theirs.
+
+    Example:
+        >>> import mnpar
+        >>> from mnpar.arena import Arena
+        >>> w, b = mnpar.Parameter(1, (2,)), mnpar.Parameter(0, (1,))
+        >>> arena = Arena([w, b])
+        >>> arena.data += 1
+        >>> w.array, b.array
+        (array([2., 2.], dtype=float32), array([1.], dtype=float32))
+    """
+
+    def __init__(self, params: Sequence[Parameter]) -> None:
+        self.params = list(params)
+        sizes = [param.array.size for param in params]
+        self.data = backend.vector(sum(sizes), params[0].array)
+        self.grad = backend.vector(sum(sizes), params[0].array)
+        self.slices: list[slice] = []  # of the vectors, one for each parameter
+        self._views: list[Array] = []
+        self._homes: list[Home] = []
+        start = 0
+        for param, size in zip(self.params, sizes, strict=True):
+            place = slice(start, start + size)
+            self.slices.append(place)
+            self._views.append(self.data[place].reshape(param.array.shape))
+            self._homes.append(Home(self.grad[place].reshape(param.array.shape)))
+            start += size
+        self.gather()
+
+    def gather(self) -> bool:
+        """Bring values and gradients that are elsewhere into the vectors; False if a parameter has become another one."""
+        for param, view, home in zip(self.params, self._views, self._homes, strict=True):
+            array, node = param.array, param.node
+            if array is not view:
+                if array is None or _kind(array) != _kind(view) or array.shape != view.shape:
+                    return False
+                view[...] = array
+                param.move(view)
+            if node.home is not home:
+                node.home = home
+            g = param.grad
+            if g is not None and g is not home.array:
+                home.array[...] = g
+                param.grad = home.array
+            elif g is None:
+                home.free = True
+        return True
+
+    def fill(self) -> None:
+        """Give a gradient of zeros to the parameters that have none."""
+        for param, home in zip(self.params, self._homes, strict=True):
+            if param.grad is None:
+                home.array.fill(0)
+                param.grad = home.array
+
+    def adopt(self) -> None:
+        """Let what stands in ``grad`` be the parameters' gradients."""
+        for param, home in zip(self.params, self._homes, strict=True):
+            param.grad = home.array
+
+
+class Arenas:
+    """The arenas of a link's parameters, made when they are first asked for, and again when the parameters have changed.
+
+    Example:
+        >>> import mnpar.links as L
+        >>> from mnpar.arena import Arenas
+        >>> model, arenas = L.Linear(3, 2), Arenas()
+        >>> [arena.data.size for arena in arenas.gather(model.params())]
+        [8]
+    """
+
+    def __init__(self) -> None:
+        self._params: list[Parameter] = []
+        self._arenas: list[Arena] = []
+        self.strays: list[Parameter] = []  # those that share an array with another one, and so cannot have a place of their own
+
+    def gather(self, params: Iterable[Parameter]) -> list[Arena]:
+        """Arenas that hold these parameters (those that are initialized), values and gradients, in their order."""
+        params = [param for param in params if param.array is not None]
+        same = len(params) == len(self._params) and all([p is q for p, q in zip(params, self._params, strict=True)])
+        if not (same and all([arena.gather() for arena in self._arenas])):
+            self._params = params
+            arrays = [id(param.array) for param in params]
+            self.strays = [param for i, param in enumerate(params) if arrays[i] in arrays[:i]]
+            self._arenas = [Arena(group) for group in _groups(params, self.strays)]
+        return self._arenas
+
+    def fill(self) -> None:
+        """Give a gradient of zeros to the parameters that have none."""
+        for arena in self._arenas:
+            arena.fill()
+        for param in self.strays:
+            if param.grad is None:
+                param.zerograd()
+
+    def adopt(self) -> None:
+        """Let what stands in the arenas' gradients be the parameters'."""
+        for arena in self._arenas:
+            arena.adopt()
+
+    def __iter__(self) -> Iterator[Arena]:
+        return iter(self._arenas)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Arenas:
+        return Arenas()  # the copied parameters' arrays are no views: they get arenas when they are first gathered
+
+
+def _groups(params: Sequence[Parameter], strays: Sequence[Parameter]) -> list[list[Parameter]]:
+    """Parameters that can lie in one vector, in the order in which the first of each group comes."""
+    out = {id(param) for param in strays}
+    groups: dict[Any, list[Parameter]] = {}
+    for param in params:
+        if id(param) not in out:
+            groups.setdefault(_kind(param.array), []).append(param)
+    return list(groups.values())
+
+
+def _kind(array: Array) -> tuple[str, str]:
+    return array.dtype.str, backend.device_of(array)

@@ -1,0 +1,59 @@
+"""What goes through functions, printed as it goes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, TextIO
+
+from mnpar import backend
+from mnpar.function_hook import FunctionHook
+
+
+class PrintHook(FunctionHook):
+    """Prints of each function its inputs (forward) and the gradients of its outputs (backward).
+
+    Args:
+        sep, end, file, flush: as of ``print``; ``file=None`` is standard output.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> with mnpar.function_hooks.PrintHook():
+        ...     y = mnpar.Variable(np.array([1.0, 3.0])) * 2
+        function MulConstant
+        input data
+        array of shape (2,), dtype float64, on @numpy: mean 2, standard deviation 1
+    """
+
+    name = "PrintHook"
+
+    def __init__(self, sep: str | None = None, end: str = "\n", file: TextIO | None = None, flush: bool = True) -> None:
+        self.sep, self.end, self.file, self.flush = sep, end, file, flush
+
+    def _print(self, *words: str) -> None:
+        print(*words, sep=self.sep, end=self.end, file=sys.stdout if self.file is None else self.file, flush=self.flush)
+
+    def _show(self, arrays: tuple[Any, ...]) -> None:
+        for x in arrays:
+            self._print(_described(x))
+
+    def forward_preprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
+        self._print("function", function.label)
+        self._print("input data")
+        self._show(in_data)
+
+    def backward_preprocess(self, function: Any, in_data: tuple[Any, ...], out_grad: tuple[Any, ...]) -> None:
+        self._print("function", function.label)
+        self._print("kept input data")
+        self._show(tuple([x for x in in_data if x is not None]))
+        self._print("output gradient")
+        self._show(out_grad)
+
+
+def _described(x: Any) -> str:
+    if x is None:
+        return "none"
+    text = f"array of shape {x.shape}, dtype {x.dtype}, on {backend.device_of(x)}"
+    if x.size and x.dtype.kind in "biuf":
+        x = backend.to_host(x).astype("d")
+        text += f": mean {x.mean():g}, standard deviation {x.std():g}"
+    return text

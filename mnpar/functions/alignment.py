@@ -1,0 +1,194 @@
+"""Connectionist temporal classification: how likely a sequence of labels is when it is not known when each of them is.
+
+A path gives each step a label or the blank; it stands for the labels without repetitions and blanks. All paths of a sequence
+of L labels go through the 2 L + 1 states blank, label, blank, …, blank, staying, or going on by one or (between different
+labels) by two. The sums over all paths are made step by step, in logarithms: α of the beginnings that end in a state, β of the
+endings that start in it. α + β gives the probability of being in a state at a step, and with it the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.activation import log_softmax
+from mnpar.functions.generic import listed, plain, wide
+from mnpar.functions.indexing import get_item, where
+from mnpar.functions.joining import concat, stack
+from mnpar.functions.reduction import logsumexp
+from mnpar.functions.reduction import sum as sum_of
+from mnpar.tape import Tape
+from mnpar.variable import Variable, as_variable, grad
+
+NEVER = -1e30  # the logarithm of 0, with which one can calculate
+
+
+@dataclass(frozen=True)
+class States:
+    """What the labels say, S = 2 L + 1 states long."""
+
+    path: Array  # (N, S), the symbol of each state
+    skip: Array  # (N, S), whether the state can be reached from two before
+    steps: Array  # (N,), how many steps count
+    ends: Array  # (N,), 2 l: where the path of l labels ends (or one before)
+
+    def first(self) -> Array:
+        """(N, S): where a path may begin."""
+        S = backend.get_array_module(self.path).arange(self.path.shape[1])
+        return (S < 2) & (self.ends[:, None] >= S)
+
+    def last(self) -> Array:
+        """(N, S): where a path may end."""
+        S = backend.get_array_module(self.path).arange(self.path.shape[1])
+        return (self.ends[:, None] >= S) & (self.ends[:, None] - 1 <= S)
+
+    def index(self, T: int) -> tuple[Array, Array, Array]:
+        """Picks each state's symbol out of (T, N, C)."""
+        xp = backend.get_array_module(self.path)
+        return xp.arange(T)[:, None, None], xp.arange(len(self.path))[:, None], self.path
+
+
+def _shifted(xp: Any, a: Array, by: int) -> Array:
+    """(N, S) moved towards later states (earlier ones, if negative), with NEVER where nothing comes from."""
+    y = xp.full_like(a, NEVER)
+    if by > 0:
+        y[:, by:] = a[:, :-by]
+    else:
+        y[:, :by] = a[:, -by:]
+    return y
+
+
+class CTC(FunctionNode):
+    """Scores (T, N, C) → minus the logarithm of the probability of each sample's labels (N,)."""
+
+    generic = True
+
+    def __init__(self, states: States) -> None:
+        self.states = states
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        xp, states, z = backend.get_array_module(x), self.states, wide(x)
+        z = z - z.max(axis=2, keepdims=True) if z.size else z
+        self.log_y = z - xp.log(xp.exp(z).sum(axis=2, keepdims=True))
+        picked = self.log_y[states.index(len(x))]  # (T, N, S)
+        self.alpha = xp.empty_like(picked)
+        self.alpha[0] = alpha = xp.where(states.first(), picked[0], NEVER)
+        for t in range(1, len(x)):
+            two = xp.where(states.skip, _shifted(xp, alpha, 2), NEVER)
+            more = xp.logaddexp(xp.logaddexp(alpha, _shifted(xp, alpha, 1)), two) + picked[t]
+            self.alpha[t] = alpha = xp.where((t < states.steps)[:, None], more, alpha)
+        ends = xp.where(states.last(), alpha, NEVER)
+        top = ends.max(axis=1, keepdims=True)
+        self.log_p = (top + xp.log(xp.exp(ends - top).sum(axis=1, keepdims=True)))[:, 0]
+        return xp.where(self.log_p < NEVER / 2, np.inf, -self.log_p).astype(x.dtype)
+
+    def backward(self, gy: Any) -> Any:
+        (x,) = self.get_retained_inputs()
+        return lambda: self._recorded(x, gy) if isinstance(x, Variable) else self._pull(x, gy)
+
+    def _pull(self, x: Array, gy: Array) -> Array:
+        """softmax(x) minus the probability of each symbol at each step, given the labels; 0 for labels without a path."""
+        xp, states, T = backend.get_array_module(x), self.states, len(x)
+        picked = self.log_y[states.index(T)]
+        last = xp.where(states.last(), 0.0, NEVER).astype(picked.dtype)
+        beta, onto = last, _shifted(xp, states.skip.astype(picked.dtype), -2) > 0  # can be left by two
+        gx = xp.exp(self.log_y)
+        rows = xp.arange(len(states.path))
+        for t in range(T - 1, -1, -1):
+            if t + 1 < T:
+                ahead = beta + picked[t + 1]
+                two = xp.where(onto, _shifted(xp, ahead, -2), NEVER)
+                beta = xp.logaddexp(xp.logaddexp(ahead, _shifted(xp, ahead, -1)), two)
+                beta = xp.where((t + 1 < states.steps)[:, None], beta, last)
+            share = xp.exp(xp.minimum(self.alpha[t] + beta - self.log_p[:, None], 0))
+            for s in range(share.shape[1]):  # the symbols of one state differ in their samples, so nothing is added twice
+                gx[t, rows, states.path[:, s]] -= share[:, s]
+        counts = (xp.arange(T)[:, None] < states.steps) & (self.log_p > NEVER / 2)  # (T, N)
+        return (gx * (counts * wide(gy))[:, :, None]).astype(x.dtype)
+
+    def _recorded(self, x: Variable, gy: Any) -> Any:
+        """The same by differentiable functions, step by step: slower, and of any order."""
+        with Tape():
+            return grad([_composed(x, self.states)], [x], [as_variable(gy)], enable_double_backprop=True)[0]
+
+
+def _composed(x: Variable, states: States) -> Variable:
+    xp, T = x.xp, len(x)
+    picked = get_item(log_softmax(x, axis=2), states.index(T))
+    never = xp.full((len(states.path), 2), NEVER, x.dtype)
+    alpha = where(states.first(), picked[0], NEVER)
+    for t in range(1, T):
+        later = concat((never, alpha), axis=1)  # (N, S + 2)
+        from_two, from_one = where(states.skip, later[:, :-2], NEVER), later[:, 1:-1]
+        more = logsumexp(stack((alpha, from_one, from_two), axis=0), axis=0) + picked[t]
+        alpha = where((t < states.steps)[:, None], more, alpha)
+    loss: Variable = -logsumexp(where(states.last(), alpha, NEVER), axis=1)
+    return where(loss.array > -NEVER / 2, np.inf, loss)
+
+
+def connectionist_temporal_classification(
+    x: Sequence[Any] | Any, t: Any, blank_symbol: int, input_length: Any = None, label_length: Any = None, reduce: str = "mean"
+) -> Variable:
+    """Minus the logarithm of the probability of a sequence of labels, whenever each of them is (CTC).
+
+    Args:
+        x: T scores ``(N, C)``, one for each step, before softmax; or one ``(T, N, C)``.
+        t: ``(N, L)``, integers: the labels.
+        blank_symbol: the class that stands for no label.
+        input_length: ``(N,)``, how many steps count; None: all.
+        label_length: ``(N,)``, how many labels count; None: all.
+        reduce: ``'mean'`` over N, or ``'no'``.
+
+    Returns:
+        0-d (0 for no samples), or ``(N,)``; infinite, with no gradient, for labels that do not fit into the steps.
+
+    Raises:
+        ValueError: shapes, lengths, symbols or ``reduce`` are not as said.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> x = np.zeros((2, 1, 2))  # two steps, two symbols, each as likely
+        >>> F.connectionist_temporal_classification(x, np.array([[1]]), 0).item()  # 11, 01, 10
+        0.2876820724517809
+
+    Source:
+        Graves et al., "Connectionist temporal classification", ICML 2006.
+    """
+    name = "connectionist_temporal_classification"
+    if reduce not in ("mean", "no"):
+        raise ValueError(f"{name}: reduce is 'mean' or 'no', not {reduce!r}")
+    x = stack([as_variable(step) for step in x], axis=0) if isinstance(x, tuple | list) else as_variable(x)
+    labels = plain(as_variable(t))
+    if x.ndim != 3 or not len(x) or labels.ndim != 2 or len(labels) != x.shape[1] or labels.dtype.kind not in "iu":
+        raise ValueError(f"{name}: shapes {listed((x.shape, labels.shape))} are not (T, N, C), T > 0, and integers (N, L)")
+    T, N, C = x.shape
+    steps = _lengths(name, "input_length", input_length, x.xp, N, 1, T)
+    counts = _lengths(name, "label_length", label_length, x.xp, N, 0, labels.shape[1])
+    y = CTC(_states(name, x.xp, labels, blank_symbol, steps, counts, C)).apply((x,))[0]
+    return y if reduce == "no" else sum_of(y) * (1 / max(N, 1))
+
+
+def _lengths(name: str, what: str, lengths: Any, xp: Any, N: int, low: int, high: int) -> Array:
+    lengths = xp.full(N, high) if lengths is None else xp.asarray(plain(lengths))
+    if lengths.shape != (N,) or (N and not low <= int(lengths.min()) <= int(lengths.max()) <= high):
+        raise ValueError(f"{name}: {what} = {lengths} is not {N} numbers from {low} to {high}")
+    return lengths
+
+
+def _states(name: str, xp: Any, labels: Array, blank: int, steps: Array, counts: Array, C: int) -> States:
+    N, L = labels.shape
+    used = xp.arange(L) < counts[:, None]
+    if not 0 <= blank < C or bool((used & ((labels < 0) | (labels >= C) | (labels == blank))).any()):
+        raise ValueError(f"{name}: blank_symbol = {blank} and the labels that count are different numbers from 0 to {C - 1}")
+    path = xp.full((N, 2 * L + 1), blank, "i8")
+    path[:, 1::2] = xp.where(used, labels, blank)
+    skip = xp.zeros(path.shape, bool)
+    skip[:, 2:] = (path[:, 2:] != blank) & (path[:, 2:] != path[:, :-2])
+    return States(path, skip, steps, 2 * counts)

@@ -1,0 +1,90 @@
+"""The angles of given sines, cosines and points: inverse trigonometric functions of each element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.elementwise import Sqrt
+from mnpar.functions.generic import either, listed
+from mnpar.variable import Variable, as_variable
+
+
+class Arcsin(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        return backend.get_array_module(x).arcsin(x)
+
+    def backward(self, gy: Any) -> Any:
+        (x,) = self.get_retained_inputs()
+        return lambda: gy / either(Sqrt(), 1 - x * x)
+
+
+class Arccos(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        return backend.get_array_module(x).arccos(x)
+
+    def backward(self, gy: Any) -> Any:
+        (x,) = self.get_retained_inputs()
+        return lambda: -gy / either(Sqrt(), 1 - x * x)
+
+
+class Arctan2(FunctionNode):
+    generic = True
+
+    def forward(self, y: Array, x: Array) -> Array:
+        self.retain_inputs((0, 1))
+        return backend.get_array_module(x).arctan2(y, x)
+
+    def backward(self, g: Any) -> Any:
+        y, x = self.get_retained_inputs()
+        return lambda: g * x / (x * x + y * y), lambda: -g * y / (x * x + y * y)
+
+
+def arcsin(x: Any) -> Variable:
+    """The angle, -π/2 to π/2, whose sine is x; its gradient at ±1 is infinite.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.arcsin(np.array([0.0, 0.5])).array.round(4)
+        array([0.    , 0.5236])
+    """
+    return Arcsin().apply((x,))[0]
+
+
+def arccos(x: Any) -> Variable:
+    """The angle, 0 to π, whose cosine is x; its gradient at ±1 is infinite.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.arccos(np.array([0.0, 0.5])).array.round(4)
+        array([1.5708, 1.0472])
+    """
+    return Arccos().apply((x,))[0]
+
+
+def arctan2(x1: Any, x2: Any) -> Variable:
+    """The angle, -π to π, of the point whose height is ``x1`` and whose width is ``x2``.
+
+    Args:
+        x1, x2: arrays or Variables of one shape.
+
+    Raises:
+        ValueError: the shapes differ.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.arctan2(np.array([1.0, 1.0]), np.array([1.0, -1.0])).array.round(4)
+        array([0.7854, 2.3562])
+    """
+    x1, x2 = as_variable(x1), as_variable(x2)
+    if x1.shape != x2.shape:
+        raise ValueError(f"arctan2: shapes {listed((x1.shape, x2.shape))} must be the same")
+    return Arctan2().apply((x1, x2))[0]

@@ -1,0 +1,173 @@
+"""forget: what was computed on the way is forgotten, and computed again when backward needs it.
+
+The function is run once as ever, which shows the parameters that it reads; they become inputs of the one node that is left in
+the graph, beside its arguments. Backward runs it again, with the same random numbers, and walks that graph. So memory is paid
+for one such function at a time, and gradients are those of the plain call: of parameters too, of higher orders too.
+
+Communication cannot be forgotten. A message that is sent again has to be received again, and the rank that receives it need not
+have forgotten anything: so to communicate inside raises an error, on every rank that does it, before a message leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from mnpar.backend import Array
+from mnpar.config import config, force_backprop_mode, is_recording, using_config
+from mnpar.function_hook import FunctionHook
+from mnpar.function_node import FunctionNode
+from mnpar.functions.arithmetic import identity
+from mnpar.graph import VariableNode, tick
+from mnpar.random import generator
+from mnpar.tape import Tape
+from mnpar.variable import Variable, as_variable, grad
+
+
+class _NoMessages(FunctionHook):
+    def __init__(self) -> None:
+        self.name = f"forget {id(self)}"  # they may be nested
+
+    def forward_preprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
+        if function.communicates:
+            raise RuntimeError(
+                f"forget: {function.label} would have to be repeated in backward, and other ranks do not know of it: "
+                "communicate between two calls of forget, not inside one"
+            )
+
+
+class Forget(FunctionNode):
+    """The node that stands for all those of a function.
+
+    Args:
+        run: the function.
+        ys: what it returned.
+        read: the leaves of the graph that it read, inputs after its arguments.
+        state: of the rank's random numbers, before it.
+    """
+
+    generic = True
+
+    def __init__(self, run: Callable[..., Any], ys: tuple[Array, ...], read: list[VariableNode], state: Any) -> None:
+        self.run, self.ys, self.read, self.state = run, ys, read, state
+        self.train = config.train
+
+    def forward(self, *xs: Array) -> tuple[Array, ...]:
+        self.retain_inputs(tuple(range(len(xs) - len(self.read))))
+        ys, self.ys = self.ys, ()
+        return ys
+
+    def backward(self, *gys: Any) -> Any:
+        found: list[Any] = []
+
+        def gradient(i: int) -> Any:
+            if not found:
+                found.extend(self._again(gys))
+            return found[i]
+
+        return tuple([lambda i=i: gradient(i) for i in range(len(self.inputs))])
+
+    def _again(self, gys: tuple[Any, ...]) -> list[Any]:
+        xs, record = self.get_retained_inputs(), is_recording()
+        with Tape(), self._as_before():
+            # Variables of its own: backward is to go as far as here, and no further
+            pairs = zip(xs, self.inputs[: len(xs)], strict=True)
+            inputs = [identity(x) if record else Variable(x, requires_grad=n.requires_grad) for x, n in pairs]
+            ys = _listed(self.run(*inputs))
+        seeds = [(y, as_variable(gy)) for y, gy in zip(ys, gys, strict=True) if gy is not None and y.requires_grad]
+        targets = [*inputs, *[Variable.of(None, node) for node in self.read]]
+        with Tape(), _unheard(self.read):
+            found = grad([y for y, _ in seeds], targets, [gy for _, gy in seeds], enable_double_backprop=record)
+        return list(found) if record else [None if g is None else g.array for g in found]
+
+    @contextmanager
+    def _as_before(self) -> Iterator[None]:
+        numbers = generator().bit_generator
+        now, numbers.state = numbers.state, self.state
+        try:
+            with using_config("train", self.train), using_config("in_recomputing", True), force_backprop_mode(), _NoMessages():
+                yield
+        finally:
+            numbers.state = now
+
+
+@contextmanager
+def _unheard(nodes: list[VariableNode]) -> Iterator[None]:
+    """Gradients that are parts of others: hooks hear of the whole, later, and an arena gets it then."""
+    before = [(node, node.hooks, node.home) for node in nodes]
+    for node in nodes:
+        node.hooks, node.home = (), None
+    try:
+        yield
+    finally:
+        for node, hooks, home in before:
+            node.hooks, node.home = hooks, home
+
+
+def _listed(ys: Any) -> list[Variable]:
+    return [as_variable(y) for y in (ys if isinstance(ys, tuple | list) else (ys,))]
+
+
+def forget(func: Callable[..., Any], *xs: Any) -> Any:
+    """``func(*xs)`` without keeping what it computes on the way: backward calls it again. Time for memory.
+
+    It is twice differentiable, and gradients also reach the parameters of links that ``func`` calls. The second call sees
+    the random numbers of the first (those of :func:`mnpar.random.generator`), and batch normalization leaves its running
+    values alone in it; whatever else ``func`` changes, the state of an LSTM for example, it changes twice.
+
+    Args:
+        func: takes and returns Variables, one or a tuple. What else it reads are parameters and constants; a Variable that
+            was computed is to be an argument.
+        xs: its arguments.
+
+    Returns:
+        What ``func`` returns.
+
+    Raises:
+        RuntimeError: ``func`` communicates: do so between two calls of forget.
+        ValueError: it reads a Variable that was computed outside and is no argument.
+
+    Example:
+        >>> import numpy as np, mnpar, mnpar.functions as F, mnpar.links as L
+        >>> layer = L.Linear(2, 3)
+        >>> y = F.forget(lambda x: F.tanh(layer(x)), np.ones((1, 2), "f4"))
+        >>> F.sum(y).backward()
+        >>> layer.W.grad.shape
+        (3, 2)
+
+    Source:
+        Chen et al., "Training deep nets with sublinear memory cost", arXiv 1604.06174.
+    """
+    if not callable(func):
+        raise TypeError(f"forget: func is called, which {type(func).__name__} cannot be")
+    variables = [as_variable(x) for x in xs]
+    if not is_recording():
+        return func(*variables)
+    state, start = generator().bit_generator.state, tick()
+    inputs = [Variable(x.array, requires_grad=x.requires_grad) for x in variables]
+    with Tape(), _NoMessages():
+        result = func(*inputs)
+    ys = _listed(result)
+    read = _read(ys, start, inputs)
+    node = Forget(func, tuple([y.array for y in ys]), read, state)
+    found = node.apply((*variables, *[Variable.of(None, leaf) for leaf in read]))
+    return found if isinstance(result, tuple | list) else found[0]
+
+
+def _read(ys: list[Variable], start: int, inputs: list[Variable]) -> list[VariableNode]:
+    """The leaves, other than its arguments, from which gradients are wanted."""
+    stack, seen, read = [y.node for y in ys], {x.node for x in inputs}, []
+    while stack:
+        node = stack.pop()
+        if node in seen or not node.requires_grad:
+            continue
+        seen.add(node)
+        creator = node.creator
+        if creator is None:
+            read.append(node)
+        elif creator.number < start:
+            raise ValueError(f"forget: func reads what {creator.label} computed outside of it: make that an argument")
+        else:
+            stack += creator.inputs
+    return read

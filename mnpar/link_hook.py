@@ -1,0 +1,102 @@
+"""Link hooks: code of the user's that runs before and after links.
+
+A hook is either one rank's, for all links called inside a ``with hook:`` block, or one link's (``link.add_hook``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import MappingProxyType, TracebackType
+from typing import Any, TypeVar
+
+Self = TypeVar("Self", bound="LinkHook")
+
+
+@dataclass
+class ForwardPreprocessCallbackArgs:
+    """What a hook is told before a link's forward."""
+
+    link: Any
+    forward_name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass
+class ForwardPostprocessCallbackArgs(ForwardPreprocessCallbackArgs):
+    """What a hook is told after a link's forward."""
+
+    out: Any
+
+
+class LinkHook:
+    """What to do before and after links: to be subclassed, with some of these methods.
+
+    ``with hook:`` applies it to all links that the calling rank calls inside the block; ``link.add_hook(hook)`` to one.
+
+    Example:
+        >>> import numpy as np, mnpar, mnpar.links as L
+        >>> class Names(mnpar.LinkHook):
+        ...     name = "Names"
+        ...     def forward_postprocess(self, args):
+        ...         print(args.link.name, args.out.shape)
+        >>> model = mnpar.Chain(l1=L.Linear(2, 3))
+        >>> with Names():
+        ...     y = model.l1(np.ones((4, 2), "f4"))
+        l1 (4, 3)
+    """
+
+    name = "LinkHook"
+
+    def __enter__(self: Self) -> Self:
+        hooks = link_hooks()
+        if self.name in hooks:
+            raise KeyError(f"a link hook {self.name!r} is in use already: give one of them another name")
+        _hooks.set({**hooks, self.name: self})
+        self.added(None)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        _hooks.set({name: hook for name, hook in link_hooks().items() if name != self.name})
+        self.deleted(None)
+
+    def added(self, link: Any) -> None:
+        """It was put to use: on a link, or (None) by ``with``."""
+
+    def deleted(self, link: Any) -> None:
+        """It is no longer in use."""
+
+    def forward_preprocess(self, args: ForwardPreprocessCallbackArgs) -> None:
+        """Before ``link.forward``: ``args`` has link, forward_name, args and kwargs."""
+
+    def forward_postprocess(self, args: ForwardPostprocessCallbackArgs) -> None:
+        """After it: ``args`` has ``out``, too. Not called if forward raised; see :meth:`forward_failed`."""
+
+    def forward_failed(self, args: ForwardPreprocessCallbackArgs) -> None:
+        """Instead of :meth:`forward_postprocess` where forward raised: put back what was changed."""
+
+
+Hooks = Mapping[str, LinkHook]
+_hooks: ContextVar[Hooks] = ContextVar("mnpar.link_hooks", default=MappingProxyType({}))
+link_hooks = _hooks.get  # the calling rank's
+
+
+def watched_forward(link: Any, hooks: dict[str, LinkHook], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A link's forward, with what hooks do before and after."""
+    before = ForwardPreprocessCallbackArgs(link, "forward", args, kwargs)
+    begun: list[LinkHook] = []
+    try:
+        for hook in hooks.values():
+            hook.forward_preprocess(before)
+            begun.append(hook)
+        out = link.forward(*args, **kwargs)
+    except BaseException:
+        for hook in reversed(begun):
+            hook.forward_failed(before)
+        raise
+    after = ForwardPostprocessCallbackArgs(link, "forward", args, kwargs, out)
+    for hook in reversed(hooks.values()):  # the last that changed something puts it back first
+        hook.forward_postprocess(after)
+    return out

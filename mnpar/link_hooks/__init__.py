@@ -1,0 +1,7 @@
+"""Link hooks, under Chainer's names: what runs before and after links."""
+
+from mnpar.link_hooks.spectral_normalization import SpectralNormalization
+from mnpar.link_hooks.timer import TimerHook
+from mnpar.link_hooks.weight_standardization import WeightStandardization
+
+__all__ = ["SpectralNormalization", "TimerHook", "WeightStandardization"]

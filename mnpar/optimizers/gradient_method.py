@@ -1,0 +1,193 @@
+"""Optimizers that go by the gradient: one update rule for each parameter, and hyperparameters that the rules share.
+
+An update has two halves: ``differentiate`` (backward) and ``step``. Ranks that step together come in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+from mnpar.arena import Arenas
+from mnpar.link import Link
+from mnpar.optimizers.fp32 import in_float32
+from mnpar.optimizers.optimizer import Optimizer
+from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule, unscale
+from mnpar.variable import backward
+
+
+class Team(Protocol):
+    """What an optimizer needs of those who step with it (parallel/data_parallel.py)."""
+
+    @property
+    def keeps(self) -> bool: ...
+    def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any: ...
+    def listen(self) -> None: ...
+    def reduce(self) -> bool: ...
+    def stepping(self) -> AbstractContextManager[None]: ...
+    def saving(self) -> AbstractContextManager[None]: ...
+    def no_sync(self) -> AbstractContextManager[None]: ...
+    def join(self) -> None: ...
+
+
+class GradientMethod(Optimizer):
+    """An optimizer that goes by the gradient: ``create_update_rule`` makes the rule of one parameter.
+
+    Example:
+        >>> import numpy as np, mnpar, mnpar.links as L
+        >>> class Still(mnpar.GradientMethod):
+        ...     def create_update_rule(self):
+        ...         return mnpar.optimizers.SGD(lr=0.0).create_update_rule()
+        >>> Still().setup(L.Linear(2, 1)).t
+        0
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hyperparam = Hyperparameter()
+        self.arenas = Arenas()
+        self.team: Team | None = None  # with whom it steps: mnpar.create_multi_node_optimizer
+        self._in_fp32 = False
+
+    def create_update_rule(self) -> UpdateRule:
+        """The rule for one parameter."""
+        raise TypeError(f"{type(self).__name__} does not define create_update_rule")
+
+    def setup(self, link: Link) -> Any:
+        """Give each parameter of a link an update rule; returns the optimizer."""
+        super().setup(link)
+        for param in link.params():
+            param.update_rule = self._new_rule()
+        self.arenas.gather(link.params())
+        return self
+
+    def _new_rule(self) -> UpdateRule:
+        rule = self.create_update_rule()
+        if self._in_fp32:
+            rule.use_fp32_update()
+        return rule
+
+    def use_fp32_update(self, flag: bool = True) -> None:
+        """Let float16 parameters be updated in float32, by a copy that each rule keeps; before ``setup`` or after it.
+
+        During a step such a parameter is its float32 copy: hooks see that, and its gradient in float32.
+
+        Example:
+            >>> import numpy as np, mnpar
+            >>> model = mnpar.Link(w=2)
+            >>> model.w = mnpar.Parameter(np.ones(2, "f2"))
+            >>> optimizer = mnpar.optimizers.SGD(lr=1e-4).setup(model)
+            >>> optimizer.use_fp32_update()
+            >>> for _ in range(100):
+            ...     model.w.grad = np.ones(2, "f2")
+            ...     optimizer.update()
+            >>> model.w.array
+            array([0.99, 0.99], dtype=float16)
+        """
+        self._in_fp32 = flag
+        for param in () if self.target is None else self.target.params():
+            if param.update_rule is not None:
+                param.update_rule.use_fp32_update(flag)
+
+    def update(self, lossfun: Callable[..., Any] | None = None, *args: Any, **kwds: Any) -> None:
+        """One step.
+
+        Args:
+            lossfun: called with the other arguments; its loss is differentiated first. A rank that has no loss returns None
+                (or what ``send`` or ``pseudo_connect`` returned): it takes part in the backward of the others.
+                None: the gradients are there.
+
+        A parameter without a gradient stays as it is; so do all, where :meth:`loss_scaling` finds an overflow.
+
+        Raises:
+            RuntimeError: it was not set up; TypeError: ``lossfun`` returned something that has no ``backward``.
+        """
+        self._require_target("update")
+        if lossfun is not None:
+            loss = lossfun(*args, **kwds) if self.team is None else self.team.loss(lossfun, args, kwds)
+            self.differentiate(loss)
+        self.step()
+
+    def step(self) -> None:
+        """The second half of an update: the parameters are changed by the gradients that are there."""
+        params = list(self.target.params())
+        for param in params:
+            if param.update_rule is None:
+                param.update_rule = self._new_rule()  # the link has grown since setup
+        self.arenas.gather(params)
+        if self.team is not None and not self.team.reduce():
+            return
+        with nullcontext() if self.team is None else self.team.stepping(), in_float32(params):
+            for param in params:
+                unscale(param)
+            if self._accepted():
+                self._change(params)
+
+    def _accepted(self) -> bool:
+        """Whether loss scaling, if there is any, lets the step be taken."""
+        if self._scaling is None:
+            return True
+        accepted = self._scaling.accept(self._gradients(), self.total)
+        self._loss_scale = self._scaling.scale
+        return accepted
+
+    def _change(self, params: list[Any]) -> None:
+        self.call_hooks("pre")
+        self.t += 1
+        for param in params:
+            param.update()
+        self.call_hooks("post")
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load its counts and rules' states; where states are in shards, all ranks call it, and each has them whole."""
+        with nullcontext() if self.team is None else self.team.saving():
+            super().serialize(serializer)
+
+    def differentiate(self, loss: Any) -> None:
+        """The first half of an update: backward from a loss, or from none."""
+        if self.team is None or not self.team.keeps:
+            self.target.cleargrads()
+        if not (loss is None or hasattr(loss, "backward")):
+            raise TypeError(
+                f"the loss function returned a {type(loss).__name__}: return a Variable, or None on a rank without a loss"
+            )
+        if self.team is not None:
+            self.team.listen()
+        if loss is None:
+            backward(loss_scale=self._loss_scale)  # the gradients that come from other ranks are scaled too
+        else:
+            loss.backward(loss_scale=self._loss_scale)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Add up gradients inside a ``with`` block: its updates take no step; the next one outside takes one for all samples.
+
+        Raises:
+            RuntimeError: it was not made by :func:`mnpar.create_multi_node_optimizer`.
+        """
+        return self._require_team("no_sync").no_sync()
+
+    def join(self) -> None:
+        """After this rank's last update: take part in those of ranks that have more samples; all ranks call it in the end.
+
+        Raises:
+            RuntimeError: it was not made by :func:`mnpar.create_multi_node_optimizer`.
+        """
+        self._require_team("join").join()
+
+    def _require_team(self, what: str) -> Team:
+        if self.team is None:
+            raise RuntimeError(f"{what} is for optimizers of several ranks: mnpar.create_multi_node_optimizer makes them")
+        return self.team
+
+
+def hyperparameter(name: str) -> Any:
+    """A property of an optimizer that stands for one of its hyperparameters."""
+
+    def read(optimizer: GradientMethod) -> Any:
+        return optimizer.hyperparam.get(name)
+
+    def write(optimizer: GradientMethod, value: Any) -> None:
+        setattr(optimizer.hyperparam, name, value)
+
+    return property(read, write, doc=f"The hyperparameter {name}.")

@@ -1,0 +1,69 @@
+"""Data parallelism: copies of one model, each with its own samples, that step as one model with all samples would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mnpar.optimizers import GradientMethod
+from mnpar.parallel.reducer import Reducer, choose_bucket_bytes
+from mnpar.parallel.team import Team, samples_of
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+
+def create_multi_node_optimizer(
+    actual_optimizer: GradientMethod,
+    communicator: Communicator,
+    double_buffering: bool = False,
+    zero_fill: bool = True,
+    *,
+    reduce: str = "weighted",
+    bucket_bytes: int | str | None = "auto",
+    wire_dtype: Any = None,
+    samples: Callable[..., float] = samples_of,
+    sharded: bool = False,
+) -> GradientMethod:
+    """Let an optimizer step together with those of other ranks, which hold copies of its model; returns the same optimizer.
+
+    Every rank of the communicator calls this, then ``setup`` and each ``update``. At the first update all get rank 0's
+    parameters and persistent values; so do parameters that appear later. Ranks may have any number of samples, and none: with
+    the default the result is that of one process that has all of them, if the loss is a mean over samples.
+
+    Args:
+        actual_optimizer: of any kind; hooks added to it see the reduced gradients.
+        communicator: the ranks that hold copies of the model.
+        double_buffering: apply each gradient one update late: it travels meanwhile. The first update takes no step then.
+        zero_fill: parameters without a gradient on any rank get zeros (momentum and decay go on); else they stay as they are.
+        reduce: ``'weighted'``: the mean over samples; ``'mean'``: over ranks that have a loss; ``'sum'``: over ranks. The
+            weight enters with the loss, so ranks of a model-parallel model that have none need nothing. ``update()`` without
+            a loss function divides by the number of ranks, unless it is ``'sum'``.
+        bucket_bytes: gradients leave during backward when so many are final; None: all leave after it, in one message;
+            ``'auto'``: what is faster here, measured at the first update.
+        wire_dtype: what wider floating-point gradients travel as: ``np.float16``, ml_dtypes' bfloat16, ``np.float32``.
+        samples: called with the arguments of the loss function: how many samples its loss is the mean of. By default the length
+            of the first argument that has one.
+        sharded: each rank keeps the optimizer's state of its share of the parameters only, and steps with that: the states take
+            1/P of the memory, and as much is sent. All ranks save and load together then.
+
+    Raises:
+        ValueError: an argument has none of these values.
+
+    Example:
+        >>> import numpy as np, mnpar, mnpar.functions as F, mnpar.links as L
+        >>> def program(comm):
+        ...     model = L.Linear(1, 1, initialW=comm.rank, nobias=True)  # rank 0's 0 is everyone's
+        ...     optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(1.0), comm).setup(model)
+        ...     x = np.full((1 + comm.rank, 1), 3.0, "f4")  # 1, 2, 3 samples
+        ...     optimizer.update(lambda x: F.mean(model(x)), x)
+        ...     return float(model.W.array[0, 0])
+        >>> mnpar.run(program, ranks=3)
+        [-3.0, -3.0, -3.0]
+    """
+    if sharded and double_buffering:
+        raise ValueError("sharded states and double_buffering do not go together: choose one")
+    size = choose_bucket_bytes(communicator) if bucket_bytes == "auto" else bucket_bytes
+    reducer = Reducer(communicator, size, wire_dtype)  # type: ignore[arg-type]
+    actual_optimizer.team = Team(actual_optimizer, reducer, reduce, zero_fill, double_buffering, samples, sharded)
+    return actual_optimizer

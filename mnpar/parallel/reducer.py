@@ -1,0 +1,212 @@
+"""Gradients summed over ranks where they live: one message for each arena, or buckets that leave while backward goes on.
+
+A bucket is a slice of an arena. Backward finds gradients roughly in the reverse of the order of definition, so buckets are cut
+from the end; each leaves when all its gradients are final, but never before the one cut before it: the order is the same on all
+ranks, whatever their backward does. What some rank has no gradient for counts as zeros there.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar.arena import Arena, Arenas
+from mnpar.backend import Array
+from mnpar.graph import VariableNode
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+    from mnpar.communicators.operation import Operation
+
+
+class Bucket:
+    """A stretch of an arena's gradients.
+
+    Args:
+        arena: where they live.
+        start, stop: the numbers of the parameters in it.
+    """
+
+    def __init__(self, arena: Arena, start: int, stop: int) -> None:
+        self.params = arena.params[start:stop]
+        self.grad = arena.grad[arena.slices[start].start : arena.slices[stop - 1].stop]
+        self._sent: Array = None
+        self.operation: Operation | None = None
+        self.awaited = 0  # parameters whose gradients are not final yet
+
+    def pack(self, reducer: Reducer) -> Array:
+        """What is sent: the gradients themselves, if they travel as they are."""
+        if reducer.weight != 1:
+            self.grad *= reducer.weight
+        self._sent = reducer.wire(self.grad)
+        return self._sent
+
+    def unpack(self) -> None:
+        """The sums are there."""
+        if self._sent is not self.grad:
+            self.grad[...] = self._sent
+        self._sent = self.operation = None
+
+
+class Reducer:
+    """Sums the gradients of parameters over ranks.
+
+    Args:
+        comm: the ranks that hold copies of the parameters; the reducer makes a duplicate of it for itself.
+        bucket_bytes: how much leaves at once during backward; None: everything after it, by one message for each arena.
+        wire_dtype: the dtype in which wider floating-point gradients travel; sums are made in 32 bits at least.
+
+    Raises:
+        ValueError: the size is not positive.
+    """
+
+    def __init__(self, comm: Communicator, bucket_bytes: int | None = None, wire_dtype: Any = None) -> None:
+        if bucket_bytes is not None and bucket_bytes <= 0:
+            raise ValueError(f"a bucket has a positive number of bytes, or is None, not {bucket_bytes}")
+        self.comm, self.bucket_bytes = comm, bucket_bytes
+        self._wire_dtype = None if wire_dtype is None else np.dtype(wire_dtype)
+        self._channel: Any = None
+        self._arenas: list[Arena] = []
+        self.buckets: list[Bucket] = []
+        self._left = 0  # how many buckets are on their way
+        self._off: list[Callable[[], None]] = []
+        self._listening = False
+        self.weight = 1.0  # of this rank's gradients in the sum
+
+    @property
+    def channel(self) -> Communicator:
+        """Its own communicator: buckets may leave between any other communications. All ranks first come here together."""
+        if self._channel is None:
+            self._channel = self.comm.split(0, self.comm.rank)
+        return self._channel  # type: ignore[no-any-return]
+
+    def wire(self, grad: Array) -> Array:
+        """Gradients in the dtype in which they travel; themselves, if they travel as they are."""
+        dtype = self._wire_dtype
+        return grad if dtype is None or grad.dtype.kind != "f" or grad.dtype.itemsize <= dtype.itemsize else grad.astype(dtype)
+
+    def attach(self, arenas: Arenas) -> None:
+        """Take these arenas' gradients in hand; called before each backward, it does little if they are the same as before.
+
+        Raises:
+            RuntimeError: they changed while gradients were on their way.
+        """
+        now = [arena for arena in arenas if arena.grad.dtype.kind not in VariableNode.WITHOUT_GRADIENT]
+        if len(now) == len(self._arenas) and all([a is b for a, b in zip(now, self._arenas, strict=True)]):
+            return
+        if self._left:
+            raise RuntimeError("parameters were added, removed, moved or reshaped while their gradients were on their way")
+        for off in self._off:
+            off()
+        self._arenas = now
+        self.buckets = [bucket for arena in reversed(now) for bucket in self._cut(arena)]
+        self._off = [] if self.bucket_bytes is None else [
+            param.register_hook(self._when_final(bucket), after=True) for bucket in self.buckets for param in bucket.params
+        ]  # fmt: skip
+
+    def _cut(self, arena: Arena) -> Iterator[Bucket]:
+        """An arena's buckets, from its end."""
+        sizes = [param.array.nbytes for param in arena.params]
+        stop, room = len(sizes), arena.grad.nbytes if self.bucket_bytes is None else self.bucket_bytes
+        while stop:
+            start = stop - 1
+            while start and sum(sizes[start - 1 : stop]) <= room:
+                start -= 1
+            yield Bucket(arena, start, stop)
+            stop = start
+
+    def _when_final(self, bucket: Bucket) -> Callable[[VariableNode], None]:
+        def final(node: VariableNode) -> None:
+            if not self._listening:
+                return
+            if node.home is not None and node.gradient is not node.home.array:  # a recorded backward's, a Variable
+                node.home.array[...] = getattr(node.gradient, "array", node.gradient)
+                node.gradient = node.home.array
+            bucket.awaited -= 1
+            while self._left < len(self.buckets) and self.buckets[self._left].awaited == 0:
+                self._leave()
+            for other in self.buckets[: self._left]:
+                other.operation.step()  # type: ignore[union-attr]
+
+        return final
+
+    def _leave(self) -> None:
+        bucket = self.buckets[self._left]
+        sent = bucket.pack(self)
+        bucket.operation = self.channel.iallreduce(sent, out=sent)
+        self._left += 1
+
+    def listen(self, arenas: Arenas) -> None:
+        """From now on backward lets buckets leave, until :meth:`reduce`, which all ranks call."""
+        if self.bucket_bytes is not None:
+            self.attach(arenas)
+            for bucket in self.buckets:
+                bucket.awaited = len(bucket.params)
+            self._listening = True
+
+    def reduce(self, arenas: Arenas) -> None:
+        """The gradients of all ranks added up, in place; all ranks call it, with every parameter's gradient in its place."""
+        self._listening = False
+        self.attach(arenas)
+        if self.bucket_bytes is None:
+            for bucket in self.buckets:
+                sent = bucket.pack(self)
+                self.channel.allreduce(sent, out=sent)
+                bucket.unpack()
+        else:
+            while self._left < len(self.buckets):
+                self._leave()
+            self._left = 0
+            for bucket in self.buckets:
+                bucket.operation.wait()  # type: ignore[union-attr]
+                bucket.unpack()
+        for param in arenas.strays:
+            param.grad *= self.weight
+            self.channel.allreduce(param.grad, out=param.grad)
+
+
+BUCKET = 2**20  # bytes: several messages' latency on any network, and soon full
+
+
+def choose_bucket_bytes(comm: Communicator) -> int | None:
+    """Whether gradients are to leave during backward: None if that hides nothing here. All ranks call it, and decide alike.
+
+    On one machine it does not: what moves a message is a core, and the cores compute. Between machines the network may carry
+    what was sent; that is tried, with as much computing as a message takes, once with the message before and once after it.
+    """
+    if comm.inter_size == 1:
+        return None
+    x, a = np.ones(BUCKET // 4, np.float32), np.ones((128, 128), np.float32)
+
+    def compute(times: int, meanwhile: Callable[[], None]) -> None:
+        for _ in range(times):
+            a @ a
+            meanwhile()
+
+    def early(times: int) -> None:
+        operation = comm.iallreduce(x)
+        compute(times, operation.step)
+        operation.wait()
+
+    def late(times: int) -> None:
+        compute(times, lambda: None)
+        comm.allreduce(x)
+
+    message, product = _slowest(comm, lambda: comm.allreduce(x)), _slowest(comm, lambda: compute(10, lambda: None)) / 10
+    times = max(1, round(message / product))
+    return BUCKET if _slowest(comm, lambda: early(times)) < 0.9 * _slowest(comm, lambda: late(times)) else None
+
+
+def _slowest(comm: Communicator, work: Callable[[], Any]) -> float:
+    """The median seconds of some work, on the rank where that is largest."""
+    seconds = []
+    for _ in range(5):
+        comm.barrier()
+        begin = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - begin)
+    return float(comm.allreduce(np.array(statistics.median(seconds)), "max"))

@@ -1,0 +1,124 @@
+"""Optimizer states in shards: each rank sums, and steps with, its own stretch of each arena; then all gather the values.
+
+During a step a parameter *is* its piece: the part that this rank's stretch has of it, possibly of no elements. Rules and hooks
+work on pieces as they do on parameters, and the states that they keep are as small; what they need of the whole (norms, whether
+all is finite) they add up by ``total``. What travels is as much as an allreduce. (Rajbhandari et al. 2020, "ZeRO", stage 1.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.arena import Arena, Arenas
+from mnpar.backend import Array
+from mnpar.graph import VariableNode
+from mnpar.optimizers import GradientMethod
+from mnpar.parallel.reducer import Reducer
+from mnpar.parameter import Parameter
+
+if TYPE_CHECKING:
+    from mnpar.optimizers import UpdateRule
+
+
+class Shards:
+    """This rank's stretches of the arenas.
+
+    Args:
+        reducer: its ranks hold copies of the parameters.
+    """
+
+    def __init__(self, reducer: Reducer) -> None:
+        self._reducer = reducer
+
+    def reduce(self, arenas: Arenas, factor: float) -> None:
+        """The gradients of all ranks added up, each rank's stretch on that rank; the rest is left as it was.
+
+        Raises:
+            ValueError: two parameters share an array.
+        """
+        if arenas.strays:
+            raise ValueError("parameters that share one array cannot be updated in shards: let links share one parameter")
+        channel, wire = self._reducer.channel, self._reducer.wire
+        for arena in _learning(arenas):
+            sent = wire(arena.grad)
+            mine = channel.reduce_scatter([sent[cut] for cut in self._cuts(arena)])
+            arena.grad[self._own(arena)] = mine if factor == 1 else mine * factor
+
+    def _cuts(self, arena: Arena) -> list[slice]:
+        size, n = arena.grad.size, self._reducer.comm.size
+        return [slice(size * r // n, size * (r + 1) // n) for r in range(n)]
+
+    def _own(self, arena: Arena) -> slice:
+        return self._cuts(arena)[self._reducer.comm.rank]
+
+    def total(self, values: Array) -> Array:
+        """Numbers added up over the pieces of all ranks, which all call it."""
+        return self._reducer.channel.allreduce(np.asarray(values, np.float64))
+
+    @contextmanager
+    def pieces(self, optimizer: GradientMethod) -> Iterator[None]:
+        """Around a step: parameters are their pieces inside, and have the values of all ranks afterwards."""
+        wholes = [
+            (param, param.array, param.grad, self._piece(arena, i))
+            for arena in _learning(optimizer.arenas)
+            for i, param in enumerate(arena.params)
+            if param.grad is not None
+        ]
+        for param, _, _, (values, gradients, inside) in wholes:
+            _be(param, values, gradients)
+            _cut_state(param.update_rule, inside)
+            param.update_rule.total = self.total
+        optimizer.total = self.total
+        try:
+            yield
+        finally:
+            for param, values, gradients, _ in wholes:
+                _be(param, values, None if param.grad is None else gradients)
+        for arena in _learning(optimizer.arenas):
+            for cut, part in zip(self._cuts(arena), self._reducer.channel.allgather(arena.data[self._own(arena)]), strict=True):
+                arena.data[cut] = part
+
+    def _piece(self, arena: Arena, i: int) -> tuple[Array, Array, slice]:
+        """What this rank has of a parameter's values and gradient, and which of its elements these are."""
+        place, own = arena.slices[i], self._own(arena)
+        start = min(max(own.start, place.start), place.stop)
+        stop = max(min(own.stop, place.stop), start)
+        return arena.data[start:stop], arena.grad[start:stop], slice(start - place.start, stop - place.start)
+
+    @contextmanager
+    def whole(self, optimizer: GradientMethod) -> Iterator[None]:
+        """Around saving: states have all their elements, on every rank; all call it. The next step cuts what is loaded."""
+        for arena in _learning(optimizer.arenas):
+            for param in arena.params:
+                rule = param.update_rule
+                if rule is None or not rule.in_pieces:
+                    continue
+                for name in [name for name in rule.state if name not in rule.scalars]:
+                    rule.state[name] = _joined(self._reducer.channel.allgather(rule.state[name])).reshape(param.shape)
+                rule.in_pieces = False
+        yield
+
+
+def _learning(arenas: Arenas) -> list[Arena]:
+    return [arena for arena in arenas if arena.data.dtype.kind not in VariableNode.WITHOUT_GRADIENT]
+
+
+def _be(param: Parameter, values: Array, gradients: Array | None) -> None:
+    param.array, param.node.shape, param.node.gradient = values, values.shape, gradients
+
+
+def _cut_state(rule: UpdateRule, inside: slice) -> None:
+    """States that are whole (loaded, or from before) become those of the piece."""
+    if not rule.in_pieces:
+        for name in [name for name in rule.state if name not in rule.scalars]:
+            rule.state[name] = rule.state[name].reshape(-1)[inside].copy()
+        rule.in_pieces = True
+
+
+def _joined(parts: tuple[Array, ...]) -> Array:
+    return backend.get_array_module(*parts).concatenate(parts)

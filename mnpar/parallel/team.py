@@ -1,0 +1,257 @@
+"""What an optimizer does together with those of other ranks, so that copies of one model step as one with all samples would.
+
+Each rank's loss is a mean over its own n samples; weighted by n / N, with N the samples of all ranks, the losses add up to the
+mean over all, and so do the gradients (law 1): uneven shards and empty ones need nothing else. The weight enters with the loss,
+so a gradient that travels to another rank of a model-parallel model has it already, and no pass over memory applies it.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.arena import Arenas
+from mnpar.optimizers import GradientMethod
+from mnpar.parallel.agreement import Copies
+from mnpar.parallel.late import Late
+from mnpar.parallel.reducer import Reducer
+from mnpar.parallel.shards import Shards
+from mnpar.tape import current_tape
+
+REDUCTIONS = ("weighted", "mean", "sum")
+
+
+def samples_of(*args: Any, **kwds: Any) -> float:
+    """How many samples the arguments of a loss function hold: the length of the first that has one; -1 if none has."""
+    for arg in (*args, *kwds.values()):
+        if getattr(arg, "shape", None) == ():
+            continue
+        if isinstance(arg, dict | tuple):
+            inside = samples_of(*(arg.values() if isinstance(arg, dict) else arg))
+            if inside >= 0:
+                return inside
+        elif hasattr(arg, "__len__") and not isinstance(arg, str):
+            return len(arg)
+    return -1
+
+
+class Row(NamedTuple):
+    """What a rank tells the others when they meet, once in each update."""
+
+    weight: float  # of its loss: samples, or 1; -1: it has a loss of it does not know how many samples; 0: it has none
+    held: float  # the weight of the gradients that it added up before
+    stale: bool  # its parameters are not those that were made equal
+    records: int  # communications of its forward
+    manual: bool  # its gradients are there already, unweighted
+    joining: bool  # it has no samples any more
+
+
+class Team:
+    """What an optimizer does together with those of other ranks; :func:`create_multi_node_optimizer` explains the arguments."""
+
+    def __init__(
+        self,
+        optimizer: GradientMethod,
+        reducer: Reducer,
+        reduce: str = "weighted",
+        zero_fill: bool = True,
+        double_buffering: bool = False,
+        samples: Callable[..., float] = samples_of,
+        sharded: bool = False,
+    ) -> None:
+        if reduce not in REDUCTIONS:
+            raise ValueError(f"gradients are reduced as {', '.join(REDUCTIONS)}, not {reduce!r}")
+        self.optimizer, self.reducer, self.comm = optimizer, reducer, reducer.comm
+        self._how, self._zero_fill, self._samples = reduce, zero_fill, samples
+        self._late = Late(reducer) if double_buffering else None
+        self._shards = Shards(reducer) if sharded else None
+        self._copies = Copies(self.comm)
+        self._alone = False  # inside no_sync
+        self._held = 0.0  # the weight of the gradients that were added up there
+        self._adds_up = False  # some were
+        self.keeps = False  # this update's are added to them
+        self._factor: float | None = None  # of the sum over ranks, once they have met
+        self._only_synchronizes = False  # this update
+
+    def _make_equal(self) -> None:
+        self._copies.make_equal(self.optimizer.target, self.optimizer.arenas)
+
+    def _meet(self, weight: float, manual: bool = False, joining: bool = False) -> list[Row]:
+        """All ranks meet and hear of each other; what is stale is synchronized."""
+        stale = self._copies.stale(self.optimizer.target)
+        row = Row(weight, self._held, stale, len(current_tape().records), manual, joining)
+        rows = [Row(*values) for values in np.stack(self.comm.allgather(np.array(row, np.float64))).tolist()]
+        if any([row.stale for row in rows]) and not all([row.joining for row in rows]):
+            self._make_equal()
+            if any([row.manual or row.records for row in rows]):
+                self._only_synchronizes = True
+                if self.comm.rank == 0:
+                    warnings.warn(_SKIPPED, stacklevel=5)
+        return rows
+
+    # ---- the loss, with its weight ----
+
+    def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
+        """The loss on this rank, to be differentiated; None where there are no samples."""
+        if not self._copies.ever:
+            self._make_equal()
+        before = self._persistents()
+        loss = lossfun(*args, **kwds)
+        own = self._own_weight(loss, self._samples(*args, **kwds))
+        self.keeps = self._adds_up
+        if self._alone:
+            self._add_up(own)
+            return self._weighted(loss, own, own)
+        rows = self._meet(own)
+        if any([row.stale for row in rows]) and not self._only_synchronizes:
+            for link, name, value in before:
+                setattr(link, name, value)
+            loss = lossfun(*args, **kwds)  # the first was of other parameters
+        return self._weighted(loss, own, self._share(rows))
+
+    def _add_up(self, own: float) -> None:
+        """An update inside no_sync."""
+        if own < 0:
+            raise ValueError(_UNKNOWN.format(f"rank {self.comm.rank}'s"))
+        if self._copies.stale(self.optimizer.target):
+            raise RuntimeError(f"rank {self.comm.rank}: parameters appeared inside no_sync: give layers their sizes")
+        if own == 0 and self._how != "sum" and current_tape().records:
+            raise RuntimeError(
+                f"rank {self.comm.rank}: no_sync cannot know the weights of losses that other ranks of a model-parallel model "
+                "have: use reduce='sum', and divide the losses yourself"
+            )
+        self._adds_up = True
+        self._held += own
+
+    def _own_weight(self, loss: Any, samples: float) -> float:
+        """This rank's weight before it knows the others'."""
+        if samples == 0 or getattr(loss, "array", None) is None or not loss.array.size:
+            return 0.0
+        return samples if self._how == "weighted" else 1.0
+
+    def _share(self, rows: list[Row]) -> float:
+        """What this rank's loss counts; sets the factor of the sum of gradients."""
+        mine = rows[self.comm.rank]
+        unknown = [rank for rank, row in enumerate(rows) if row.weight < 0]
+        if unknown and any([row.weight > 0 or row.held for row in rows]):
+            raise ValueError(_UNKNOWN.format(f"the losses' of ranks {unknown}"))
+        if self._how == "sum":
+            self._factor = 1.0
+            return 1.0
+        if any([row.manual for row in rows]):
+            self._factor = 1 / self.comm.size
+            return 1.0
+        total = sum([abs(row.weight) + row.held for row in rows])
+        if any([row.held for row in rows]):  # they were added up with whole weights: the mean is made of the sum
+            self._factor = 1 / total
+            return mine.weight
+        self._factor = 1.0
+        return abs(mine.weight) / total if total else 0.0
+
+    def _weighted(self, loss: Any, own: float, weight: float) -> Any:
+        """Start backward from the weight instead of from 1; a mean over no samples may be NaN, and is left out."""
+        if own == 0:
+            return loss if getattr(loss, "array", None) is None or not loss.array.size else None
+        if loss.grad is not None:
+            loss.grad = backend.unscalar(loss.grad * loss.dtype.type(weight))
+        elif loss.size == 1:
+            loss.grad = loss.xp.full_like(loss.array, weight * (self.optimizer.loss_scale or 1.0))
+        return loss
+
+    def _persistents(self) -> list[tuple[Any, str, Any]]:
+        """Persistent values, before a forward that may have to be run again: it makes parameters that are not there yet."""
+        if all([param.array is not None for param in self.optimizer.target.params()]):
+            return []
+        links = self.optimizer.target.links()
+        return [(link, name, copy.deepcopy(getattr(link, name))) for link in links for name in link._persistent]
+
+    # ---- the gradients ----
+
+    def listen(self) -> None:
+        """Before a backward: gradients may leave while it goes on."""
+        if not (self._alone or self._only_synchronizes or self._late or self._shards):
+            self.reducer.listen(self.optimizer.arenas)
+
+    def reduce(self) -> bool:
+        """After backward: the gradients of all ranks added up; False if no step is to be taken now."""
+        if self._alone:
+            return False
+        if self._factor is None:  # the gradients were there already
+            self._share(self._meet(0.0, manual=True))
+        factor, skipped = self._factor or 0.0, self._only_synchronizes
+        self._factor, self._only_synchronizes = None, False
+        self._held, self._adds_up, self.keeps = 0.0, False, False
+        if skipped:
+            return False
+        arenas = self.optimizer.arenas
+        nowhere = self._fill(arenas)
+        if self._late is not None:
+            return self._late.reduce(arenas, factor)
+        if self._shards is not None:
+            self._shards.reduce(arenas, factor)
+        else:
+            self._reduce(arenas, factor)
+        for param in nowhere:
+            param.cleargrad()
+        return True
+
+    def _reduce(self, arenas: Arenas, factor: float) -> None:
+        self.reducer.reduce(arenas)
+        if factor != 1:
+            for grad in [*[arena.grad for arena in arenas], *[param.grad for param in arenas.strays]]:
+                grad *= factor
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """Around a step."""
+        return nullcontext() if self._shards is None else self._shards.pieces(self.optimizer)
+
+    def saving(self) -> AbstractContextManager[None]:
+        """Around saving and loading."""
+        return nullcontext() if self._shards is None else self._shards.whole(self.optimizer)
+
+    def _fill(self, arenas: Arenas) -> list[Any]:
+        """Zeros for gradients that are not there. If they are not wanted, the parameters that have a gradient on no rank."""
+        params = [param for arena in arenas for param in arena.params] + arenas.strays
+        here = np.array([param.grad is not None for param in params], np.uint8)
+        anywhere = here if self._zero_fill else self.comm.allreduce(here, "max")
+        for param, there in zip(params, here, strict=True):
+            if not there:
+                param.node.loss_scale = self.optimizer.loss_scale
+        arenas.fill()
+        return [] if self._zero_fill else [param for param, there in zip(params, anywhere, strict=True) if not there]
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Inside, updates only add up gradients."""
+        before, self._alone = self._alone, True
+        try:
+            yield
+        finally:
+            self._alone = before
+
+    def join(self) -> None:
+        """Take part in the updates of the ranks that still have samples, until none has."""
+        if not self._copies.ever:
+            self._make_equal()
+        rows = self._meet(0.0, joining=True)
+        while not all([row.joining for row in rows]):
+            self._share(rows)
+            self.optimizer.differentiate(None)
+            self.optimizer.step()
+            rows = self._meet(0.0, joining=True)
+
+
+_UNKNOWN = (
+    "of how many samples {} loss is the mean cannot be told from the arguments of the loss function: give "
+    "create_multi_node_optimizer(samples=a function of these arguments), or reduce='mean'"
+)
+_SKIPPED = (
+    "this update only made the parameters equal on all ranks, and no step was taken: they appeared or changed in a forward "
+    "that communicated, or whose gradients were there already. Give layers their sizes to avoid it"
+)

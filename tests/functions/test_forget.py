@@ -1,0 +1,174 @@
+"""What is forgotten and computed again gives the gradients, the random numbers and the statistics of the plain call."""
+
+import weakref
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar.graph import Hook
+from mnpar.variable import Variable, grad
+
+X = np.linspace(-1, 1, 12).reshape(4, 3)
+
+
+class Block(mnpar.Chain):
+    def __init__(self):
+        super().__init__()
+        self.l1 = L.Linear(None, 5, initialW=mnpar.initializers.Normal(1, "f8"), initial_bias=mnpar.initializers.Zero("f8"))
+        self.bn = L.BatchNormalization(5, dtype=np.float64)
+        self.l2 = L.Linear(5, 2, initialW=mnpar.initializers.Normal(1, "f8"), initial_bias=mnpar.initializers.Zero("f8"))
+
+    def forward(self, x):
+        return self.l2(F.dropout(F.tanh(self.bn(self.l1(x))), 0.4))
+
+
+def step(call, model, x):
+    mnpar.random.seed(7)
+    y = call(model, x)
+    F.sum(y * y).backward()
+    rest = mnpar.random.generator().random()
+    return [y.array, *[p.grad for p in model.params()], model.bn.avg_mean, model.bn.avg_var, rest]
+
+
+@pytest.mark.parametrize("wanted", [True, False], ids=["gradient of x", "of parameters alone"])
+def test_a_model_learns_as_it_does_without(wanted):
+    mnpar.random.seed(1)
+    first = Block()
+    first(X)
+    second = first.copy("copy")
+    xs = [Variable(X.copy(), requires_grad=wanted) for _ in range(2)]
+    plain = step(lambda model, x: model(x), first, xs[0])
+    again = step(F.forget, second, xs[1])
+    for a, b in zip(plain, again, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+    assert (xs[1].grad is None) is not wanted
+    if wanted:
+        np.testing.assert_allclose(xs[0].grad, xs[1].grad, rtol=1e-12)
+
+
+def test_what_is_computed_on_the_way_is_not_kept():
+    seen = []
+
+    def f(x):
+        h = F.exp(x)
+        seen.append(weakref.ref(h.creator))
+        return F.sum(h * h)
+
+    x = Variable(X.copy())
+    y = F.forget(f, x)
+    assert seen[0]() is None
+    y.backward()
+    assert len(seen) == 2
+    np.testing.assert_allclose(x.grad, 2 * np.exp(2 * X))
+
+
+def test_gradients_can_be_asked_for_by_parameters_that_were_only_read():
+    layer, x = L.Linear(3, 2, initialW=np.ones((2, 3)), initial_bias=np.zeros(2)), Variable(X.copy())
+    y = F.sum(F.forget(layer, x) ** 2)
+    gW, gx = grad([y], [layer.W, x])
+    h = X.sum(1)[:, None] * np.ones(2)
+    np.testing.assert_allclose(gW.array, 2 * h.T @ X)
+    np.testing.assert_allclose(gx.array, 2 * h @ np.ones((2, 3)))
+    assert layer.W.grad is None
+
+
+def test_parameters_have_second_gradients_too():
+    W, x = mnpar.Parameter(np.array([[1.0, 2.0, 3.0]])), Variable(X.copy())
+    results = []
+    for call in (lambda f, x: f(x), F.forget):
+        (gx,) = grad([F.sum(call(lambda x: F.tanh(F.linear(x, W)), x))], [x], enable_double_backprop=True)
+        results.append([g.array for g in grad([F.sum(gx * gx)], [W, x])])
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b)
+
+
+def test_arguments_that_come_of_each_other_are_not_counted_twice():
+    x = Variable(X.copy())
+    results = []
+    for call in (lambda f, *xs: f(*xs), F.forget):
+        y = F.exp(x)
+        results.append(grad([F.sum(call(lambda a, b: a * b, x, y))], [x], enable_double_backprop=True)[0].array)
+    np.testing.assert_allclose(*results)
+
+
+def test_optimizers_and_hooks_of_gradients_see_what_they_see_without():
+    results = []
+    for call in (lambda f, x: f(x), F.forget):
+        mnpar.random.seed(3)
+        model, heard = Block(), []
+        model(X)
+        optimizer = mnpar.optimizers.MomentumSGD(0.1).setup(model)
+        for node in [p.node for p in model.params()]:
+            node.listen(Hook(lambda g, heard=heard: heard.append(g.copy())))
+        for _ in range(3):
+            mnpar.random.seed(4)
+            model.cleargrads()
+            y = call(model, X)
+            (F.sum(y * y) + F.sum(model.l2.W * 3)).backward()  # read inside and outside
+            optimizer.update()
+        results.append([p.array for p in model.params()] + sorted(heard, key=lambda g: float(g.sum())))
+    assert len(results[0]) == len(results[1]) == 6 + 18
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_labels_may_be_arguments():
+    x = Variable(X.copy())
+    F.forget(F.softmax_cross_entropy, x, np.array([0, 1, 2, 0])).backward()
+    y = Variable(X.copy())
+    F.softmax_cross_entropy(y, np.array([0, 1, 2, 0])).backward()
+    np.testing.assert_allclose(x.grad, y.grad)
+
+
+def test_nothing_is_remembered_where_nothing_is_recorded():
+    calls = []
+    with mnpar.no_backprop_mode():
+        y = F.forget(lambda x: calls.append(1) or x * 2, X)
+    assert len(calls) == 1
+    assert y.creator is None
+
+
+def test_backward_runs_in_the_mode_of_forward():
+    x = Variable(X.copy())
+    with mnpar.using_config("train", False):
+        y = F.forget(lambda x: F.dropout(x, 0.5), x)
+    F.sum(y).backward()
+    np.testing.assert_array_equal(x.grad, np.ones_like(X))
+
+
+def test_what_was_computed_outside_is_to_be_an_argument():
+    h = Variable(X.copy()) * 2
+    with pytest.raises(ValueError, match="MulConstant computed outside"):
+        F.forget(lambda x: x * h, X)
+    with pytest.raises(TypeError, match="int cannot be"):
+        F.forget(3, X)
+
+
+@pytest.mark.parametrize("speak", [
+    lambda x, comm: F.allreduce(comm, x),
+    lambda x, comm: F.send(x, comm, 1 - comm.rank),
+    lambda x, comm: F.irecv(comm, 1 - comm.rank),
+    lambda x, comm: F.forget(lambda x: F.allreduce(comm, x), x),
+], ids=["allreduce", "send", "irecv", "deeper inside"])  # fmt: skip
+def test_to_communicate_inside_is_an_error_before_a_message_leaves(speak):
+    def program(comm):
+        with pytest.raises(RuntimeError, match="communicate between two calls of forget"):
+            F.forget(lambda x: speak(x, comm), Variable(X.copy()))
+        return comm.traffic.messages
+
+    assert mnpar.run(program, ranks=2) == [0, 0]
+
+
+def test_communication_between_two_of_them_is_right():
+    def program(comm):
+        x = Variable(X[comm.rank].copy())
+        y = F.forget(F.tanh, F.allreduce(comm, F.forget(F.exp, x)))
+        F.sum(y).backward()
+        return x.grad
+
+    total = np.exp(X[:2]).sum(0)
+    expected = 2 * (1 - np.tanh(total) ** 2) * np.exp(X[:2])
+    np.testing.assert_allclose(mnpar.run(program, ranks=2), expected)

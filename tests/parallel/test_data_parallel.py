@@ -1,0 +1,316 @@
+"""Copies of a model that step together: whatever the shards, the parameters are those of one process with all samples."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+
+RANKS = pytest.mark.ranks(1, 2, 3, 4, on="threads")
+PROCESSES = pytest.mark.ranks(1, 2, 3)
+D, CLASSES = 5, 4
+
+
+class MLP(mnpar.Chain):
+    """Lazily sized where ``size`` is None; every rank draws other values."""
+
+    def __init__(self, seed, size=D, extra=False):
+        super().__init__()
+        rng = np.random.default_rng(seed)
+        self.first = L.Linear(size, 6, initialW=lambda w: np.copyto(w, rng.standard_normal(w.shape)))
+        self.norm = L.BatchNormalization(6)
+        self.last = L.Linear(
+            None if size is None else 6, CLASSES, initialW=lambda w: np.copyto(w, rng.standard_normal(w.shape))
+        )
+        if extra:
+            self.unused = L.Linear(2, 2, initialW=1)
+
+    def forward(self, x):
+        return self.last(F.tanh(self.first(x)))
+
+    def loss(self, x, t):
+        if not len(x):
+            return F.sum(self(x))
+        return F.softmax_cross_entropy(self(x), t)
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with mnpar.using_config("dtype", np.float64):
+        yield
+
+
+def batches(steps, shards, seed=0):
+    """For each step, (x, t) of all samples, and where each rank's begin and end."""
+    rng = np.random.default_rng(seed)
+    n = sum(shards)
+    edges = np.cumsum([0, *shards])
+    return [(rng.standard_normal((n, D)), rng.integers(0, CLASSES, n), edges) for _ in range(steps)]
+
+
+def alone(make, data, seed=0, weights=None, **model):
+    """The parameters of one process."""
+    net = MLP(seed, **model)
+    optimizer = make().setup(net)
+    for x, t, edges in data:
+        if weights is None:
+            optimizer.update(net.loss, x, t)
+        else:
+            parts = [(x[a:b], t[a:b]) for a, b in itertools.pairwise(edges)]
+            optimizer.update(lambda parts=parts: sum(w * net.loss(*p) for w, p in zip(weights, parts, strict=True) if w))
+    return values(net)
+
+
+def values(net):
+    return {path: None if p.array is None else p.array.copy() for path, p in net.namedparams()}
+
+
+def together(comm, make, data, options=None, seed=None, **model):
+    net = MLP(comm.rank if seed is None else seed, **model)
+    optimizer = mnpar.create_multi_node_optimizer(make(), comm, **(options or {})).setup(net)
+    for x, t, edges in data:
+        mine = slice(edges[comm.rank], edges[comm.rank + 1])
+        optimizer.update(net.loss, x[mine], t[mine])
+    assert optimizer.t == len(data)
+    return values(net)
+
+
+def same(mine, expected, rtol=1e-11):
+    assert list(mine) == list(expected)
+    for path, value in expected.items():
+        if value is None:
+            assert mine[path] is None
+        else:
+            np.testing.assert_allclose(mine[path], value, rtol=rtol, atol=1e-13, err_msg=path)
+
+
+SHARDS = {
+    "even": lambda p: [4] * p,
+    "uneven": lambda p: [3 + 2 * r for r in range(p)],
+    "some empty": lambda p: [5] + [0] * (p - 1),
+}
+OPTIMIZERS = {
+    "SGD": lambda: mnpar.optimizers.SGD(0.1),
+    "momentum": lambda: mnpar.optimizers.MomentumSGD(0.1),
+    "Adam": lambda: mnpar.optimizers.Adam(0.01),
+}
+MESSAGES = {"at once": None, "a bucket each": 1, "buckets": 300}
+
+
+@RANKS
+@pytest.mark.parametrize("bucket_bytes", MESSAGES.values(), ids=MESSAGES)
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("shards", SHARDS.values(), ids=SHARDS)
+def test_steps_equal_those_of_one_process_with_all_samples(comm, shards, make, bucket_bytes):
+    data = batches(4, shards(comm.size))
+    same(together(comm, make, data, {"bucket_bytes": bucket_bytes}), alone(make, data))
+
+
+@PROCESSES
+@pytest.mark.parametrize("bucket_bytes", MESSAGES.values(), ids=MESSAGES)
+def test_processes_give_the_same(comm, bucket_bytes):
+    data = batches(3, SHARDS["uneven"](comm.size))
+    same(together(comm, OPTIMIZERS["momentum"], data, {"bucket_bytes": bucket_bytes}), alone(OPTIMIZERS["momentum"], data))
+
+
+@RANKS
+@pytest.mark.parametrize(("how", "weight"), [("mean", lambda p: 1 / p), ("sum", lambda p: 1.0)], ids=["mean", "sum"])
+def test_losses_are_averaged_over_ranks_or_summed_where_that_is_asked(comm, how, weight):
+    data = batches(3, SHARDS["uneven"](comm.size))
+    expected = alone(OPTIMIZERS["SGD"], data, weights=[weight(comm.size)] * comm.size)
+    same(together(comm, OPTIMIZERS["SGD"], data, {"reduce": how}), expected)
+
+
+@RANKS
+def test_parameters_that_appear_in_the_first_forward_are_rank_0s_and_the_first_update_is_a_step(comm):
+    data = batches(3, SHARDS["uneven"](comm.size))
+    same(together(comm, OPTIMIZERS["SGD"], data, size=None), alone(OPTIMIZERS["SGD"], data, size=None))
+
+
+@RANKS
+def test_a_rank_without_samples_gets_the_parameters_that_appear_elsewhere(comm):
+    data = batches(2, SHARDS["some empty"](comm.size))
+    same(together(comm, OPTIMIZERS["SGD"], data, size=None), alone(OPTIMIZERS["SGD"], data, size=None))
+
+
+@RANKS
+def test_a_link_that_is_added_later_is_made_equal_on_all_ranks(comm):
+    net = MLP(comm.rank)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(net)
+    (x, t, edges), *_ = batches(1, [3] * comm.size)
+    mine = slice(edges[comm.rank], edges[comm.rank + 1])
+    optimizer.update(net.loss, x[mine], t[mine])
+    net.more = L.Linear(CLASSES, CLASSES)
+    net.forward = lambda x: net.more(net.last(net.first(x)))
+    optimizer.update(net.loss, x[mine], t[mine])
+    assert mnpar.check_parameter_closeness(net, comm)
+    assert optimizer.t == 2
+
+
+@RANKS
+@pytest.mark.parametrize("zero_fill", [True, False])
+def test_parameters_without_a_gradient_anywhere_are_zero_filled_or_left_alone(comm, zero_fill):
+    data = batches(2, [3] * comm.size)
+
+    def make():
+        optimizer = OPTIMIZERS["SGD"]()
+        optimizer.add_hook(mnpar.optimizer_hooks.WeightDecay(0.1))
+        return optimizer
+
+    after = together(comm, make, data, {"zero_fill": zero_fill}, extra=True)["/unused/W"]
+    np.testing.assert_allclose(after, 0.99**2 if zero_fill else 1, rtol=1e-12)
+
+
+@RANKS
+@pytest.mark.parametrize("bucket_bytes", MESSAGES.values(), ids=MESSAGES)
+def test_a_parameter_that_some_ranks_do_not_use_gets_the_gradients_of_the_others(comm, bucket_bytes):
+    net = mnpar.Chain(a=L.Linear(2, 1, initialW=1), b=L.Linear(2, 1, initialW=1))
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(1.0), comm, bucket_bytes=bucket_bytes).setup(net)
+    x = np.ones((1, 2))
+    link = net.a if comm.rank % 2 == 0 else net.b
+    optimizer.update(lambda x: F.sum(link(x)), x)
+    evens = (comm.size + 1) // 2
+    np.testing.assert_allclose(net.a.W.array, 1 - evens / comm.size)
+    np.testing.assert_allclose(net.b.W.array, 1 - (comm.size - evens) / comm.size)
+
+
+@RANKS
+@pytest.mark.parametrize("bucket_bytes", [None, 1])
+def test_gradients_added_up_without_messages_count_with_all_their_samples(comm, bucket_bytes):
+    net = MLP(comm.rank)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm, bucket_bytes=bucket_bytes).setup(net)
+    steps = batches(4, SHARDS["uneven"](comm.size))
+    for i, (x, t, edges) in enumerate(steps):
+        mine = slice(edges[comm.rank], edges[comm.rank + 1])
+        if i in (1, 2):  # in the first of them something stands in grad still
+            with optimizer.no_sync():
+                optimizer.update(net.loss, x[mine], t[mine])
+        else:
+            optimizer.update(net.loss, x[mine], t[mine])
+    joined = [np.concatenate([step[k] for step in steps[1:]]) for k in (0, 1)]
+    same(values(net), alone(OPTIMIZERS["SGD"], [steps[0], (*joined, None)]))
+    assert optimizer.t == 2
+
+
+@RANKS
+def test_ranks_that_run_out_of_samples_join_the_updates_of_the_others(comm):
+    net = MLP(comm.rank)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(net)
+    counts = [2 + 3 * r for r in range(comm.size)]
+    rng = np.random.default_rng(0)
+    data = [[(rng.standard_normal((3, D)), rng.integers(0, CLASSES, 3)) for _ in range(n)] for n in counts]
+    for _ in range(2):  # epochs
+        for x, t in data[comm.rank]:
+            optimizer.update(net.loss, x, t)
+        optimizer.join()
+    steps = [[rows[i] for rows in data if i < len(rows)] for i in range(max(counts))]
+    joined = [(np.concatenate([x for x, _ in s]), np.concatenate([t for _, t in s]), None) for s in steps]
+    same(values(net), alone(OPTIMIZERS["SGD"], joined * 2))
+
+
+@RANKS
+def test_gradients_that_are_there_already_are_averaged_over_ranks(comm):
+    net = mnpar.Chain(a=L.Linear(2, 1, initialW=1, nobias=True))
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(1.0), comm).setup(net)
+    optimizer.update(lambda: None)  # parameters are agreed on
+    net.a.W.grad = np.full((1, 2), comm.rank + 1.0)
+    optimizer.update()
+    np.testing.assert_allclose(net.a.W.array, 1 - (comm.size + 1) / 2)
+
+
+@RANKS
+def test_double_buffering_applies_each_gradient_one_update_late(comm):
+    net = mnpar.Chain(a=L.Linear(1, 1, initialW=0, nobias=True))
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(1.0), comm, double_buffering=True).setup(net)
+    seen = []
+    for step in range(1, 5):
+        optimizer.update(lambda x: F.mean(net.a(x)), np.full((2, 1), float(step)))
+        seen.append(-float(net.a.W.array[0, 0]))
+    assert seen == [0, 1, 3, 6]
+    assert optimizer.t == 3
+
+
+@RANKS
+def test_gradients_may_travel_narrow(comm):
+    net = mnpar.Chain(a=L.Linear(100, 1, initialW=0, nobias=True))
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(1.0), comm, wire_dtype=np.float16).setup(net)
+    g = np.random.default_rng(0).standard_normal((comm.size, 100))
+    optimizer.update(lambda x: F.mean(net.a(x)), g[comm.rank : comm.rank + 1])
+    sent = (g / comm.size).astype("f2").astype("f4").sum(axis=0)
+    np.testing.assert_allclose(-net.a.W.array[0], sent, rtol=2e-3, atol=1e-3)
+    if comm.size > 1:
+        assert abs(net.a.W.array[0] + g.mean(axis=0)).max() > 1e-6  # they did
+
+
+@RANKS
+def test_loss_scales_are_divided_out_on_ranks_without_a_gradient_too(comm):
+    data = batches(3, SHARDS["some empty"](comm.size))
+
+    def make():
+        optimizer = mnpar.optimizers.SGD(0.1)
+        optimizer.set_loss_scale(128.0)
+        return optimizer
+
+    same(together(comm, make, data), alone(OPTIMIZERS["SGD"], data))
+
+
+@pytest.mark.ranks(4, on="threads")
+def test_model_parallel_pairs_with_uneven_shards_equal_one_process(comm):
+    """Two pairs of ranks; the first of each has no loss, the second no samples but labels."""
+    pair, peers = comm.split(comm.rank // 2, comm.rank), comm.split(comm.rank % 2, comm.rank)
+    data = batches(3, [3, 8])
+    whole = MLP(0)
+    part = mnpar.Chain(l=(whole.first, whole.last)[comm.rank % 2])
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), peers).setup(part)
+    for x, t, edges in data:
+        mine = slice(edges[comm.rank // 2], edges[comm.rank // 2 + 1])
+        if comm.rank % 2 == 0:
+            optimizer.update(lambda x: F.send(F.tanh(part.l(x)), pair, 1), x[mine])
+        else:
+            optimizer.update(lambda t: F.softmax_cross_entropy(part.l(F.recv(pair, 0)), t), t[mine])
+    expected = alone(OPTIMIZERS["SGD"], data)
+    name = ("/first", "/last")[comm.rank % 2]
+    np.testing.assert_allclose(part.l.W.array, expected[name + "/W"], rtol=1e-11)
+    np.testing.assert_allclose(part.l.b.array, expected[name + "/b"], rtol=1e-11, atol=1e-13)
+
+
+@RANKS
+def test_closeness_is_false_everywhere_and_the_odd_one_is_named(comm):
+    net = MLP(0)
+    assert mnpar.check_parameter_closeness(net, comm)
+    if comm.rank == comm.size - 1 and comm.size > 1:
+        net.last.W.array[0, 0] += 1e-3
+    if comm.size == 1:
+        return
+    if comm.rank == 0:
+        with pytest.warns(UserWarning, match=rf"rank {comm.size - 1}: /last/W differs by up to 0.001"):
+            assert not mnpar.check_parameter_closeness(net, comm)
+    else:
+        assert not mnpar.check_parameter_closeness(net, comm)
+    assert mnpar.check_parameter_closeness(net, comm, tolerance=2e-3)
+
+
+@pytest.mark.ranks(2, on="threads")
+def test_models_that_differ_are_refused_with_the_difference(comm):
+    net = mnpar.Chain(a=L.Linear(2, 2)) if comm.rank == 0 else mnpar.Chain(a=L.Linear(2, 2), b=L.Linear(2, 2))
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), comm).setup(net)
+    with pytest.raises(mnpar.errors.MismatchError, match=r"parameters of ranks 0 and 1 differ: only rank 1 has .*/b/W"):
+        optimizer.update(lambda: None)
+
+
+@pytest.mark.ranks(2, on="threads")
+def test_a_loss_of_nobody_knows_how_many_samples_is_refused_beside_one_that_is_known(comm):
+    net = mnpar.Chain(a=L.Linear(1, 1))
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), comm).setup(net)
+    args = (np.ones((2, 1)),) if comm.rank == 0 else ()
+    with pytest.raises(ValueError, match=r"ranks \[1\].*samples="):
+        optimizer.update(lambda x=None: F.mean(net.a(np.ones((2, 1)))), *args)
+
+
+@pytest.mark.parametrize("options", [{"reduce": "median"}, {"bucket_bytes": 0}], ids=str)
+def test_bad_options_are_refused(options):
+    with pytest.raises(ValueError, match="not"):
+        mnpar.run(lambda comm: mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), comm, **options), ranks=1)

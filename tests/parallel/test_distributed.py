@@ -1,0 +1,237 @@
+"""A model whose backward ends with the gradients of all ranks, and the hooks by which a user writes such a model himself."""
+
+import copy
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+
+RANKS = pytest.mark.ranks(1, 2, 3, on="threads")
+STEPS, LR = 5, 0.1
+
+
+class MLP(mnpar.Chain):
+    def __init__(self, seed=0, size=4):
+        super().__init__()
+        rng = np.random.default_rng(seed)
+        self.a = L.Linear(size, 6, initialW=lambda w: np.copyto(w, rng.standard_normal(w.shape)))
+        self.b = L.Linear(6, 3, initialW=lambda w: np.copyto(w, rng.standard_normal(w.shape)))
+
+    def forward(self, x):
+        return self.b(F.tanh(self.a(x)))
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with mnpar.using_config("dtype", np.float64):
+        yield
+
+
+def loss_of(model, x, t):
+    y = model(x)
+    return F.softmax_cross_entropy(y, t) if len(x) else F.sum(y)
+
+
+def descend(model):
+    for param in model.params():
+        param.array -= LR * param.grad
+
+
+def serial(data, size):
+    model = MLP(0, size)
+    for x, t in data:
+        model.cleargrads()
+        loss_of(model, x, t).backward()
+        descend(model)
+    return [p.array for p in model.params()]
+
+
+def samples(shards, steps=STEPS):
+    rng = np.random.default_rng(1)
+    return [(rng.standard_normal((sum(shards), 4)), rng.integers(0, 3, sum(shards))) for _ in range(steps)]
+
+
+def part(comm, shards, x, t):
+    edges = np.cumsum([0, *shards])
+    return x[edges[comm.rank] : edges[comm.rank + 1]], t[edges[comm.rank] : edges[comm.rank + 1]]
+
+
+@RANKS
+@pytest.mark.parametrize("bucket_bytes", [None, 1, 200])
+@pytest.mark.parametrize("size", [4, None], ids=["sized", "lazily sized"])
+@pytest.mark.parametrize("shards", [[3, 3, 3], [2, 5, 1], [4, 0, 3]], ids=["even", "uneven", "one empty"])
+def test_descent_by_hand_equals_one_process_with_all_samples(comm, shards, size, bucket_bytes):
+    shards = shards[: comm.size]
+    data = samples(shards)
+    model = mnpar.DistributedDataParallel(MLP(comm.rank, size), comm, bucket_bytes=bucket_bytes)
+    for x, t in data:
+        model.cleargrads()
+        loss_of(model, *part(comm, shards, x, t)).backward()
+        descend(model)
+    for mine, expected in zip(model.params(), serial(data, size), strict=True):
+        np.testing.assert_allclose(mine.array, expected, rtol=1e-11, atol=1e-13)
+
+
+@RANKS
+def test_gradients_that_were_added_up_are_part_of_the_mean(comm):
+    shards = [2, 4, 1][: comm.size]
+    data = samples(shards, 2)
+    model = mnpar.DistributedDataParallel(MLP(), comm)
+    with mnpar.no_backprop_mode():
+        model(data[0][0])  # parameters are made equal
+    with model.no_sync():
+        loss_of(model, *part(comm, shards, *data[0])).backward()
+    loss_of(model, *part(comm, shards, *data[1])).backward()
+    twin = MLP()
+    mnpar.backward([loss_of(twin, *data[0]), loss_of(twin, *data[1])])
+    for mine, expected in zip(model.params(), twin.params(), strict=True):
+        np.testing.assert_allclose(mine.grad, expected.grad, rtol=1e-11, atol=1e-13)
+
+
+@RANKS
+def test_two_forwards_before_one_backward_are_reduced_once(comm):
+    (x, t), *_ = samples([2] * comm.size, 1)
+    model = mnpar.DistributedDataParallel(MLP(), comm)
+    mine = part(comm, [2] * comm.size, x, t)
+    mnpar.backward([loss_of(model, *mine), loss_of(model, 2 * mine[0], mine[1])])
+    twin = MLP()
+    mnpar.backward([loss_of(twin, x, t), loss_of(twin, 2 * x, t)])
+    for mine, expected in zip(model.params(), twin.params(), strict=True):
+        np.testing.assert_allclose(mine.grad, expected.grad, rtol=1e-11, atol=1e-13)
+
+
+@RANKS
+def test_a_backward_that_is_recorded_leaves_the_same_gradients(comm):
+    (x, t), *_ = samples([2] * comm.size, 1)
+    model = mnpar.DistributedDataParallel(MLP(), comm)
+    loss_of(model, *part(comm, [2] * comm.size, x, t)).backward(enable_double_backprop=True)
+    twin = MLP()
+    loss_of(twin, x, t).backward()
+    for mine, expected in zip(model.params(), twin.params(), strict=True):
+        np.testing.assert_allclose(mine.grad, expected.grad, rtol=1e-11, atol=1e-13)
+
+
+@RANKS
+def test_evaluation_sends_nothing(comm):
+    model = mnpar.DistributedDataParallel(MLP(), comm)
+    model(np.ones((1, 4)))
+    mnpar.backward()
+    if comm.rank == 0:
+        with mnpar.no_backprop_mode():
+            model(np.ones((1, 4)))
+
+
+@RANKS
+def test_a_copy_has_parameters_of_its_own(comm):
+    model = mnpar.DistributedDataParallel(MLP(comm.rank), comm)
+    model(np.ones((1, 4)))
+    mnpar.backward()
+    other = copy.deepcopy(model)
+    other.module.a.W.array[...] = 0
+    assert model.module.a.W.array.any()
+
+
+class MyDataParallel(mnpar.Chain):
+    """What a user writes, in a dozen lines."""
+
+    def __init__(self, module, comm, mean):
+        super().__init__(module=module)
+        for param in module.params():
+            param.array[...] = comm.bcast(param.array)
+            param.register_hook(lambda g: comm.allreduce(g, "mean" if mean else "sum"))
+
+    def forward(self, *args):
+        return self.module(*args)
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("mean", [True, False], ids=["mean", "sum"])
+def test_a_users_own_wrapper_by_hooks_equals_the_built_in_one(comm, mean):
+    shards = [3] * comm.size
+    data = samples(shards)
+    own = MyDataParallel(MLP(comm.rank), comm, mean)
+    built_in = mnpar.DistributedDataParallel(MLP(comm.rank), comm)
+    for x, t in data:
+        x, t = part(comm, shards, x, t)
+        for model in (own, built_in):
+            model.cleargrads()
+            loss_of(model, x, t).backward()
+        for param, other in zip(own.params(), built_in.params(), strict=True):
+            np.testing.assert_allclose(param.grad, other.grad * (1 if mean else comm.size), rtol=1e-10, atol=1e-13)
+            other.array[...] = param.array = param.array - LR * other.grad
+
+
+def test_hooks_hear_gradients_in_reverse_order_of_use_once_and_complete():
+    heard = []
+    model = MLP()
+    for path, param in model.namedparams():
+        param.register_hook(lambda g, path=path: heard.append((path, g.copy())))
+    x, t = samples([4], 1)[0]
+    mnpar.backward([loss_of(model, x, t), F.sum(model.a.b * model.a.b)])
+    assert [path for path, _ in heard] == ["/b/b", "/b/W", "/a/b", "/a/W"]
+    for path, g in heard:
+        np.testing.assert_array_equal(g, dict(model.namedparams())[path].grad)
+
+
+def test_a_hook_may_change_a_gradient_on_its_way():
+    x = mnpar.Variable(np.array(3.0))
+    y = x * x
+    y.register_hook(lambda g: 5 * g)
+    (2 * y).backward()
+    assert x.grad == 60
+    (gx,) = mnpar.grad([2 * y], [x])
+    assert gx.array == 60
+
+
+def test_a_hook_of_what_is_asked_for_changes_what_is_returned():
+    x = mnpar.Variable(np.array(3.0))
+    y = x * x
+    off = y.register_hook(lambda g: 5 * g)
+    assert mnpar.grad([2 * y], [y])[0].array == 10
+    x.register_hook(lambda g: -g)
+    assert mnpar.grad([2 * y], [x])[0].array == -60
+    off()
+    assert mnpar.grad([2 * y], [x])[0].array == -12
+
+
+def test_a_hook_that_was_taken_off_hears_nothing_and_copies_have_none():
+    heard = []
+    link = L.Linear(2, 1)
+    off = link.W.register_hook(lambda g: heard.append(1))
+    F.sum(link.copy("copy")(np.ones((1, 2)))).backward()
+    assert not heard
+    F.sum(link(np.ones((1, 2)))).backward()
+    off()
+    F.sum(link(np.ones((1, 2)))).backward()
+    assert heard == [1]
+
+
+def test_hooks_of_recorded_backwards_get_variables_and_their_work_is_differentiated():
+    x = mnpar.Variable(np.array(3.0))
+    x.register_hook(lambda g: g * g)
+    (gx,) = mnpar.grad([x * x], [x], enable_double_backprop=True)
+    assert gx.array == 36  # (2x)²
+    x.node.hooks = ()
+    (ggx,) = mnpar.grad([gx], [x])
+    assert ggx.array == 24  # 8x
+
+
+def test_a_parameter_read_by_an_early_function_is_heard_after_it():
+    """W is read first and last; its gradient is final only when the first reader was visited."""
+    W, heard = mnpar.Parameter(np.array([2.0])), []
+    W.register_hook(lambda g: heard.append(float(g[0])))
+    y = W * 3
+    for _ in range(3):
+        y = y * y
+    F.sum(y * W).backward()
+    assert heard == [float(W.grad[0])]
+
+
+def test_a_hook_that_changes_the_shape_is_told_so():
+    x = mnpar.Variable(np.ones(3))
+    x.register_hook(lambda g: g.sum())
+    with pytest.raises(ValueError, match=r"a hook made a \(\) float64 of the \(3,\) float64 gradient"):
+        F.sum(x).backward()

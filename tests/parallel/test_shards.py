@@ -1,0 +1,182 @@
+"""States in shards: the steps are those of whole states, by every rule, hook and scale; the memory is a share."""
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar import optimizer_hooks as hooks
+from mnpar import optimizers as opt
+
+RANKS = pytest.mark.ranks(1, 2, 3, 4, on="threads")
+CLASSES = [getattr(opt, name) for name in opt.__all__]
+OPTIMIZERS = {c.__name__: c for c in CLASSES if issubclass(c, opt.GradientMethod) and c is not opt.GradientMethod}
+HOOKS = {
+    "WeightDecay": lambda: hooks.WeightDecay(0.1),
+    "Lasso": lambda: hooks.Lasso(0.1),
+    "GradientClipping": lambda: hooks.GradientClipping(0.05),
+    "GradientHardClipping": lambda: hooks.GradientHardClipping(-0.01, 0.01),
+    "GradientLARS": lambda: hooks.GradientLARS(),
+}
+
+
+class Net(mnpar.Chain):
+    def __init__(self):
+        super().__init__()
+        rng = np.random.default_rng(3)
+        self.a, self.b = (L.Linear(i, o, initialW=rng.standard_normal((o, i))) for i, o in ((3, 5), (5, 2)))
+        self.scale = mnpar.Parameter(np.ones(()))
+
+    def forward(self, x):
+        return self.b(F.tanh(self.a(x))) * self.scale
+
+    def loss(self, x, t):
+        return F.mean_squared_error(self(x), t)
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with mnpar.using_config("dtype", np.float64):
+        yield
+
+
+def data(n=9, steps=4):
+    rng = np.random.default_rng(0)
+    return [(rng.standard_normal((n, 3)), rng.standard_normal((n, 2))) for _ in range(steps)]
+
+
+def run(optimizer, comm=None, steps=4):
+    for x, t in data(steps=steps):
+        mine = slice(None) if comm is None else slice(9 * comm.rank // comm.size, 9 * (comm.rank + 1) // comm.size)
+        optimizer.update(optimizer.target.loss, x[mine], t[mine])
+    return optimizer
+
+
+def sharded(comm, optimizer, **options):
+    return mnpar.create_multi_node_optimizer(optimizer, comm, sharded=True, **options)
+
+
+def same(one, other, rtol=1e-9):
+    for (path, param), twin in zip(one.target.namedparams(), other.target.params(), strict=True):
+        np.testing.assert_allclose(param.array, twin.array, rtol=rtol, atol=1e-12, err_msg=path)
+
+
+@RANKS
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_every_rule_steps_as_with_whole_states(comm, make):
+    same(run(sharded(comm, make()).setup(Net()), comm), run(make().setup(Net())))
+
+
+@RANKS
+@pytest.mark.parametrize("make", HOOKS.values(), ids=HOOKS)
+def test_every_hook_sees_the_whole_by_its_norm(comm, make):
+    twins = sharded(comm, opt.MomentumSGD(0.1)).setup(Net()), opt.MomentumSGD(0.1).setup(Net())
+    for twin in twins:
+        twin.add_hook(make())
+    same(run(twins[0], comm), run(twins[1]))
+
+
+@RANKS
+def test_the_states_take_a_share_of_the_memory(comm):
+    optimizer = run(sharded(comm, opt.Adam()).setup(Net()), comm)
+    mine = sum(value.size for param in optimizer.target.params() for value in param.update_rule.state.values())
+    total = 2 * optimizer.target.count_params()
+    assert comm.allreduce_obj(mine) == total
+    assert mine <= 2 * -(-optimizer.target.count_params() // comm.size)
+
+
+class Saved(mnpar.serializer.Serializer):
+    def __init__(self, values=None, path=""):
+        self.values, self.path = {} if values is None else values, path
+
+    def __getitem__(self, key):
+        return type(self)(self.values, f"{self.path}/{key}")
+
+    def __call__(self, key, value):
+        self.values[f"{self.path}/{key}"] = np.array(value)
+        return value
+
+
+class Loaded(Saved, mnpar.serializer.Deserializer):
+    def __call__(self, key, value):
+        found = self.values[f"{self.path}/{key}"]
+        if isinstance(value, np.ndarray):
+            value[...] = found
+            return value
+        return found
+
+
+@RANKS
+@pytest.mark.parametrize("make", [opt.Adam, opt.Novograd, opt.LAMB])
+def test_what_is_saved_is_whole_and_continues_on_any_number_of_ranks(comm, make):
+    optimizer = run(sharded(comm, make()).setup(Net()), comm, steps=2)
+    saved = Saved()
+    optimizer.serialize(saved["o"])
+    optimizer.target.serialize(saved["m"])
+    serial = run(make().setup(Net()), steps=2)
+    expected = Saved()
+    serial.serialize(expected["o"])
+    for key, value in expected.values.items():
+        np.testing.assert_allclose(saved.values[key], value, rtol=1e-9, err_msg=key)
+        assert saved.values[key].shape == value.shape
+    for twin in (sharded(comm, make()), make()):
+        twin.setup(Net())
+        run(twin, comm if twin.team else None, steps=1)
+        loaded = Loaded(saved.values)
+        twin.serialize(loaded["o"])
+        twin.target.serialize(loaded["m"])
+        run(twin, comm if twin.team else None, steps=1)
+        same(twin, _continued(make))
+
+
+def _continued(make):
+    optimizer = run(make().setup(Net()), steps=2)
+    x, t = data(steps=1)[0]
+    optimizer.update(optimizer.target.loss, x, t)
+    return optimizer
+
+
+@RANKS
+def test_an_overflow_on_one_ranks_piece_keeps_all_from_stepping(comm):
+    optimizer = sharded(comm, opt.SGD(0.1)).setup(Net())
+    optimizer.loss_scaling(scale=4.0)
+    run(optimizer, comm, steps=1)
+    before = [p.array.copy() for p in optimizer.target.params()]
+    for param in optimizer.target.params():
+        param.grad = np.zeros(param.shape)
+    optimizer.target.a.W.grad[0, 0] = np.inf  # in the first rank's piece
+    optimizer.update()
+    assert optimizer.t == 1
+    for param, value in zip(optimizer.target.params(), before, strict=True):
+        np.testing.assert_array_equal(param.array, value)
+
+
+@RANKS
+def test_float16_parameters_are_stepped_in_float32_pieces(comm):
+    def made(optimizer):
+        link = mnpar.Link()
+        link.p = mnpar.Parameter(np.ones(7, "f2"))
+        optimizer.use_fp32_update()
+        return optimizer.setup(link)
+
+    twins = made(sharded(comm, opt.SGD(1e-4))), made(opt.SGD(1e-4))
+    for _ in range(50):
+        for twin in twins:
+            twin.update(lambda p: F.sum(p), twin.target.p)
+    same(*twins, rtol=0)
+    assert twins[0].target.p.array[0] < 0.996
+
+
+@pytest.mark.ranks(2)
+def test_processes_step_as_one(comm):
+    same(run(sharded(comm, opt.Adam(0.01)).setup(Net()), comm), run(opt.Adam(0.01).setup(Net())))
+
+
+@RANKS
+def test_parameters_that_share_one_array_are_refused(comm):
+    net = mnpar.Chain(a=L.Linear(2, 2))
+    net.b = net.a.copy()
+    optimizer = sharded(comm, opt.SGD()).setup(net)
+    with pytest.raises(ValueError, match="share one array"):
+        optimizer.update(lambda x: F.sum(net.b(net.a(x))), np.ones((1, 2)))

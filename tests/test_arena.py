@@ -1,0 +1,271 @@
+"""Parameters and gradients in one vector each: whatever a program does with them, the next step finds them in their places."""
+
+import copy
+import io
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar.arena import Arena, Arenas
+
+LR = 0.5
+
+
+class Net(mnpar.Chain):
+    def __init__(self, size=3):
+        super().__init__()
+        self.a, self.b = L.Linear(size, 4, initialW=0.5), L.Linear(4, 2, initialW=0.25)
+
+    def forward(self, x):
+        return self.b(F.tanh(self.a(x)))
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with mnpar.using_config("dtype", np.float64):
+        yield
+
+
+X = np.random.default_rng(0).standard_normal((5, 3))
+
+
+def step(optimizer, x=X):
+    optimizer.update(lambda: F.sum(optimizer.target(x) ** 2))
+
+
+def expected_step(net, x=X):
+    """What the parameters should become, from their values and gradients found by :func:`mnpar.grad`, away from all arenas."""
+    params = list(net.params())
+    grads = mnpar.grad([F.sum(net(x) ** 2)], params)
+    return [p.array - LR * g.array for p, g in zip(params, grads, strict=True)]
+
+
+def check_step(optimizer):
+    expected = expected_step(optimizer.target)
+    step(optimizer)
+    for param, value in zip(optimizer.target.params(), expected, strict=True):
+        np.testing.assert_allclose(param.array, value, rtol=1e-12)
+    lies_in_order(optimizer)
+
+
+def lies_in_order(optimizer):
+    arenas = list(optimizer.arenas)
+    inside = [param for arena in arenas for param in arena.params]
+    assert [id(p) for p in inside] == [id(p) for p in optimizer.target.params()]
+    for arena in arenas:
+        for param, place in zip(arena.params, arena.slices, strict=True):
+            assert np.shares_memory(param.array, arena.data[place]) or not param.array.size
+            np.testing.assert_array_equal(param.array.ravel(), arena.data[place])
+            if param.grad is not None:
+                assert np.shares_memory(param.grad, arena.grad[place]) or not param.array.size
+
+
+def made(net=None):
+    return mnpar.optimizers.SGD(LR).setup(Net() if net is None else net)
+
+
+def test_views_lie_in_the_order_of_definition():
+    optimizer = made()
+    (arena,) = optimizer.arenas
+    np.testing.assert_array_equal(arena.data, np.concatenate([p.array.ravel() for p in optimizer.target.params()]))
+    check_step(optimizer)
+
+
+def test_parameters_that_appear_later_come_in():
+    optimizer = made(Net(None))
+    check_step(optimizer)
+    check_step(optimizer)
+
+
+def test_one_parameter_in_two_links_has_one_place():
+    net = mnpar.Chain(a=L.Linear(3, 3, initialW=0.5), b=L.Linear(3, 3))
+    net.b.W = net.a.W
+    net.forward = lambda x: net.b(net.a(x))
+    optimizer = made(net)
+    check_step(optimizer)
+    assert sum(arena.data.size for arena in optimizer.arenas) == 9 + 3 + 3
+
+
+def test_two_parameters_of_one_array_keep_sharing_it():
+    net = mnpar.Chain(a=L.Linear(3, 3, initialW=0.5))
+    net.b = net.a.copy()
+    net.forward = lambda x: net.b(net.a(x))
+    optimizer = made(net)
+    gs = mnpar.grad([F.sum(net(X) ** 2)], [net.a.W, net.b.W])
+    before = net.a.W.array.copy()
+    for _ in range(2):
+        assert net.b.W.array is net.a.W.array
+    step(optimizer)
+    assert net.b.W.array is net.a.W.array
+    np.testing.assert_allclose(net.a.W.array, before - LR * (gs[0].array + gs[1].array), rtol=1e-12)
+
+
+@pytest.mark.parametrize("when", ["before setup", "after setup"])
+def test_a_copy_that_shares_arrays_goes_on_sharing_them(when):
+    net = Net()
+    shared = net.copy() if when == "before setup" else None
+    optimizer = made(net)
+    shared = shared or net.copy()
+    check_step(optimizer)
+    net.c = L.Linear(1, 1, nobias=True)  # all move to a larger arena
+    net.forward = lambda x: net.b(net.a(x)) + F.sum(net.c.W)
+    check_step(optimizer)
+    for param, other in zip(shared.params(), net.params(), strict=False):
+        assert other.array is param.array
+
+
+@pytest.mark.parametrize("mode", ["copy", "init"])
+def test_a_copy_of_its_own_is_untouched_by_steps(mode):
+    optimizer = made()
+    other = optimizer.target.copy(mode)
+    values = [p.array.copy() for p in other.params()]
+    check_step(optimizer)
+    for param, value in zip(other.params(), values, strict=True):
+        np.testing.assert_array_equal(param.array, value)
+        assert param.node.home is None
+    check_step(made(other))
+
+
+def test_a_deep_copy_of_the_optimizer_goes_on_alone():
+    optimizer = made()
+    step(optimizer)
+    twin = copy.deepcopy(optimizer)
+    values = [p.array.copy() for p in optimizer.target.params()]
+    check_step(twin)
+    for param, value in zip(optimizer.target.params(), values, strict=True):
+        np.testing.assert_array_equal(param.array, value)
+
+
+def test_links_come_and_go():
+    optimizer = made()
+    net = optimizer.target
+    step(optimizer)
+    net.c = L.Linear(2, 2, initialW=1)
+    net.forward = lambda x: net.c(net.b(net.a(x)))
+    check_step(optimizer)
+    del net.a
+    net.forward = lambda x: net.c(net.b(F.sum(x, axis=1, keepdims=True) * np.ones((1, 4))))
+    check_step(optimizer)
+
+
+def test_an_assigned_array_counts():
+    optimizer = made()
+    step(optimizer)
+    optimizer.target.a.W.array = np.full((4, 3), 0.125)
+    check_step(optimizer)
+
+
+def test_a_parameter_of_another_shape_counts():
+    optimizer = made()
+    step(optimizer)
+    optimizer.target.a.W.initialize((4, 2))
+    expected = expected_step(optimizer.target, X[:, :2])
+    step(optimizer, X[:, :2])
+    np.testing.assert_allclose(optimizer.target.a.W.array, expected[0])
+
+
+def test_an_assigned_gradient_counts():
+    optimizer = made()
+    step(optimizer)
+    values = [p.array.copy() for p in optimizer.target.params()]
+    for param in optimizer.target.params():
+        param.grad = np.full(param.shape, 2.0)
+    optimizer.update()
+    for param, value in zip(optimizer.target.params(), values, strict=True):
+        np.testing.assert_allclose(param.array, value - LR * 2)
+
+
+def test_a_gradient_of_a_recorded_backward_counts():
+    optimizer = made()
+    net = optimizer.target
+    for _ in range(2):
+        expected = expected_step(net)
+        net.cleargrads()
+        F.sum(net(X) ** 2).backward(enable_double_backprop=True)
+        optimizer.update()
+        for param, value in zip(net.params(), expected, strict=True):
+            np.testing.assert_allclose(param.array, value, rtol=1e-12)
+
+
+def test_backward_adds_to_the_gradient_that_is_there():
+    optimizer = made()
+    net = optimizer.target
+    step(optimizer)
+    net.cleargrads()
+    for _ in range(3):
+        F.sum(net(X)).backward()
+    for param, g in zip(net.params(), mnpar.grad([F.sum(net(X))], list(net.params())), strict=True):
+        np.testing.assert_allclose(param.grad, 3 * g.array, rtol=1e-12)
+
+
+def test_asking_for_gradients_leaves_those_of_the_parameters_alone():
+    optimizer = made()
+    net = optimizer.target
+    step(optimizer)
+    before = [p.grad.copy() for p in net.params()]
+    net.cleargrads()
+    asked = mnpar.grad([F.sum(net(X))], [net.a.W, net.b.W])
+    kept = [g.array.copy() for g in asked]
+    F.sum(3 * net(X)).backward()
+    for g, value in zip(asked, kept, strict=True):
+        np.testing.assert_array_equal(g.array, value)
+    assert len(before) == 4
+
+
+def test_loaded_values_count():
+    optimizer = made()
+    step(optimizer)
+    file = io.BytesIO()
+    np.savez(file, **{path: 2 * p.array for path, p in optimizer.target.namedparams()})
+    file.seek(0)
+    with np.load(file) as loaded:
+        for path, param in optimizer.target.namedparams():
+            param.array[...] = loaded[path]
+    check_step(optimizer)
+
+
+def test_a_parameter_that_is_initialized_again_counts():
+    optimizer = made()
+    step(optimizer)
+    optimizer.target.a.W.initialize((4, 3))
+    check_step(optimizer)
+
+
+def test_a_step_after_moving_to_the_host_finds_its_places():
+    optimizer = made()
+    step(optimizer)
+    optimizer.target.to_device("@numpy")
+    check_step(optimizer)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0), (1,)], ids=str)
+def test_scalars_and_empty_parameters_have_places(shape):
+    link = mnpar.Link()
+    link.p, link.q = mnpar.Parameter(np.ones(shape)), mnpar.Parameter(np.ones(2))
+    optimizer = made(link)
+    optimizer.update(lambda: F.sum(link.p * 3) + F.sum(link.q))
+    np.testing.assert_array_equal(link.p.array, np.full(shape, 1 - LR * 3))
+    np.testing.assert_array_equal(link.q.array, 1 - LR)
+
+
+def test_dtypes_have_arenas_of_their_own():
+    link = mnpar.Link()
+    link.p, link.q, link.r = (mnpar.Parameter(np.ones(2, dtype)) for dtype in ("f4", "f8", "f4"))
+    arenas = Arenas().gather(link.params())
+    assert [(arena.data.dtype.str, arena.data.size) for arena in arenas] == [("<f4", 4), ("<f8", 2)]
+
+
+def test_the_gradient_of_a_matrix_is_computed_in_its_place():
+    """Not copied there: a product as large as the parameter would be made, and freed, in each step."""
+    link = L.Linear(3, 2, nobias=True)
+    arena = Arena(list(link.params()))
+    seen = []
+    link.W.register_hook(lambda g: seen.append(np.shares_memory(g, arena.grad)))
+    F.sum(link(X)).backward()
+    link.cleargrads()
+    F.sum(link(X) + link(X)).backward()  # the second product has no room there
+    assert seen == [True, False]
+    np.testing.assert_allclose(link.W.grad, 2 * np.ones((2, 1)) * X.sum(axis=0))
