@@ -1,94 +1,150 @@
 """What differentiable communication costs over mpi4py's own calls, from 8 bytes to 64 MiB.
 
-mpiexec -n 2 python benchmarks/communication.py          (--most 1048576 for small ones only)
+python benchmarks/communication.py --ranks 2 4          (--most 1048576 for small arrays only)
 
-``raw`` is mpi4py's Allreduce, or Sendrecv, on buffers that are there already; ``function`` is ``mnpar.functions``, which
-returns a new array, knows no shape beforehand, and checks that all ranks mean the same; ``and backward`` adds its gradient.
-``gloo`` is torch.distributed's all_reduce, or isend and irecv, on tensors that are there already, where PyTorch is installed.
+``raw`` is mpi4py's Allreduce, Allgather or Sendrecv, on buffers that are there already; ``function`` is ``mnpar.functions``,
+which returns new arrays, knows no shape beforehand, and checks that all ranks mean the same; ``and backward`` adds its
+gradient. ``gloo`` is torch.distributed on tensors that are there already, where PyTorch is installed.
+``--chainermn /path/to/python`` adds ChainerMN's naive communicator, run by that Python under its own mpiexec.
+
+The jobs run in turn (A B A B …), and within a job the ways do; what is shown are medians.
 """
 
 import argparse
+import json
+import statistics
+import subprocess
+import sys
 import tempfile
+from pathlib import Path
 
-import numpy as np
-from compare import in_turn
-from mpi4py import MPI
+from compare import in_turn, repetitions
 
-import mnpar
-import mnpar.functions as F
+NAMES = ("allreduce", "allgather", "shift")
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--most", type=int, default=2**26, help="bytes of the largest array (64 MiB)")
-args = mnpar.launch.parse_args(parser)
-comm, world = mnpar.create_communicator(), MPI.COMM_WORLD
-try:
-    import torch
-    import torch.distributed as dist
 
+def job(most):
+    """The measurements of one rank; rank 0 prints a line of JSON for each."""
+    import numpy as np
+    from mpi4py import MPI
+
+    import mnpar
+    import mnpar.functions as F
+
+    comm, world = mnpar.create_communicator(), MPI.COMM_WORLD
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    dist = gloo(comm)
+    functions = {
+        "allreduce": lambda v: F.allreduce(comm, v),
+        "allgather": lambda v: F.allgather(comm, v),
+        "shift": lambda v: F.shift(comm, v),
+    }
+
+    def ways(name, x):
+        out = np.empty(x.size * (comm.size if name == "allgather" else 1))
+        v = mnpar.Variable(x)
+        raw = {
+            "allreduce": lambda: world.Allreduce(x, out),
+            "allgather": lambda: world.Allgather(x, out),
+            "shift": lambda: world.Sendrecv(x, right, 0, out, left, 0),
+        }[name]
+
+        def function():
+            with mnpar.no_backprop_mode():
+                functions[name](v)
+
+        def backward():
+            ys = functions[name](v)
+            ys = ys if isinstance(ys, tuple) else (ys,)
+            for y in ys:
+                y.grad = y.array
+            mnpar.backward(ys)
+            v.cleargrad()
+
+        theirs = {"gloo": torchs(dist, name, x.size, comm)} if dist else {}
+        return {"raw": raw, "function": function, "and backward": backward, **theirs}
+
+    for name in NAMES:
+        size = 8
+        while size <= most:
+            found = in_turn(ways(name, np.ones(size // 8)), repetitions(size), rounds=5, before=world.Barrier)
+            if comm.is_root:
+                print(json.dumps([name, size, found]), flush=True)
+            size *= 8
+
+
+def gloo(comm):
+    """torch.distributed, set up; None without PyTorch."""
+    try:
+        import torch
+        import torch.distributed as dist
+    except ImportError:
+        return None
     torch.set_num_threads(1)
     folder = comm.bcast_obj(tempfile.mkdtemp() if comm.is_root else None)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size)
-except ImportError:
-    dist = None
-right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    return dist
 
 
-def allreduce(x, out, v):
-    def function():
-        with mnpar.no_backprop_mode():
-            F.allreduce(comm, v)
+def torchs(dist, name, length, comm):
+    import torch
 
-    def backward():
-        y = F.allreduce(comm, v)
-        y.grad = x
-        y.backward()
-        v.cleargrad()
+    there = torch.zeros(length, dtype=torch.float64)
+    if name == "allreduce":
+        return lambda: dist.all_reduce(there)
+    here = [torch.zeros(length, dtype=torch.float64) for _ in range(comm.size)]
+    if name == "allgather":
+        return lambda: dist.all_gather(here, there)
 
-    ways = {"raw": lambda: world.Allreduce(x, out), "function": function, "and backward": backward}
-    if dist:
-        tensor = torch.zeros(len(x), dtype=torch.float64)
-        ways["gloo"] = lambda: dist.all_reduce(tensor)
-    return ways
+    def shift():
+        requests = dist.isend(there, (comm.rank + 1) % comm.size), dist.irecv(here[0], (comm.rank - 1) % comm.size)
+        for request in requests:
+            request.wait()
 
-
-def shift(x, out, v):
-    def function():
-        with mnpar.no_backprop_mode():
-            F.shift(comm, v)
-
-    def backward():
-        y = F.shift(comm, v)
-        y.grad = x
-        y.backward()
-        v.cleargrad()
-
-    ways = {"raw": lambda: world.Sendrecv(x, right, 0, out, left, 0), "function": function, "and backward": backward}
-    if dist:
-        there, here = torch.zeros(len(x), dtype=torch.float64), torch.zeros(len(x), dtype=torch.float64)
-
-        def gloo():
-            requests = dist.isend(there, right), dist.irecv(here, left)
-            for request in requests:
-                request.wait()
-
-        ways["gloo"] = gloo
-    return ways
+    return shift
 
 
-if comm.is_root:
-    print(f"{comm.size} ranks; µs: medians, in turn")
-for name, make in (("allreduce", allreduce), ("shift", shift)):
-    size = 8
-    while size <= args.most:
-        x = np.ones(size // 8)
-        times = max(3, min(1000, 2**22 // size))
-        found = in_turn(make(x, np.empty_like(x), mnpar.Variable(x)), times, rounds=7, before=world.Barrier)
-        if comm.is_root:
-            us = {way: 1e6 * s for way, s in found.items()}
-            over = us["function"] - us["raw"]
-            text = "   ".join(f"{way} {value:9.1f}" for way, value in us.items())
-            print(
-                f"{name:10} {size:9d} bytes   {text}   function over raw: {over:+8.1f} ({100 * over / us['raw']:+.0f} %)",
-                flush=True,
-            )
-        size *= 8
+def measured(ranks, most, chainermn, rounds):
+    """All jobs in turn: (name, size) -> way -> median seconds."""
+    from mnpar.launch import mpiexec_command
+
+    here = Path(__file__).parent
+    jobs = [(sys.executable, [__file__, "--job", "--most", str(most)])]
+    if chainermn:
+        jobs.append((chainermn, [here / "chainermn_communication.py", str(most)]))
+    found = {}
+    for _ in range(rounds):
+        for python, program in jobs:
+            command, environment = mpiexec_command(ranks, python)
+            lines = subprocess.run([*command, python, *program], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+            for name, size, times in map(json.loads, lines.stdout.splitlines()):
+                for way, seconds in times.items():
+                    found.setdefault((name, size), {}).setdefault(way, []).append(seconds)
+    return {key: {way: statistics.median(times) for way, times in ways.items()} for key, ways in found.items()}
+
+
+def show(ranks, found):
+    print(f"{ranks} ranks; µs")
+    for (name, size), times in found.items():
+        us = {way: 1e6 * s for way, s in times.items()}
+        over = us["function"] - us["raw"]
+        text = "   ".join(f"{way} {value:9.1f}" for way, value in us.items())
+        print(
+            f"{name:10} {size:9d} bytes   {text}   function over raw: {over:+8.1f} ({100 * over / us['raw']:+.0f} %)",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2], help="of the jobs, one after the other")
+    parser.add_argument("--most", type=int, default=2**26, help="bytes of the largest array (64 MiB)")
+    parser.add_argument("--chainermn", help="the Python of an environment with ChainerMN and mpi4py")
+    parser.add_argument("--rounds", type=int, default=5, help="jobs of each kind")
+    parser.add_argument("--job", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.job:
+        job(args.most)
+    else:
+        for ranks in args.ranks:
+            show(ranks, measured(ranks, args.most, args.chainermn, args.rounds))

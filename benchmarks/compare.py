@@ -58,6 +58,11 @@ def in_turn(ways, times, rounds=11, before=lambda: None, clock=time.perf_counter
     return {name: statistics.median(values) for name, values in measured.items()}
 
 
+def repetitions(size):
+    """How often to communicate an array of so many bytes."""
+    return max(3, min(100, 2**22 // size))
+
+
 class Elsewhere:
     """A step of the same script in another process."""
 

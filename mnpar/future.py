@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mnpar.backend import Array
+from mnpar.config import is_recording, recording
 from mnpar.graph import VariableNode
+from mnpar.tape import current_tape
 from mnpar.variable import Variable
 
 
@@ -24,6 +26,25 @@ class Once:
         if self._finish is not None:
             self._results, self._finish = self._finish(), None
         return self._results
+
+
+def when_used(finish: Callable[[], tuple[Variable, ...]]) -> Once:
+    """What was begun here, and will be finished where it is first used, or by the backward that has to visit it.
+
+    It belongs to the tape that is current here, and is recorded if this is a place where things are.
+    """
+    tape, on = current_tape(), is_recording()
+
+    def run() -> tuple[Variable, ...]:
+        if once in tape.unfinished:
+            tape.unfinished.remove(once)
+        with tape, recording(on):
+            return finish()
+
+    once = Once(run)
+    if on:
+        tape.unfinished.append(once)
+    return once
 
 
 class Future(Variable):

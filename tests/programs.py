@@ -41,6 +41,7 @@ class Event:
     steps: int = 0  # of a shift; whether an exchange is waited for later
     have: tuple[tuple[int, int], ...] = ()  # which cells each place of the communicator has in an exchange
     want: tuple[tuple[int, int], ...] = ()
+    later: bool = False  # a collective: its results are waited for where they are first used
 
     def plan(self, more=0):
         """Of an exchange; ``more`` makes another one of it."""
@@ -123,7 +124,8 @@ def draw(seed: int, most_ranks: int = 8) -> Program:
             op = rng.choice(
                 ("sum", "sum", "prod") if kind in ("scan", "exscan") else ("sum", "sum", "mean", "max", "min", "prod")
             )
-            events.append(Event(kind, members, ins, outs, comm, root, length=rng.choice((0, 1, 3, 60)), op=op))
+            length, later = rng.choice((0, 1, 3, 60)), rng.random() < 0.5
+            events.append(Event(kind, members, ins, outs, comm, root, length=length, op=op, later=later))
     losses = {r: rng.sample(known[r], rng.choice((1, 1, 2))) for r in range(size) if rng.random() < 0.7}
     return Program(size, events, comms, losses, twice=rng.random() < 0.3)
 
@@ -234,6 +236,8 @@ class Ranked:
         else:
             ys = self.collective(e, comm, ins, wrong)
             v.update(zip(e.outs.get(me, []), ys, strict=False))
+            for name in e.outs.get(me, []) if wrong else ():  # told where a result is used: until then it may have too few
+                v.setdefault(name, mnpar.Variable(np.ones(1)))
 
     def split(self, e, comm):
         color = e.colors[self.rank]
@@ -269,21 +273,25 @@ class Ranked:
             root = (root + 1) % comm.size
         if wrong == "other op":
             kind = "bcast" if kind == "allreduce" else "allreduce"
+        later = e.later != (wrong == "other time")
+        f = {name: getattr(F, "i" * later + name) for name in COLLECTIVES}
         length, dtype = e.length + (wrong == "reshape"), np.float32 if wrong == "retype" else np.float64
         if kind in SAME_FORM:
             ins = [formed(x, length, e.op, dtype) for x in ins] or [mnpar.Variable(np.ones(length))]
         x = ins[0] if ins else mnpar.Variable(np.ones(1))
         result = {
-            "bcast": lambda: F.bcast(comm, x, root),
-            "reduce": lambda: F.reduce(comm, x, root, op),
-            "gather": lambda: F.gather(comm, x, root),
-            "scatter": lambda: F.scatter(comm, ins if comm.rank == root and len(ins) == comm.size else [x] * comm.size, root),
-            "allgather": lambda: F.allgather(comm, x),
-            "allreduce": lambda: F.allreduce(comm, x, op),
-            "reduce_scatter": lambda: F.reduce_scatter(comm, ins, op),
-            "alltoall": lambda: F.alltoall(comm, ins),
-            "scan": lambda: F.scan(comm, x, op),
-            "exscan": lambda: F.exscan(comm, x, op),
+            "bcast": lambda: f["bcast"](comm, x, root),
+            "reduce": lambda: f["reduce"](comm, x, root, op),
+            "gather": lambda: f["gather"](comm, x, root),
+            "scatter": lambda: f["scatter"](
+                comm, ins if comm.rank == root and len(ins) == comm.size else [x] * comm.size, root
+            ),
+            "allgather": lambda: f["allgather"](comm, x),
+            "allreduce": lambda: f["allreduce"](comm, x, op),
+            "reduce_scatter": lambda: f["reduce_scatter"](comm, ins, op),
+            "alltoall": lambda: f["alltoall"](comm, ins),
+            "scan": lambda: f["scan"](comm, x, op),
+            "exscan": lambda: f["exscan"](comm, x, op),
         }[kind]()
         return result if isinstance(result, tuple) else (result,)
 
@@ -328,7 +336,7 @@ def mutations(program, seed):
             if e.kind in ROOTED:
                 hows.append("other root")
             if e.kind in COLLECTIVES:
-                hows.append("other op")
+                hows += ["other op", "other time"]
             if e.kind == "shift":
                 hows.append("other steps")
             if e.kind in SAME_FORM:

@@ -1,6 +1,7 @@
 """A model of docs/backward_order.md without mnpar: all interleavings of small programs, walked backwards under several rules.
 
-An event is a message ("m", source, dest) or a collective ("c", ranks). A forward run is a list of events in time; each rank's
+An event is a message ("m", source, dest), a collective ("c", ranks), the start of a collective that is waited for later
+("s", ranks), or a rank's wait for it ("w", number of the start, rank). A forward run is a list of events in time; each rank's
 program is its part of the list. The state of a backward is how far each rank has come; it is stuck if nobody can go on.
 """
 
@@ -15,21 +16,43 @@ EVENTS = MESSAGES + COLLECTIVES
 PROGRAMS = [*itertools.product(EVENTS, repeat=2), *itertools.islice(itertools.product(EVENTS, repeat=4), 0, None, 7)]
 
 
+def later_programs():
+    """A collective is started, then other things happen, while each rank waits for its result at a place of its own."""
+    for ranks in ((0, 1), (0, 1, 2)):
+        waits = [("w", 0, rank) for rank in ranks]
+        for others in itertools.product(EVENTS, repeat=2):
+            for rest in itertools.permutations((*waits, *others)):
+                yield (("s", ranks), *rest)
+    for others in itertools.product(EVENTS, repeat=1):  # two of them at a time
+        waits = [("w", number, rank) for number in (0, 1) for rank in (0, 1)]
+        for rest in itertools.permutations((*waits, *others)):
+            yield (("s", (0, 1)), ("s", (0, 1)), *rest)
+
+
+LATER = list(itertools.islice(later_programs(), 0, None, 7))
+
+
 def parts(program):
-    """Each rank's events, as (number, event, role)."""
+    """Each rank's events, as (number, role)."""
     mine = [[] for _ in range(RANKS)]
     for number, event in enumerate(program):
         if event[0] == "m":
             mine[event[1]].append((number, "sent"))
             mine[event[2]].append((number, "received"))
+        elif event[0] == "w":
+            mine[event[2]].append((number, "waited"))
         else:
             for rank in event[1]:
-                mine[rank].append((number, "met"))
+                mine[rank].append((number, "met" if event[0] == "c" else "started"))
     return mine
 
 
-def can_stick(program, order, sends_wait):
-    """Whether some interleaving of the backward gets stuck."""
+def can_stick(program, order, sends_wait=False, adjoints_wait=False):
+    """Whether some interleaving of the backward gets stuck.
+
+    ``sends_wait``: a gradient is posted only when its receiver takes it. ``adjoints_wait``: the adjoint of a collective that
+    was waited for later is waited for where it starts.
+    """
     plans = [order(part) for part in parts(program)]
     seen, stack = set(), [(0,) * RANKS]
     while stack:
@@ -37,14 +60,14 @@ def can_stick(program, order, sends_wait):
         if state in seen:
             continue
         seen.add(state)
-        following = list(steps(program, plans, state, sends_wait))
+        following = list(steps(program, plans, state, sends_wait, adjoints_wait))
         if not following and any(at < len(plan) for at, plan in zip(state, plans, strict=True)):
             return True
         stack += following
     return False
 
 
-def steps(program, plans, state, sends_wait):
+def steps(program, plans, state, sends_wait, adjoints_wait):
     """The states that can come next."""
     heads = [plan[at] if at < len(plan) else None for at, plan in zip(state, plans, strict=True)]
     passed = [set(plan[:at]) for at, plan in zip(state, plans, strict=True)]
@@ -56,6 +79,14 @@ def steps(program, plans, state, sends_wait):
         if role == "met":
             if rank == event[1][0] and all(heads[r] == head for r in event[1]):
                 yield tuple(at + (r in event[1]) for r, at in enumerate(state))
+        elif role == "waited":  # the adjoint is started …
+            partners = [((n, "waited"), e[2]) for n, e in enumerate(program) if e[:2] == ("w", event[1])]
+            if not adjoints_wait or all(wait == heads[other] or wait in passed[other] for wait, other in partners):
+                yield advance(state, rank)
+        elif role == "started":  # … and here it has to be done: all ranks have started it
+            partners = [((n, "waited"), e[2]) for n, e in enumerate(program) if e[:2] == ("w", number)]
+            if all(wait in passed[other] for wait, other in partners):
+                yield advance(state, rank)
         elif role == "received":  # the gradient is posted; under the rule of waiting sends, handed over
             if not sends_wait:
                 yield advance(state, rank)
@@ -101,6 +132,18 @@ def test_sends_that_wait_get_stuck_on_programs_that_relied_on_buffers():
 
     assert can_stick(head_on, both_received_last, sends_wait=True)
     assert not can_stick(head_on, both_received_last, sends_wait=False)
+
+
+def test_collectives_in_two_halves_never_get_stuck_though_ranks_start_the_adjoints_in_different_orders():
+    assert len(LATER) > 2000
+    stuck = [program for program in LATER if can_stick(program, reversed_order)]
+    assert not stuck
+
+
+def test_adjoints_that_are_waited_for_where_they_start_do_get_stuck():
+    program = (("s", (0, 1)), ("w", 0, 0), ("c", (0, 1)), ("w", 0, 1))  # rank 0 waits before the collective, rank 1 after it
+    assert not can_stick(program, reversed_order)
+    assert can_stick(program, reversed_order, adjoints_wait=True)
 
 
 @pytest.mark.parametrize("order", [reversed_order, forward_order])

@@ -12,6 +12,8 @@ ChainerMN's tests mostly ask that nothing hangs. Their groups of behaviour, and 
     retained inputs, tuples, raw arrays         here
     pseudo_connect                              here, with the pattern that ChainerMN documents
     chain lists                                 parallel/test_multi_node_chain_list.py, here for many steps of training
+    n-step recurrent networks                   links/test_recurrent.py (eight kinds), here whole models that are trained
+    multi-node batch normalization              links/test_multi_node_batch_normalization.py, here four ways to normalize
     scattered and empty data sets               datasets/test_scatter.py, datasets/test_data_sets.py
     multi-node and synchronized iterators       iterators/
 """
@@ -278,3 +280,117 @@ def test_a_chain_list_that_is_trained_stays_the_composed_model(comm):
     for found, wanted in pairs:
         same(found.inner.W.array, wanted.inner.W.array, rtol=1e-3, atol=1e-5)
         same(found.inner.b.array, wanted.inner.b.array, rtol=1e-3, atol=1e-5)
+
+
+# ---- recurrent networks over ranks ----
+
+
+class Tagger(mnpar.Chain):
+    """Words, a recurrent layer, and a tag for each word."""
+
+    def __init__(self, kind, words, width):
+        super().__init__()
+        self.embed = L.EmbedID(words, width)
+        self.rnn = kind(1, width, 4, 0.0)
+        self.tag = L.Linear(4, 3)
+
+    def loss(self, results, sentences):
+        return sum(F.softmax_cross_entropy(self.tag(y), words % 3) for y, words in zip(results, sentences, strict=True))
+
+
+@pytest.mark.parametrize("widths", [(3, 3, 3), (2, 5, 3)], ids=["all alike", "each rank its own words and width"])
+@pytest.mark.parametrize("kind", [L.NStepLSTM, L.NStepGRU, L.NStepRNNTanh])
+@pytest.mark.ranks(2, 3)
+def test_recurrent_models_in_a_row_of_ranks_train_as_one_model(comm, kind, widths):
+    """Each rank goes on with the states of the rank before it, and has a loss of its own; three steps of SGD."""
+    with mnpar.using_config("dtype", np.dtype("d")):
+        models = [Tagger(kind, 6 + width, width) for width in widths[: comm.size]]
+    for path, p in mnpar.ChainList(*models).namedparams():
+        p.array[...] = values(p.shape, *path.encode())
+    rng = np.random.default_rng(3)
+    sentences = [[rng.integers(0, 6, n) for n in (4, 2, 1)] for _ in models]
+    serial = [model.copy(mode="copy") for model in models]
+    mine, me = models[comm.rank], comm.rank
+    ends = me - 1 if me else None, me + 1 if me + 1 < comm.size else None
+    rnn = L.create_multi_node_n_step_rnn(mine.rnn, comm, *ends)
+    whole = mnpar.ChainList(*serial)
+    ours, theirs = mnpar.optimizers.SGD(0.1).setup(mine), mnpar.optimizers.SGD(0.1).setup(whole)
+    for _ in range(3):
+        states, losses = [None] * mine.rnn.n_cells, []
+        for model, words in zip(serial, sentences, strict=True):
+            *states, ys = model.rnn(*states, [model.embed(word) for word in words])
+            losses.append(model.loss(ys, words))
+        whole.cleargrads()
+        mnpar.backward(losses)
+        *_, ys, _ = rnn([mine.embed(word) for word in sentences[me]])
+        loss = mine.loss(ys, sentences[me])
+        same(loss.array, losses[me].array)
+        mine.cleargrads()
+        loss.backward()
+        for p, q in zip(mine.params(), serial[me].params(), strict=True):
+            same(p.grad, q.grad)
+        ours.update()
+        theirs.update()
+
+
+# ---- batch normalization over ranks ----
+
+
+class Net(mnpar.Chain):
+    def __init__(self):
+        super().__init__()
+        self.l1, self.bn1 = L.Linear(3, 4), L.BatchNormalization(4)
+        self.l2, self.bn2 = L.Linear(4, 2), L.BatchNormalization(2)
+
+    def forward(self, x):
+        return self.bn2(self.l2(F.relu(self.bn1(self.l1(x)))))
+
+
+class Listed(mnpar.ChainList):
+    def forward(self, x):
+        return self[3](self[2](F.relu(self[1](self[0](x)))))
+
+
+NETS = {
+    "chain": Net,
+    "chain list": lambda: Listed(L.Linear(3, 4), L.BatchNormalization(4), L.Linear(4, 2), L.BatchNormalization(2)),
+    "sequential": lambda: mnpar.Sequential(
+        L.Linear(3, 4), L.BatchNormalization(4), F.relu, L.Linear(4, 2), L.BatchNormalization(2)
+    ),
+}
+
+
+def gradients_of(model, x, t, samples):
+    """Of this rank's share in the mean squared error of all samples."""
+    model.cleargrads()
+    y = model(x)
+    (F.sum((y - t) ** 2) / samples).backward()
+    return [np.zeros_like(p.array) if p.grad is None else p.grad for p in model.params()]
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "mixed16"])
+@pytest.mark.parametrize("counts", [(6, 6, 6, 6), (7, 1, 0, 5)], ids=["equal batches", "unequal batches"])
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.ranks(2, 3, 4, on="threads")
+def test_only_normalization_over_all_ranks_has_the_gradients_of_one_process(comm, name, counts, dtype):
+    """One process; each rank for itself (ghost batches); one process with the multi-node link; the ranks together."""
+    kept = mnpar.mixed16 if dtype == "mixed16" else np.dtype(dtype)
+    halves = np.dtype("f2") if dtype == "mixed16" else kept
+    with mnpar.using_config("dtype", kept):
+        net = NETS[name]()
+        for i, p in enumerate(net.params()):
+            p.array[...] = values(p.shape, i)
+        samples = sum(counts[: comm.size])
+        x, t = values((samples, 3), 1).astype(halves), values((samples, 2), 2).astype(halves)
+        start = sum(counts[: comm.rank])
+        piece = slice(start, start + counts[comm.rank])
+        one = gradients_of(net.copy(mode="copy"), x, t, samples)
+        ghost = gradients_of(net.copy(mode="copy"), x[piece], t[piece], samples)
+        alone = gradients_of(L.create_mnbn_model(net, mnpar.create_communicator("self")), x, t, samples)
+        together = gradients_of(L.create_mnbn_model(net, comm).copy(mode="copy"), x[piece], t[piece], samples)
+    tolerance = {"f8": 1e-9, "f4": 1e-4}.get(dtype, 0.03)
+    for i, g in enumerate(one):
+        scale = np.abs(g).max() + 0.1
+        np.testing.assert_allclose(alone[i], g, atol=tolerance * scale, rtol=0)
+        np.testing.assert_allclose(comm.allreduce(together[i]), g, atol=tolerance * scale, rtol=0)
+    assert any(np.abs(comm.allreduce(a) - g).max() > 0.1 for a, g in zip(ghost, one, strict=True))

@@ -56,11 +56,11 @@ class Calls:
             return int(tag)
         raise ValueError(f"rank {self.rank}: a tag is a number from 0 to {self.transport.tag_limit}, not {tag!r}")
 
-    def _call(self, what: str, root: int = 0, op: str = "sum", tag: int = 0) -> Call:
+    def _call(self, what: str, root: int = 0, op: str = "sum", tag: int = 0, later: bool = False) -> Call:
         reduction = "sum" if op == "mean" else op
         if reduction not in REDUCTIONS:
             raise ValueError(f"rank {self.rank}: {what} knows 'mean' and {REDUCTIONS}, not {op!r}")
-        return Call(what, call_site(), root=root, reduction=reduction, tag=tag)
+        return Call(what, call_site(), root=root, reduction=reduction, tag=tag, later=later)
 
     # ---- arrays ----
 
@@ -70,18 +70,26 @@ class Calls:
     def _recv(self, source: int, tag: int) -> Steps[Any]:
         return (yield from self.channel(0).recv(self._call("recv"), self.peer(source, ANY), self.tag(tag, ANY)))[0]
 
+    def _shift(self, data: Any, steps: int) -> Steps[Any]:
+        dest, source = (self.rank + steps) % self.size, (self.rank - steps) % self.size
+        _, given = self.channel(0).hand(data, self._call("send"), dest, 0)
+        value = yield from self._recv(source, 0)
+        if given is not None:
+            yield given
+        return value
+
     def _bcast(self, x: Any, root: int, later: bool = False) -> Steps[Any]:
-        value, _ = yield from self.channel(0).bcast(x, self._call("bcast", self.peer(root)), later)
+        value, _ = yield from self.channel(0).bcast(x, self._call("bcast", self.peer(root), later=later))
         return _like(value, x)
 
     def _reduce(self, x: Any, root: int, op: str, later: bool = False) -> Steps[Any]:
         root = self.peer(root)
-        total, _ = yield from self.channel(0).allreduce(_wide(x, op), self._call("reduce", root, op), root, later)
+        total, _ = yield from self.channel(0).allreduce(_wide(x, op), self._call("reduce", root, op, later=later), root)
         return _like(self._mean(total, op, x), x)
 
     def _allreduce(self, x: Any, op: str, later: bool = False, out: Array | None = None) -> Steps[Any]:
         into = out if type(out) is np.ndarray and op != "mean" else None
-        total, _ = yield from self.channel(0).allreduce(_wide(x, op), self._call("allreduce", op=op), None, later, into)
+        total, _ = yield from self.channel(0).allreduce(_wide(x, op), self._call("allreduce", op=op, later=later), None, into)
         total = _like(self._mean(total, op, x), x)
         if out is None:
             return total
@@ -90,31 +98,31 @@ class Calls:
         return out
 
     def _gather(self, x: Any, root: int, later: bool = False) -> Steps[tuple[Any, ...] | None]:
-        return (yield from self.channel(0).gather(x, self._call("gather", self.peer(root)), later))[0]
+        return (yield from self.channel(0).gather(x, self._call("gather", self.peer(root), later=later)))[0]
 
     def _allgather(self, x: Any, later: bool = False) -> Steps[tuple[Any, ...]]:
-        return (yield from self.channel(0).allgather(x, self._call("allgather"), later))[0]
+        return (yield from self.channel(0).allgather(x, self._call("allgather", later=later)))[0]
 
     def _scatter(self, xs: Any, root: int, later: bool = False) -> Steps[Any]:
-        return (yield from self.channel(0).scatter(xs, self._call("scatter", self.peer(root)), later))[0]
+        return (yield from self.channel(0).scatter(xs, self._call("scatter", self.peer(root), later=later)))[0]
 
     def _alltoall(self, xs: Any, later: bool = False) -> Steps[tuple[Any, ...]]:
-        return (yield from self.channel(0).alltoall(xs, self._call("alltoall"), later))[0]
+        return (yield from self.channel(0).alltoall(xs, self._call("alltoall", later=later)))[0]
 
     def _reduce_scatter(self, xs: Any, op: str, later: bool = False) -> Steps[Any]:
         xs = listed(xs)
         wide = tuple([_wide(x, op) for x in xs]) if isinstance(xs, tuple) else xs
-        total, _ = yield from self.channel(0).reduce_scatter(wide, self._call("reduce_scatter", op=op), later)
+        total, _ = yield from self.channel(0).reduce_scatter(wide, self._call("reduce_scatter", op=op, later=later))
         return self._mean(total, op, xs[self.rank])
 
     def _scan(self, x: Any, op: str, exclusive: bool, later: bool = False) -> Steps[Any]:
         if op == "mean" or (exclusive and op in ("max", "min")):
             raise ValueError(f"rank {self.rank}: there is no {'exscan' if exclusive else 'scan'} by {op!r}")
-        total, _ = yield from self.channel(0).scan(x, self._call("scan", op=op), exclusive, True, later)
+        total, _ = yield from self.channel(0).scan(x, self._call("scan", op=op, later=later), exclusive, True)
         return _like(total, x)
 
     def _barrier(self, later: bool = False) -> Steps[None]:
-        yield from self.channel(0).barrier(self._call("barrier"), later)
+        yield from self.channel(0).barrier(self._call("barrier", later=later))
 
     # ---- objects ----
 
@@ -129,23 +137,23 @@ class Calls:
         return obj
 
     def _bcast_obj(self, obj: Any, root: int, later: bool = False) -> Steps[Any]:
-        return (yield from self.channel(0).bcast(obj, self._call("bcast_obj", self.peer(root)), later))[0]
+        return (yield from self.channel(0).bcast(obj, self._call("bcast_obj", self.peer(root), later=later)))[0]
 
     def _gather_obj(self, obj: Any, root: int, later: bool = False) -> Steps[list[Any] | None]:
-        values, _ = yield from self.channel(0).gather(obj, self._call("gather_obj", self.peer(root)), later)
+        values, _ = yield from self.channel(0).gather(obj, self._call("gather_obj", self.peer(root), later=later))
         return None if values is None else list(values)
 
     def _allgather_obj(self, obj: Any, later: bool = False) -> Steps[list[Any]]:
-        return list((yield from self.channel(0).allgather(obj, self._call("allgather_obj"), later))[0])
+        return list((yield from self.channel(0).allgather(obj, self._call("allgather_obj", later=later)))[0])
 
     def _scatter_obj(self, objs: Any, root: int, later: bool = False) -> Steps[Any]:
-        return (yield from self.channel(0).scatter(objs, self._call("scatter_obj", self.peer(root)), later))[0]
+        return (yield from self.channel(0).scatter(objs, self._call("scatter_obj", self.peer(root), later=later)))[0]
 
     def _alltoall_obj(self, objs: Any, later: bool = False) -> Steps[list[Any]]:
-        return list((yield from self.channel(0).alltoall(objs, self._call("alltoall_obj"), later))[0])
+        return list((yield from self.channel(0).alltoall(objs, self._call("alltoall_obj", later=later)))[0])
 
     def _allreduce_obj(self, obj: Any, op: str, later: bool = False) -> Steps[Any]:
-        objs, _ = yield from self.channel(0).allgather(obj, self._call("allreduce_obj", op=op), later)
+        objs, _ = yield from self.channel(0).allgather(obj, self._call("allreduce_obj", op=op, later=later))
         if op in ("max", "min"):
             return (max if op == "max" else min)(objs)
         total = functools.reduce(operator.mul if op == "prod" else operator.add, objs)

@@ -21,9 +21,9 @@ from mnpar.communicators import message
 from mnpar.communicators.mailbox import Mailbox
 from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, Call, Header
 from mnpar.communicators.opening import EMPTY, Opening, as_bytes, form_of
-from mnpar.communicators.reduction import REDUCING, reduce_arrays
+from mnpar.communicators.operation import complete, wait
+from mnpar.communicators.reduction import reduce_arrays
 from mnpar.communicators.transport import ANY, BACKWARD, BLOCK, PART, ROOM, Steps, Transport, Waiting
-from mnpar.errors import MismatchError
 
 _PIECE = 2**30  # bytes; more than this is sent part by part
 
@@ -31,33 +31,61 @@ _PIECE = 2**30  # bytes; more than this is sent part by part
 class Channel(Mailbox):
     """All communications of one order on one communicator. All its ranks start its collectives in the same order.
 
-    What has to wait comes as steps, to be driven by ``complete`` or an ``Operation``. A collective that is waited for ``later``
-    starts with the same opening, but its values go as messages only, matched by its number: MPI's own collectives have to
-    follow each other in one order on all ranks, and an opening is answered at another moment on each.
+    What has to wait comes as steps, to be driven by ``complete`` or an ``Operation``. A collective that is waited for
+    ``call.later`` starts with the same opening, but its values go as messages only, matched by its number: MPI's own
+    collectives have to follow each other in one order on all ranks, and an opening is answered at another moment on each.
     """
+
+    by_messages = False  # the openings too
 
     def __init__(self, transport: Transport, order: int) -> None:
         super().__init__(transport, order)
         self._collectives = 0
         self._known: dict[Any, bytes] = {}  # headers of collectives by call, shape and dtype: programs repeat themselves
 
+    @property
+    def next_number(self) -> int:
+        """Of the next collective; all of them are even, and those next to them are for Answers."""
+        return self._collectives
+
     def next_exchange(self) -> int:
         """The number of an exchange by a plan (functions/exchange.py): all ranks call it, but it has no opening."""
-        self._collectives += 1
-        return self._collectives - 1
+        self._collectives += 2
+        return self._collectives - 2
 
-    def barrier(self, call: Call, later: bool = False) -> Steps[None]:
+    def barrier(self, call: Call) -> Steps[None]:
         """Return when every rank has come."""
-        yield from self._open(call, None, later=later)
+        yield from self._open(call, None)
 
     def allreduce(
-        self, x: Array | None, call: Call, root: int | None = None, later: bool = False, out: Array | None = None
+        self, x: Array | None, call: Call, root: int | None = None, out: Array | None = None
     ) -> Steps[tuple[Array | None, bool]]:
         """The reduction over ranks (on ``root`` alone, or on all), and whether any rank wants its gradient.
 
         Where it can be done, it is computed into ``out``, a contiguous array like ``x``, or ``x`` itself.
         """
-        opening = yield from self._open(call, x, later=later)
+        return (yield from self._reduced((yield from self._open(call, x)), x, root, out))
+
+    def allreduce_now(self, x: Array | None, call: Call) -> tuple[Array | None, bool]:
+        """``complete(allreduce(x, call))``; without steps where small arrays of one form come from a line known already."""
+        transport = self.transport
+        known = self._known.get((call, x.shape, x.dtype)) if type(x) is np.ndarray and x.nbytes <= ROOM else None
+        if known is None or x is None:
+            return complete(transport, self.allreduce(x, call))
+        seq, waiting = self._number(call)
+        block = (message.numbered(known, seq) + x.tobytes()).ljust(BLOCK, b"\0")
+        exchange = transport.exchange(block, self.lane, waiting)
+        wait(transport, exchange)
+        raw, head = exchange.value(), block[: message.FLAGS + 1]
+        if all([raw.startswith(head, start) for start in range(0, len(raw), BLOCK)]):
+            arrays = [np.ndarray(x.shape, x.dtype, raw, start) for start in range(message.SIZE, len(raw), BLOCK)]
+            return reduce_arrays(arrays, call.reduction), call.wants
+        return complete(transport, self._reduced(Opening(raw, transport.size, call, seq, EMPTY).agreed(), x))
+
+    def _reduced(
+        self, opening: Opening, x: Array | None, root: int | None = None, out: Array | None = None
+    ) -> Steps[tuple[Array | None, bool]]:
+        call = opening.call
         if opening.alike and type(x) is np.ndarray:  # the common case, without a detour
             small = x.nbytes <= ROOM
             total = (
@@ -69,7 +97,7 @@ class Channel(Mailbox):
         if not given:
             return None, opening.wants
         if len(given) < len(headers) and call.reduction in ("max", "min"):
-            raise self._mismatch(opening, f"some ranks have nothing to give to {call.name} ({call.reduction})")
+            raise opening.mismatch(f"some ranks have nothing to give to {call.name} ({call.reduction})")
         form = headers[given[0]]
         if form.nbytes <= ROOM:
             total = reduce_arrays([backend.to_host(opening.value(rank, form)) for rank in given], call.reduction)
@@ -81,11 +109,9 @@ class Channel(Mailbox):
             return None, opening.wants
         return (backend.on_device(total) if form.flags & message.ON_DEVICE else total), opening.wants
 
-    def scan(
-        self, x: Array | None, call: Call, exclusive: bool, up: bool, later: bool = False
-    ) -> Steps[tuple[Array | None, bool]]:
+    def scan(self, x: Array | None, call: Call, exclusive: bool, up: bool) -> Steps[tuple[Array | None, bool]]:
         """The reduction of the ranks up to this one (or from it on), with or without its own."""
-        parts, wants = yield from self.allgather(x, call, later)
+        parts, wants = yield from self.allgather(x, call)
         me = self.transport.rank
         some = parts[: me + (not exclusive)] if up else parts[me + exclusive :]
         given = [part for part in some if part is not None]
@@ -94,15 +120,15 @@ class Channel(Mailbox):
             return None, wants
         return (reduce_arrays(given, call.reduction) if given else np.full_like(like, call.reduction == "prod")), wants
 
-    def bcast(self, x: Any, call: Call, later: bool = False) -> Steps[tuple[Any, bool]]:
+    def bcast(self, x: Any, call: Call) -> Steps[tuple[Any, bool]]:
         """The root's value on every rank (an object where ``call.op`` ends in _obj)."""
         transport, root = self.transport, call.root
         at_root = transport.rank == root
-        opening = yield from self._open(call, x if at_root else None, later=later)
+        opening = yield from self._open(call, x if at_root else None)
         header = opening.header(root)
         if header.nbytes <= ROOM:
             return (x if at_root else opening.value(root, header)), opening.wants
-        if later:
+        if call.later:
             if at_root:
                 for rank in self._others():
                     self._post_part(x, opening, rank)
@@ -111,14 +137,14 @@ class Channel(Mailbox):
         yield from transport.bcast(body, root, self.lane, self._waiting(opening))
         return (x if at_root else _value(body, header)), opening.wants
 
-    def allgather(self, x: Any, call: Call, later: bool = False) -> Steps[tuple[tuple[Any, ...], bool]]:
+    def allgather(self, x: Any, call: Call) -> Steps[tuple[tuple[Any, ...], bool]]:
         """Every rank's value on every rank, in rank order."""
-        opening = yield from self._open(call, x, later=later)
+        opening = yield from self._open(call, x)
         headers = opening.headers()
         counts = [header.nbytes for header in headers]
         if max(counts) <= ROOM:
             return tuple([opening.value(rank, header) for rank, header in enumerate(headers)]), opening.wants
-        if later or sum(counts) > _PIECE:
+        if call.later or sum(counts) > _PIECE:
             return (yield from self._trade([x] * self.transport.size, opening)), opening.wants
         body = as_bytes(x) if type(x) is np.ndarray else opening.body  # a small one beside large ones: it was not made
         joined = yield from self.transport.allgather(body, counts, self.lane, self._waiting(opening))
@@ -129,9 +155,9 @@ class Channel(Mailbox):
             values.append(_value(part, header))
         return tuple(values), opening.wants
 
-    def gather(self, x: Any, call: Call, later: bool = False) -> Steps[tuple[tuple[Any, ...] | None, bool]]:
+    def gather(self, x: Any, call: Call) -> Steps[tuple[tuple[Any, ...] | None, bool]]:
         """Every rank's value on the root, in rank order; None elsewhere."""
-        opening = yield from self._open(call, x, later=later)
+        opening = yield from self._open(call, x)
         headers, me, root = opening.headers(), self.transport.rank, call.root
         if max(header.nbytes for header in headers) <= ROOM:
             values = [opening.value(rank, header) for rank, header in enumerate(headers)] if me == root else None
@@ -142,27 +168,27 @@ class Channel(Mailbox):
             values = yield from self._fetch_parts(opening, x)
         return (None if values is None else tuple(values)), opening.wants
 
-    def scatter(self, xs: Any, call: Call, later: bool = False) -> Steps[tuple[Any, bool]]:
+    def scatter(self, xs: Any, call: Call) -> Steps[tuple[Any, bool]]:
         """The root's ``xs[rank]`` on each rank."""
         me, root = self.transport.rank, call.root
         xs = listed(xs) if me == root else None
-        opening = yield from self._open(call, xs, self.transport.size if me == root else None, later)
+        opening = yield from self._open(call, xs, self.transport.size if me == root else None)
         if me != root:
             return (yield from self._fetch_part(opening, root)), opening.wants
         for rank in self._others():
             self._post_part(xs[rank], opening, rank)
         return _owned(xs[me]), opening.wants
 
-    def alltoall(self, xs: Any, call: Call, later: bool = False) -> Steps[tuple[tuple[Any, ...], bool]]:
+    def alltoall(self, xs: Any, call: Call) -> Steps[tuple[tuple[Any, ...], bool]]:
         """On rank r, what each rank q had as its ``xs[r]``, in the order of q."""
         xs = listed(xs)
-        opening = yield from self._open(call, xs, self.transport.size, later)
+        opening = yield from self._open(call, xs, self.transport.size)
         return (yield from self._trade(xs, opening)), opening.wants
 
-    def reduce_scatter(self, xs: Any, call: Call, later: bool = False) -> Steps[tuple[Array | None, bool]]:
+    def reduce_scatter(self, xs: Any, call: Call) -> Steps[tuple[Array | None, bool]]:
         """On rank r, the reduction over ranks of their ``xs[r]``, summed in rank order."""
         xs = listed(xs)
-        opening = yield from self._open(call, xs, self.transport.size, later)
+        opening = yield from self._open(call, xs, self.transport.size)
         given = [x for x in (yield from self._trade(xs, opening)) if x is not None]
         if not given:
             return None, opening.wants
@@ -170,28 +196,27 @@ class Channel(Mailbox):
 
     # ---- inside ----
 
-    def _open(self, call: Call, x: Any, parts: int | None = None, later: bool = False) -> Steps[Opening]:
+    def _open(self, call: Call, x: Any, parts: int | None = None) -> Steps[Opening]:
         """Say what this rank is in, hear the others, and agree."""
-        transport, seq = self.transport, self._collectives
-        self._collectives += 1
+        seq, waiting = self._number(call)
         block, body, fault = self._say(call, x, parts, seq)
-        raw = yield transport.exchange(block, self.lane, Waiting(call.name, call.site, None, 0, seq, self.order), later)
+        if self.by_messages:
+            raw = yield from self._hear(block, waiting)
+        else:
+            raw = yield self.transport.exchange(block, self.lane, waiting, call.later)
         if fault is not None:
             raise fault
-        opening = Opening(raw, transport.size, call, seq, body, later)
-        identity = raw[: message.IDENTITY]
-        for start in () if opening.alike else range(0, len(raw), BLOCK):
-            if raw[start : start + message.IDENTITY] != identity:
-                raise self._mismatch(opening, "ranks are in different collectives")
-            if raw[start + message.FORM.start] == FAULT:
-                header = opening.header(start // BLOCK)
-                text = raw[start + message.SIZE : start + message.SIZE + header.nbytes].decode(errors="replace")
-                raise MismatchError(f"rank {start // BLOCK} could not take part in {header.name} at {header.site}: {text}")
-        if call.op in REDUCING and not (opening.alike or opening.same_form()):
-            raise self._mismatch(opening, "ranks reduce values of different dtype or shape")
-        if opening.wants and not opening.all_record:
-            raise self._mismatch(opening, "some ranks record for backward and others do not (no_backprop_mode)")
-        return opening
+        return Opening(raw, self.transport.size, call, seq, body).agreed()
+
+    def _number(self, call: Call) -> tuple[int, Waiting]:
+        """The number of a collective that begins now, and what it waits for."""
+        seq = self._collectives
+        self._collectives += 2
+        return seq, Waiting(call.name, call.site, None, 0, seq, self.order)
+
+    def _hear(self, block: bytes, waiting: Waiting) -> Steps[bytes]:
+        """What all ranks say, in rank order, if it goes by messages."""
+        raise NotImplementedError
 
     def _say(self, call: Call, x: Any, parts: int | None, seq: int) -> tuple[bytes, Array, Exception | None]:
         """This rank's block of an opening, its value as bytes, and what is wrong with it: the others shall hear of that too."""
@@ -211,24 +236,10 @@ class Channel(Mailbox):
             self._known[key] = head
         return (head + (body.tobytes() if nbytes <= ROOM else b"")).ljust(BLOCK, b"\0"), body, fault
 
-    def _mismatch(self, opening: Opening, what: str) -> MismatchError:
-        rows = []
-        for rank, h in enumerate(opening.headers()):
-            root = (
-                f", root {h.root}"
-                if h.op in ("bcast", "reduce", "gather", "scatter", "bcast_obj", "gather_obj", "scatter_obj")
-                else ""
-            )
-            mode = ", not recording" if opening.wants and not h.flags & message.RECORDING else ""
-            rows.append(f"  rank {rank}: collective {h.seq}, {h.name}{root} of {h.form}{mode}, at {h.site}")
-        return MismatchError(
-            f"{what}:\n" + "\n".join(rows) + "\nall ranks of a communicator make the same calls in the same order"
-        )
-
     def _reduce(self, x: Array, opening: Opening, root: int | None, out: Array | None = None) -> Steps[Array]:
         flat, reduction, waiting = np.ascontiguousarray(x).reshape(-1), opening.call.reduction, self._waiting(opening)
         into = None if out is None or not out.flags.c_contiguous else out.reshape(-1)
-        if not opening.later:
+        if not opening.call.later:
             total = yield from self.transport.reduce(flat, reduction, root, self.lane, waiting, into)
         else:
             total = yield from self.transport.reduce_in_parts(flat, reduction, waiting, root, into)

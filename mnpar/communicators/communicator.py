@@ -172,8 +172,8 @@ class Communicator(Calls):
         return self._now(self._recv(source, tag))
 
     def shift(self, data: Any, steps: int = 1) -> Any:
-        """Hand an array round the ring: to rank + steps, from rank - steps."""
-        return self.sendrecv(data, (self.rank + steps) % self.size, (self.rank - steps) % self.size)
+        """Hand an array round the ring: to rank + steps, from rank - steps. All ranks call it."""
+        return self._now(self._shift(data, steps))
 
     # ---- arrays: collectives; every rank calls them ----
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from mnpar.backend import Array
 from mnpar.communicators import message
-from mnpar.communicators.message import OBJECT, Call, Header, read_header
+from mnpar.communicators.message import ARRAY, OBJECT, Call, Header, read_header
 from mnpar.communicators.transport import (
     ANY,
     BACKWARD,
@@ -21,6 +23,8 @@ from mnpar.communicators.transport import (
     numbered_tag,
 )  # fmt: skip
 from mnpar.errors import MismatchError
+
+_LARGE = 2**16  # bytes: smaller arrays travel in one message with their header
 
 
 class Receive:
@@ -55,6 +59,20 @@ class Mailbox:
         self.transport.post(message.encode(x, call, seq), dest, tag, self.lane)
         return seq
 
+    def give(self, x: Any, call: Call, dest: int, tag: int) -> tuple[int, None]:
+        """:meth:`send`, with nothing to wait for."""
+        return self.send(x, call, dest, tag), None
+
+    def hand(self, x: Any, call: Call, dest: int, tag: int) -> tuple[int, Pending | None]:
+        """:meth:`send` of what will not be changed before the step is done: a large array is not copied."""
+        if type(x) is not np.ndarray or x.nbytes < _LARGE or not x.flags.c_contiguous:
+            return self.send(x, call, dest, tag), None
+        seq = self._sent[dest]
+        self._sent[dest] += 1
+        header = message.pack_header(call, seq, ARRAY, x.nbytes, x.shape, message.check(x))
+        waiting = Waiting(call.name, call.site, dest, tag, order=self.order)
+        return seq, self.transport.post_apart(header, x.reshape(-1).view(np.uint8), dest, tag, self.lane, waiting)
+
     def send_object(self, obj: Any, call: Call, dest: int, tag: int) -> None:
         """Start sending a pickled object."""
         seq = self._sent[dest]
@@ -71,7 +89,7 @@ class Mailbox:
         waiting = Waiting(call.name, call.site, source, tag, order=self.order)
         letter = yield from self._letter(source, tag, self.lane, waiting)
         frame = yield from self.transport.read(letter, self.lane, waiting)
-        header = read_header(frame[: message.SIZE].tobytes())
+        header = read_header(frame)
         if (header.kind == OBJECT) != (call.op == "recv_obj") or header.order != self.order:
             text = (
                 f"rank {me} waits in {call.name} at {call.site} for {wanted} from rank {letter.source}, tag {letter.tag}, but "
@@ -118,7 +136,7 @@ class Mailbox:
         waiting = Waiting(call.name, call.site, source, ANY, seq, self.order)
         letter = yield from self._letter(source, self.reply_tag(seq, EXCHANGE), BACKWARD, waiting)
         frame = yield from self.transport.read(letter, BACKWARD, waiting)
-        header = read_header(frame[: message.SIZE].tobytes())
+        header = read_header(frame)
         if (header.op, header.order, header.seq, header.root) != (call.op, call.order, seq, call.root):
             raise self.misfit(source, f"exchange {seq} in {call.name} at {call.site}", header, "plans")
         return message.decode(frame, header)[0], header

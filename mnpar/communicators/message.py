@@ -23,9 +23,9 @@ from mnpar.backend import Array
 from mnpar.errors import MismatchError
 
 # What all ranks of a collective must agree on comes first, then the form of the value, then what is the rank's own.
-_LAYOUT = struct.Struct("<HBBBxiQ" + "BB16sQ12q" + "Bi47s")
+_LAYOUT = struct.Struct("<HBBBBiQ" + "BB16sQ12q" + "Bi47s")
 SIZE = _LAYOUT.size
-IDENTITY = 18  # bytes: magic, op, reduction, order, root, seq
+IDENTITY = 18  # bytes: magic, op, reduction, order, later, root, seq
 FORM = slice(18, 140)  # kind, ndim, dtype, nbytes, shape
 FLAGS = 140
 WANTS, RECORDING, ON_DEVICE = 1, 2, 4
@@ -56,11 +56,12 @@ class Call(NamedTuple):
     reduction: str = "sum"
     order: int = 0  # 0 forward, 1 the gradient of it, 2 the gradient of the gradient …
     tag: int = 0
+    later: bool = False  # of a collective: it is not waited for at once
 
     @property
     def name(self) -> str:
         """The operation as errors call it."""
-        return "gradient of " * self.order + self.op
+        return "gradient of " * self.order + "i" * self.later + self.op
 
 
 class Header(NamedTuple):
@@ -69,6 +70,7 @@ class Header(NamedTuple):
     op: str
     reduction: str
     order: int
+    later: bool
     root: int
     seq: int
     kind: int
@@ -88,7 +90,7 @@ class Header(NamedTuple):
     def name(self) -> str:
         """The operation as errors call it."""
         reduced = "reduce" in self.op or "scan" in self.op
-        return "gradient of " * self.order + self.op + (f" ({self.reduction})" if reduced else "")
+        return "gradient of " * self.order + "i" * self.later + self.op + (f" ({self.reduction})" if reduced else "")
 
     @property
     def form(self) -> str:
@@ -111,7 +113,7 @@ def pack_header(
     if template is None:
         flags = call.wants * WANTS + call.recording * RECORDING + on_device * ON_DEVICE
         template = _LAYOUT.pack(
-            _MAGIC, _OP_CODES[call.op], _REDUCTION_CODES[call.reduction], call.order, call.root, 0,
+            _MAGIC, _OP_CODES[call.op], _REDUCTION_CODES[call.reduction], call.order, call.later, call.root, 0,
             kind, len(shape), dtype.encode(), nbytes, *shape, *_NO_SHAPE[len(shape) :],
             flags, call.tag, call.site.encode()[:47],
         )  # fmt: skip
@@ -126,14 +128,14 @@ def numbered(header: bytes, seq: int) -> bytes:
     return header[: IDENTITY - 8] + seq.to_bytes(8, "little") + header[IDENTITY:]
 
 
-def read_header(raw: bytes | memoryview) -> Header:
+def read_header(raw: bytes | memoryview | Array) -> Header:
     """Raises MismatchError if it is no header of mnpar's."""
     f = _LAYOUT.unpack_from(raw)
     if f[0] != _MAGIC:
         raise MismatchError("a message arrived that mnpar did not send: use a communicator of your own for mpi4py's calls")
     return Header(
-        OPS[f[1]], REDUCTIONS[f[2]], f[3], f[4], f[5], f[6], f[10 : 10 + f[7]] if f[6] == ARRAY else f[10:11],
-        f[8].rstrip(b"\0").decode(), f[9], f[22], f[23], f[24].rstrip(b"\0").decode(),
+        OPS[f[1]], REDUCTIONS[f[2]], f[3], bool(f[4]), f[5], f[6], f[7], f[11 : 11 + f[8]] if f[7] == ARRAY else f[11:12],
+        f[9].rstrip(b"\0").decode(), f[10], f[23], f[24], f[25].rstrip(b"\0").decode(),
     )  # fmt: skip
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -133,19 +135,27 @@ class MpiTransport(Reductions):
         outbox = self._outbox
         while outbox and outbox[0][0].Test():
             outbox.popleft()
-        comm = self.lanes[lane]
         if frame.nbytes <= PIECE:
-            outbox.append((comm.Isend(frame, dest, tag), frame))
-            return
-        outbox.append((comm.Isend(frame[: message.SIZE], dest, tag), frame))
-        rest, tag = self._rest(frame)
-        outbox.extend([(self.lanes[BACKWARD].Isend(piece, dest, tag), piece) for piece in rest])
+            outbox.append((self.lanes[lane].Isend(frame, dest, tag), frame))
+        else:
+            outbox.extend(self._send_apart(frame[: message.SIZE], frame[message.SIZE :], dest, tag, lane))
 
-    def _rest(self, frame: Array) -> tuple[list[Array], int]:
+    def post_apart(self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting) -> Pending:
+        sent = self._send_apart(np.frombuffer(header, np.uint8), body, dest, tag, lane)
+        self._outbox.extend(sent)  # should nobody wait
+        requests = [request for request, _ in sent]
+        return Pending(lambda: self.MPI.Request.Testall(requests), nothing, waiting)
+
+    def _send_apart(self, head: Array, body: Array, dest: int, tag: int, lane: int) -> list[tuple[Any, Array]]:
+        """A header, and then what follows it in pieces: requests and their arrays, to be kept until they are done."""
+        pieces, rest_tag = self._pieces(message.read_header(head), body)
+        first = self.lanes[lane].Isend(head, dest, tag), head
+        return [first, *[(self.lanes[BACKWARD].Isend(piece, dest, rest_tag), piece) for piece in pieces]]
+
+    def _pieces(self, header: message.Header, body: Array) -> tuple[list[Array], int]:
         """The pieces of a large message after its header, and the tag that is theirs alone: others may be under way too."""
-        header = message.read_header(frame[: message.SIZE].tobytes())
         kind = PIECE_OF_MESSAGE if header.op in message.POINT_TO_POINT else PIECE_OF_PART
-        pieces = [frame[start : start + PIECE] for start in range(message.SIZE, frame.nbytes, PIECE)]
+        pieces = [body[start : start + PIECE] for start in range(0, body.nbytes, PIECE)]
         return pieces, numbered_tag(self.tag_limit, header.seq, header.order, kind)
 
     def wait(self, pending: Pending) -> None:
@@ -177,12 +187,12 @@ class MpiTransport(Reductions):
         request = handle.Irecv(frame)
         if not request.Test():
             yield Pending(request.Test, nothing, waiting)
-        if nbytes > message.SIZE or message.SIZE + message.read_header(frame.tobytes()).nbytes <= PIECE:
+        if nbytes > message.SIZE or (header := message.read_header(frame)).nbytes == 0:
             return frame
-        head, frame = frame, np.empty(message.SIZE + message.read_header(frame.tobytes()).nbytes, np.uint8)
+        head, frame = frame, np.empty(message.SIZE + header.nbytes, np.uint8)
         frame[: message.SIZE] = head
-        rest, tag = self._rest(frame)
-        requests = [self.lanes[BACKWARD].Irecv(piece, letter.source, tag) for piece in rest]
+        pieces, tag = self._pieces(header, frame[message.SIZE :])
+        requests = [self.lanes[BACKWARD].Irecv(piece, letter.source, tag) for piece in pieces]
         yield Pending(lambda: self.MPI.Request.Testall(requests), nothing, waiting)
         return frame
 
@@ -206,23 +216,23 @@ class MpiTransport(Reductions):
     # ---- collectives ----
 
     def exchange(self, block: bytes, lane: int, waiting: Waiting, later: bool = False) -> Pending:
-        mine, whole, request = self._exchanges[lane]
-        if later:  # the prepared buffers are for those that are waited for at once: so the choice is the same on all ranks
-            mine, whole, request = bytearray(BLOCK), bytearray(self.size * BLOCK), None
-        mine[:] = block
-        if request is None:
+        mine, whole, request, value = self._exchanges[lane]
+        if later or request is None:  # what is prepared is for those that are waited for at once, on all ranks
+            mine, whole = bytearray(block), bytearray(self.size * BLOCK)
             request = self.lanes[lane].Iallgather([mine, BLOCK, self.MPI.BYTE], [whole, BLOCK, self.MPI.BYTE])
-        else:
-            request.Start()
-        return Pending(request.Test, lambda: bytes(whole), waiting, self.meeting(waiting))
+            return Pending(request.Test, partial(bytes, whole), waiting, self.meeting(waiting, "later" if later else ""))
+        mine[:] = block
+        request.Start()
+        return Pending(request.Test, value, waiting, self.meeting(waiting))
 
-    def _prepared(self, lane: Any) -> tuple[bytearray, bytearray, Any]:
-        """Buffers and request of the exchanges on a lane: made once where the library has persistent collectives (MPI 4)."""
+    def _prepared(self, lane: Any) -> tuple[bytearray, bytearray, Any, Callable[[], bytes]]:
+        """Buffers, request and result of exchanges on a lane, made once; no request without persistent collectives (MPI 4)."""
         mine, whole = bytearray(BLOCK), bytearray(self.size * BLOCK)
         try:
-            return mine, whole, lane.Allgather_init([mine, BLOCK, self.MPI.BYTE], [whole, BLOCK, self.MPI.BYTE])
+            request = lane.Allgather_init([mine, BLOCK, self.MPI.BYTE], [whole, BLOCK, self.MPI.BYTE])
         except NotImplementedError:
-            return mine, whole, None
+            request = None
+        return mine, whole, request, partial(bytes, whole)
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
         for start in range(0, array.size, PIECE):
@@ -258,7 +268,7 @@ class MpiTransport(Reductions):
         while self._outbox and self._outbox[0][0].Test():
             self._outbox.popleft()
         if not self._outbox:
-            for comm, (_, _, request) in zip(self.lanes, self._exchanges, strict=True):
+            for comm, (_, _, request, _) in zip(self.lanes, self._exchanges, strict=True):
                 if request is not None:
                     request.Free()
                 comm.Free()

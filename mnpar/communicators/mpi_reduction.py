@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from mnpar.communicators.transport import BACKWARD, Pending, Steps, Waiting
 
 PIECE = 2**30  # bytes: no MPI library is asked for more at once
 _GATHERED = 2**15  # bytes: an array of at most so many is gathered everywhere and reduced there, a larger one in parts
+_SHORT = 2**18  # bytes: so much in all is sent from each rank to each, which starts sooner than the library's allgather
 _DIRECT = 16  # ranks: with more, the libraries' trees win
 _OPS = {"sum": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
 
@@ -42,14 +44,22 @@ class Reductions:
     label: str  # the same on all its ranks, and no other's
     process: Process
 
-    def meeting(self, waiting: Waiting, what: str = "") -> str:
+    def meeting(self, waiting: Waiting, what: str = "") -> tuple[str, int, int, str]:
         """The name of a collective's step, the same on all ranks that are in it."""
-        return f"{self.label} {waiting.order} {waiting.seq} {what}"
+        return self.label, waiting.order, waiting.seq, what
 
     def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Steps[Array]:
-        whole = np.empty(sum(counts), np.uint8)
-        request = self.lanes[lane].Iallgatherv(array, [whole, counts])
-        yield Pending(request.Test, nothing, waiting, self.meeting(waiting, "data"))
+        whole, comm = np.empty(sum(counts), np.uint8), self.lanes[BACKWARD]
+        if self.size > _DIRECT or whole.nbytes > _SHORT:
+            request = self.lanes[lane].Iallgatherv(array, [whole, counts])
+            yield Pending(request.Test, nothing, waiting, self.meeting(waiting, "data"))
+            return whole
+        places = [whole[end - count : end] for count, end in zip(counts, itertools.accumulate(counts), strict=True)]
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]
+        received = [comm.Irecv(places[r], r, waiting.tag) for r in others]
+        sent = [comm.Isend(array, r, waiting.tag) for r in others]
+        places[self.rank][...] = array
+        yield self._all([*received, *sent], waiting, "data")
         return whole
 
     def reduce(
@@ -80,11 +90,14 @@ class Reductions:
         P, me, comm, tag = self.size, self.rank, self.lanes[BACKWARD], waiting.tag
         others = [(me + step) % P for step in range(1, P)]
         parts = [slice(array.size * r // P, array.size * (r + 1) // P) for r in range(P)]
-        mine = [array[parts[me]] if r == me else np.empty_like(total[parts[me]]) for r in range(P)]
+        own = array[parts[me]]
+        if me > 1 and np.may_share_memory(own, total):  # the first two are summed before it is read
+            own = own.copy()
+        mine = [own if r == me else np.empty_like(own) for r in range(P)]
         received = [comm.Irecv(mine[r].view(np.uint8), r, tag) for r in others]
         sent = [comm.Isend(array[parts[r]].view(np.uint8), r, tag) for r in others]
         yield self._all([*received, *sent], waiting, "parts")
-        total[parts[me]] = reduce_arrays(mine, reduction)
+        reduce_arrays(mine, reduction, out=total[parts[me]])
         received = [comm.Irecv(total[parts[r]].view(np.uint8), r, tag) for r in others if root in (None, me)]
         sent = [comm.Isend(total[parts[me]].view(np.uint8), r, tag) for r in others if root in (None, r)]
         yield self._all([*received, *sent], waiting, "sums")

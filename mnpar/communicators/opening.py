@@ -10,19 +10,20 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators import message
-from mnpar.communicators.message import ARRAY, NOTHING, OBJECT, TUPLE, Call, Header, read_header
-from mnpar.communicators.reduction import check_reducible
+from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, TUPLE, Call, Header, read_header
+from mnpar.communicators.reduction import REDUCING, check_reducible
 from mnpar.communicators.transport import BLOCK
+from mnpar.errors import MismatchError
 
 
 class Opening:
     """What the opening of a collective told: every rank's header, and the values that came with it."""
 
-    __slots__ = ("_flags", "_raw", "alike", "body", "call", "later", "seq", "size", "wants")
+    __slots__ = ("_flags", "_raw", "alike", "body", "call", "seq", "size", "wants")
 
-    def __init__(self, raw: bytes, size: int, call: Call, seq: int, body: Array, later: bool) -> None:
+    def __init__(self, raw: bytes, size: int, call: Call, seq: int, body: Array) -> None:
         self._raw = raw
-        self.call, self.seq, self.body, self.later = call, seq, body, later  # this rank's own part in it
+        self.call, self.seq, self.body = call, seq, body  # this rank's own part in it
         self.size = size
         self._flags = raw[message.FLAGS :: BLOCK]  # one byte of each rank
         self.wants = any([flags & message.WANTS for flags in self._flags])
@@ -60,6 +61,41 @@ class Opening:
         forms = [self._raw[r * BLOCK :][message.FORM] for r in range(self.size)]
         forms = [form for form in forms if form[0] != NOTHING]
         return all([form == forms[0] for form in forms])
+
+    def agreed(self) -> Opening:
+        """Itself.
+
+        Raises:
+            MismatchError: what the ranks said does not go together.
+        """
+        raw, call = self._raw, self.call
+        identity = raw[: message.IDENTITY]
+        for start in () if self.alike else range(0, len(raw), BLOCK):
+            if raw[start : start + message.IDENTITY] != identity:
+                raise self.mismatch("ranks are in different collectives")
+            if raw[start + message.FORM.start] == FAULT:
+                header = self.header(start // BLOCK)
+                text = raw[start + message.SIZE : start + message.SIZE + header.nbytes].decode(errors="replace")
+                raise MismatchError(f"rank {start // BLOCK} could not take part in {header.name} at {header.site}: {text}")
+        if call.op in REDUCING and not (self.alike or self.same_form()):
+            raise self.mismatch("ranks reduce values of different dtype or shape")
+        if self.wants and not self.all_record:
+            raise self.mismatch("some ranks record for backward and others do not (no_backprop_mode)")
+        return self
+
+    def mismatch(self, what: str) -> MismatchError:
+        """An error with a table of who does what."""
+        rows = []
+        for rank, h in enumerate(self.headers()):
+            root = f", root {h.root}" if h.op in ROOTED else ""
+            mode = ", not recording" if self.wants and not h.flags & message.RECORDING else ""
+            rows.append(f"  rank {rank}: collective {h.seq // 2}, {h.name}{root} of {h.form}{mode}, at {h.site}")
+        return MismatchError(
+            f"{what}:\n" + "\n".join(rows) + "\nall ranks of a communicator make the same calls in the same order"
+        )
+
+
+ROOTED = ("bcast", "reduce", "gather", "scatter", "bcast_obj", "gather_obj", "scatter_obj")
 
 
 def form_of(x: Any, call: Call, parts: int | None) -> tuple[int, int, tuple[int, ...], str, Array, bool]:

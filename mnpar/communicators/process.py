@@ -190,7 +190,8 @@ class Process:
             return
         sys.stdout.flush()
         try:
-            self.watch.finish(self._control.Ibarrier().Test, self._exit)
+            all_here = self._control.Ibarrier()
+            self.watch.finish(lambda: self._go_on(all_here), self._exit)
             self._report_unreceived()
             if self._heart is not None:
                 self._heart.stop()
@@ -199,6 +200,12 @@ class Process:
             self._abort("" if self.rank else "mnpar: interrupted\n", 130)
         except MnparError as error:  # its peer complains of what it sent
             self._on_error(type(error), error, None)
+
+    def _go_on(self, until: Any) -> bool:
+        """With what was started and never waited for: others may wait for this rank's part. Whether the request is done."""
+        for operation in tuple(self.active):
+            operation.step()
+        return bool(until.Test())
 
     def _report_unreceived(self) -> None:
         for transport in self.transports:

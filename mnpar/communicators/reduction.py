@@ -22,14 +22,20 @@ def check_reducible(x: Array, call: Call) -> None:
         raise TypeError(f"{call.name}: complex numbers have no {call.reduction}")
 
 
-def reduce_arrays(arrays: list[Array], reduction: str) -> Array:
-    """The reduction in the order of the list; 16-bit floats are summed in 32 bits."""
-    first = arrays[0]
+def reduce_arrays(arrays: list[Array], reduction: str, out: Array | None = None) -> Array:
+    """The reduction in the order of the list, into ``out`` if it is given; 16-bit floats are summed in 32 bits."""
+    first, ufunc = arrays[0], UFUNCS[reduction]
+    halves = first.dtype.itemsize == 2 and first.dtype.kind in "fV"
     if len(arrays) == 1:
-        return first.copy()  # it may be a view of the message
-    wide = np.float32 if first.dtype.itemsize == 2 and first.dtype.kind in "fV" else first.dtype
-    ufunc = UFUNCS[reduction]
-    total = np.asarray(ufunc(first, arrays[1], dtype=None if wide == first.dtype else wide))
+        total = first.copy()  # it may be a view of the message
+    elif halves:
+        total = np.asarray(ufunc(first, arrays[1], dtype=np.float32))
+    else:
+        total = np.asarray(ufunc(first, arrays[1], out=out))
     for array in arrays[2:]:
         ufunc(total, array, out=total)
-    return total.astype(first.dtype, copy=False)
+    if out is None:
+        return total.astype(first.dtype) if halves else total
+    if out is not total:
+        out[...] = total
+    return out

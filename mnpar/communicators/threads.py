@@ -75,14 +75,24 @@ class World:
         self._hand_on(rank)
 
     def _hand_on(self, rank: int) -> None:
-        for step in range(1, self.size + 1):
-            other = (rank + step) % self.size
-            if not self.done[other] and self._can_run(other):
-                self._batons[other].release()
-                return
+        while True:
+            for step in range(1, self.size + 1):
+                other = (rank + step) % self.size
+                if not self.done[other] and self._can_run(other):
+                    self._batons[other].release()
+                    return
+            if not self._step_for_the_done():
+                break
         if not all(self.done):
             self.failure = (rank, DeadlockError(self._table()))
             self._batons[self.done.index(False)].release()
+
+    def _step_for_the_done(self) -> bool:
+        """Go on with what ranks have started that have ended since: others may wait for it. Whether there was anything."""
+        ready = [one for rank, active in enumerate(self.active) if self.done[rank] for one in active if one.ready()]
+        for operation in ready:
+            operation.step()
+        return bool(ready)
 
     def _can_run(self, rank: int) -> bool:
         entry = self.waiting[rank]
@@ -124,6 +134,9 @@ class ThreadTransport:
     def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
         self._world.mail.setdefault((self._group, lane, self.rank, dest), deque()).append((tag, frame))
 
+    def post_apart(self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting) -> None:
+        self.post(np.concatenate([np.frombuffer(header, np.uint8), body]), dest, tag, lane)
+
     def wait(self, pending: Pending) -> None:
         self._world.wait(self._me, pending.ready, pending.waiting)
 
@@ -153,7 +166,8 @@ class ThreadTransport:
         meeting[self.rank] = thing
 
         def value() -> list[Any]:
-            meetings.pop(key, None)  # who comes late has it already
+            if meetings.get(key) is meeting:
+                del meetings[key]  # who comes late has it already
             return [meeting[rank] for rank in range(self.size)]
 
         return Pending(lambda: len(meeting) == self.size, value, waiting)

@@ -20,12 +20,12 @@ FORWARD, BACKWARD = 0, 1
 
 
 # Messages on the backward lane are found by what they are, not by a user's tag:
-REPLY, PART, EXCHANGE, PIECE_OF_MESSAGE, PIECE_OF_PART = range(5)
+REPLY, PART, EXCHANGE, PIECE_OF_MESSAGE, PIECE_OF_PART, OPENING = KINDS = range(6)
 
 
 def numbered_tag(limit: int, seq: int, order: int, kind: int) -> int:
     """The tag of what belongs to message, collective or exchange ``seq`` of an order of differentiation."""
-    return 5 * ((8 * seq + order) % (limit // 5)) + kind
+    return len(KINDS) * ((8 * seq + order) % (limit // len(KINDS))) + kind
 
 
 class Waiting(NamedTuple):
@@ -50,7 +50,7 @@ class Pending(NamedTuple):
     ready: Callable[[], bool]  # looks, and never waits
     value: Callable[[], Any]  # asked for once, after ``ready()``
     waiting: Waiting
-    meeting: str = ""  # the same for all ranks that wait in the same collective; "" for messages
+    meeting: object = ""  # the same for all ranks that wait in the same collective; "" for messages
 
 
 T = TypeVar("T")
@@ -87,6 +87,10 @@ class Transport(Protocol):
 
     def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
         """Start sending bytes; ``frame`` belongs to the transport from now on."""
+
+    def post_apart(self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting) -> Pending | None:
+        """The same of a header and the bytes that follow it, without a copy: they must not change before it is ready (None: it
+        is)."""
 
     def probe(self, source: int, tag: int, lane: int) -> Letter | None:
         """Take the oldest matching message out of the queue, if there is one."""

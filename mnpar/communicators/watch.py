@@ -20,6 +20,7 @@ from mnpar.communicators.neighbours import Look
 from mnpar.communicators.transport import ANY, Waiting
 from mnpar.errors import DeadlockError, MismatchError
 
+_SPINS = 30  # polls that hand on no core: most of what is awaited comes within them
 _EAGER = 300  # polls before the first look at the clock
 _SPIN = 0.003  # s of yielding before the first nap
 _NAP, _LONG_NAP = 0.0001, 0.001  # s
@@ -55,12 +56,12 @@ class Wait:
     """One wait that is going on."""
 
     def __init__(
-        self, waiting: Waiting, peers: tuple[int, ...], meeting: str, count: int, also: Callable[[], str] | None
+        self, waiting: Waiting, peers: tuple[int, ...], meeting: object, count: int, also: Callable[[], str] | None
     ) -> None:
         self.waiting = waiting
         self.also = also  # what else can be said, should it last for ever
         self.peers = peers  # numbers in the world of those it waits for
-        self.meeting = meeting  # the same for all ranks that wait in the same collective; "" for messages
+        self.meeting = str(meeting)  # the same for all ranks that wait in the same collective; "" for messages
         self.count = count  # how many waits this rank has been through
         self.since = time.monotonic()
         self.next_question = _FIRST_QUESTION  # s after the beginning
@@ -81,7 +82,7 @@ class Watch:
         self._next_warning, self._pause = 0.0, patience
 
     def until(
-        self, ready: Callable[[], bool], waiting: Waiting, peers: tuple[int, ...], meeting: str,
+        self, ready: Callable[[], bool], waiting: Waiting, peers: tuple[int, ...], meeting: object,
         also: Callable[[], str] | None = None,
     ) -> None:  # fmt: skip
         """Return when ``ready()``.
@@ -89,10 +90,11 @@ class Watch:
         Raises:
             DeadlockError: it never will be.
         """
-        for _ in range(_EAGER):
+        for poll in range(_EAGER):
             if ready():
                 return
-            os.sched_yield()
+            if poll > _SPINS:
+                os.sched_yield()
         self._count += 1
         self._wait = Wait(waiting, peers, meeting, self._count, also)
         try:

@@ -12,7 +12,7 @@ from mnpar.functions.attention import embed_id, scaled_dot_product_attention
 from mnpar.functions.broadcasting import broadcast, broadcast_to, sum_to
 from mnpar.functions.channelwise import bias, maxout, prelu, scale
 from mnpar.functions.classification import softmax_cross_entropy
-from mnpar.functions.collective import allgather, allreduce, alltoall, copy_to, exscan, reduce_from, reduce_scatter, scan
+from mnpar.functions.collective import allgather, allreduce, alltoall, exscan, reduce_scatter, scan
 from mnpar.functions.contraction import bilinear, einsum, tensordot
 from mnpar.functions.convolution import (
     convolution_1d,
@@ -69,10 +69,22 @@ from mnpar.functions.lp_pooling import lp_pooling_nd
 from mnpar.functions.matrices import batch_det, batch_inv, batch_l2_norm_squared, batch_matmul, det, inv
 from mnpar.functions.metric import contrastive, cross_covariance, decov, triplet
 from mnpar.functions.noise import dropout, gumbel_softmax, rrelu, simplified_dropconnect, zoneout
+from mnpar.functions.nonblocking import (
+    iallgather,
+    iallreduce,
+    ialltoall,
+    ibcast,
+    iexscan,
+    igather,
+    ireduce,
+    ireduce_scatter,
+    iscan,
+    iscatter,
+)
 from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization
 from mnpar.functions.owned import gather_from, scatter_to
 from mnpar.functions.piecewise import clipped_relu, crelu, hard_sigmoid, relu6, selu, swish
-from mnpar.functions.point_to_point import irecv, isend, pseudo_connect, recv, send, sendrecv, shift
+from mnpar.functions.point_to_point import irecv, isend, pseudo_connect, recv, send
 from mnpar.functions.pooling import (
     average_pooling_1d,
     average_pooling_2d,
@@ -113,9 +125,11 @@ from mnpar.functions.rearranging import (
 from mnpar.functions.recomputation import forget
 from mnpar.functions.recurrent import lstm, n_step_bigru, n_step_bilstm, n_step_birnn, n_step_gru, n_step_lstm, n_step_rnn
 from mnpar.functions.reduction import argmax, argmin, average, logsumexp, max, mean, min, sum
+from mnpar.functions.replicated import copy_to, reduce_from
 from mnpar.functions.resize import resize_images
 from mnpar.functions.rooted import bcast, gather, reduce, scatter
 from mnpar.functions.rounding import ceil, fix, floor, fmod, sign
+from mnpar.functions.rounds import sendrecv, shift
 from mnpar.functions.sample_normalization import group_normalization, layer_normalization
 from mnpar.functions.shape import cast, expand_dims, flatten, moveaxis, reshape, squeeze, swapaxes, transpose
 from mnpar.functions.spatial_convolution import (
@@ -231,11 +245,21 @@ __all__ = [
     "hinge",
     "hstack",
     "huber_loss",
+    "iallgather",
+    "iallreduce",
+    "ialltoall",
+    "ibcast",
     "identity",
     "iexchange",
+    "iexscan",
+    "igather",
     "im2col",
     "inv",
     "irecv",
+    "ireduce",
+    "ireduce_scatter",
+    "iscan",
+    "iscatter",
     "isend",
     "layer_normalization",
     "leaky_relu",

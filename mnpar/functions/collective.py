@@ -1,6 +1,6 @@
 """Collectives in adjoint pairs: what every rank has, what every rank wants, and the same with the two words exchanged.
 
-    bcast ⇄ reduce      gather ⇄ scatter      allgather ⇄ reduce_scatter      copy_to ⇄ reduce_from
+    bcast ⇄ reduce      gather ⇄ scatter      allgather ⇄ reduce_scatter
     allreduce, alltoall and scan: each its own (scan from the other end)
 
 All ranks of the communicator call each of them, in the same order. ``backward`` differentiates the sum over ranks of what they
@@ -10,9 +10,9 @@ called it on (law 1): a loss that all ranks compute alike from gathered values c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mnpar.config import is_recording
 from mnpar.functions.communication import Communication
 from mnpar.functions.folding import FOLDS, check_op, fold
 from mnpar.functions.joining import concat
@@ -29,8 +29,8 @@ class AllGather(Communication):
     def steps(self, x: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.allgather(x, self.call())))
 
-    def backward(self, *gys: Any) -> Any:
-        return self.adjoint(ReduceScatter(self.comm, of=self), *gys)
+    def mirror(self) -> Communication:
+        return ReduceScatter(self.comm, of=self)
 
 
 class ReduceScatter(Communication):
@@ -39,18 +39,21 @@ class ReduceScatter(Communication):
     def steps(self, *xs: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.reduce_scatter(xs, self.call())))
 
-    def backward(self, gy: Any) -> Any:
-        return self.adjoint(AllGather(self.comm, of=self), gy)
+    def mirror(self) -> Communication:
+        return AllGather(self.comm, of=self)
 
 
 class AllReduce(Communication):
     op = "allreduce"
 
+    def forward(self, x: Any) -> Any:
+        return self.agreed(*self.channel.allreduce_now(x, self.call()))
+
     def steps(self, x: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.allreduce(x, self.call())))
 
-    def backward(self, gy: Any) -> Any:
-        return self.adjoint(AllReduce(self.comm, of=self), gy)
+    def mirror(self) -> Communication:
+        return AllReduce(self.comm, of=self)
 
 
 class AllToAll(Communication):
@@ -59,8 +62,8 @@ class AllToAll(Communication):
     def steps(self, *xs: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.alltoall(xs, self.call())))
 
-    def backward(self, *gys: Any) -> Any:
-        return self.adjoint(AllToAll(self.comm, of=self), *gys)
+    def mirror(self) -> Communication:
+        return AllToAll(self.comm, of=self)
 
 
 class Scan(Communication):
@@ -74,29 +77,58 @@ class Scan(Communication):
     def steps(self, x: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.scan(x, self.call(), self.exclusive, self.up)))
 
-    def backward(self, gy: Any) -> Any:
-        return self.adjoint(Scan(self.comm, self.exclusive, not self.up, of=self), gy)
+    def mirror(self) -> Communication:
+        return Scan(self.comm, self.exclusive, not self.up, of=self)
 
 
-class CopyTo(Communication):
-    op = "copy_to"
-
-    def forward(self, x: Any) -> Any:
-        self.differentiable = is_recording()  # nothing is said forward: so it is always on the tape of every rank
-        return x
-
-    def backward(self, gy: Any) -> Any:
-        return self.adjoint(ReduceFrom(self.comm, of=self), gy)
+Results: TypeAlias = Callable[[tuple[Variable, ...]], Variable]
+"""What is made of a collective's outputs."""
 
 
-class ReduceFrom(Communication):
-    op = "reduce_from"
+def first(ys: tuple[Variable, ...]) -> Variable:
+    """The only output."""
+    return ys[0]
 
-    def steps(self, x: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.allreduce(x, self.call())))
 
-    def backward(self, gy: Any) -> Any:
-        return self.adjoint(CopyTo(self.comm, of=self), gy)
+def divided(number: int) -> Results:
+    """The only output, of which a mean is made."""
+    return lambda ys: ys[0] / number
+
+
+def allreducing(comm: Communicator, op: str) -> tuple[Communication, Results]:
+    """The collective and what becomes of its outputs, for :func:`allreduce` and its twin that is waited for later."""
+    check_op("allreduce", op)
+    if op in FOLDS:
+        return AllGather(comm).part_of("allreduce", op), lambda ys: fold(ys, op)
+    return AllReduce(comm), divided(comm.size) if op == "mean" else first
+
+
+def reducing_and_scattering(comm: Communicator, op: str) -> tuple[Communication, Results]:
+    """The same for :func:`reduce_scatter`."""
+    check_op("reduce_scatter", op)
+    if op in FOLDS:
+        return AllToAll(comm).part_of("reduce_scatter", op), lambda ys: fold(ys, op)
+    return ReduceScatter(comm), divided(comm.size) if op == "mean" else first
+
+
+def scanning(comm: Communicator, op: str) -> tuple[Communication, Results]:
+    """The same for :func:`scan`."""
+    check_op("scan", op)
+    if op in FOLDS:
+        return AllGather(comm).part_of("scan", op), lambda ys: fold(ys[: comm.rank + 1], op)
+    return Scan(comm, exclusive=False), divided(comm.rank + 1) if op == "mean" else first
+
+
+def scanning_before(comm: Communicator, op: str) -> tuple[Communication, Results]:
+    """The same for :func:`exscan`."""
+    if op == "prod":
+        what = AllGather(comm).part_of("exscan", op)
+        if comm.rank == 0:
+            return what, lambda ys: Variable(ys[0].xp.ones_like(ys[0].array))
+        return what, lambda ys: fold(ys[: comm.rank], op)
+    if op != "sum":
+        raise ValueError(f"exscan knows the reductions sum and prod, not {op!r}: rank 0 has nothing before it")
+    return Scan(comm, exclusive=True), first
 
 
 def allgather(comm: Communicator, x: Any, axis: int | None = None) -> Any:
@@ -137,11 +169,8 @@ def reduce_scatter(comm: Communicator, xs: Any, op: str = "sum") -> Variable:
         >>> mnpar.run(lambda comm: F.reduce_scatter(comm, [np.ones(1), np.ones(2)]).array, ranks=2)
         [array([2.]), array([2., 2.])]
     """
-    check_op("reduce_scatter", op)
-    if op in FOLDS:
-        return fold(AllToAll(comm).part_of("reduce_scatter", op).apply(tuple(xs)), op)
-    y = ReduceScatter(comm).apply(tuple(xs))[0]
-    return y / comm.size if op == "mean" else y
+    what, after = reducing_and_scattering(comm, op)
+    return after(what.apply(tuple(xs)))
 
 
 def allreduce(comm: Communicator, x: Any, op: str = "sum") -> Variable:
@@ -172,11 +201,10 @@ def allreduce(comm: Communicator, x: Any, op: str = "sum") -> Variable:
         >>> mnpar.run(program, ranks=2)
         [[3.0], [3.0]]
     """
-    check_op("allreduce", op)
-    if op in FOLDS:
-        return fold(AllGather(comm).part_of("allreduce", op).apply((x,)), op)
-    y = AllReduce(comm).apply((x,))[0]
-    return y / comm.size if op == "mean" else y
+    if op == "sum":
+        return AllReduce(comm).apply((x,))[0]
+    what, after = allreducing(comm, op)
+    return after(what.apply((x,)))
 
 
 def alltoall(comm: Communicator, xs: Any) -> tuple[Variable, ...]:
@@ -219,11 +247,8 @@ def scan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
         >>> mnpar.run(lambda comm: F.scan(comm, np.array(comm.rank + 1)).item(), ranks=3)
         [1, 3, 6]
     """
-    check_op("scan", op)
-    if op in FOLDS:
-        return fold(AllGather(comm).part_of("scan", op).apply((x,))[: comm.rank + 1], op)
-    y = Scan(comm, exclusive=False).apply((x,))[0]
-    return y / (comm.rank + 1) if op == "mean" else y
+    what, after = scanning(comm, op)
+    return after(what.apply((x,)))
 
 
 def exscan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
@@ -243,52 +268,5 @@ def exscan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
         >>> mnpar.run(lambda comm: F.exscan(comm, np.array(comm.rank + 1)).item(), ranks=3)
         [0, 1, 3]
     """
-    if op == "prod":
-        parts = AllGather(comm).part_of("exscan", op).apply((x,))
-        return fold(parts[: comm.rank], op) if comm.rank else Variable(parts[0].xp.ones_like(parts[0].array))
-    if op != "sum":
-        raise ValueError(f"exscan knows the reductions sum and prod, not {op!r}: rank 0 has nothing before it")
-    return Scan(comm, exclusive=True).apply((x,))[0]
-
-
-def copy_to(comm: Communicator, x: Any) -> Variable:
-    """A value that all ranks hold alike, on its way into work that they divide: as it is forward, summed over ranks backward.
-
-    With :func:`reduce_from` at the end, the ranks compute one loss together, and the gradient is that of the loss once.
-    (Megatron-LM's f and g: Shoeybi et al. 2019, arXiv 1909.08053, figure 3.)
-
-    Args:
-        comm: all its ranks call this.
-        x: the same Variable on each rank.
-
-    Returns:
-        The same values.
-
-    Example:
-        >>> import numpy as np, mnpar
-        >>> import mnpar.functions as F
-        >>> def program(comm):
-        ...     x = mnpar.Variable(np.array([2.0]))
-        ...     part = F.copy_to(comm, x) * (comm.rank + 1)
-        ...     F.sum(F.reduce_from(comm, part)).backward()
-        ...     return x.grad.tolist()
-        >>> mnpar.run(program, ranks=3)
-        [[6.0], [6.0], [6.0]]
-    """
-    return CopyTo(comm).apply((x,))[0]
-
-
-def reduce_from(comm: Communicator, x: Any) -> Variable:
-    """The sum over ranks as a value that they own together: summed forward, its gradient taken as it is backward.
-
-    Args:
-        comm: all its ranks call this, and then do the same with the result.
-        x: this rank's part of the sum, of the same shape and dtype on each rank.
-
-    Returns:
-        The sum, on every rank.
-
-    Example:
-        See :func:`copy_to`.
-    """
-    return ReduceFrom(comm).apply((x,))[0]
+    what, after = scanning_before(comm, op)
+    return after(what.apply((x,)))

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mnpar.communicators.answer import Answer
 from mnpar.communicators.message import Call, call_site
 from mnpar.communicators.operation import Operation, complete
 from mnpar.config import is_recording
 from mnpar.function_hook import function_hooks
 from mnpar.function_node import FunctionNode
-from mnpar.future import Future, Once
-from mnpar.tape import current_tape
+from mnpar.future import Future, Once, when_used
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class Communication(FunctionNode):
     communicates = True
     op: str
     reduction = "sum"
+    later = False  # of a collective: it is waited for elsewhere than where it starts
+    answers: int | None = None  # the number of a collective waited for later, whose adjoint this is
 
     def __init__(self, comm: Communicator, of: Communication | None = None) -> None:
         self.comm = comm
@@ -48,12 +50,13 @@ class Communication(FunctionNode):
 
     @property
     def label(self) -> str:
-        return f"{'gradient of ' * self.order}{self.op} at {self.site} (rank {self.comm.rank})"
+        return f"{'gradient of ' * self.order}{'i' * self.later}{self.op} at {self.site} (rank {self.comm.rank})"
 
     @property
     def channel(self) -> Channel:
         """The messages of this order."""
-        return self.comm.channel(self.order)
+        channel = self.comm.channel(self.order)
+        return channel if self.answers is None else Answer(channel, self.answers)
 
     def steps(self, *xs: Any) -> Steps[Any]:
         """What ``forward`` does, in steps."""
@@ -76,21 +79,15 @@ class Communication(FunctionNode):
         arrays = tuple([x.array for x in variables])
         for hook in hooks:
             hook.forward_preprocess(self, arrays)
-        tape, operation = current_tape(), Operation(self.comm.transport, self.steps(*arrays))
+        operation = Operation(self.comm.transport, self.steps(*arrays))
 
         def finish() -> tuple[Variable, ...]:
-            if once in tape.unfinished:
-                tape.unfinished.remove(once)
-            with tape:
-                ys = operation.wait()
-                for hook in hooks:
-                    hook.forward_postprocess(self, arrays)
-                return self.connect(variables, ys)
+            ys = operation.wait()
+            for hook in hooks:
+                hook.forward_postprocess(self, arrays)
+            return self.connect(variables, ys)
 
-        once = Once(finish)
-        if is_recording():
-            tape.unfinished.append(once)
-        return once
+        return when_used(finish)
 
     def part_of(self: Self, op: str, reduction: str) -> Self:
         """Say that it brings the parts of another operation together, which is what all ranks have to mean."""
@@ -100,12 +97,29 @@ class Communication(FunctionNode):
     def call(self, root: int = 0) -> Call:
         """What this rank's messages say of it."""
         self.recording = recording = is_recording()
-        return Call(self.op, self.site, self.differentiable and recording, recording, root, self.reduction, self.order)
+        wants = self.differentiable and recording
+        return Call(self.op, self.site, wants, recording, root, self.reduction, self.order, 0, self.later)
 
     def agreed(self, y: Any, wants: bool) -> Any:
         """The outputs, after all ranks have said whether they want a gradient."""
         self.differentiable = wants and self.recording
         return y
+
+    def refuse(self, number: int, source: int) -> None:
+        """Tell the sender of a message, who will ask for a gradient, that there is none."""
+        back, order = self.comm.channel(self.order + 1), self.order + 1
+        back.send(None, Call("send", self.site, order=order), source, back.reply_tag(number))
+
+    def mirror(self) -> Communication:
+        """The adjoint communication, a new one."""
+        raise TypeError(f"{self.label} does not define mirror(self)")
+
+    def given(self, gys: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Of its outputs' gradients, those that the adjoint takes on this rank."""
+        return gys
+
+    def backward(self, *gys: Any) -> Any:
+        return self.adjoint(self.mirror(), *self.given(gys))[: len(self.inputs)]
 
     def adjoint(self, function: Communication, *gys: Any) -> tuple[Any, ...]:
         """Run the adjoint: recorded if this backward is, else on the bare arrays."""

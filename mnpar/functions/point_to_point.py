@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar.communicators.message import Call
 from mnpar.communicators.transport import ANY
 from mnpar.errors import MismatchError
 from mnpar.functions.communication import Communication
@@ -40,7 +39,8 @@ class Send(Communication):
 
     def backward(self, delegate: Any) -> Any:
         tag = self.comm.channel(self.order + 1).reply_tag(self.seq)
-        return self.adjoint(Recv(self.comm, self.dest, tag, self.as_tuple, of=self))
+        gxs = self.adjoint(Recv(self.comm, self.dest, tag, self.as_tuple, of=self))
+        return gxs if len(gxs) == len(self.inputs) else (None,) * len(self.inputs)  # of a tuple there may be none at all
 
 
 class Recv(Communication):
@@ -65,9 +65,8 @@ class Recv(Communication):
                 f"irecv at {self.site} takes one array, but {header.site} on rank {self.source} sent {len(value)}: use recv"
             )
         self.differentiable = header.wants and self.recording
-        if header.wants and not self.differentiable:  # its sender will ask for a gradient: there is none
-            back = self.comm.channel(self.order + 1)
-            back.send(None, Call("send", self.site, order=self.order + 1), self.source, back.reply_tag(self.seq))
+        if header.wants and not self.differentiable:
+            self.refuse(self.seq, self.source)
         return value
 
     def backward(self, *gys: Any) -> Any:
@@ -185,48 +184,6 @@ def irecv(communicator: Communicator, rank: int, tag: int = 0) -> Variable:
     function = Recv(communicator, communicator.peer(rank, ANY), communicator.tag(tag, ANY))
     function.single = True
     return function.start()
-
-
-def sendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: int = 0) -> Any:
-    """Send to one rank and receive from another, as both ends of a shift do.
-
-    Args:
-        x: a Variable or array, or a tuple or list of them, for ``dest``.
-        communicator: the ranks among which ``dest`` and ``source`` count.
-        dest, source: who calls the same with this rank as its source, and as its dest.
-        tag: tells messages between the same ranks apart.
-
-    Returns:
-        What ``source`` sent.
-
-    Example:
-        >>> import numpy as np, mnpar
-        >>> import mnpar.functions as F
-        >>> mnpar.run(lambda comm: F.sendrecv(np.array(comm.rank), comm, 1 - comm.rank, 1 - comm.rank).item(), ranks=2)
-        [1, 0]
-    """
-    send(x, communicator, dest, tag)
-    return recv(communicator, source, tag=tag)
-
-
-def shift(comm: Communicator, x: Any, steps: int = 1) -> Any:
-    """Hand an array round the ring: to rank + steps, from rank - steps. Its gradient goes round the other way.
-
-    Args:
-        comm: all its ranks call this.
-        x: a Variable or array of any shape, or a tuple or list of them.
-        steps: how far; negative goes down.
-
-    Returns:
-        What rank - steps gave.
-
-    Example:
-        >>> import numpy as np, mnpar
-        >>> import mnpar.functions as F
-        >>> mnpar.run(lambda comm: F.shift(comm, np.array(comm.rank)).item(), ranks=3)
-        [2, 0, 1]
-    """
-    return sendrecv(x, comm, (comm.rank + steps) % comm.size, (comm.rank - steps) % comm.size)
 
 
 def pseudo_connect(delegate_variable: Any, *actual_variables: Variable) -> Connected:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnpar.functions.collective import Results, divided, first
 from mnpar.functions.communication import Communication
 from mnpar.functions.folding import FOLDS, check_op, fold
 from mnpar.variable import Variable
@@ -35,9 +36,8 @@ class Bcast(Rooted):
     def steps(self, *xs: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.bcast(xs[0] if xs else None, self.call(self.root))))
 
-    def backward(self, gy: Any) -> Any:
-        gxs = self.adjoint(Reduce(self.comm, self.root, of=self), gy)
-        return gxs if self.at_root else ()
+    def mirror(self) -> Communication:
+        return Reduce(self.comm, self.root, of=self)
 
 
 class Reduce(Rooted):
@@ -47,8 +47,11 @@ class Reduce(Rooted):
         y = self.agreed(*(yield from self.channel.allreduce(x, self.call(self.root), self.root)))
         return y if self.at_root else _nothing()
 
-    def backward(self, gy: Any) -> Any:
-        return self.adjoint(Bcast(self.comm, self.root, of=self), *((gy,) if self.at_root else ()))
+    def mirror(self) -> Communication:
+        return Bcast(self.comm, self.root, of=self)
+
+    def given(self, gys: tuple[Any, ...]) -> tuple[Any, ...]:
+        return gys if self.at_root else ()
 
 
 class Gather(Rooted):
@@ -58,8 +61,11 @@ class Gather(Rooted):
         ys = self.agreed(*(yield from self.channel.gather(x, self.call(self.root))))
         return ys if self.at_root else _nothing()
 
-    def backward(self, *gys: Any) -> Any:
-        return self.adjoint(Scatter(self.comm, self.root, of=self), *(gys if self.at_root else ()))
+    def mirror(self) -> Communication:
+        return Scatter(self.comm, self.root, of=self)
+
+    def given(self, gys: tuple[Any, ...]) -> tuple[Any, ...]:
+        return gys if self.at_root else ()
 
 
 class Scatter(Rooted):
@@ -68,9 +74,17 @@ class Scatter(Rooted):
     def steps(self, *xs: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.scatter(xs, self.call(self.root))))
 
-    def backward(self, gy: Any) -> Any:
-        gxs = self.adjoint(Gather(self.comm, self.root, of=self), gy)
-        return gxs if self.at_root else ()
+    def mirror(self) -> Communication:
+        return Gather(self.comm, self.root, of=self)
+
+
+def reducing(comm: Communicator, root: int, op: str) -> tuple[Communication, Results]:
+    """The collective and what becomes of its outputs, for :func:`reduce` and its twin that is waited for later."""
+    check_op("reduce", op)
+    root = comm.peer(root)
+    if op in FOLDS:
+        return Gather(comm, root).part_of("reduce", op), (lambda ys: fold(ys, op)) if comm.rank == root else first
+    return Reduce(comm, root), divided(comm.size) if op == "mean" else first
 
 
 def bcast(comm: Communicator, x: Any = None, root: int = 0) -> Variable:
@@ -119,12 +133,8 @@ def reduce(comm: Communicator, x: Any, root: int = 0, op: str = "sum") -> Variab
         >>> mnpar.run(lambda comm: F.reduce(comm, np.array([comm.rank])).array, ranks=3)[0]
         array([3])
     """
-    check_op("reduce", op)
-    if op in FOLDS:
-        parts = Gather(comm, root).part_of("reduce", op).apply((x,))
-        return fold(parts, op) if comm.rank == root else parts[0]
-    y = Reduce(comm, comm.peer(root)).apply((x,))[0]
-    return y / comm.size if op == "mean" else y
+    what, after = reducing(comm, root, op)
+    return after(what.apply((x,)))
 
 
 def gather(comm: Communicator, x: Any, root: int = 0) -> Any:

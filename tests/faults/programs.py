@@ -188,6 +188,18 @@ def other_collectives(comm):
         comm.allreduce(np.ones(3))
 
 
+def other_time(comm):
+    F.sum(F.iallreduce(comm, np.ones(3)) if comm.rank else F.allreduce(comm, np.ones(3)))
+
+
+def unused_result(comm):
+    with mnpar.no_backprop_mode():
+        y = F.iallreduce(comm, np.full(100_000, 2.0))
+    if comm.rank == 1:
+        assert y.array.sum() == 400_000
+    print("is done")
+
+
 def other_dtype(comm):
     comm.allreduce(np.ones(3, np.float64 if comm.rank else np.float32))
 

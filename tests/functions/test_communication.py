@@ -375,3 +375,58 @@ def test_a_small_part_from_a_line_that_has_given_one_before_travels_beside_large
             parts = F.allgather(comm, np.full(n if comm.rank == rank else 3, comm.rank))
             assert [len(part) for part in parts] == [n if r == rank else 3 for r in range(comm.size)]
             assert [part.array.mean() for part in parts] == list(range(comm.size))
+
+
+@pytest.mark.parametrize("n", [3, 20_000])
+@pytest.mark.ranks(2, 3)
+def test_the_other_end_of_a_sendrecv_may_be_a_send_and_a_recv(comm, n):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    every = [np.random.default_rng([0, r]).standard_normal(n) for r in range(comm.size)]
+    x = mnpar.Variable(every[comm.rank])
+    if comm.rank == 1:
+        F.send(x, comm, right)
+        y = F.recv(comm, left)
+    else:
+        y = F.sendrecv(x, comm, right, left)
+    np.testing.assert_array_equal(y.array, every[left])
+    (g,) = mnpar.grad([F.sum(y * y * y * x)], [x], enable_double_backprop=True)
+    np.testing.assert_allclose(g.array, every[left] ** 3 + 3 * every[comm.rank] ** 2 * every[right])
+    F.sum(g * g).backward()
+    xl, xi, xr = every[left], every[comm.rank], every[right]
+    xrr, xll = every[(right + 1) % comm.size], every[(left - 1) % comm.size]
+    gl, gi, gr = xll**3 + 3 * xl**2 * xi, xl**3 + 3 * xi**2 * xr, xi**3 + 3 * xr**2 * xrr
+    np.testing.assert_allclose(x.grad, 2 * (gi * 6 * xi * xr + gr * 3 * xi**2 + gl * 3 * xl**2))
+
+
+@pytest.mark.parametrize("n", [3, 20_000])
+@pytest.mark.ranks(1, 2, 3)
+def test_a_shift_takes_views_and_tuples_and_leaves_them_as_they_are(comm, n):
+    both = values(comm, (2, n))
+    x, y = mnpar.Variable(both), mnpar.Variable(values(comm, n, 1))
+    before = both.copy()
+    flipped, other = F.shift(comm, (x[:, ::-1], y))
+    left = [np.random.default_rng([seed, (comm.rank - 1) % comm.size]) for seed in (0, 1)]
+    np.testing.assert_array_equal(flipped.array, left[0].standard_normal((2, n))[:, ::-1])
+    np.testing.assert_array_equal(other.array, left[1].standard_normal(n))
+    whole = F.shift(comm, x, -1)
+    F.sum(flipped * 2).backward(retain_tape=True)
+    np.testing.assert_array_equal(x.grad, np.full((2, n), 2.0))
+    assert y.grad is None or not y.grad.any()
+    F.sum(whole * 3 + F.shift(comm, whole)).backward()
+    np.testing.assert_array_equal(x.grad, np.full((2, n), 6.0))
+    np.testing.assert_array_equal(both, before)
+
+
+@pytest.mark.parametrize("call", ["send", "sendrecv", "shift"])
+@pytest.mark.ranks(2, 3)
+def test_a_tuple_whose_receiver_records_nothing_gets_no_gradients(comm, call):
+    x, y = mnpar.Variable(values(comm, 3)), mnpar.Variable(values(comm, (2, 2)))
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    with mnpar.using_config("enable_backprop", comm.rank != 1):
+        if call == "send":
+            F.send((x, y), comm, right)
+            F.recv(comm, left)
+        else:
+            F.shift(comm, (x, y)) if call == "shift" else F.sendrecv((x, y), comm, right, left)
+    F.sum(x).backward()
+    np.testing.assert_array_equal(x.grad, np.ones(3))

@@ -1,0 +1,67 @@
+"""ChainerMN's naive communicator at the work of benchmarks/communication.py, which starts this with another Python.
+
+mpiexec -n 2 python benchmarks/chainermn_communication.py MOST        (Chainer 7.8.1 with its chainermn, numpy < 1.24, mpi4py)
+
+Its allreduce is not differentiable: the communicator's method is measured. Its sends wait for their receivers: so in the ring
+even ranks send first and the odd ones receive first, in backward too: the number of ranks is even.
+"""
+
+import json
+import sys
+
+import chainer
+import chainermn
+import chainermn.functions as F
+import numpy as np
+from compare import in_turn, repetitions
+
+chainer.disable_experimental_feature_warning = True
+comm = chainermn.create_communicator("naive")
+right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+
+
+def ring(v):
+    """What comes from the left. Backward goes by depth: delegates and identities make the depths that do not hang."""
+    if comm.rank % 2 == 0:
+        phi = F.send(v, comm, rank=right)
+        return F.recv(comm, rank=left, delegate_variable=phi)
+    y = F.recv(comm, rank=left)
+    phi = F.send(chainer.functions.identity(chainer.functions.identity(v)), comm, rank=right)
+    return F.pseudo_connect(phi, y)[0]
+
+
+def without(function):
+    def step():
+        with chainer.no_backprop_mode():
+            function()
+
+    return step
+
+
+def with_backward(function, v):
+    def step():
+        ys = function()
+        ys = ys if isinstance(ys, tuple) else (ys,)
+        for y in ys:
+            y.grad = y.array
+        chainer.backward(ys)
+        v.cleargrad()
+
+    return step
+
+
+def ways(name, x):
+    v = chainer.Variable(x)
+    if name == "allreduce":
+        return {"chainermn": lambda: comm.allreduce(x)}
+    function = (lambda: F.allgather(comm, v)) if name == "allgather" else (lambda: ring(v))
+    return {"chainermn": without(function), "chainermn and backward": with_backward(function, v)}
+
+
+for name in ("allreduce", "allgather", "shift"):
+    size = 8
+    while size <= int(sys.argv[1]):
+        found = in_turn(ways(name, np.ones(size // 8)), repetitions(size), rounds=5, before=comm.mpi_comm.Barrier)
+        if comm.rank == 0:
+            print(json.dumps([name, size, found]), flush=True)
+        size *= 8

@@ -1,0 +1,136 @@
+"""A collective in two halves: its values are given where it is started, and taken where its result is first used.
+
+Each half is a function of its own on the tape, with its own place in time, and each is the other's adjoint: backward starts the
+adjoint collective where forward finished its own, finishes it where forward started, and computes in between. That cannot
+deadlock: forward, every rank finished after every rank had started (the opening sees to that), so in the reversed order
+of events every rank starts before any rank has to finish (docs/backward_order.md). But the ranks finish in different orders, so
+they start the adjoints in different orders: see ``Answer`` in communicators/channel.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from mnpar.communicators.operation import Operation
+from mnpar.config import is_recording
+from mnpar.function_hook import FunctionHook, function_hooks
+from mnpar.function_node import FunctionNode
+from mnpar.functions.communication import Communication
+from mnpar.future import Future, Once, when_used
+from mnpar.graph import tick
+from mnpar.variable import Variable
+
+
+class Half(FunctionNode):
+    """What both halves are.
+
+    Args:
+        whole: what they are halves of.
+    """
+
+    generic = True
+    communicates = True
+
+    def __init__(self, whole: Halves) -> None:
+        self.whole = whole
+        self.op = whole.what.op
+
+    @property
+    def label(self) -> str:
+        return self.whole.what.label
+
+
+class Start(Half):
+    """The values are given: no outputs."""
+
+    def backward(self) -> Any:
+        return self.whole.taken_answer().finish()[: len(self.inputs)]
+
+
+class Finish(Half):
+    """The results are taken: no inputs."""
+
+    def backward(self, *gys: Any) -> Any:
+        self.whole.give_answer(gys)
+        return ()
+
+
+class Halves:
+    """A collective under way.
+
+    Args:
+        what: the collective as a function that would wait for it at once; it says what is done, and what is the adjoint.
+        number: the number of the collective whose adjoint it is; in forward it gets one.
+    """
+
+    def __init__(self, what: Communication, number: int | None = None) -> None:
+        self.what = what
+        what.later, what.answers = True, number
+        self.number = what.channel.next_number if number is None else number
+        self._first, self._second = Start(self), Finish(self)
+        self._answer: Halves | None = None
+
+    def start(self, inputs: tuple[Any, ...]) -> None:
+        """Give the values, and return at once."""
+        what, first = self.what, self._first
+        self._variables = first.prepare(inputs)
+        what.differentiable = first.differentiable
+        first.number = tick()
+        arrays = tuple([x.array for x in self._variables])
+        for hook in self._hooks():
+            hook.forward_preprocess(first, arrays)
+        self._operation = Operation(what.comm.transport, what.steps(*arrays))
+        for hook in self._hooks():
+            hook.forward_postprocess(first, arrays)
+
+    def _hooks(self) -> Iterable[FunctionHook]:
+        """Those that hear of it: adjoints that are not recorded are parts of a backward."""
+        return function_hooks().values() if self.what.order == 0 or is_recording() else ()
+
+    def finish(self) -> tuple[Variable, ...]:
+        """Wait for the results. Both halves go on the tape only now, when the ranks have said whether they want gradients."""
+        for hook in self._hooks():
+            hook.forward_preprocess(self._second, ())
+        ys = self._operation.wait()
+        for hook in self._hooks():
+            hook.forward_postprocess(self._second, ())
+        first, second, variables = self._first, self._second, self._variables
+        del self._first, self._second, self._variables, self._operation  # the halves keep this alive, and not the arrays
+        first.differentiable = second.differentiable = self.what.differentiable
+        first.connect(variables, ())
+        return second.connect([], ys)
+
+    def give_answer(self, gys: tuple[Any, ...]) -> None:
+        """Start the adjoint."""
+        self._answer = Halves(self.what.mirror(), self.number)
+        self._answer.start(self.what.given(gys))
+
+    def taken_answer(self) -> Halves:
+        """The adjoint that was started."""
+        answer, self._answer = self._answer, None
+        assert answer is not None, f"{self.what.label} was visited by half"
+        return answer
+
+
+def started(what: Communication, inputs: tuple[Any, ...], after: Callable[[tuple[Variable, ...]], Any]) -> Once:
+    """Start a collective whose results become those of ``after``, where they are first used."""
+    halves = Halves(what)
+    halves.start(inputs)
+
+    def finish() -> tuple[Variable, ...]:
+        result = after(halves.finish())
+        return result if isinstance(result, tuple) else (result,)
+
+    return when_used(finish)
+
+
+def later(what: Communication, inputs: tuple[Any, ...], after: Callable[[tuple[Variable, ...]], Any]) -> Future:
+    """The one result of a collective that is waited for later."""
+    return Future(started(what, inputs, after))
+
+
+def several_later(what: Communication, inputs: tuple[Any, ...]) -> tuple[Future, ...]:
+    """A result from each rank."""
+    results = started(what, inputs, lambda ys: ys)
+    return tuple([Future(results, rank) for rank in range(what.comm.size)])

@@ -1,0 +1,80 @@
+"""Values that all ranks hold alike and own together: copy_to ⇄ reduce_from; one of the two communicates, in each direction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mnpar.config import is_recording
+from mnpar.functions.communication import Communication
+from mnpar.variable import Variable
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+    from mnpar.communicators.transport import Steps
+
+
+class CopyTo(Communication):
+    op = "copy_to"
+
+    def forward(self, x: Any) -> Any:
+        self.differentiable = is_recording()  # nothing is said forward: so it is always on the tape of every rank
+        return x
+
+    def mirror(self) -> Communication:
+        return ReduceFrom(self.comm, of=self)
+
+
+class ReduceFrom(Communication):
+    op = "reduce_from"
+
+    def forward(self, x: Any) -> Any:
+        return self.agreed(*self.channel.allreduce_now(x, self.call()))
+
+    def steps(self, x: Any) -> Steps[Any]:
+        return self.agreed(*(yield from self.channel.allreduce(x, self.call())))
+
+    def mirror(self) -> Communication:
+        return CopyTo(self.comm, of=self)
+
+
+def copy_to(comm: Communicator, x: Any) -> Variable:
+    """A value that all ranks hold alike, on its way into work that they divide: as it is forward, summed over ranks backward.
+
+    With :func:`reduce_from` at the end, the ranks compute one loss together, and the gradient is that of the loss once.
+    (Megatron-LM's f and g: Shoeybi et al. 2019, arXiv 1909.08053, figure 3.)
+
+    Args:
+        comm: all its ranks call this.
+        x: the same Variable on each rank.
+
+    Returns:
+        The same values.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> def program(comm):
+        ...     x = mnpar.Variable(np.array([2.0]))
+        ...     part = F.copy_to(comm, x) * (comm.rank + 1)
+        ...     F.sum(F.reduce_from(comm, part)).backward()
+        ...     return x.grad.tolist()
+        >>> mnpar.run(program, ranks=3)
+        [[6.0], [6.0], [6.0]]
+    """
+    return CopyTo(comm).apply((x,))[0]
+
+
+def reduce_from(comm: Communicator, x: Any) -> Variable:
+    """The sum over ranks as a value that they own together: summed forward, its gradient taken as it is backward.
+
+    Args:
+        comm: all its ranks call this, and then do the same with the result.
+        x: this rank's part of the sum, of the same shape and dtype on each rank.
+
+    Returns:
+        The sum, on every rank.
+
+    Example:
+        See :func:`copy_to`.
+    """
+    return ReduceFrom(comm).apply((x,))[0]

@@ -1,0 +1,117 @@
+"""sendrecv and shift: every rank gives something to one rank and takes something from another, in one function.
+
+It says the same to its peers as a send and a recv do, so either end may be one of those.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mnpar.communicators.message import Call
+from mnpar.communicators.transport import ANY
+from mnpar.config import is_recording
+from mnpar.functions.communication import Communication
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+    from mnpar.communicators.transport import Steps
+
+
+class SendRecv(Communication):
+    """Give arrays to ``dest``, then take arrays from ``source``; None for either: nothing. Adjoint: the other way round.
+
+    Args:
+        comm: their communicator.
+        dest, source: ranks or None.
+        tags: of what is given and of what is taken.
+        as_tuple: whether a tuple is given.
+        together: all ranks do this at the same time, so that each may wait until what it gave has been taken.
+        of: as in Communication.
+    """
+
+    op = "sendrecv"
+
+    def __init__(
+        self, comm: Communicator, dest: int | None, source: int | None, tags: tuple[int, int], as_tuple: bool = False,
+        together: bool = False, of: Communication | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(comm, of)
+        self.dest, self.source, self.tags, self.as_tuple, self.together = dest, source, tags, as_tuple, together
+        self.numbers = [0, 0]  # of the message given and the message taken, between their two ranks
+        self.wants = self.asked = False  # a gradient from dest; one for source
+        self.of_tuple = False  # whether a tuple was taken
+
+    def steps(self, *xs: Any) -> Steps[Any]:
+        channel, on, given, value = self.channel, is_recording(), None, ()
+        self.wants = wants = self.differentiable and on
+        if self.dest is not None:
+            call = Call("send", self.site, wants, on, order=self.order, tag=self.tags[0])
+            give = channel.hand if self.together else channel.give
+            self.numbers[0], given = give(xs if self.as_tuple else xs[0], call, self.dest, self.tags[0])
+        if self.source is not None:
+            call = Call("recv", self.site, wants, on, order=self.order)
+            value, header, self.source, _ = yield from channel.recv(call, self.source, self.tags[1])
+            self.numbers[1], self.of_tuple = header.seq, isinstance(value, tuple)
+            self.asked = header.wants and on
+            if header.wants and not on:
+                self.refuse(header.seq, self.source)
+        if given is not None:
+            yield given
+        self.differentiable = wants or self.asked
+        return value
+
+    def backward(self, *gys: Any) -> Any:
+        back = self.comm.channel(self.order + 1)
+        given, taken = [back.reply_tag(number) for number in self.numbers]
+        dest, source = self.source if self.asked else None, self.dest if self.wants else None
+        function = SendRecv(self.comm, dest, source, (taken, given), self.of_tuple, self.together, of=self)
+        gxs = self.adjoint(function, *(gys if self.asked else ()))
+        return gxs if len(gxs) == len(self.inputs) else (None,) * len(self.inputs)  # of a tuple there may be none at all
+
+
+def _run(function: SendRecv, x: Any) -> Any:
+    ys = function.apply(tuple(x) if function.as_tuple else (x,))
+    return ys if function.of_tuple else ys[0]
+
+
+def sendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: int = 0) -> Any:
+    """Send to one rank and receive from another, as both ends of a shift do.
+
+    Args:
+        x: a Variable or array, or a tuple or list of them, for ``dest``.
+        communicator: the ranks among which ``dest`` and ``source`` count.
+        dest, source: who calls the same (or ``recv``, or ``send``) with this rank as its source, and as its dest.
+        tag: tells messages between the same ranks apart.
+
+    Returns:
+        What ``source`` sent.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> mnpar.run(lambda comm: F.sendrecv(np.array(comm.rank), comm, 1 - comm.rank, 1 - comm.rank).item(), ranks=2)
+        [1, 0]
+    """
+    dest, source, tag = communicator.peer(dest), communicator.peer(source, ANY), communicator.tag(tag)
+    return _run(SendRecv(communicator, dest, source, (tag, tag), isinstance(x, tuple | list)), x)
+
+
+def shift(comm: Communicator, x: Any, steps: int = 1) -> Any:
+    """Hand an array round the ring: to rank + steps, from rank - steps. Its gradient goes round the other way.
+
+    Args:
+        comm: all its ranks call this.
+        x: a Variable or array of any shape, or a tuple or list of them. A large array is not copied on its way out.
+        steps: how far; negative goes down.
+
+    Returns:
+        What rank - steps gave.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> mnpar.run(lambda comm: F.shift(comm, np.array(comm.rank)).item(), ranks=3)
+        [2, 0, 1]
+    """
+    dest, source = (comm.rank + steps) % comm.size, (comm.rank - steps) % comm.size
+    return _run(SendRecv(comm, dest, source, (0, 0), isinstance(x, tuple | list), together=True), x)
