@@ -49,6 +49,8 @@ from mnpar.parallel import DistributedDataParallel, MultiNodeChainList, check_pa
 from mnpar.parameter import Parameter
 from mnpar.reporter import Reporter, get_current_reporter, report, report_scope
 from mnpar.tape import Tape
+from mnpar.timeline import Timeline
+from mnpar.tracing import profile
 from mnpar.variable import Variable, as_variable, backward, grad
 
 __all__ = [
@@ -74,6 +76,7 @@ __all__ = [
     "Sequential",
     "SpatialGrid",
     "Tape",
+    "Timeline",
     "UpdateRule",
     "Variable",
     "as_variable",
@@ -108,6 +111,7 @@ __all__ = [
     "optimizers",
     "parallel",
     "plans",
+    "profile",
     "random",
     "relaunch",
     "report",

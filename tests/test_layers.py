@@ -19,7 +19,7 @@ LAYERS = """
     config errors graph tape random serializer timing
     backend reach function_hook link_hook
     communicators plans schedule
-    launch
+    launch timeline
     doctor dataset initializers
     datasets
     iterators
@@ -50,6 +50,7 @@ LATE = {
     "communicators/create.py": {"threadpoolctl"},
     "datasets/digits.py": {"sklearn"},
     "datasets/download.py": {"urllib"},
+    "timeline.py": {"matplotlib"},
 }
 ONLY = {"cupy": "backend.py", "mpi4py": "communicators/mpi.py"}
 
