@@ -182,7 +182,7 @@ class Timeline:
         axes.set_ylim(len(self.events) - 0.4, -0.6)
         axes.set_xlim(0, scale * self.duration or 1)
         axes.set_xlabel("ms")
-        computing = " ".join(f"{100 * self.busy(rank) / (self.duration or 1):.0f}" for rank in range(len(self.events)))
+        computing = ", ".join(f"{100 * self.busy(rank) / (self.duration or 1):.0f}" for rank in range(len(self.events)))
         axes.set_title(
             f"ranks compute {computing} % of the time (blue forward, green backward, yellow update, red waits)", fontsize=9
         )

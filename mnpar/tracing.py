@@ -203,7 +203,7 @@ def _corrected(events: list[Event], before: tuple[float, float], after: tuple[fl
 
 @contextlib.contextmanager
 def profile(
-    out: str | Path = "result", comm: Communicator | None = None, clock: Clock = time.perf_counter
+    out: str | Path = "result", comm: Communicator | None = None, clock: Clock = time.perf_counter, *, picture: bool = True
 ) -> Iterator[Timeline]:
     """Write down what all ranks do inside a ``with`` block; all of them enter and leave it.
 
@@ -215,6 +215,7 @@ def profile(
         out: a folder, made if it is not there.
         comm: the ranks; None: all.
         clock: seconds from any moment on.
+        picture: whether to draw.
 
     Returns:
         A :class:`Timeline`, filled at the end, on rank 0: ``print(timeline.text())`` says who waited for whom.
@@ -222,7 +223,7 @@ def profile(
     Example:
         >>> import tempfile, numpy as np, mnpar, mnpar.functions as F
         >>> def program(comm):
-        ...     with mnpar.profile(tempfile.mkdtemp(), comm) as timeline:
+        ...     with mnpar.profile(tempfile.mkdtemp(), comm, picture=False) as timeline:
         ...         x = mnpar.Variable(np.ones((2, 2)))
         ...         F.sum(F.allreduce(comm, F.tanh(x))).backward()
         ...     return sorted({event.name for event in timeline.events[0] if event.kind == "forward"}) if comm.is_root else None
@@ -248,4 +249,5 @@ def profile(
         folder = Path(out)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "timeline.json").write_text(json.dumps(timeline.trace()))
-        timeline.draw(folder / "timeline.png")
+        if picture:
+            timeline.draw(folder / "timeline.png")
