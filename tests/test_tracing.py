@@ -76,7 +76,11 @@ def test_a_collective_waits_for_several(tmp_path):
 
 
 def test_parts_of_an_exchange_are_messages_too(tmp_path):
-    program = lambda comm: F.repartition(comm, np.ones(2), [(0, 2), (2, 4)], [(0, 1), (1, 4)])
+    rows, columns = blocks((2, 4), (2, 1)), blocks((2, 4), (1, 2))
+
+    def program(comm):
+        F.repartition(comm, np.ones((1, 4)), rows, columns)
+
     timeline = mnpar.run(profiled, 2, (tmp_path, program))[0]
     assert [(source, dest) for source, _, dest, _ in timeline.messages()] == [(0, 1), (1, 0)]
 

@@ -1,4 +1,4 @@
-"""Models spread over ranks: as a list of parts, and as copies that learn together, or each for itself and agreeing at times; or as the stages of a pipeline."""
+"""Models spread over ranks: as parts, as stages of a pipeline, and as copies that learn together or agree at times."""
 
 from mnpar.parallel.agreement import ParameterCheck, broadcast_model, check_parameter_closeness
 from mnpar.parallel.averaging import ElasticAveraging, ParameterAveraging, ParameterServer
