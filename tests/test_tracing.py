@@ -13,6 +13,7 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar import tracing
 from mnpar.parallel import Pipeline
+from mnpar.plans import blocks
 
 METHODS = [(place.owner, place.name) for place in tracing._PLACES]
 

@@ -15,12 +15,24 @@ from mnpar.parallel.reducing import (
     allreduce_parameters,
     distribute_module_grads,
 )
-from mnpar.parallel.schedule import Action, Schedule, gpipe, interleaved, make_schedule, one_f_one_b, own_schedule, zb1p, zbv
+from mnpar.parallel.schedule import (
+    SCHEDULES,
+    Action,
+    Schedule,
+    gpipe,
+    interleaved,
+    make_schedule,
+    one_f_one_b,
+    own_schedule,
+    zb1p,
+    zbv,
+)
 from mnpar.parallel.simulation import Simulation, draw, simulate
 from mnpar.parallel.step import Step
 from mnpar.parallel.visit import recv_from_stage, send_to_stage
 
 __all__ = [
+    "SCHEDULES",
     "Action",
     "CoalescingReducer",
     "DistributedDataParallel",
