@@ -5,9 +5,9 @@
     python examples/pipeline_mlp.py --threads 3           ranks that are threads: needs no MPI
 
 The schedules: gpipe, 1f1b, interleaved, zb1p, zbv; or a list of your own, the ranks' actions with commas between them:
-``--schedule "F0 F1 B1 B0, F0 F1 B1 B0" --micro-batches 2``. The layers are given to the stages by what they cost, measured here.
-Rank 0 prints what the schedule promises; a timeline of one step is left in ``--out``: timeline.png, and timeline.json for
-ui.perfetto.dev. At the end the same network is trained on one rank, and the weights are compared.
+``--schedule "F0 F1 B1 B0, F0 F1 B1 B0"``. The layers are given to the stages by what they cost, measured here. Rank 0 prints
+what the schedule promises; a timeline of one step is left in ``--out``: timeline.png, and timeline.json for ui.perfetto.dev.
+At the end the same network is trained on one rank, and the weights are compared.
 """
 
 import argparse
@@ -83,7 +83,8 @@ def train(comm, pipeline, batches, epochs, out):
 
 def compare(comm, pipeline, args, batches):
     """The same training on rank 0 alone; how far its weights are from those of the pipeline."""
-    mine = {stage: [p.array for p in link.params()] for stage, link in zip(pipeline.schedule.stages_of(comm.rank), pipeline)}  # noqa: B905
+    stages = pipeline.schedule.stages_of(comm.rank)
+    mine = {stage: [p.array for p in link.params()] for stage, link in zip(stages, pipeline, strict=True)}
     everyone = comm.gather_obj(mine)
     if not comm.is_root:
         return

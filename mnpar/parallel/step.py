@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -192,11 +192,11 @@ class Step:
     def report(self) -> None:
         """The loss of the batch, and the means over micro-batches of what stages reported."""
         pipeline = self.pipeline
-        arrays = [as_variable(self.losses[m]) if self.losses[m] is not None else None for m in sorted(self.losses)]
+        losses = {m: as_variable(y).array for m, y in sorted(self.losses.items()) if y is not None}
         mean = None
-        if arrays and all(y is not None and y.size == 1 for y in arrays):
-            terms = [y.array * w for y, w in zip(arrays, self.weights, strict=True) if y is not None and w]
-            mean = sum(terms[1:], terms[0]) if terms else None
+        if losses and all(y.size == 1 for y in losses.values()):
+            terms = [y * self.weights[m] for m, y in losses.items()]
+            mean = sum(terms[1:], terms[0])
         pipeline.loss = mean
         reporter = get_current_reporter()
         if reporter is None:
@@ -213,14 +213,16 @@ class Step:
             report({"loss": mean}, pipeline)
 
 
-def joined(results: list[Any], weights: list[float]) -> Any:
-    """The results of all micro-batches as the whole batch's."""
-    if not results or results[0] is None:
+def joined(results: Sequence[Any], weights: Sequence[float]) -> Any:
+    """The results of all micro-batches as the whole batch's; those without examples have None."""
+    there = [(y, w) for y, w in zip(results, weights, strict=False) if y is not None]
+    if not there:
         return None
-    if isinstance(results[0], tuple):
-        return tuple([joined(list(column), weights) for column in zip(*results, strict=True)])
-    ys = [as_variable(y) for y in results]
+    if isinstance(there[0][0], tuple):
+        columns = zip(*[y for y, _ in there], strict=True)
+        return tuple([joined(column, [w for _, w in there]) for column in columns])
+    ys = [as_variable(y) for y, _ in there]
     if ys[0].ndim:
         return concat(ys, axis=0)
-    terms = [y * y.dtype.type(w) for y, w in zip(ys, weights, strict=True) if w]
-    return sum(terms[1:], terms[0]) if terms else ys[0]
+    terms = [y * y.dtype.type(w) for y, (_, w) in zip(ys, there, strict=True)]
+    return sum(terms[1:], terms[0])

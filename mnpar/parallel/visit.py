@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 Seeds = Sequence[tuple[VariableNode, Gradient]]
 Collect = Callable[[dict[Any, Gradient]], None]
 
+_NO_EXAMPLE = (0,) * 9  # the shape of what goes through the stages in place of a micro-batch without examples
+
 _here: ContextVar[Visit | None] = ContextVar("mnpar.stage", default=None)
 
 
@@ -80,9 +82,14 @@ class Visit:
     """
 
     def __init__(
-        self, line: Line, stage: int, micro_batch: int, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
-        Any]
-    ) -> None:  # fmt: skip
+        self,
+        line: Line,
+        stage: int,
+        micro_batch: int,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> None:
         self.line, self.stage, self.micro_batch = line, stage, micro_batch
         self.call, self.args, self.kwargs = call, args, kwargs
         self.tape = Tape()
@@ -101,11 +108,14 @@ class Visit:
         y = self._compute()
         if self.stage + 1 < len(self.line.where):
             self.give(y, self.stage + 1)
-        else:
+        elif not _is_no_example(y):
             self.result = y
 
     def _compute(self) -> Any:
         received = self.take(self.stage - 1) if self.stage else ()
+        mine = [*self.args, *self.kwargs.values()]
+        if (len(received) == 1 and _is_no_example(received[0])) or (self.stage == 0 and mine and not any(map(len, mine))):
+            return np.zeros(_NO_EXAMPLE, np.uint8)  # nothing is computed, here and in the stages to come
         return self.call(*received, *self.args, **self.kwargs)
 
     def give(self, value: Any, stage: int, tag: int = 0) -> None:
@@ -145,7 +155,7 @@ class Frugal(Visit):
             value = _like(value, shown)
             if stage < len(self.line.where):
                 super().give(value, stage, tag)
-            else:
+            elif not _is_no_example(value):
                 self.result = value
 
     def give(self, value: Any, stage: int, tag: int = 0) -> None:
@@ -217,6 +227,10 @@ class _Entry(FunctionNode):
     def backward(self, *gys: Any) -> Any:
         self.gradients = gys
         return ()
+
+
+def _is_no_example(value: Any) -> bool:
+    return getattr(value, "shape", None) == _NO_EXAMPLE
 
 
 def _flat(value: Any) -> list[Variable]:

@@ -159,6 +159,35 @@ def test_micro_batches_of_any_size_make_the_mean_of_the_batch(n, M):
     check(mnpar.run(program, 2), [layer_or_loss(stage, 2) for stage in range(2)], x, t)
 
 
+@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_a_micro_batch_without_examples_is_not_computed(n, recompute):
+    x, t = data(n)
+    sizes = []
+
+    def stage(comm):
+        link = layer_or_loss(comm.rank, 3)
+
+        def call(h, *t):
+            sizes.append(len(h))
+            if comm.rank == 0:
+                send_to_stage(h, 2)
+            return link(h, *t) + (F.sum(recv_from_stage(0)) if comm.rank == 2 else 0)
+
+        return call
+
+    def program(comm):
+        pipeline = Pipeline(comm, stage(comm), "1f1b", 4, recompute=recompute)
+        own = [(x,), (), (t,)][comm.rank]
+        pipeline(*own).backward()
+        with mnpar.no_backprop_mode():
+            loss = pipeline(*own)
+        return loss is None, pipeline.loss is None
+
+    assert mnpar.run(program, 3) == [(True, True), (True, True), (n == 0, n == 0)]
+    assert sizes == [1] * n * 3 * (3 if recompute else 2)
+
+
 class UNet(mnpar.ChainList):
     """Four stages: down, down, up, up; the outer two and the inner two are joined past the next stage."""
 
