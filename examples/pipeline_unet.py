@@ -12,6 +12,7 @@ added. At the end the same network is trained on one rank and compared, and nois
 """
 
 import argparse
+import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +29,11 @@ SIZE = 32
 def photographs():
     """Two photographs as grey pictures in 0 … 1, and where they are from."""
     try:
-        from sklearn.datasets import load_sample_images
+        from PIL import Image  # matplotlib brings it
 
-        return [image.mean(axis=2) / 255 for image in load_sample_images().images], "scikit-learn's photographs"
-    except ImportError:  # scikit-learn, or Pillow for its JPEGs
+        folder = Path(importlib.util.find_spec("sklearn").origin).parent / "datasets" / "images"
+        return [np.asarray(Image.open(folder / name).convert("L")) / 255 for name in ("china.jpg", "flower.jpg")], folder
+    except (ImportError, AttributeError, OSError):
         return [scene(np.random.default_rng(seed)) for seed in range(2)], "a scene that was made here"
 
 
@@ -166,7 +168,7 @@ def main(comm, args):
             cleaned = cleaner(*[noisy[:8]] * first)
         if last:
             draw(Path(args.out) / "pipeline_unet.png", {"noisy": noisy[:8], "cleaned": cleaned.array, "clean": clean[:8]})
-            print(f"patches of {source}: {args.out}/pipeline_unet.png")
+            print(f"patches of {source}, in {args.out}/pipeline_unet.png")
         weights = comm.gather_obj([p.array for p in pipeline.params()])
         if comm.is_root:
             whole = Whole(args.width)
