@@ -83,7 +83,7 @@ def test_parts_of_an_exchange_are_messages_too(tmp_path):
         F.repartition(comm, np.ones((1, 4)), rows, columns)
 
     timeline = mnpar.run(profiled, 2, (tmp_path, program))[0]
-    assert [(source, dest) for source, _, dest, _ in timeline.messages()] == [(0, 1), (1, 0)]
+    assert sorted((source, dest) for source, _, dest, _ in timeline.messages()) == [(0, 1), (1, 0)]
 
 
 def test_in_a_group_the_ranks_keep_their_numbers(tmp_path):

@@ -7,8 +7,10 @@ schedules: each is made here by a few lines, and a list of one's own is as good.
 (simulation.py).
 
 Letters: P ranks, M micro-batches, S stages. The bubbles are those of stages that cost the same, with F, I and W of one unit
-each (B, both halves of backward, takes two); for M ≥ P. Sources: GPipe (Huang 2019), PipeDream-flush (Narayanan 2019),
-Megatron-LM's interleaving (Narayanan 2021), zero bubble (Qi 2023), controllable memory: V-shapes (Qi 2024).
+each, for M ≥ P. In the literature a B of two units gives the gradients of its inputs at its end, and 1F1B's bubble is
+(P-1)/(M+P-1); here they leave before those of the weights are computed, which shortens it by a third for nothing.
+Sources: GPipe (Huang 2019), PipeDream-flush (Narayanan 2019), Megatron-LM's interleaving (Narayanan 2021), zero bubble
+(Qi 2023), controllable memory: V-shapes (Qi 2024).
 """
 
 from __future__ import annotations
@@ -128,7 +130,7 @@ def _action(one: str | Action, rank: int) -> Action:
 
 
 def gpipe(ranks: int, micro_batches: int) -> Schedule:
-    """All forwards, then all backwards: M graphs in flight; bubble (P-1)/(M+P-1).
+    """All forwards, then all backwards: M graphs in flight; bubble 2(P-1)/(3M+2(P-1)).
 
     Example:
         >>> print(gpipe(2, 2))
@@ -163,7 +165,7 @@ def _alternate(stage: int, ahead: int, micro_batches: int) -> list[Action]:
 
 
 def interleaved(ranks: int, micro_batches: int, chunks: int = 2) -> Schedule:
-    """1F1B with V = ``chunks`` stages on each rank, r, r+P, …: bubble (P-1)/(V·M+P-1), for V times the messages.
+    """1F1B with V = ``chunks`` stages on each rank, r, r+P, …: bubble 2(P-1)/(3VM+2(P-1)), V times the messages.
 
     The micro-batches go through in groups of P (or a little more, where P does not divide M): a rank takes a group through its
     first stage, then through its next.
@@ -192,7 +194,7 @@ def interleaved(ranks: int, micro_batches: int, chunks: int = 2) -> Schedule:
 def zb1p(ranks: int, micro_batches: int) -> Schedule:
     """1F1B with backward in two halves, the weights' put off by r micro-batches on rank r: they fill the bubble at the end.
 
-    Bubble (P-1)/(3M+P-1), about a third of 1F1B's; min(P, M) graphs in flight.
+    Bubble (P-1)/(3M+P-1), about half of 1F1B's; min(P, M) graphs in flight.
 
     Example:
         >>> print(zb1p(2, 3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -106,18 +107,17 @@ class Step:
         if self.grad is None:
             self.grad = 1.0 if loss_scale is None else loss_scale
         with recording(True):
-            for action in self.pipeline.schedule.actions[self.pipeline.line.comm.rank]:
-                self.act(action)
+            actions = self.pipeline.schedule.actions[self.pipeline.line.comm.rank]
+            for action, following in itertools.zip_longest(actions, actions[1:]):
+                self.act(action, following)
         self._weights()
         self.leaves.finish(loss_scale)
         self.pipeline.share_gradients()
         self.report()
 
-    def act(self, action: Action) -> None:
-        """One action of the schedule."""
+    def act(self, action: Action, following: Action | None = None) -> None:
+        """One action of the schedule; weights' gradients wait for those that follow at once."""
         kind, key, late = action.kind, (action.stage, action.micro_batch), self.pipeline.late_weights
-        if kind != "W" and not late:
-            self._weights()
         if kind == "F":
             self._forward(*key)
         elif kind == "W":
@@ -125,8 +125,8 @@ class Step:
         else:
             visit, owed = self.visits.pop(key), self.due if kind == "B" else self.owed.setdefault(key, [])
             visit.backward(self._seeds(visit), self._collect, owed)
-            if kind == "B" and not late:
-                self._weights()
+        if not late and (kind == "B" or (kind == "W" and (following is None or following.kind != "W"))):
+            self._weights()
         self.pipeline.most_in_flight = max(self.pipeline.most_in_flight, len(self.visits) + len(self.owed))
 
     def _forward(self, stage: int, m: int) -> None:
