@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-FORWARD, BACKWARD, INPUTS, WEIGHTS = "F", "B", "I", "W"
-
 
 class Action(NamedTuple):
     """One stage's work on one micro-batch.
@@ -100,10 +98,8 @@ def own_schedule(actions: Sequence[str | Iterable[str | Action]], name: str = "o
         >>> schedule.stages, schedule.micro_batches
         (2, 2)
     """
-    lists = [
-        tuple([_action(one, rank) for one in (some.split() if isinstance(some, str) else some)])
-        for rank, some in enumerate(actions)
-    ]
+    split = [some.split() if isinstance(some, str) else some for some in actions]
+    lists = [tuple([_action(one, rank) for one in some]) for rank, some in enumerate(split)]
     homes = {action.stage: rank for rank, some in enumerate(lists) for action in some}
     for rank, some in enumerate(lists):
         for action in some:

@@ -11,6 +11,7 @@ import numpy as np
 
 from mnpar.backend import unscalar
 from mnpar.config import is_recording, recording
+from mnpar.function_hook import around_backward, function_hooks
 from mnpar.functions import concat
 from mnpar.functions.products import Linear
 from mnpar.gradients import heard
@@ -175,13 +176,16 @@ class Step:
             joins = type(one.function) is Linear and not one.leaves[0] and one.gys[0] is not None
             groups.setdefault(tuple(map(id, one.function.inputs[1:])) if joins else i, []).append(one)
         self.due.clear()
+        hooks = function_hooks()
         with recording(False):
             for group in groups.values():
                 function, gys, leaves = group[0]
                 if len(group) > 1:
                     function, gy = Linear.joined([one.function for one in group], [one.gys[0] for one in group])
                     gys = [gy]
-                for x, g in zip(function.inputs, function.pull(gys, leaves, False), strict=True):
+                gxs = function.pull(gys, leaves, False)
+                gxs = around_backward(function, gys, gxs, hooks) if hooks else gxs
+                for x, g in zip(function.inputs, gxs, strict=True):
                     if g is not None:
                         self.leaves.add(x, g)
 

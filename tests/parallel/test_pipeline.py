@@ -491,6 +491,19 @@ def test_hooks_hear_of_a_gradient_once_in_a_batch():
             np.testing.assert_allclose(g, 2 * h, rtol=1e-12)
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_function_hooks_see_the_weights_gradients_too(late):
+    x, t = data()
+
+    def program(comm):
+        pipeline = Pipeline(comm, layer_or_loss(comm.rank, 2), "1f1b", 3, late_weights=late)
+        with mnpar.function_hooks.TimerHook() as hook:
+            pipeline([x, t][comm.rank]).backward()
+        return len([function for function, _ in hook.call_history if "Linear" in str(function)])
+
+    assert mnpar.run(program, 2) == ([4, 7] if late else [6, 9])  # forward 3, inputs' gradients 0 and 3, weights' 1 or 3
+
+
 def test_gradients_add_to_those_that_are_there():
     x, t = data()
 
