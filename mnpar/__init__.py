@@ -57,6 +57,8 @@ from mnpar.parameter import Parameter
 from mnpar.reporter import Reporter, get_current_reporter, report, report_scope
 from mnpar.summary import DictSummary, Summary
 from mnpar.tape import Tape
+from mnpar.timeline import Timeline
+from mnpar.tracing import profile
 from mnpar.variable import Variable, as_variable, backward, grad
 
 __all__ = [
@@ -84,6 +86,7 @@ __all__ = [
     "SpatialGrid",
     "Summary",
     "Tape",
+    "Timeline",
     "UpdateRule",
     "Variable",
     "as_variable",
@@ -122,6 +125,7 @@ __all__ = [
     "optimizers",
     "parallel",
     "plans",
+    "profile",
     "random",
     "relaunch",
     "report",

@@ -19,7 +19,7 @@ LAYERS = """
     config errors graph tape random serializer timing
     backend reach function_hook link_hook
     communicators plans schedule
-    launch
+    launch timeline
     doctor dataset initializers
     datasets
     iterators
@@ -55,6 +55,7 @@ LATE = {
     "datasets/download.py": {"urllib"},
     "training/extensions/plot_report.py": {"matplotlib"},
     "training/extensions/progress_bar.py": {"tqdm"},
+    "timeline.py": {"matplotlib"},
 }
 ONLY = {"cupy": "backend.py", "mpi4py": "communicators/mpi.py"}
 
