@@ -31,7 +31,7 @@ def reverse(
     ``seeds`` are variables with the gradients they start from. Only what leads to ``targets`` is computed (None: to every leaf
     that requires a gradient). ``record`` makes the backward differentiable itself; ``retain_grad`` leaves gradients on the
     intermediate variables; ``retain_tape`` keeps the tape; ``keep`` takes the gradients of leaves with hooks as soon as they
-    are final; ``later`` takes all that leaves wait for. Returns the gradients of the other leaves and targets, by their ``key``.
+    are final; ``later`` takes all that leaves wait for. Returns the gradients of other leaves and targets, by their ``key``.
     """
     tape, hooks = current_tape().finished(), function_hooks()
     functions = {f.number: f for f in tape.records}
