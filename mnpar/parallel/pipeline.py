@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 from mnpar.chain import ChainList
 from mnpar.config import is_recording
 from mnpar.link import Link
+from mnpar.parallel.line import Line
 from mnpar.parallel.schedule import Schedule, make_schedule
 from mnpar.parallel.simulation import simulate
 from mnpar.parallel.step import Piece, Step, joined
-from mnpar.parallel.visit import Line
 from mnpar.parameter import Parameter
 
 if TYPE_CHECKING:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -134,22 +133,16 @@ class Step:
         pipeline = self.pipeline
         kind = Frugal if pipeline.recompute and is_recording() else Visit
         visit = kind(pipeline.line, stage, m, pipeline._calls[stage], *self.pieces[stage][m])
-        with self._observation(stage, m):
+        reporter, found = get_current_reporter(), {"": m}
+        if reporter is None:
             visit.forward()
+        else:
+            with reporter.scope(found):  # what the stage reports of a micro-batch, apart
+                visit.forward()
+            self.observed.append(found)
         self.visits[stage, m] = visit
         if stage == self.last:
             self.losses[m] = visit.result
-
-    @contextlib.contextmanager
-    def _observation(self, stage: int, m: int) -> Iterator[None]:
-        """What the stage reports of a micro-batch, apart."""
-        reporter, found = get_current_reporter(), {"": (stage, m)}
-        if reporter is None:
-            yield
-            return
-        with reporter.scope(found):
-            yield
-        self.observed.append(found)
 
     def _seeds(self, visit: Visit) -> list[tuple[VariableNode, Gradient]]:
         """Where the backward of a micro-batch starts: in the last stage from its share of the loss."""
@@ -207,7 +200,7 @@ class Step:
             return
         totals: dict[str, tuple[Any, float]] = {}
         for found in self.observed:
-            weight = self.weights[found.pop("")[1]]
+            weight = self.weights[found.pop("")]
             for name, value in found.items() if weight else ():
                 value = value.array if isinstance(value, Variable) else value
                 total, weights = totals.get(name, (0.0, 0.0))
