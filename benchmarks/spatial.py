@@ -26,7 +26,7 @@ import mnpar.functions as F  # noqa: E402
 import mnpar.links as L  # noqa: E402
 from mnpar.communicators import operation  # noqa: E402
 from mnpar.communicators.transport import Pending, Waiting  # noqa: E402
-from mnpar.functions import blockwise  # noqa: E402
+from mnpar.functions import blockwise, spatial_convolution  # noqa: E402
 from mnpar.functions.exchange import Carrier, exchange  # noqa: E402
 
 GRIDS = {1: (1, 1), 2: (2, 1), 4: (2, 2), 6: (3, 2), 8: (4, 2)}
@@ -107,19 +107,23 @@ def halos_of(model, x, t, shape):
             found.append((x.shape, x.requires_grad, run))
 
     def halo_of(x, grid, shape, window, mode="constant", fill=0, later=False):
-        plan_of(x, grid.halo(shape, window, mode), lambda v: real(v, grid, shape, window, mode, fill))
-        return real(x, grid, shape, window, mode, fill, later)
+        plan_of(x, grid.halo(shape, window, mode), lambda v: real[0](v, grid, shape, window, mode, fill))
+        return real[0](x, grid, shape, window, mode, fill, later)
+
+    def convolution(x, grid, shape, window, W, b, groups, mode, hide):
+        plan_of(x, grid.halo(shape, window, mode), lambda v: real[0](v, grid, shape, window, mode))
+        return real[1](x, grid, shape, window, W, b, groups, mode, hide)
 
     def exchanged(comm, x, plan):
         plan_of(x, plan, lambda v: exchange(comm, v, plan))
         return exchange(comm, x, plan)
 
-    real = blockwise.halo_of
-    blockwise.halo_of, blockwise.exchange = halo_of, exchanged
+    real = blockwise.halo_of, spatial_convolution.halo_convolution
+    blockwise.halo_of, spatial_convolution.halo_convolution, blockwise.exchange = halo_of, convolution, exchanged
     try:
         model.loss(x, t, shape).backward()
     finally:
-        blockwise.halo_of, blockwise.exchange = real, exchange
+        blockwise.halo_of, spatial_convolution.halo_convolution, blockwise.exchange = *real, exchange
     arrays = [mnpar.Variable(np.zeros(size, "f4"), requires_grad=wants) for size, wants, _ in found]
 
     def halos():
@@ -133,12 +137,12 @@ def halos_of(model, x, t, shape):
 @contextmanager
 def hidden():
     """Within it, convolutions hide their halos though the ranks are on one host."""
-    real = blockwise._hidden
-    blockwise._hidden = lambda *args: True
+    real = spatial_convolution.halo_convolution
+    spatial_convolution.halo_convolution = lambda *args: real(*args[:-1], True)
     try:
         yield
     finally:
-        blockwise._hidden = real
+        spatial_convolution.halo_convolution = real
 
 
 @contextmanager
