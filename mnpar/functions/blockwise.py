@@ -1,18 +1,14 @@
 """A local operation on blocks: it gets what this rank's outputs read, and never knows that there are other ranks.
 
-``windowed`` is for what reads a window for each output (convolution, pooling), ``transposed`` for what adds a window to the
-image for each value (transposed convolution, unpooling). Both move exactly the cells that are needed, and both leave a rank
-without outputs in the exchange: others may want its cells.
-
-While a halo is on its way, the outputs that need nothing of it are computed (``inside``); the rest, up to two strips for each
-axis, afterwards. In backward the strips come first, the gradients of the ghosts then leave, and the inside is computed
-meanwhile. Pieces and Together, which cut and join, are each other's adjoints.
+``windowed`` is for what reads a window for each output (pooling; convolutions hide their halos: halo_convolution.py),
+``transposed`` for what adds a window to the image for each value (transposed convolution, unpooling). Both move exactly the
+cells that are needed, and both leave a rank without outputs in the exchange: others may want its cells.
+Pieces and Together, which cut and join, are each other's adjoints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +32,6 @@ if TYPE_CHECKING:
 
 Index = tuple[slice, ...]
 Local = Callable[[Variable, Box], Variable]
-WORTH_HIDING = 2**16  # cells, of all channels, that a rank has: with fewer the cutting and joining costs more than the waiting
 WORTH_PACKING = 2**16  # bytes of parameters at most, whose gradients travel in one message
 
 
@@ -128,7 +123,7 @@ def check_block(who: str, x: Any, grid: SpatialGrid, shape: Sequence[int]) -> tu
 
 def windowed(
     x: Variable, grid: SpatialGrid, shape: tuple[int, ...], window: Window, local: Local, nothing: tuple[int, Any],
-    mode: Any = "constant", fill: float = 0, hide: bool | None = False,
+    fill: float = 0,
 ) -> Variable:  # fmt: skip
     """This rank's outputs of a local operation on windows.
 
@@ -137,40 +132,10 @@ def windowed(
         window: what an output reads.
         local: from an array that has what a box of outputs reads, without padding, to these outputs; it also gets the box.
         nothing: channels and dtype of the outputs, for a rank that has none.
-        mode, fill: the padding, as in :func:`halo_exchange`.
-        hide: compute what needs no halo while that is on its way; None: if it comes from another host.
+        fill: the padding.
     """
-    out = grid.block(window.outputs(shape))
-    hide = _hidden(x, grid) if hide is None else hide
-    inner = _inside(grid, shape, window, mode, out) if hide else None
-    if inner is not None:
-        return _hiding(x, grid, shape, window, local, mode, fill, out, inner)
-    chunk = halo_of(x, grid, shape, window, mode, fill)
+    out, chunk = grid.block(window.outputs(shape)), halo_of(x, grid, shape, window, fill=fill)
     return empty_block(x, out, nothing) if out.empty else local(chunk, out)
-
-
-def _hidden(x: Variable, grid: SpatialGrid) -> bool:
-    """Whether it pays to hide a halo."""
-    return grid.comm.inter_size > 1 and x.size >= WORTH_HIDING
-
-
-def _inside(grid: SpatialGrid, shape: tuple[int, ...], window: Window, mode: Any, out: Box) -> Box | None:
-    """The outputs that read this rank's cells only, if they are most of it and there is something to wait for."""
-    route = grid.halo(shape, window, mode).route(grid.comm.rank)
-    inner = window.inside(grid.block(shape)) & out
-    return inner if route.receives and 2 * inner.volume > out.volume else None
-
-
-def _hiding(
-    x: Variable, grid: SpatialGrid, shape: tuple[int, ...], window: Window, local: Local, mode: Any, fill: float, out: Box,
-    inner: Box,
-) -> Variable:  # fmt: skip
-    later = halo_of(x, grid, shape, window, mode, fill, later=True)
-    (mine,) = Pieces([place(window.reads(inner), grid.block(shape))]).apply((x,))
-    first, strips, seen = local(mine, inner), out.minus(inner), window.reads(out)
-    chunks = Pieces([place(window.reads(strip), seen) for strip in strips], not isfinite(fill)).apply((later,))
-    parts = [local(chunk, strip) for chunk, strip in zip(chunks, strips, strict=True)]
-    return together([first, *parts], [inner, *strips], out)
 
 
 def transposed(

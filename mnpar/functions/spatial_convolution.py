@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from mnpar.functions.blockwise import bare, check_block, outputs, shared, transposed, windowed
+from mnpar.functions.blockwise import bare, check_block, empty_block, outputs, shared, transposed
 from mnpar.functions.channelwise import bias
-from mnpar.functions.convolution import Convolution, Deconvolution, _check, convolution_nd
-from mnpar.functions.halo import SpatialGrid
+from mnpar.functions.convolution import Deconvolution, _check, convolution_nd
+from mnpar.functions.halo import SpatialGrid, halo_of
+from mnpar.functions.halo_convolution import halo_convolution
 from mnpar.functions.windows import per_axis
 from mnpar.plans import Window
 from mnpar.variable import Variable, as_variable
+
+WORTH_HIDING = 2**16  # cells, of all channels, that a rank has: with fewer the cutting and joining costs more than the waiting
 
 
 def spatial_convolution_nd(
@@ -60,12 +63,12 @@ def spatial_convolution_nd(
         one = tuple([before for before, _ in window.pad])
         return convolution_nd(x, W, b, window.stride, one, cover_all, window.dilation, groups)
     W, b = shared(grid.comm, W, b)
-
-    def local(chunk: Variable, _: Any) -> Variable:
-        node = Convolution(bare(who, chunk.shape[2:], window), groups)
-        return node.apply((chunk, W) if b is None else (chunk, W, b))[0]
-
-    return windowed(x, grid, shape, window, local, (W.shape[0], np.result_type(x.dtype, W.dtype)), mode, hide=hide)
+    if hide is None:
+        hide = grid.comm.inter_size > 1 and x.size >= WORTH_HIDING  # (all ranks ask, empty blocks or not)
+    if (out := grid.block(window.outputs(shape))).empty:
+        halo_of(x, grid, shape, window, mode)  # others want its cells
+        return empty_block(x, out, (W.shape[0], np.result_type(x.dtype, W.dtype)))
+    return halo_convolution(x, grid, shape, window, W, b, groups, mode, hide)
 
 
 def spatial_depthwise_convolution_2d(

@@ -538,6 +538,35 @@ def test_a_convolution_moves_the_cells_of_its_halo_and_no_others(hide):
         assert both == (2 * messages, 2 * cells * cell)
 
 
+@pytest.mark.parametrize("hide", [True, False])
+@pytest.mark.parametrize("asking", [(), (0,), (1, 2)], ids=str)
+def test_images_without_gradients_get_none_and_no_messages(asking, hide):
+    """As in the first layer; here some ranks do ask for them."""
+    rng = np.random.default_rng(0)
+    x, W = rng.standard_normal((1, 1, 12)), rng.standard_normal((1, 1, 3))
+
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, (3,))
+        mine = mnpar.Variable(cut(x, grid.block((12,))).copy(), requires_grad=comm.rank in asking)
+        filters = mnpar.Variable(W.copy())
+        y = F.spatial_convolution_nd(mine, grid, (12,), filters, pad=1, hide=hide)
+        forward = comm.traffic.messages
+        F.sum(y * y).backward()
+        return mine.grad, filters.grad, comm.traffic.messages - forward
+
+    serial, filters = mnpar.Variable(x.copy()), mnpar.Variable(W.copy())
+    y = F.convolution_nd(serial, filters, pad=1)
+    F.sum(y * y).backward()
+    found = mnpar.run(program, ranks=3)
+    neighbours = [{1}, {0, 2}, {1}]
+    for rank, (g, gW, messages) in enumerate(found):
+        same(gW, filters.grad)
+        assert messages == len(neighbours[rank] & set(asking))
+        assert (g is None) == (rank not in asking)
+        if g is not None:
+            same(g, serial.grad[..., 4 * rank : 4 * rank + 4])
+
+
 def test_windows_that_are_cut_like_the_blocks_need_no_message_and_no_copy():
     def program(comm):
         grid, x = mnpar.SpatialGrid(comm, (2, 2)), mnpar.Variable(np.ones((1, 2, 4, 4)))

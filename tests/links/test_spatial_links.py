@@ -291,3 +291,74 @@ def test_the_page_about_blocks_says_what_happens(capsys):
     np.testing.assert_allclose(one, four, rtol=1e-5)
     x = np.pad(np.arange(6.0) ** 2, 1, "reflect")
     assert np.concatenate(smooth).tolist() == ((x[:-2] + 2 * x[1:-1] + x[2:]) / 4).tolist()
+
+
+class UNet(mnpar.Chain):
+    """Down twice, up twice, the finer images beside: odd sizes all the way."""
+
+    def __init__(self, grid):
+        super().__init__()
+        self.grid = grid
+        self.first = L.SpatialConvolution2D(grid, 2, 3, 3, pad=1, initialW=W)
+        self.down = mnpar.ChainList(
+            *[L.SpatialConvolution2D(grid, 3, 3, 3, pad=1, mode="reflect", initialW=W) for _ in range(2)]
+        )
+        self.up = mnpar.ChainList(*[L.SpatialDeconvolution2D(grid, 3, 3, 3, 2, 1, initialW=W) for _ in range(2)])
+        self.norm = L.SpatialGroupNormalization(grid, 3, initial_gamma=W, initial_beta=B)
+        self.last = L.SpatialConvolution2D(grid, 6, 2, 1, initialW=W)
+
+    def forward(self, x, shape):
+        x = self.norm(F.tanh(self.first(x, shape)), shape)
+        seen = []
+        for layer in self.down:
+            seen.append((x, shape))
+            x, shape = F.spatial_average_pooling_nd(x, self.grid, shape, 3, 2, 1), output_shape(shape, 3, 2, 1)
+            x = F.tanh(layer(x, shape))
+        for layer, (fine, larger) in zip(self.up, reversed(seen), strict=True):
+            layer.outsize = larger
+            x, shape = layer(x, shape) + F.spatial_resize_images(x, self.grid, shape, larger) * fine, larger
+        x = F.concat([x, seen[0][0]])
+        return F.sum(F.square(self.last(x, shape))) * (1 / (shape[0] * shape[1]))
+
+
+class ResNet(mnpar.Chain):
+    """Two blocks of residues, the second at half the size, a mean over the image, and one matrix."""
+
+    def __init__(self, grid):
+        super().__init__()
+        self.grid = grid
+        self.a, self.b = [L.SpatialConvolution2D(grid, 2, 2, 3, 1, 1, nobias=True, initialW=W) for _ in range(2)]
+        self.c, self.d = [L.SpatialConvolution2D(grid, 2, 4, k, 2, p, nobias=True, initialW=W) for k, p in ((3, 1), (1, 0))]
+        self.bn1, self.bn2 = [L.SpatialBatchNormalization(grid, n, dtype="d", initial_gamma=W) for n in (2, 4)]
+        self.fc = L.Linear(4, 3, initialW=W)
+
+    def forward(self, x, shape):
+        x = F.relu(x + self.b(F.relu(self.bn1(self.a(x, shape))), shape))
+        x = F.relu(self.bn2(self.c(x, shape)) + self.d(x, shape))
+        y = self.fc(F.spatial_global_average_pooling(x, self.grid, self.c.output_shape(shape)))
+        return F.softmax_cross_entropy(y, np.arange(len(y.array)) % 3)
+
+
+@pytest.mark.parametrize("dims", [(2, 2), (1, 3), (4, 2)], ids=str)
+@pytest.mark.parametrize("network", [UNet, ResNet])
+def test_gradients_of_networks_are_those_of_one_process(network, dims):
+    shape = (13, 11)
+    x = np.random.default_rng(0).standard_normal((3, 2, *shape))
+
+    def program(comm, dims):
+        grid = mnpar.SpatialGrid(comm, dims)
+        with mnpar.using_config("dtype", np.float64):
+            model = seeded(network, grid)
+        block = mnpar.Variable(cut(x, grid.block(shape)))
+        loss = model(block, shape)
+        loss.backward()
+        return loss.item(), block.grad, {name: p.grad for name, p in model.namedparams()}
+
+    ((loss, gx, params),) = mnpar.run(lambda comm: program(comm, (1, 1)), ranks=1)
+    results = mnpar.run(lambda comm: program(comm, dims), ranks=int(np.prod(dims)))
+    total = sum([found[0] for found in results])  # of the U-Net, a loss of blocks; of the ResNet, one that all have
+    assert (total if network is UNet else total / len(results)) == pytest.approx(loss, rel=1e-10)
+    np.testing.assert_allclose(whole_of([found[1] for found in results], shape, dims), gx, rtol=1e-8, atol=1e-8)
+    for _, _, mine in results:
+        for name, g in params.items():
+            np.testing.assert_allclose(mine[name], g, rtol=1e-8, atol=1e-8, err_msg=name)
