@@ -176,7 +176,7 @@ def main(comm, args):
     mnpar.random.seed(args.seed)
     grid = mnpar.SpatialGrid(comm, args.halopar or (1, 1))
     train, test, name = load(args)
-    shape, classes = train[0][0].shape, int(max(t for _, t in train)) + 1
+    shape, classes = train[0][0].shape, 1 + int(max(part.datasets[1].max() for part in (train, test)))
     model = GB(grid, shape, classes, not args.untied)
     say = (lambda line: print(line, flush=True)) if comm.is_root else (lambda line: None)
     say(f"{name}: {len(train)} to train, {len(test)} to test, {shape}; {comm.size} rank(s), blocks {grid.dims}")
