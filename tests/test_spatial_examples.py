@@ -27,6 +27,13 @@ def load(name):
 neon, gb, unet = load("neon_cnn"), load("gb_autoencoder"), load("unet")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_core():
+    """Ranks that are threads take turns, and small products on all cores wait for each other."""
+    with threadpoolctl.threadpool_limits(1):
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch):
     monkeypatch.delenv("MNPAR_DATA", raising=False)
