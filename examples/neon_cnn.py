@@ -147,7 +147,7 @@ def check_ranks(parser, args):
     ranks = args.threads or (launched if launched > 1 else args.ranks)
     several = args.datapar or args.modelpar or args.halodatapar
     if ranks % each or (ranks != each and not several):
-        switch = f"blocks of {dims[0]}x{dims[1]}" if dims else "no switch"
+        switch = f"blocks of {dims[0]}x{dims[1]}" if dims else "a run without a switch"
         parser.error(
             f"{ranks} ranks do not suit {switch}: --halopar takes R·C, --halodatapar a multiple of it, no switch takes 1"
         )

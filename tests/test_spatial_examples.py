@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import threadpoolctl
 
 import mnpar
 import mnpar.functions as F
@@ -134,7 +135,7 @@ BAD = {
     "blocks of one axis": (["--halopar", "4"], "images have two axes: RxC, not 4"),
     "other ranks than blocks": (["--halopar", "2x2", "--threads", "3"], "3 ranks do not suit blocks of 2x2"),
     "groups that do not come out even": (["--halodatapar", "2x2", "--threads", "6"], "6 ranks do not suit blocks of 2x2"),
-    "ranks without a switch": (["--threads", "2"], "2 ranks do not suit no switch"),
+    "ranks without a switch": (["--threads", "2"], "2 ranks do not suit a run without a switch"),
     "MNIST from nowhere": (["--images", "mnist"], "--images mnist needs --data DIR"),
     "no epochs": (["--epoch", "0"], "--epoch is at least 1, not 0"),
 }
