@@ -51,10 +51,19 @@ class Level(mnpar.Chain):
     def __call__(self, x):
         return F.spatial_local_contrast_normalization(self.pool(self.encoder(x)), self.grid, self.size, CONTRAST)
 
-    def costs(self, x):
+    def costs(self, x, decoder=None):
         """This rank's parts of the errors of reconstruction and of the sum of pools."""
         y = self.encoder(x)
-        return F.sum((self.decoder(y) - x) ** 2) / 2, F.sum(self.pool(y))
+        return F.sum(((decoder or self.decoder)(y) - x) ** 2) / 2, F.sum(self.pool(y))
+
+    def learn_decoder(self, x, optimizer):
+        """neon's order: the decoder steps first; the encoder then meets filters that have changed, and leaves them alone."""
+        with mnpar.no_backprop_mode():
+            y = self.encoder(x).array
+        self.cleargrads()
+        (F.sum((self.decoder(y) - x) ** 2) / (2 * len(x))).backward()
+        optimizer.update()
+        return self.decoder.copy("copy")
 
 
 class GB(mnpar.Chain):
@@ -95,7 +104,8 @@ def pretrain(model, x, args, comm, say):
         def step(rows, i=i, level=level, optimizer=optimizer):
             with mnpar.no_backprop_mode():
                 below = model.features(x[rows], i)
-            recon, sparse = level.costs(getattr(below, "array", below))
+            below = getattr(below, "array", below)
+            recon, sparse = level.costs(below, level.learn_decoder(below, optimizer) if args.neon_order else None)
             level.cleargrads()
             ((recon + args.sparsity * sparse) / len(rows)).backward()  # of the sum over ranks
             optimizer.update()
@@ -260,6 +270,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--halopar", type=mnpar.launch.dims, metavar="RxC", help="images in R x C blocks, one for each rank")
     parser.add_argument("--untied", action="store_true", help="decoders learn filters of their own")
+    parser.add_argument("--neon-order", action="store_true", help="decoders step before encoders, not together with them")
     parser.add_argument("--pretrain", type=int, default=10, help="epochs of reconstruction for each level (10)")
     parser.add_argument("--initial", type=int, default=2, help="epochs of the last layer alone (2)")
     parser.add_argument("--epoch", "-e", type=int, default=5, help="epochs of all layers (5)")

@@ -154,7 +154,7 @@ def test_bad_flags_are_usage_errors(flags, message, capsys, monkeypatch):
 SHORT = ["--train", "8", "--test", "10", "--batchsize", "4", "--pretrain", "2", "--initial", "1", "--epoch", "1"]
 
 
-@pytest.mark.parametrize("more", [[], ["--untied"]], ids=["tied", "untied"])
+@pytest.mark.parametrize("more", [[], ["--untied"], ["--neon-order"]], ids=["tied", "untied", "one after the other"])
 def test_gb_prints_the_same_on_every_grid(more, capsys, monkeypatch):
     pictures = []
     monkeypatch.setattr(gb.stimuli, "__defaults__", (2,))
@@ -166,6 +166,7 @@ def test_gb_prints_the_same_on_every_grid(more, capsys, monkeypatch):
         assert printed(gb, gb.main, [*SHORT, *more, "--halopar", dims], ranks, capsys, monkeypatch) == one
         for mine, whole in zip(pictures.pop(), pictures[0], strict=True):
             np.testing.assert_allclose(mine, whole, rtol=1e-7, atol=1e-9)
+    assert (one != alone(gb, gb.main, SHORT, capsys, monkeypatch)) == bool(more)
 
 
 def test_gb_draws_a_plot(tmp_path):
@@ -182,7 +183,9 @@ def test_after_each_step_every_filter_has_the_length_1(tied):
 
     def program(comm):
         mnpar.random.seed(0)
-        args = SimpleNamespace(seed=0, batchsize=4, pretrain=1, pretrain_lr=0.05, sparsity=0.1, initial=0, epoch=1, lr=0.1)
+        args = SimpleNamespace(
+            seed=0, batchsize=4, pretrain=1, pretrain_lr=0.05, sparsity=0.1, neon_order=False, initial=0, epoch=1, lr=0.1
+        )
         grid = mnpar.SpatialGrid(comm, (2, 1))
         model = gb.GB(grid, (1, 28, 28), 3, tied)
         data = mnpar.datasets.shard_image(mnpar.datasets.get_synthetic_images(4, 0, n_classes=3)[0], grid).datasets
