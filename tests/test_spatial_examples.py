@@ -1,4 +1,4 @@
-"""neon's networks: the same costs, weights and pictures on every grid, in every mode, as on one process."""
+"""Networks and a field on grids: the same costs, weights and pictures on every grid, in every mode, as on one process."""
 
 import importlib.util
 import re
@@ -25,7 +25,7 @@ def load(name):
     return module
 
 
-neon, gb, unet = load("neon_cnn"), load("gb_autoencoder"), load("unet")
+neon, gb, unet, diffusion = load("neon_cnn"), load("gb_autoencoder"), load("unet"), load("halo_diffusion")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -80,9 +80,8 @@ def test_every_switch_prints_the_costs_of_one_process(flags, ranks, capsys, monk
     assert printed(neon, neon.train, [*SMALL, *flags], ranks, capsys, monkeypatch) == one
 
 
-@pytest.mark.parametrize("flags", [["--halopar", "1x2"], ["--datapar", "--ranks", "2"]], ids=["blocks", "batches"])
-def test_a_switch_starts_the_ranks_it_needs(flags):
-    done = run(0, "neon_cnn.py", [*SMALL[:2], "--train", "20", "--test", "10", *flags])
+def test_a_switch_starts_the_ranks_it_needs():
+    done = run(0, "neon_cnn.py", [*SMALL[:2], "--train", "20", "--test", "10", "--halopar", "1x2"])
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("2 rank(s)") == 1
     assert len(re.findall(r"^epoch +\d +cost", done.stdout, re.M)) == 2
@@ -239,4 +238,50 @@ def test_the_u_nets_bad_flags_are_usage_errors(flags, message, capsys, monkeypat
     monkeypatch.setattr(sys, "argv", ["unet.py", *flags])
     with pytest.raises(SystemExit, match="2"):
         unet.parse()
+    assert message in capsys.readouterr().err
+
+
+# ---- a field ----
+
+
+PLATE = ["--size", "8", "--steps", "10", "--iterations", "3"]
+
+
+def test_a_field_is_learnt_on_several_processes_with_the_gradient_of_the_adjoint_equation(tmp_path):
+    done = run(2, "halo_diffusion.py", [*PLATE, "--out", str(tmp_path)])
+    assert done.returncode == 0, done.stderr
+    assert float(re.search(r"on one: difference (\S+)", done.stdout)[1]) < 1e-12
+    now, before = re.search(r"wrong by (\S+) \(root mean square\), at first (\S+)", done.stdout).groups()
+    assert float(now) < float(before)
+    assert (tmp_path / "halo_diffusion.png").read_bytes().startswith(PNG)
+
+
+GRIDS = {"2 x 3": ["--grid", "2x3", "--size", "7"], "one rank has nothing": ["--grid", "4x1", "--size", "3"]}
+
+
+@pytest.mark.parametrize("flags", GRIDS.values(), ids=GRIDS)
+def test_on_any_grid_the_field_is_that_of_one_process(flags, monkeypatch):
+    monkeypatch.setattr(diffusion, "draw", lambda *args: None)
+    found = []
+    for grid, ranks in (([], 1), (flags[:2], int(np.prod(mnpar.launch.dims(flags[1]))))):
+        monkeypatch.setattr(sys, "argv", ["halo_diffusion.py", *PLATE, *flags[2:], *grid, "--threads", str(ranks)])
+        found.append(mnpar.run(diffusion.main, ranks=ranks, args=(diffusion.parse(),))[0])
+    (difference, *losses), (one, *serial) = found
+    assert max(difference, one) < 1e-12
+    np.testing.assert_allclose(losses, serial, rtol=1e-9)
+
+
+BAD_GRIDS = {
+    "no grid": (["--grid", "2y2"], "a grid is numbers from 1 on with an x between them, like 2x2, not '2y2'"),
+    "too few ranks": (["--grid", "2x2", "--threads", "3"], "(2, 2) is for 4, and there are 3"),
+    "one axis": (["--grid", "4"], "--grid is rows x columns"),
+    "no steps": (["--steps", "0"], "--steps is at least 5, not 0"),
+}
+
+
+@pytest.mark.parametrize(("flags", "message"), BAD_GRIDS.values(), ids=BAD_GRIDS)
+def test_bad_grids_are_usage_errors(flags, message, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["halo_diffusion.py", *flags])
+    with pytest.raises(SystemExit, match="2"):
+        diffusion.parse()
     assert message in capsys.readouterr().err
