@@ -21,11 +21,11 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.config import is_recording
 from mnpar.function_node import FunctionNode
-from mnpar.functions.collective import copy_to
 from mnpar.functions.exchange import exchange
 from mnpar.functions.generic import either
 from mnpar.functions.halo import SpatialGrid, halo_of
 from mnpar.functions.joining import concat, split_axis
+from mnpar.functions.replicated import copy_to
 from mnpar.functions.windows import Windows
 from mnpar.plans import Box, Window
 from mnpar.plans.halo import grid_transposed

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from mnpar.functions.blockwise import check_block
-from mnpar.functions.collective import reduce_from
 from mnpar.functions.halo import SpatialGrid
 from mnpar.functions.indexing import get_item
 from mnpar.functions.products import linear
+from mnpar.functions.replicated import reduce_from
 from mnpar.plans import Box
 from mnpar.variable import Variable, as_variable
 
