@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar.serializers import save_npz
 from mnpar.training.extension import Extension
+from mnpar.training.extensions.snapshots import read, snapshots
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
@@ -22,7 +22,8 @@ def multi_node_snapshot(comm: Communicator, snapshot: Any, replica_sets: Iterabl
     Args:
         comm: of the ranks.
         snapshot: of :func:`mnpar.training.extensions.snapshot`; with ``autoload`` the lowest rank of each set loads the
-            last one, and hands it to the others: the number of ranks may have changed.
+            last one that all sets have, and hands it to the others: the number of ranks may have changed. Two at least are
+            kept, for sets do not write at one moment.
         replica_sets: sets of ranks whose trainers hold the same, each a rank or several of them; all that are not named are one
             more. Rank 0 often has extensions that the others do not have: ``[0]``.
 
@@ -61,6 +62,7 @@ class _MultiNodeSnapshot(Extension):
 
     def __init__(self, comm: Communicator, snapshot: Any, replica_sets: Iterable[Any]) -> None:
         self.comm, self.snapshot = comm, snapshot
+        snapshot.n_retains = max(snapshot.n_retains, 2) if snapshot.n_retains > 0 else snapshot.n_retains
         sets = _parse_replica_sets(replica_sets, comm.size)
         self.replica_set = next(each for each in sets if comm.rank in each)
         self.master = self.replica_set[0]
@@ -84,26 +86,40 @@ class _MultiNodeSnapshot(Extension):
         return bool(self.snapshot.autoload)
 
     def initialize(self, trainer: Any) -> None:
-        """Load the last snapshot, where that is wanted."""
-        if self.is_master:
-            self.snapshot.initialize(trainer)
+        """Load the last snapshot that all sets have, where that is wanted."""
         if self.autoload:
-            self._hand_on(trainer)
-
-    def _hand_on(self, trainer: Any) -> None:
-        """The bytes of a file from the master to the others; none if there is no snapshot."""
+            self._load(trainer)
         if self.is_master:
-            content, buffer = self.snapshot.loaded, io.BytesIO()
-            if content is not None:
-                save_npz(buffer, content)
-            data = np.frombuffer(buffer.getvalue(), np.uint8)
+            self.snapshot.retain(trainer.out)
+
+    def _load(self, trainer: Any) -> None:
+        found = dict(snapshots(self.snapshot.filename, trainer.out)) if self.is_master else {}
+        everyone = self.comm.allgather_obj(list(found) if self.is_master else None)
+        sets = [fields for fields in everyone if fields is not None]
+        for fields in reversed(sets[0]):  # a set may have written once more than another when training ended
+            if all(fields in one for one in sets) and self._take(trainer, found.get(fields)):
+                return
+
+    def _take(self, trainer: Any, path: str | None) -> bool:
+        """Load a snapshot on all ranks, the masters' files and their bytes; False if one is damaged."""
+        content = None if path is None else read(path)
+        if not all(self.comm.allgather_obj(content is not None or not self.is_master)):
+            return False
+        if self.is_master:
             for rank in self.replica_set[1:]:
-                self.comm.send(data, rank)
-            return
-        data = self.comm.recv(self.master)
-        if data.size:
-            with np.load(io.BytesIO(data.tobytes()), allow_pickle=False) as file:
-                self.snapshot.take(trainer, dict(file))
+                self.comm.send(np.fromfile(path or "", np.uint8), rank)
+        else:
+            content = read(io.BytesIO(self.comm.recv(self.master).tobytes()))
+        self.snapshot.take(trainer, content or {})
+        self._take_as_given(trainer)
+        return True
+
+    def _take_as_given(self, trainer: Any) -> None:
+        """Nobody gets rank 0's values at the first update: each has loaded its own."""
+        for optimizer in trainer.updater.get_all_optimizers().values():
+            links = [link for link in optimizer.target.links() if hasattr(link, "take_as_given")]
+            for copies in [*links, *([optimizer.team] if getattr(optimizer, "team", None) is not None else [])]:
+                copies.take_as_given()
 
     def __call__(self, trainer: Any) -> None:
         if self.is_master:

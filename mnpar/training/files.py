@@ -1,4 +1,8 @@
-"""Files that are there whole, or not at all: written beside their place and then renamed into it."""
+"""Files that are there whole, or not at all, for what wants the name of a file to write.
+
+:func:`mnpar.serializers.replacing` gives a file that is open already; users' own functions that save, and matplotlib, open it
+themselves. One that was not written under the name that was given is an error, and not an empty file.
+"""
 
 from __future__ import annotations
 

@@ -261,14 +261,14 @@ class Trainer:
             serializer("_snapshot_elapsed_time", self._snapshot_elapsed_time if self._start_at is None else self.elapsed_time)
             values = {name: _number(value) for name, value in self.observation.items()}
             serializer("_observation", json.dumps({name: value for name, value in values.items() if value is not None}))
-            serializer("_random", json.dumps([rank, random.generator().bit_generator.state]))
+            serializer("_random", json.dumps([rank, random.get_state()]))
 
     def _recall(self, serializer: Any, rank: int) -> None:
         self._snapshot_elapsed_time = keep(serializer, "_snapshot_elapsed_time", self._snapshot_elapsed_time, float)
         self.observation = json.loads(keep(serializer, "_observation", "{}", str))
         saved_by, state = json.loads(keep(serializer, "_random", "[null, null]", str))
         if saved_by == rank:
-            random.generator().bit_generator.state = state
+            random.set_state(state)
 
 
 def _name(entry: Entry) -> str:

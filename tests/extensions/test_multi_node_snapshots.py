@@ -110,3 +110,43 @@ def test_an_error_leaves_a_snapshot_of_the_master_if_wanted(tmp_path):
 
     mnpar.run(program, ranks=2)
     assert [path.name for path in tmp_path.iterdir()] == ["snapshot_iter_2.0"]
+
+
+def begun_at(tmp_path, stop, ranks=3, **kwargs):
+    """The iterations at which the ranks, each with a set of its own, begin."""
+
+    def program(comm):
+        called = []
+        trainer = learning(tmp_path, (stop, "iteration"))
+        one = multi_node_snapshot(comm, extensions.snapshot(autoload=True, **kwargs), range(comm.size))
+        trainer.extend(one, trigger=(2, "iteration"))
+        trainer.extend(lambda trainer: called.append(trainer.updater.iteration), name="see")
+        trainer.run()
+        return called[0] - 1
+
+    return mnpar.run(program, ranks=ranks)
+
+
+def test_all_ranks_begin_where_the_last_to_write_had_been(tmp_path):
+    """Training was ended when two of three had written."""
+    begun_at(tmp_path, 7)
+    (tmp_path / "snapshot_iter_6.1").unlink()
+    assert begun_at(tmp_path, 8) == [4, 4, 4]
+
+
+def test_all_ranks_begin_where_no_file_is_damaged(tmp_path):
+    begun_at(tmp_path, 7)
+    (tmp_path / "snapshot_iter_6.2").write_bytes(b"PK")
+    with pytest.warns(UserWarning, match=r"snapshot_iter_6\.2 is damaged"):
+        assert begun_at(tmp_path, 8) == [4, 4, 4]
+
+
+def test_without_a_common_snapshot_all_ranks_begin_at_the_beginning(tmp_path):
+    begun_at(tmp_path, 3)
+    (tmp_path / "snapshot_iter_2.0").unlink()
+    assert begun_at(tmp_path, 1) == [0, 0, 0]
+
+
+def test_of_two_kept_snapshots_one_is_common(tmp_path):
+    begun_at(tmp_path, 9, n_retains=1)
+    assert sorted(path.name for path in tmp_path.glob("*.0")) == ["snapshot_iter_6.0", "snapshot_iter_8.0"]

@@ -148,13 +148,32 @@ def test_mpi_ranks_learn_what_one_process_learns(comm, tmp_path):
         np.testing.assert_allclose(weights(one)[path], value, rtol=1e-10, atol=1e-14)
 
 
-@pytest.mark.parametrize("moment", [2, 5, 6, 9])
-def test_a_resumed_training_over_ranks_is_bit_for_bit_the_same(moment, tmp_path):
-    """Each rank with its own order, dropout and shard; rank 0 alone has reports."""
+class Dropping(Net):
+    """Statistics that differ between ranks, and random numbers."""
 
-    class Dropping(Net):
-        def forward(self, x):
-            return self.l2(F.dropout(F.relu(self.l1(x))))
+    def __init__(self):
+        super().__init__()
+        self.bn = L.BatchNormalization(4, dtype=np.float64)
+
+    def forward(self, x):
+        return self.l2(F.dropout(F.relu(self.l1(self.bn(x)))))
+
+
+def by_snapshots(comm, trainer, moment):
+    each = extensions.snapshot(autoload=True)
+    trainer.extend(mnpar.extensions.multi_node_snapshot(comm, each, range(comm.size)), trigger=(moment, "iteration"))
+
+
+def by_checkpoints(comm, trainer, moment):
+    one = mnpar.create_multi_node_checkpointer("run", comm)
+    trainer.extend(one, trigger=(moment, "iteration"))
+    one.maybe_load(trainer, path=trainer.out)
+
+
+@pytest.mark.parametrize("moment", [2, 5, 9])
+@pytest.mark.parametrize("kept", [by_snapshots, by_checkpoints])
+def test_a_resumed_training_over_ranks_is_bit_for_bit_the_same(moment, kept, tmp_path):
+    """Each rank with its own order, dropout, statistics and shard."""
 
     def program(comm, out, stop):
         mnpar.random.seed([8, comm.rank])
@@ -163,13 +182,13 @@ def test_a_resumed_training_over_ranks_is_bit_for_bit_the_same(moment, tmp_path)
         sampler = ShuffleOrderSampler(np.random.RandomState(comm.rank))
         iterator = SerialIterator(TRAIN[comm.rank :: comm.size], 3, order_sampler=sampler)
         trainer = training.Trainer(training.StandardUpdater(iterator, optimizer.setup(model)), (stop, "iteration"), str(out))
-        if comm.rank == 0:
-            trainer.extend(extensions.LogReport(trigger=(3, "iteration")))
-        each = extensions.snapshot(autoload=True)
-        trainer.extend(mnpar.extensions.multi_node_snapshot(comm, each, range(comm.size)), trigger=(moment, "iteration"))
+        trainer.extend(mnpar.extensions.AllreducePersistent(model, comm), trigger=(4, "iteration"))
+        trainer.extend(extensions.LogReport(trigger=(3, "iteration")))
+        trainer.extend(extensions.ExponentialShift("alpha", 0.9), trigger=(2, "iteration"))
+        kept(comm, trainer, moment)
         trainer.run()
-        log = trainer.get_extension("LogReport").log if comm.rank == 0 else []
-        return weights(trainer), [e["main/loss"] for e in log]
+        log = [entry["main/loss"] for entry in trainer.get_extension("LogReport").log]
+        return weights(trainer) | dict(model.namedpersistents()), log
 
     whole = mnpar.run(program, ranks=2, args=(tmp_path / "whole", 12))
     mnpar.run(program, ranks=2, args=(tmp_path / "parts", moment))
@@ -178,6 +197,7 @@ def test_a_resumed_training_over_ranks_is_bit_for_bit_the_same(moment, tmp_path)
         for path, value in one[0].items():
             np.testing.assert_array_equal(other[0][path], value, err_msg=path)
         assert one[1] == other[1]
+        assert len(one[1]) == 4
 
 
 def test_copies_learn_digits():

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import re
 import warnings
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from string import Formatter
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
-import numpy as np
-
-from mnpar.serializers.npz import NpzDeserializer, serialize
+from mnpar.errors import CheckpointError
+from mnpar.serializers import NpzDeserializer, NpzFile, serialize
 from mnpar.training.extension import Extension
 from mnpar.training.extensions.snapshot_writers import Save, SimpleWriter
 
@@ -88,7 +86,6 @@ class _Snapshot(Extension):
     ) -> None:  # fmt: skip
         self._target, self.condition, self.writer, self.filename = target, condition, writer, filename
         self._snapshot_on_error, self.n_retains, self.autoload = snapshot_on_error, n_retains, autoload
-        self.loaded: dict[str, Any] | None = None  # what autoload has found
 
     @property
     def is_last(self) -> bool:
@@ -98,29 +95,29 @@ class _Snapshot(Extension):
     def initialize(self, trainer: Any) -> None:
         """Load the last snapshot, where that is wanted."""
         if self.autoload:
-            self.loaded = self.load(trainer)
-        if self.n_retains > 0 and isinstance(self.filename, str) and hasattr(self.writer, "add_hook"):
-            self.writer.add_hook(lambda: self._clean(trainer.out))
+            self.load(trainer)
+        self.retain(trainer.out)
 
-    def load(self, trainer: Any) -> dict[str, Any] | None:
-        """Load the last whole snapshot; returns what it holds, None if there is none."""
-        for path in reversed(list(snapshots(self.filename, trainer.out))):
-            try:
-                with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
-                    content = {name: file[name] for name in file.files}  # all of it, before anything is changed
-            except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-                warnings.warn(f"{path} is damaged, taking the one before it: {error}", stacklevel=2)
-                continue
-            self.take(trainer, content)
-            return content
+    def load(self, trainer: Any) -> str | None:
+        """Load the last whole snapshot; returns its path, None if there is none."""
+        for _, path in reversed(snapshots(self.filename, trainer.out)):
+            content = read(path)
+            if content is not None:
+                self.take(trainer, content)
+                return path
         return None
 
     def take(self, trainer: Any, content: dict[str, Any]) -> None:
-        """Load from a dict of arrays."""
+        """Load what :func:`read` returned."""
         NpzDeserializer(content).load(trainer if self._target is None else self._target)
 
+    def retain(self, out: str) -> None:
+        """From now on, remove old ones after each that was written, where that is wanted."""
+        if self.n_retains > 0 and isinstance(self.filename, str) and hasattr(self.writer, "add_hook"):
+            self.writer.add_hook(lambda: self._clean(out))
+
     def _clean(self, out: str) -> None:
-        for path in list(snapshots(self.filename, out))[: -self.n_retains]:
+        for _, path in snapshots(self.filename, out)[: -self.n_retains]:
             os.remove(path)
 
     def __call__(self, trainer: Any) -> None:
@@ -142,8 +139,18 @@ class _Snapshot(Extension):
         self.writer.finalize()
 
 
-def snapshots(filename: Any, out: str) -> Iterator[str]:
-    """The paths of the files that a snapshot's filename stands for, the oldest first.
+def read(path: str | BinaryIO) -> dict[str, Any] | None:
+    """All that is in a snapshot, before anything is changed by it; None, and a warning, if it is damaged."""
+    try:
+        with NpzFile(path) as file:
+            return dict(file)
+    except (OSError, CheckpointError) as error:
+        warnings.warn(f"{path} is damaged, taking the one before it: {error}", stacklevel=2)
+        return None
+
+
+def snapshots(filename: Any, out: str) -> list[tuple[tuple[str, ...], str]]:
+    """The files that a snapshot's filename stands for, the oldest first: what stands in the places of its fields, and the path.
 
     Files that differ in one number are ordered by it (times of files change when they are copied), others by their times.
 
@@ -153,16 +160,11 @@ def snapshots(filename: Any, out: str) -> Iterator[str]:
     if not isinstance(filename, str):
         raise TypeError("autoload needs a filename that is a text: which files a function has named cannot be known")
     pattern = re.compile("".join(re.escape(text) + _matching(field) for text, field, _, _ in Formatter().parse(filename)))
-    found = []
-    for name in os.listdir(out):
-        match = pattern.fullmatch(name)
-        if match:
-            found.append((match.groups(), os.path.join(out, name)))
+    matches = [(pattern.fullmatch(name), os.path.join(out, name)) for name in os.listdir(out)]
+    found = [(match.groups(), path) for match, path in matches if match]
     if all(len(fields) == 1 and fields[0].isdecimal() for fields, _ in found):
-        found.sort(key=lambda file: int(file[0][0]))
-    else:
-        found.sort(key=lambda file: (os.stat(file[1]).st_mtime_ns, file[1]))
-    return (path for _, path in found)
+        return sorted(found, key=lambda file: int(file[0][0]))
+    return sorted(found, key=lambda file: (os.stat(file[1]).st_mtime_ns, file[1]))
 
 
 def _matching(field: str | None) -> str:
