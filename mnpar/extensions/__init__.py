@@ -1,5 +1,6 @@
 """Extensions of a trainer that work over ranks."""
 
+from mnpar.checkpoint import create_multi_node_checkpointer
 from mnpar.extensions.multi_node_evaluator import GenericMultiNodeEvaluator, create_multi_node_evaluator
 from mnpar.extensions.multi_node_snapshots import multi_node_snapshot
 from mnpar.extensions.observation_aggregator import (
@@ -13,6 +14,7 @@ __all__ = [
     "GenericMultiNodeEvaluator",
     "MultiNodeEarlyStoppingTrigger",
     "ObservationAggregator",
+    "create_multi_node_checkpointer",
     "create_multi_node_evaluator",
     "multi_node_snapshot",
 ]
