@@ -26,6 +26,8 @@ class AbstractSerializer:
         b (2,)
     """
 
+    knows_places = False  # whether it stores the parts that ranks have of one array as parts: see place
+
     def __getitem__(self, key: str) -> AbstractSerializer:
         """The serializer of the part named ``key``."""
         raise NotImplementedError(f"{type(self).__name__} does not define __getitem__(self, key)")

@@ -55,6 +55,8 @@ class Recorder(Serializer):
         [('model/W', (2, 3)), ('model/b', (2,))]
     """
 
+    knows_places = True
+
     def __init__(self) -> None:
         self.path = ""
         self.where: Place | None = None

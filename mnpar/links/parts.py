@@ -18,7 +18,7 @@ from mnpar.initializers.initializer import put
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.plans import Box
-from mnpar.serializer import Deserializer
+from mnpar.serializer import Deserializer, persistent, placed
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -46,16 +46,17 @@ class Part:
 
 
 class Divided(Link):
-    """A link some of whose parameters are parts. Saved, they are whole: as those of the link that is not divided.
+    """A link some of whose parameters are parts. In files they are whole: as those of the link that is not divided.
 
-    All ranks save together. Loading needs no other rank, and any number of ranks loads what any other number saved.
+    To save to a file of one rank, all ranks save together; a checkpoint of all ranks takes each rank's parts. Loading needs no
+    other rank, and any number of ranks loads what any other number saved.
     """
 
     comm: Communicator
 
     def serialize(self, serializer: Any) -> None:
         """Save the whole parameters, for which all ranks call this; or load this rank's parts of them."""
-        loading = isinstance(serializer, Deserializer)
+        loading, in_parts = isinstance(serializer, Deserializer), getattr(serializer, "knows_places", False)
         for name in self._params:
             param: Parameter = self.__dict__[name]
             part = param.initializer
@@ -63,26 +64,28 @@ class Divided(Link):
                 whole = serializer(name, None)
                 if whole is not None:  # to be cut when the sizes are known
                     param.initializer = Constant(whole)
-            elif not isinstance(part, Part):
-                serializer(name, param.array)
+            elif in_parts or not isinstance(part, Part):
+                placed(serializer, param)(name, param.array)
             elif loading:
                 whole = serializer(name, np.empty(part.whole, param.dtype))
                 put(param.array, whole[box_index(part.box)])
             else:
                 serializer(name, gather_parameter(self.comm, param))
         for name in self._persistent:
-            setattr(self, name, serializer(name, getattr(self, name)))
+            setattr(self, name, persistent(serializer)(name, getattr(self, name)))
 
 
 def initialize_part(parameter: Parameter, whole: tuple[int, ...], box: Box) -> None:
     """Let a parameter that has no array yet begin as a part of a whole one."""
     parameter.initializer = Part(parameter.initializer, whole, box)
+    parameter.whole, parameter.box = tuple(whole), box
     parameter.initialize(box.shape)
 
 
 def cut_parameter(parameter: Parameter, box: Box) -> Parameter:
     """A parameter that has a box of what another one has already drawn."""
     part = Parameter(Part(parameter.initializer, parameter.shape, box))
+    part.whole, part.box = parameter.shape, box
     part.copydata(Variable(parameter.array[box_index(box)]))
     return part
 

@@ -5,12 +5,13 @@ import itertools
 import json
 import os
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import mnpar
 import mnpar.links as L
-from mnpar import checkpoint
+from mnpar import checkpoint, serializers
 from mnpar.checkpoint import store
 from mnpar.errors import CheckpointError
 from mnpar.plans import Box, blocks
@@ -315,3 +316,24 @@ def test_the_manifest_is_json_that_others_can_read(tmp_path):
     assert document["content"]["step"] == 7
     arrays = mnpar.serializers.read_safetensors(os.path.join(path, "shard-00000-of-00001.safetensors"))
     assert arrays["W"].shape == (2, 2)
+
+
+def test_bfloat16_comes_back_in_every_kind_of_file(tmp_path):
+    values = np.array([1.5, -2.0, 3e38], "f4").astype(ml_dtypes.bfloat16)
+
+    def program(comm):
+        link, again = mnpar.Link(), mnpar.Link()
+        link.add_persistent("x", values.copy())
+        again.add_persistent("x", np.zeros_like(values))
+        checkpoint.save(tmp_path, link, comm, 0)
+        checkpoint.load(tmp_path, again, comm)
+        return again.x
+
+    for found in mnpar.run(program, ranks=2):
+        np.testing.assert_array_equal(found, values)
+    for kind in ("npz", "safetensors"):
+        write, read = getattr(serializers, f"save_{kind}"), getattr(serializers, f"load_{kind}")
+        bag = Bag(x=np.zeros_like(values))
+        write(tmp_path / "file", Bag(x=values))
+        read(tmp_path / "file", bag)
+        np.testing.assert_array_equal(bag.values["x"], values)
