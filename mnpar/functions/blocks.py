@@ -15,8 +15,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.functions.windows import Numbers, Windows
 
-SHORT = 16  # outputs in a row of an image
-FEW = 4  # samples
+SHORT, LONGER = 12, 4  # outputs in a row of an image; how many times longer a run must become
 
 
 class Buffers:
@@ -64,7 +63,8 @@ class Blocks:
         most = max(backend.block_bytes(like), least) // max(1, C * kernel * out * dtype.itemsize)
         self.pieces = list(parts(self.N, 1 if self.same else most))
         self.n = self.pieces[0].stop if self.pieces else 1
-        self.last = windows.out[-1] <= SHORT and self.n >= FEW
+        run = self.n * (windows.out[-1] if windows.stride[-1] == 1 else 1)
+        self.last = windows.out[-1] <= SHORT and run >= LONGER * windows.out[-1]
         self.buffers = Buffers(self.xp, dtype)
 
     def columns(self, x: Array) -> Iterator[tuple[slice, Array]]:
