@@ -249,6 +249,9 @@ def convolution_2d(
 ) -> Variable:  # fmt: skip
     """:func:`convolution_nd` of images ``(N, C, H, W)`` with filters ``(K, C / groups, kH, kW)``.
 
+    Where there are many channels, 3 x 3 filters at stride 1 are applied by Winograd's method, to tiles of 4 x 4 outputs: in
+    float32 the results are off by 10⁻⁶ of their size, and an infinite number spoils all of its tiles.
+
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.convolution_2d(np.ones((1, 1, 3, 3)), np.ones((1, 1, 3, 3)), pad=1).array[0, 0]
