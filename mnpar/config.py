@@ -7,9 +7,10 @@ is global: a new context starts from the defaults, and ``mnpar.run`` hands its c
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import wraps
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -142,7 +143,7 @@ def no_backprop_mode() -> Any:
         ...     (x * 2).requires_grad
         False
     """
-    return using_config("enable_backprop", False)
+    return recording(False)
 
 
 def force_backprop_mode() -> Any:
@@ -154,19 +155,27 @@ def force_backprop_mode() -> Any:
         ...     (mnpar.Variable(np.ones(2)) * 2).requires_grad
         True
     """
-    return using_config("enable_backprop", True)
+    return recording(True)
 
 
 class recording:  # noqa: N801 - it is used like the functions above
-    """The engine's own switch: ``using_config('enable_backprop', on)`` without the look-up and the generator."""
+    """``using_config('enable_backprop', on)`` without the look-up and the generator: for a block, or around a function."""
 
-    __slots__ = ("_token",)
+    __slots__ = ("_on", "_token")
 
     def __init__(self, on: bool) -> None:
-        self._token = _recording.set(on)
+        self._on = on
 
     def __enter__(self) -> None:
-        pass
+        self._token = _recording.set(self._on)
 
     def __exit__(self, *error: object) -> None:
         _recording.reset(self._token)
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def switched(*args: Any, **kwargs: Any) -> Any:
+            with recording(self._on):
+                return function(*args, **kwargs)
+
+        return switched

@@ -111,3 +111,13 @@ def test_the_environment_switches_debug_on(value, expected):
 def test_chainers_settings_without_a_meaning_here_are_accepted():
     with mnpar.using_config("cudnn_deterministic", True), mnpar.using_config("use_ideep", "auto"):
         assert mnpar.config.use_ideep == "auto"
+
+
+def test_a_function_can_be_put_under_a_mode_also_on_ranks_that_take_turns_in_it():
+    @mnpar.no_backprop_mode()
+    def quiet(comm, depth=2):
+        assert not mnpar.config.enable_backprop
+        comm.barrier()
+        return quiet(comm, depth - 1) if depth else comm.rank
+
+    assert mnpar.run(lambda comm: (quiet(comm), mnpar.config.enable_backprop), ranks=3) == [(r, True) for r in range(3)]

@@ -61,7 +61,7 @@ class Call(NamedTuple):
     @property
     def name(self) -> str:
         """The operation as errors call it."""
-        return "gradient of " * self.order + "i" * self.later + self.op
+        return "gradient of " * self.order + "i" * self.later + self.op if self.order or self.later else self.op
 
 
 class Header(NamedTuple):
