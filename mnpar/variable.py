@@ -231,7 +231,7 @@ def grad(
 def _own(g: Gradient, taken: set[int]) -> Gradient:
     """A gradient to keep: a copy if something else refers to its memory (``taken``: the ids of arrays that have an owner)."""
     if g is not None and not isinstance(g, Variable) and (id(g) in taken or g.base is not None):
-        g = g.copy()
+        g = g.copy(order="K")
     taken.add(id(g))
     return g
 

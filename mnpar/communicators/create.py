@@ -63,6 +63,7 @@ def create_communicator(communicator_name: str = "auto", mpi_comm: Any = None, *
         share_cores(communicator)
         keep_memory()
         return communicator
+    keep_memory()
     return Communicator(ThreadTransport(World(1), 0, [0], 0))
 
 
