@@ -121,35 +121,3 @@ def test_a_folder_without_mnist_is_named(ranks, flags, tmp_path):
     assert done.returncode != 0
     assert str(tmp_path) in done.stderr
     assert done.stderr.count("Traceback") == 1
-
-
-SMALL_PLATE = ["--size", "8", "--steps", "10", "--iterations", "3"]
-
-
-@pytest.mark.parametrize(
-    ("ranks", "flags"),
-    [(2, []), (0, ["--ranks", "1"]), (0, ["--threads", "6", "--grid", "2x3"])],
-    ids=["mpiexec", "alone", "threads"],
-)
-def test_a_field_is_learnt_with_the_gradient_of_the_adjoint_equation(ranks, flags, tmp_path):
-    done = run(ranks, "halo_diffusion.py", [*SMALL_PLATE, "--out", str(tmp_path), *flags])
-    assert done.returncode == 0, done.stderr
-    assert float(re.search(r"on one: difference (\S+)", done.stdout)[1]) < 1e-12
-    now, before = re.search(r"wrong by (\S+) \(root mean square\), at first (\S+)", done.stdout).groups()
-    assert float(now) < float(before)
-    assert (tmp_path / "halo_diffusion.png").read_bytes().startswith(PNG)
-
-
-BAD_GRIDS = {
-    "no grid": (["--grid", "2y2"], "a grid is numbers from 1 on with an x between them, like 2x2, not '2y2'"),
-    "too few ranks": (["--grid", "2x2", "--threads", "3"], "(2, 2) is for 4, and there are 3"),
-    "one axis": (["--grid", "4"], "--grid is rows x columns"),
-    "no steps": (["--steps", "0"], "--steps is at least 5, not 0"),
-}
-
-
-@pytest.mark.parametrize(("flags", "message"), BAD_GRIDS.values(), ids=BAD_GRIDS)
-def test_bad_grids_are_usage_errors(flags, message):
-    done = run(0, "halo_diffusion.py", flags)
-    assert done.returncode == 2
-    assert message in done.stderr
