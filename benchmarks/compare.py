@@ -42,7 +42,7 @@ def seconds(step, times, clock=time.perf_counter):
     return (clock() - begin) / times
 
 
-def in_turn(ways, times, rounds=11, before=lambda: None, clock=time.perf_counter):
+def in_turn(ways, times, rounds=11, before=lambda: None, clock=time.perf_counter, pick=statistics.median):
     """The median seconds of each way, after a warm-up; ``before`` runs before each measurement (a barrier).
 
     ``clock=time.process_time`` counts what this process worked, not what it waited for a core: for one thread, beside others.
@@ -55,7 +55,7 @@ def in_turn(ways, times, rounds=11, before=lambda: None, clock=time.perf_counter
         for name, step in ways.items():
             before()
             measured[name].append(seconds(step, times, clock))
-    return {name: statistics.median(values) for name, values in measured.items()}
+    return {name: pick(values) for name, values in measured.items()}
 
 
 def repetitions(size):

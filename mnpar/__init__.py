@@ -2,10 +2,12 @@
 
 from mnpar import (
     backend,
+    checkpoint,
     computational_graph,
     dataset,
     datasets,
     errors,
+    extensions,
     function_hooks,
     functions,
     gradient_check,
@@ -21,9 +23,13 @@ from mnpar import (
     random,
     reporter,
     serializer,
+    serializers,
+    summary,
     testing,
+    training,
 )  # fmt: skip
 from mnpar.chain import Chain, ChainList, Sequential
+from mnpar.checkpoint import create_multi_node_checkpointer
 from mnpar.communicators import ANY_SOURCE, ANY_TAG, Communicator, Operation, create_communicator, run
 from mnpar.config import (
     Config,
@@ -36,6 +42,7 @@ from mnpar.config import (
     using_config,
 )
 from mnpar.datasets import create_empty_dataset, scatter_dataset, scatter_index
+from mnpar.extensions import create_multi_node_evaluator
 from mnpar.function_hook import FunctionHook, get_function_hooks
 from mnpar.function_node import FunctionNode
 from mnpar.functions.halo import SpatialGrid
@@ -48,7 +55,10 @@ from mnpar.optimizers import GradientMethod, Optimizer, UpdateRule
 from mnpar.parallel import DistributedDataParallel, MultiNodeChainList, check_parameter_closeness, create_multi_node_optimizer
 from mnpar.parameter import Parameter
 from mnpar.reporter import Reporter, get_current_reporter, report, report_scope
+from mnpar.summary import DictSummary, Summary
 from mnpar.tape import Tape
+from mnpar.timeline import Timeline
+from mnpar.tracing import profile
 from mnpar.variable import Variable, as_variable, backward, grad
 
 __all__ = [
@@ -58,6 +68,7 @@ __all__ = [
     "ChainList",
     "Communicator",
     "Config",
+    "DictSummary",
     "DistributedDataParallel",
     "FunctionHook",
     "FunctionNode",
@@ -73,21 +84,27 @@ __all__ = [
     "Reporter",
     "Sequential",
     "SpatialGrid",
+    "Summary",
     "Tape",
+    "Timeline",
     "UpdateRule",
     "Variable",
     "as_variable",
     "backend",
     "backward",
     "check_parameter_closeness",
+    "checkpoint",
     "computational_graph",
     "config",
     "create_communicator",
     "create_empty_dataset",
+    "create_multi_node_checkpointer",
+    "create_multi_node_evaluator",
     "create_multi_node_optimizer",
     "dataset",
     "datasets",
     "errors",
+    "extensions",
     "force_backprop_mode",
     "function_hooks",
     "functions",
@@ -108,6 +125,7 @@ __all__ = [
     "optimizers",
     "parallel",
     "plans",
+    "profile",
     "random",
     "relaunch",
     "report",
@@ -117,7 +135,10 @@ __all__ = [
     "scatter_dataset",
     "scatter_index",
     "serializer",
+    "serializers",
+    "summary",
     "testing",
+    "training",
     "using_config",
 ]
 __version__ = "0.1.0"

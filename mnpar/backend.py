@@ -163,11 +163,15 @@ def vector(size: int, other: Array) -> Array:
         return xp.empty(size, other.dtype)
 
 
-def check_finite(owner: str, what: str, arrays: tuple[Array, ...]) -> None:
-    """Raises FloatingPointError if any of the arrays (or None) has NaN or infinity."""
+def check_finite(owner: str, what: str, arrays: tuple[Array, ...], infinite: bool = False) -> None:
+    """Raises FloatingPointError if any of the arrays (or None) has NaN or, unless it may be ``infinite``, infinity."""
     for i, y in enumerate(arrays):
-        if y is not None and y.dtype.kind in "fc" and not get_array_module(y).isfinite(y).all():
-            raise FloatingPointError(f"{what} {i} of {owner} has NaN or infinity (mnpar.config.debug looks for them)")
+        if y is None or y.dtype.kind not in "fc":
+            continue
+        xp = get_array_module(y)
+        if xp.isnan(y).any() if infinite else not xp.isfinite(y).all():
+            found = "NaN" if infinite else "NaN or infinity"
+            raise FloatingPointError(f"{what} {i} of {owner} has {found} (mnpar.config.debug looks for them)")
 
 
 def block_bytes(x: Array) -> int:

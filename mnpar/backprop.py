@@ -16,22 +16,22 @@ from typing import Any
 from mnpar.config import recording
 from mnpar.function_hook import around_backward, function_hooks
 from mnpar.gradients import Gradients
-from mnpar.graph import Gradient, VariableNode
+from mnpar.graph import Gradient, Owed, VariableNode, put_off
 from mnpar.reach import leads_to
 from mnpar.tape import current_tape
 
 
 def reverse(
-    seeds: Sequence[tuple[VariableNode, Gradient]], targets: Sequence[VariableNode] | None = None, *,
-    record: bool = False, retain_grad: bool = False, retain_tape: bool = False,
-    keep: Callable[[VariableNode, Gradient], None] | None = None,
+    seeds: Sequence[tuple[VariableNode, Gradient]], targets: Sequence[VariableNode] | None = None, *, record: bool = False,
+    retain_grad: bool = False, retain_tape: bool = False, keep: Callable[[VariableNode, Gradient], None] | None = None,
+    later: list[Owed] | None = None,
 ) -> dict[Any, Gradient]:  # fmt: skip
     """Walk the graph backwards from ``seeds``, and the current tape with it.
 
     ``seeds`` are variables with the gradients they start from. Only what leads to ``targets`` is computed (None: to every leaf
     that requires a gradient). ``record`` makes the backward differentiable itself; ``retain_grad`` leaves gradients on the
-    intermediate variables; ``retain_tape`` keeps the tape for another backward; ``keep`` takes the gradients of leaves with
-    hooks as soon as they are final. Returns the total gradient of each other leaf and target, by its :attr:`VariableNode.key`.
+    intermediate variables; ``retain_tape`` keeps the tape; ``keep`` takes the gradients of leaves with hooks as soon as they
+    are final; ``later`` takes all that leaves wait for. Returns the gradients of other leaves and targets, by their ``key``.
     """
     tape, hooks = current_tape().finished(), function_hooks()
     functions = {f.number: f for f in tape.records}
@@ -63,6 +63,7 @@ def reverse(
                     if node is not None:  # somebody holds it still; a copy, because functions pass arrays on
                         node.gradient = gy if record or gy is None else gy.copy()
             wanted = [wants(x) for x in function.inputs]
+            wanted = wanted if later is None else put_off(function, gys, wanted, later)
             if function.communicates or any(wanted):  # no: what is asked for lies after it
                 gxs = function.pull(gys, wanted, record)
                 gxs = around_backward(function, gys, gxs, hooks) if hooks else gxs

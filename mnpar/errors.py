@@ -27,3 +27,7 @@ class LauncherError(MnparError):
 
 class DatasetError(MnparError, ValueError):
     """A data file is damaged or not what its name says: the message gives file, offset, expected and actual."""
+
+
+class CheckpointError(MnparError, ValueError):
+    """A saved file is damaged, incomplete or not what it is taken for: the message gives file and reason."""

@@ -48,15 +48,15 @@ class FunctionNode(Hookable):
     recorded it is then run on plain arrays, with no wrapper in between. All functions of mnpar are so."""
     communicates: bool = False
     """It speaks to other ranks: recorded on the tape, and visited by backward whatever happens (law 4)."""
+    infinite: bool = False  # among its outputs, on purpose, as the padding of a maximum: ``config.debug`` looks for NaN only
     inputs: tuple[VariableNode, ...] = ()
     outputs: tuple[ReferenceType[VariableNode], ...] = ()
-    number = 0
     differentiable = False  # while forward runs: does a gradient flow through? A communication agrees on it with its peers.
     _inputs_kept: tuple[int, ...] = ()
     _outputs_kept: tuple[int, ...] = ()
     _kept_inputs: tuple[Array, ...] = ()
     _kept_outputs: tuple[Array, ...] = ()
-    _on_arrays = False
+    number, _on_arrays = 0, False
 
     @property
     def label(self) -> str:
@@ -113,9 +113,11 @@ class FunctionNode(Hookable):
 
     def connect(self, variables: list[Variable], ys: Any) -> tuple[Variable, ...]:
         """The second half of ``apply``: the outputs as Variables, recorded if a gradient can flow."""
-        ys = [y if type(y) is np.ndarray else backend.unscalar(y) for y in (ys if isinstance(ys, tuple) else (ys,))]
+        ys = [
+            y if type(y) is np.ndarray or y is None else backend.unscalar(y) for y in (ys if isinstance(ys, tuple) else (ys,))
+        ]
         if is_debugging():
-            backend.check_finite(self.label, "output", tuple(ys))
+            backend.check_finite(self.label, "output", tuple(ys), self.infinite)
         if not self.differentiable:
             return tuple([Variable.of(y, VariableNode(y, False)) for y in ys])
         self.number = self.number or tick()

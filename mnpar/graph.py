@@ -105,3 +105,20 @@ class VariableNode:
     def key(self) -> Any:
         """The same for all nodes that stand for the same variable."""
         return self if self.creator is None else (self.creator.number, self.index)
+
+
+class Owed(NamedTuple):
+    """Gradients of leaves (weights) that are to be computed later: ``function.pull(gys, leaves, False)`` gives them."""
+
+    function: Function
+    gys: list[Gradient]
+    leaves: list[bool]  # which of the inputs
+
+
+def put_off(function: Function, gys: list[Gradient], wanted: list[bool], later: list[Owed]) -> list[bool]:
+    """Leave the leaves' gradients for later; those that are still wanted now. What communicates is done at once."""
+    leaves = [want and x.creator is None for x, want in zip(function.inputs, wanted, strict=True)]
+    if function.communicates or not any(leaves):
+        return wanted
+    later.append(Owed(function, gys, leaves))
+    return [want and not leaf for want, leaf in zip(wanted, leaves, strict=True)]

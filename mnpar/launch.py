@@ -79,6 +79,26 @@ def parse_args(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return parser.parse_args()
 
 
+def dims(text: str) -> tuple[int, ...]:
+    """The grid that a flag like ``--halopar 2x3`` means: ``parser.add_argument("--halopar", type=mnpar.launch.dims)``.
+
+    Args:
+        text: numbers from 1 on with an x between them.
+
+    Raises:
+        argparse.ArgumentTypeError: it is something else; the parser makes a usage error of it.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.launch.dims("2x3"), mnpar.launch.dims("4")
+        ((2, 3), (4,))
+    """
+    parts = text.lower().split("x")
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise argparse.ArgumentTypeError(f"a grid is numbers from 1 on with an x between them, like 2x2, not {text!r}")
+    return tuple([int(part) for part in parts])
+
+
 def relaunch(ranks: int) -> bool:
     """Start this script again on ``ranks`` ranks, if it runs alone; call it first, before anything starts MPI.
 

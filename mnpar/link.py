@@ -18,6 +18,7 @@ from mnpar import backend
 from mnpar.initializers import Constant
 from mnpar.link_hook import LinkHook, link_hooks, watched_forward
 from mnpar.parameter import Parameter
+from mnpar.serializer import persistent, placed
 from mnpar.variable import Variable
 
 Self = TypeVar("Self", bound="Link")
@@ -373,11 +374,11 @@ class Link:
         """Save or load its own parameters and persistent values."""
         for name in self._params:
             param = self.__dict__[name]
-            value = serializer(name, param.array)
+            value = placed(serializer, param)(name, param.array)
             if param.array is None and value is not None:
                 param.copydata(Variable(value))
         for name in self._persistent:
-            setattr(self, name, serializer(name, getattr(self, name)))
+            setattr(self, name, persistent(serializer)(name, getattr(self, name)))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in self.printable_specs)})"

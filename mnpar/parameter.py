@@ -14,6 +14,7 @@ from mnpar.backend import Array
 from mnpar.config import get_dtype
 from mnpar.graph import VariableNode
 from mnpar.initializers import Constant, generate_array
+from mnpar.plans import Box
 from mnpar.variable import Variable
 
 
@@ -27,6 +28,13 @@ class Parameter(Variable):
         name: its name in the link.
 
     All values but such an array get the dtype of the initializer (``initializer.dtype``) or else ``mnpar.config.dtype``.
+
+    Attributes:
+        whole, box: where the array of this rank lies, if it is a part of one that is divided among ranks: the shape of the
+            whole, and the :class:`mnpar.plans.Box` of it that this rank has. None, None: it is not divided. Whoever divides
+            sets both; a checkpoint reads them, so that it can be loaded by ranks that have other boxes. Ranks of one box
+            have equal values; the boxes cover the whole, and do not overlap. What an optimizer keeps in the shape of the
+            parameter is divided alike. A divided parameter has the same path on all ranks.
 
     Raises:
         TypeError: the initializer is none of these.
@@ -48,6 +56,8 @@ class Parameter(Variable):
         super().__init__(initializer if taken else None, name=name)
         self.initializer = initializer if taken else _filler(initializer)
         self.update_rule: Any = None
+        self.whole: tuple[int, ...] | None = None
+        self.box: Box | None = None
         self._sharers: list[weakref.ref[Parameter]] = []  # copies of the same array, and itself
         self._device: int | str | None = None  # where to put what is initialized later; None: the host
         if shape is not None:
@@ -62,6 +72,11 @@ class Parameter(Variable):
         self._sharers.append(weakref.ref(other))
         other.__dict__.update(self.__dict__)
         return other
+
+    def __getstate__(self) -> Any:
+        """Copies of its own, and pickled ones, share with nobody."""
+        state: Any = object.__getstate__(self)
+        return {**state[0], "_sharers": []}, state[1]
 
     def move(self, array: Array) -> None:
         """Let another array, of the same values, be the parameter's, and that of the copies that share it."""

@@ -6,11 +6,14 @@ given none, uses the rank's: a program that calls :func:`seed` first is reproduc
 
 from __future__ import annotations
 
+import json
 from contextvars import ContextVar
+from typing import Any
 
 import numpy as np
 
 _generator: ContextVar[np.random.Generator | None] = ContextVar("mnpar.random", default=None)
+_KINDS = (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
 
 
 def generator() -> np.random.Generator:
@@ -75,3 +78,48 @@ def use(rng: np.random.Generator) -> None:
         0.637
     """
     _generator.set(rng)
+
+
+def get_state() -> dict[str, Any]:
+    """The calling rank's Generator, spawning included, as numbers and strings that JSON can hold.
+
+    Example:
+        >>> import mnpar.random
+        >>> mnpar.random.seed(0)
+        >>> state = mnpar.random.get_state()
+        >>> a = mnpar.random.generator().random()
+        >>> mnpar.random.set_state(state)
+        >>> a == mnpar.random.generator().random()
+        True
+    """
+    bits: Any = generator().bit_generator
+    seeds = bits.seed_seq
+    state: dict[str, Any] = {"generator": json.loads(json.dumps(bits.state, default=lambda numbers: numbers.tolist()))}
+    if isinstance(seeds, np.random.SeedSequence):
+        entropy = seeds.entropy
+        state["seeds"] = {
+            "entropy": entropy if entropy is None or isinstance(entropy, int) else [int(n) for n in np.ravel(entropy)],
+            "spawn_key": list(seeds.spawn_key),
+            "pool_size": seeds.pool_size,
+            "n_children_spawned": seeds.n_children_spawned,
+        }
+    return state
+
+
+def set_state(state: dict[str, Any]) -> None:
+    """Let the calling rank go on from what :func:`get_state` returned.
+
+    Args:
+        state: as it was returned, on this machine or another.
+
+    Raises:
+        ValueError: it is the state of no generator of numpy's.
+    """
+    kinds: dict[str, Any] = {kind.__name__: kind for kind in _KINDS}
+    try:
+        seeds = np.random.SeedSequence(**state["seeds"]) if "seeds" in state else 0
+        bits = kinds[state["generator"]["bit_generator"]](seeds)
+        bits.state = state["generator"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"this is no state of a random generator: {error!r}") from None
+    _generator.set(np.random.Generator(bits))

@@ -8,7 +8,10 @@ from contextvars import ContextVar
 from typing import Any
 
 from mnpar.config import config
+from mnpar.summary import DictSummary, Summary
 from mnpar.variable import Variable
+
+__all__ = ["DictSummary", "Reporter", "Summary", "get_current_reporter", "report", "report_scope"]
 
 _current: ContextVar[Reporter | None] = ContextVar("mnpar.reporter", default=None)
 

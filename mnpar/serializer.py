@@ -26,6 +26,8 @@ class AbstractSerializer:
         b (2,)
     """
 
+    knows_places = False  # whether it stores the parts that ranks have of one array as parts: see place
+
     def __getitem__(self, key: str) -> AbstractSerializer:
         """The serializer of the part named ``key``."""
         raise NotImplementedError(f"{type(self).__name__} does not define __getitem__(self, key)")
@@ -33,6 +35,30 @@ class AbstractSerializer:
     def __call__(self, key: str, value: Any) -> Any:
         """Write ``value`` under ``key``, or read it: returns the value that the object is to have from now on."""
         raise NotImplementedError(f"{type(self).__name__} does not define __call__(self, key, value)")
+
+    def place(self, whole: tuple[int, ...] | None, box: Any, statistic: bool = False) -> AbstractSerializer:
+        """The serializer of what belongs to one parameter: told where the arrays of this rank lie in those of all ranks.
+
+        Files that hold one rank's arrays need not know; a checkpoint of all ranks stores each array whole.
+
+        Args:
+            whole: the shape of the whole array of which this rank has a box; None: it has the whole.
+            box: the :class:`mnpar.plans.Box` that it has; arrays of another shape than the box's lie nowhere.
+            statistic: each rank has its own estimate of one thing, such as a running mean.
+        """
+        return self
+
+
+def placed(serializer: Any, parameter: Any) -> Any:
+    """The serializer for a parameter's array, and for what an optimizer keeps for it."""
+    place = getattr(serializer, "place", None)
+    return serializer if place is None else place(parameter.whole, parameter.box)
+
+
+def persistent(serializer: Any) -> Any:
+    """The serializer for a link's persistent values."""
+    place = getattr(serializer, "place", None)
+    return serializer if place is None else place(None, None, statistic=True)
 
 
 class Serializer(AbstractSerializer):

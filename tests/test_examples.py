@@ -17,6 +17,8 @@ def run(ranks, example, flags=(), bare_mpiexec=False):
     """``mpiexec -n ranks python examples/…``; plain python for 0 ranks."""
     command, environment = mpiexec_command(ranks or 1)
     command = [] if not ranks and not bare_mpiexec else command[:1] if bare_mpiexec else command
+    if "--threads" in flags:  # thread ranks take turns, and small products on all cores wait for each other
+        environment["OMP_NUM_THREADS"] = "1"
     return subprocess.run(
         [*command, sys.executable, str(ROOT / "examples" / example), *flags],
         capture_output=True, text=True, env=clean_environment(environment), timeout=120, check=False, cwd=ROOT,
@@ -75,6 +77,25 @@ def test_training_through_the_allgather_equals_training_on_one_rank(flags, tmp_p
     assert float(re.search(r"weights differ by (\S+) at most", done.stdout)[1]) < 1e-10
 
 
+def last_line(done):
+    assert done.returncode == 0, done.stderr
+    return re.search(r"^weights and logs: ([0-9a-f]{16})$", done.stdout, re.M)[1]
+
+
+def test_training_that_was_killed_goes_on_bit_for_bit_and_on_other_numbers_of_ranks(tmp_path):
+    flags = ["--unit", "8", "--epoch", "2", "--out"]
+    whole = last_line(run(2, "checkpoint_resume.py", [*flags, str(tmp_path / "whole")]))
+    killed = run(2, "checkpoint_resume.py", [*flags, str(tmp_path / "killed"), "--kill", "25"])
+    assert killed.returncode != 0
+    assert "begins on 2 ranks" in killed.stdout
+    resumed = run(2, "checkpoint_resume.py", [*flags, str(tmp_path / "killed")])
+    assert "goes on at iteration 20 on 2 ranks" in resumed.stdout
+    assert last_line(resumed) == whole
+    more = run(3, "checkpoint_resume.py", [*flags, str(tmp_path / "killed"), "--epoch", "3"])
+    assert "goes on at iteration 20 on 3 ranks" in more.stdout
+    assert "iteration 43, test accuracy 0." in more.stdout
+
+
 BAD = {
     "no epochs": (["--epoch", "0"], "--epoch is at least 1, not 0"),
     "no number": (["--epoch", "x"], "invalid int value"),
@@ -100,3 +121,35 @@ def test_a_folder_without_mnist_is_named(ranks, flags, tmp_path):
     assert done.returncode != 0
     assert str(tmp_path) in done.stderr
     assert done.stderr.count("Traceback") == 1
+
+
+SMALL_PLATE = ["--size", "8", "--steps", "10", "--iterations", "3"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "flags"),
+    [(2, []), (0, ["--ranks", "1"]), (0, ["--threads", "6", "--grid", "2x3"])],
+    ids=["mpiexec", "alone", "threads"],
+)
+def test_a_field_is_learnt_with_the_gradient_of_the_adjoint_equation(ranks, flags, tmp_path):
+    done = run(ranks, "halo_diffusion.py", [*SMALL_PLATE, "--out", str(tmp_path), *flags])
+    assert done.returncode == 0, done.stderr
+    assert float(re.search(r"on one: difference (\S+)", done.stdout)[1]) < 1e-12
+    now, before = re.search(r"wrong by (\S+) \(root mean square\), at first (\S+)", done.stdout).groups()
+    assert float(now) < float(before)
+    assert (tmp_path / "halo_diffusion.png").read_bytes().startswith(PNG)
+
+
+BAD_GRIDS = {
+    "no grid": (["--grid", "2y2"], "a grid is numbers from 1 on with an x between them, like 2x2, not '2y2'"),
+    "too few ranks": (["--grid", "2x2", "--threads", "3"], "(2, 2) is for 4, and there are 3"),
+    "one axis": (["--grid", "4"], "--grid is rows x columns"),
+    "no steps": (["--steps", "0"], "--steps is at least 5, not 0"),
+}
+
+
+@pytest.mark.parametrize(("flags", "message"), BAD_GRIDS.values(), ids=BAD_GRIDS)
+def test_bad_grids_are_usage_errors(flags, message):
+    done = run(0, "halo_diffusion.py", flags)
+    assert done.returncode == 2
+    assert message in done.stderr

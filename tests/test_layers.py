@@ -19,7 +19,7 @@ LAYERS = """
     config errors graph tape random serializer timing
     backend reach function_hook link_hook
     communicators plans schedule
-    launch
+    launch timeline
     doctor dataset initializers
     datasets
     iterators
@@ -33,12 +33,15 @@ LAYERS = """
     arena
     link
     chain
+    summary
     reporter
     links optimizers serializers
-    optimizer_hooks
+    optimizer_hooks checkpoint
     parallel
-    training extensions
-    gradient_check tracing function_hooks link_hooks computational_graph testing
+    computational_graph
+    training
+    extensions
+    gradient_check tracing function_hooks link_hooks testing
     __init__ __main__
 """
 LAYER = {name: number for number, line in enumerate(LAYERS.strip().splitlines()) for name in line.split()}
@@ -50,6 +53,9 @@ LATE = {
     "communicators/create.py": {"threadpoolctl"},
     "datasets/digits.py": {"sklearn"},
     "datasets/download.py": {"urllib"},
+    "training/extensions/plot_report.py": {"matplotlib"},
+    "training/extensions/progress_bar.py": {"tqdm"},
+    "timeline.py": {"matplotlib"},
 }
 ONLY = {"cupy": "backend.py", "mpi4py": "communicators/mpi.py"}
 

@@ -6,7 +6,21 @@ from dataclasses import FrozenInstanceError
 import numpy as np
 import pytest
 
-from mnpar.plans import Box, Layout, Plan, Window, block, blocks, everywhere, halo_plan, output_shape, padded, reads
+from mnpar.plans import (
+    Box,
+    Layout,
+    Plan,
+    Window,
+    block,
+    blocks,
+    everywhere,
+    halo_plan,
+    output_shape,
+    padded,
+    reads,
+    transposed_plan,
+    transposed_shape,
+)
 from mnpar.plans.layout import MODES
 from mnpar.plans.plan import several
 
@@ -107,22 +121,49 @@ def test_which_outputs_read_only_some_cells_and_which_read_any_of_them(seed):
     assert window.readers(Box((3,), (3,))).empty
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_transposed_window_is_brought_the_values_that_reach_a_block(seed):
+    rng = np.random.default_rng(seed)
+    k, s, d, ranks = map(int, rng.integers(1, (8, 5, 4, 6)))
+    window, values = Window.of(1, k, s, int(rng.integers(0, 3)), d, bool(rng.integers(2))), (int(rng.integers(1, 9)),)
+    if window.image(values)[0] < 1 or window.outputs(window.image(values)) != values:
+        return
+    image = transposed_shape(values, k, s, window.pad, d, window.cover_all)
+    assert window.outputs((image[0] - 1,)) != values
+    plan = transposed_plan(blocks(values, (ranks,)), blocks(image, (ranks,)), values, window)
+    spans = [window.reads(Box((o,), (o + 1,))) for o in range(values[0])]
+    for box, want in zip(blocks(image, (ranks,)), plan.want, strict=True):
+        assert want.shape == (len([span for span in spans if not (span & box).empty]),)
+
+
 HALOS = {  # widths (before, after) of each rank, from the published rules for MNIST and CIFAR networks
-    "conv5 on 28, 2 ranks": (28, 5, 0, 2, [(0, 2), (2, 0)]),
-    "conv5 on 28, 4 ranks": (28, 5, 0, 4, [(0, 3), (1, 2), (2, 1), (3, 0)]),
-    "conv5 on 12, 4 ranks": (12, 5, 0, 4, [(0, 3), (1, 2), (2, 1), (3, 0)]),
-    "local4 on 28, 2 ranks": (28, 4, 0, 2, [(0, 2), (1, 0)]),
-    "local4 on 28, 4 ranks": (28, 4, 0, 4, [(0, 3), (0, 2), (1, 1), (2, 0)]),
-    "pool3 on 25, 4 ranks": (25, 3, 0, 4, [(0, 1), (1, 1), (1, 1), (1, 0)]),
-    "lcn5 on 23, 4 ranks": (23, 5, 2, 4, [(0, 2), (2, 2), (2, 2), (2, 0)]),
+    "conv5 on 28, 2 ranks": (28, 5, 1, 0, [(0, 2), (2, 0)]),
+    "conv5 on 28, 4 ranks": (28, 5, 1, 0, [(0, 3), (1, 2), (2, 1), (3, 0)]),
+    "pool2 on 24, 2 ranks": (24, 2, 2, 0, [(0, 0)] * 2),
+    "pool2 on 24, 4 ranks": (24, 2, 2, 0, [(0, 0)] * 4),
+    "conv5 on 12, 2 ranks": (12, 5, 1, 0, [(0, 2), (2, 0)]),
+    "conv5 on 12, 4 ranks": (12, 5, 1, 0, [(0, 3), (1, 2), (2, 1), (3, 0)]),
+    "pool2 on 8, 4 ranks": (8, 2, 2, 0, [(0, 0)] * 4),
+    "local4 on 28, 2 ranks": (28, 4, 1, 0, [(0, 2), (1, 0)]),
+    "local4 on 28, 4 ranks": (28, 4, 1, 0, [(0, 3), (0, 2), (1, 1), (2, 0)]),
+    "pool3 on 25, 2 ranks": (25, 3, 1, 0, [(0, 1), (1, 0)]),
+    "pool3 on 25, 4 ranks": (25, 3, 1, 0, [(0, 1), (1, 1), (1, 1), (1, 0)]),
+    "local4 on 32, 2 ranks": (32, 4, 1, 0, [(0, 2), (1, 0)]),
+    "local4 on 32, 4 ranks": (32, 4, 1, 0, [(0, 3), (0, 2), (1, 1), (2, 0)]),
+    "pool3 on 29, 2 ranks": (29, 3, 1, 0, [(0, 1), (1, 0)]),
+    "pool3 on 29, 4 ranks": (29, 3, 1, 0, [(0, 1), (1, 1), (1, 1), (1, 0)]),
+    "lcn3 on 23, 2 ranks": (23, 3, 1, 1, [(0, 1), (1, 0)]),
+    "lcn3 on 23, 4 ranks": (23, 3, 1, 1, [(0, 1), (1, 1), (1, 1), (1, 0)]),
+    "lcn5 on 23, 2 ranks": (23, 5, 1, 2, [(0, 2), (2, 0)]),
+    "lcn5 on 23, 4 ranks": (23, 5, 1, 2, [(0, 2), (2, 2), (2, 2), (2, 0)]),
 }
 
 
-@pytest.mark.parametrize(("n", "k", "pad", "ranks", "expected"), HALOS.values(), ids=HALOS)
-def test_halos_have_the_widths_of_the_table(n, k, pad, ranks, expected):
-    widths = []
-    for have, out in zip(blocks((n,), (ranks,)), blocks(output_shape((n,), k, 1, pad), (ranks,)), strict=True):
-        need = reads(out, k, 1, pad) & Box.whole((n,))
+@pytest.mark.parametrize(("n", "k", "stride", "pad", "expected"), HALOS.values(), ids=HALOS)
+def test_halos_have_the_widths_of_the_table(n, k, stride, pad, expected):
+    widths, grid = [], (len(expected),)
+    for have, out in zip(blocks((n,), grid), blocks(output_shape((n,), k, stride, pad), grid), strict=True):
+        need = reads(out, k, stride, pad) & Box.whole((n,))
         widths.append((have.start[0] - need.start[0], need.stop[0] - have.stop[0]))
     assert widths == expected
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
+import pytest
 
 import mnpar
 import mnpar.functions as F
@@ -39,3 +42,22 @@ def test_seed_and_rank_give_each_rank_its_own_numbers_everywhere():
     for rank, y in enumerate(mnpar.run(program, ranks=2)):
         mnpar.random.seed([7, rank])
         np.testing.assert_array_equal(drawn(None), y)
+
+
+@pytest.mark.parametrize("kind", ["PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"])
+def test_a_state_that_went_through_json_draws_and_spawns_what_was_to_come(kind):
+    mnpar.random.use(np.random.Generator(getattr(np.random, kind)([3, 4])))
+    mnpar.random.spawn(2)
+    mnpar.random.generator().normal(size=5)
+    state = json.loads(json.dumps(mnpar.random.get_state()))
+    drawn, spawned = mnpar.random.generator().random(3), mnpar.random.spawn(1)[0].random()
+    mnpar.random.seed(0)
+    mnpar.random.set_state(state)
+    assert mnpar.random.generator().random(3).tolist() == drawn.tolist()
+    assert mnpar.random.spawn(1)[0].random() == spawned
+
+
+@pytest.mark.parametrize("state", [{}, {"generator": {"bit_generator": "os.system"}}, {"generator": 3}], ids=str)
+def test_what_is_no_state_is_refused(state):
+    with pytest.raises(ValueError, match="no state of a random generator"):
+        mnpar.random.set_state(state)

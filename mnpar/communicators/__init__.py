@@ -1,7 +1,7 @@
 """The ranks that work together, and what carries their messages."""
 
 from mnpar.communicators.communicator import ANY_SOURCE, ANY_TAG, Communicator
-from mnpar.communicators.create import create_communicator, run
+from mnpar.communicators.create import create_communicator, current_rank, run
 from mnpar.communicators.operation import Operation
 
-__all__ = ["ANY_SOURCE", "ANY_TAG", "Communicator", "Operation", "create_communicator", "run"]
+__all__ = ["ANY_SOURCE", "ANY_TAG", "Communicator", "Operation", "create_communicator", "current_rank", "run"]

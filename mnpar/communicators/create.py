@@ -66,6 +66,22 @@ def create_communicator(communicator_name: str = "auto", mpi_comm: Any = None, *
     return Communicator(ThreadTransport(World(1), 0, [0], 0))
 
 
+def current_rank() -> int:
+    """The calling rank among all ranks of the job, for messages; 0 where there is one rank, or no communicator was made yet.
+
+    Example:
+        >>> import mnpar
+        >>> from mnpar.communicators import current_rank
+        >>> mnpar.run(lambda comm: current_rank(), ranks=2)
+        [0, 1]
+    """
+    transport = current_transport.get()
+    if transport is not None:
+        return transport.rank
+    process = Process.known()
+    return 0 if process is None else process.rank
+
+
 def share_cores(comm: Communicator) -> int | None:
     """Set the threads of BLAS to cores / ranks on this machine (2 to 3.5 times faster than all using all), unless the user
     chose a number himself; all ranks call it. Returns the number, None where nothing was changed."""

@@ -129,6 +129,10 @@ class MpiTransport(Reductions):
         self.label = f"{self._world_ranks[0]}.{number[0]}"
         self._places: tuple[int, int, int, int] | None = None
 
+    @property
+    def world_ranks(self) -> list[int]:
+        return self._world_ranks  # type: ignore[no-any-return]
+
     # ---- messages ----
 
     def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:

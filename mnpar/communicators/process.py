@@ -55,6 +55,11 @@ class Process:
         cls._one.watch.patience = patience
         return cls._one
 
+    @classmethod
+    def known(cls) -> Process | None:
+        """The process, if a communicator was made; None before."""
+        return cls._one
+
     def __init__(self, MPI: Any, patience: float) -> None:
         self.MPI = MPI
         self.transports: list[Any] = []  # kept until finalized: MPI goes on reading what a forgotten communicator has sent

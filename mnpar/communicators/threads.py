@@ -131,6 +131,10 @@ class ThreadTransport:
         self._splits = 0  # so far
         self.active = world.active[self._me]
 
+    @property
+    def world_ranks(self) -> list[int]:
+        return self._members
+
     def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
         self._world.mail.setdefault((self._group, lane, self.rank, dest), deque()).append((tag, frame))
 

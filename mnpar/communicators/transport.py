@@ -79,6 +79,10 @@ class Transport(Protocol):
     name: str
     active: list[Any]  # the operations that this rank has started and not finished, on all its communicators
 
+    @property
+    def world_ranks(self) -> list[int]:
+        """The number that each rank of the group has in the job."""
+
     def wait(self, pending: Pending) -> None:
         """Return when it is ready; signals, errors of other ranks and the search for deadlocks get through."""
 

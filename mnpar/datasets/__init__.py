@@ -1,7 +1,10 @@
-"""Data sets: real digits without a download, MNIST from its files, parts of data sets, and how ranks share one."""
+"""Data sets: digits and toys without a download, MNIST and its like from files, parts of data sets, how ranks share one."""
 
+from mnpar.datasets.cifar import get_cifar10, get_cifar100
 from mnpar.datasets.digits import get_digits
+from mnpar.datasets.fashion_mnist import get_fashion_mnist, get_fashion_mnist_labels
 from mnpar.datasets.idx import read_idx
+from mnpar.datasets.image_blocks import scatter_image, shard_image
 from mnpar.datasets.mnist import get_mnist
 from mnpar.datasets.scatter import (
     DataSizeError,
@@ -11,6 +14,7 @@ from mnpar.datasets.scatter import (
     scatter_index,
 )
 from mnpar.datasets.sub_dataset import SubDataset, split_dataset, split_dataset_random
+from mnpar.datasets.toys import get_synthetic_images, get_toy_images
 from mnpar.datasets.transform_dataset import TransformDataset
 from mnpar.datasets.tuple_dataset import TupleDataset
 
@@ -21,11 +25,19 @@ __all__ = [
     "TransformDataset",
     "TupleDataset",
     "create_empty_dataset",
+    "get_cifar10",
+    "get_cifar100",
     "get_digits",
+    "get_fashion_mnist",
+    "get_fashion_mnist_labels",
     "get_mnist",
+    "get_synthetic_images",
+    "get_toy_images",
     "read_idx",
     "scatter_dataset",
+    "scatter_image",
     "scatter_index",
+    "shard_image",
     "split_dataset",
     "split_dataset_random",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ FILES = {
         KnownFile("t10k-labels-idx1-ubyte.gz", 4542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
     )
 }
+FOLDERS = ("", "mnist", "MNIST/raw")
 CLASSES = 10
 LABELS_BEGIN = 8  # bytes of header before the labels
 REMEDY = "give the folder with the four IDX files (gzipped or not) by data=, by the variable MNPAR_DATA or by --data"
@@ -71,34 +72,46 @@ def get_mnist(
         FileNotFoundError: ...
     """
     check_ndim(ndim)
-    folder = data or os.environ.get("MNPAR_DATA")
-    options: dict[str, Any] = {
-        "ndim": ndim,
-        "scale": scale,
-        "dtype": dtype,
-        "label_dtype": label_dtype,
-        "rgb_format": rgb_format,
-    }
+    found = Place(data or os.environ.get("MNPAR_DATA"), FOLDERS, FILES, MIRRORS, "mnist", REMEDY)
+    return read_both(
+        found, withlabel=withlabel, ndim=ndim, scale=scale, dtype=dtype, label_dtype=label_dtype, rgb_format=rgb_format
+    )  # fmt: skip
+
+
+class Place(NamedTuple):
+    """Where four files of MNIST's form are."""
+
+    folder: str | Path | None  # None: in the cache, or to be downloaded
+    inside: tuple[str, ...]  # folders in it
+    files: dict[str, KnownFile]
+    mirrors: tuple[str, ...]
+    cache: str
+    remedy: str
+
+
+def read_both(place: Place, *, withlabel: bool, **options: Any) -> tuple[Any, Any]:
+    """The training set and the test set in the form that a ``get_…`` was asked for."""
 
     def part(name: str) -> Any:
-        images, labels = _read_pair(_find(f"{name}-images-idx3-ubyte", folder), _find(f"{name}-labels-idx1-ubyte", folder))
+        images, labels = _read_pair(_find(f"{name}-images-idx3-ubyte", place), _find(f"{name}-labels-idx1-ubyte", place))
         return labelled_images(images, labels, 255, withlabel=withlabel, **options)
 
     return part("train"), part("t10k")
 
 
-def _find(name: str, folder: str | Path | None) -> Path:
-    if not folder:
+def _find(name: str, place: Place) -> Path:
+    if not place.folder:
         try:
-            return fetch(FILES[name], cache_folder("mnist"), MIRRORS)
+            return fetch(place.files[name], cache_folder(place.cache), place.mirrors)
         except ConnectionError as error:
-            raise ConnectionError(f"{error}; {REMEDY}") from None
-    folders = [Path(folder), Path(folder, "mnist"), Path(folder, "MNIST", "raw")]
+            raise ConnectionError(f"{error}; {place.remedy}") from None
+    folders = [Path(place.folder, inside) for inside in place.inside]
     names = [f"{stem}{suffix}" for stem in (name, name.replace("-idx", ".idx")) for suffix in ("", ".gz")]
     for path in (one / file for one in folders for file in names):
         if path.is_file():
             return path
-    raise FileNotFoundError(f"{name} (or {', '.join(names[1:])}) is not in {' or '.join(map(str, folders))}; {REMEDY}")
+    where = " or ".join(map(str, folders))
+    raise FileNotFoundError(f"{name} (or {', '.join(names[1:])}) is not in {where}; {place.remedy}")
 
 
 def _read_pair(images_path: Path, labels_path: Path) -> tuple[Array, Array]:

@@ -61,8 +61,11 @@ from mnpar.functions.likelihood import (
     huber_loss,
     squared_error,
 )
+from mnpar.functions.local_contrast import local_contrast_normalization, spatial_local_contrast_normalization
+from mnpar.functions.local_convolution import local_convolution_2d, local_deconvolution_2d
 from mnpar.functions.local_normalization import local_response_normalization, normalize
 from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
+from mnpar.functions.lp_pooling import lp_pooling_nd
 from mnpar.functions.matrices import batch_det, batch_inv, batch_l2_norm_squared, batch_matmul, det, inv
 from mnpar.functions.metric import contrastive, cross_covariance, decov, triplet
 from mnpar.functions.noise import dropout, gumbel_softmax, rrelu, simplified_dropconnect, zoneout
@@ -79,6 +82,7 @@ from mnpar.functions.nonblocking import (
     iscatter,
 )
 from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization
+from mnpar.functions.owned import gather_from, scatter_to
 from mnpar.functions.piecewise import clipped_relu, crelu, hard_sigmoid, relu6, selu, swish
 from mnpar.functions.point_to_point import irecv, isend, pseudo_connect, recv, send
 from mnpar.functions.pooling import (
@@ -128,6 +132,21 @@ from mnpar.functions.rounding import ceil, fix, floor, fmod, sign
 from mnpar.functions.rounds import sendrecv, shift
 from mnpar.functions.sample_normalization import group_normalization, layer_normalization
 from mnpar.functions.shape import cast, expand_dims, flatten, moveaxis, reshape, squeeze, swapaxes, transpose
+from mnpar.functions.spatial_convolution import (
+    spatial_convolution_nd,
+    spatial_deconvolution_nd,
+    spatial_depthwise_convolution_2d,
+)
+from mnpar.functions.spatial_normalization import spatial_dropout, spatial_group_normalization, spatial_layer_normalization
+from mnpar.functions.spatial_pooling import (
+    spatial_average_pooling_nd,
+    spatial_lp_pooling_nd,
+    spatial_max_pooling_nd,
+    spatial_unpooling_nd,
+    spatial_upsampling_2d,
+)
+from mnpar.functions.spatial_reduction import spatial_global_average_pooling, spatial_global_max_pooling, spatial_linear
+from mnpar.functions.spatial_resize import spatial_resize_images
 from mnpar.functions.tree import slstm, tree_lstm
 
 __all__ = [
@@ -213,6 +232,7 @@ __all__ = [
     "fmod",
     "forget",
     "gather",
+    "gather_from",
     "gaussian",
     "gaussian_kl_divergence",
     "gaussian_nll",
@@ -245,6 +265,9 @@ __all__ = [
     "leaky_relu",
     "linear",
     "linear_interpolate",
+    "local_contrast_normalization",
+    "local_convolution_2d",
+    "local_deconvolution_2d",
     "local_response_normalization",
     "log",
     "log1p",
@@ -252,6 +275,7 @@ __all__ = [
     "log10",
     "log_softmax",
     "logsumexp",
+    "lp_pooling_nd",
     "lstm",
     "matmul",
     "max",
@@ -301,6 +325,7 @@ __all__ = [
     "scan",
     "scatter",
     "scatter_add",
+    "scatter_to",
     "select_item",
     "selu",
     "send",
@@ -318,6 +343,22 @@ __all__ = [
     "softmax_cross_entropy",
     "softplus",
     "space2depth",
+    "spatial_average_pooling_nd",
+    "spatial_convolution_nd",
+    "spatial_deconvolution_nd",
+    "spatial_depthwise_convolution_2d",
+    "spatial_dropout",
+    "spatial_global_average_pooling",
+    "spatial_global_max_pooling",
+    "spatial_group_normalization",
+    "spatial_layer_normalization",
+    "spatial_linear",
+    "spatial_local_contrast_normalization",
+    "spatial_lp_pooling_nd",
+    "spatial_max_pooling_nd",
+    "spatial_resize_images",
+    "spatial_unpooling_nd",
+    "spatial_upsampling_2d",
     "split_axis",
     "sqrt",
     "square",

@@ -37,6 +37,7 @@ class States:
     skip: Array  # (N, S), whether the state can be reached from two before
     steps: Array  # (N,), how many steps count
     ends: Array  # (N,), 2 l: where the path of l labels ends (or one before)
+    shortest: int  # the smallest of steps
 
     def first(self) -> Array:
         """(N, S): where a path may begin."""
@@ -54,14 +55,17 @@ class States:
         return xp.arange(T)[:, None, None], xp.arange(len(self.path))[:, None], self.path
 
 
-def _shifted(xp: Any, a: Array, by: int) -> Array:
-    """(N, S) moved towards later states (earlier ones, if negative), with NEVER where nothing comes from."""
-    y = xp.full_like(a, NEVER)
-    if by > 0:
-        y[:, by:] = a[:, :-by]
-    else:
-        y[:, :by] = a[:, -by:]
-    return y
+def _log_sum(xp: Any, a: Array, b: Array, c: Array) -> Array:
+    """log(eᵃ + eᵇ + eᶜ), by fewer and faster passes than ``logaddexp`` makes."""
+    top = xp.maximum(a, b)
+    xp.maximum(top, c, out=top)
+    total = xp.zeros_like(top)
+    for x in (a, b, c):
+        d = x - top
+        total += xp.exp(d, out=d)
+    xp.log(total, out=total)
+    total += top
+    return total
 
 
 class CTC(FunctionNode):
@@ -78,13 +82,16 @@ class CTC(FunctionNode):
         z = z - z.max(axis=2, keepdims=True) if z.size else z
         self.log_y = z - xp.log(xp.exp(z).sum(axis=2, keepdims=True))
         picked = self.log_y[states.index(len(x))]  # (T, N, S)
-        self.alpha = xp.empty_like(picked)
-        self.alpha[0] = alpha = xp.where(states.first(), picked[0], NEVER)
-        for t in range(1, len(x)):
-            two = xp.where(states.skip, _shifted(xp, alpha, 2), NEVER)
-            more = xp.logaddexp(xp.logaddexp(alpha, _shifted(xp, alpha, 1)), two) + picked[t]
-            self.alpha[t] = alpha = xp.where((t < states.steps)[:, None], more, alpha)
-        ends = xp.where(states.last(), alpha, NEVER)
+        T, N, S = picked.shape
+        self.alpha = xp.full((T, N, S + 2), NEVER, picked.dtype)  # with two states before the first
+        never = xp.where(states.skip, 0, NEVER).astype(picked.dtype)
+        self.alpha[0, :, 2:] = xp.where(states.first(), picked[0], NEVER)
+        for t in range(1, T):
+            old, new = self.alpha[t - 1], self.alpha[t, :, 2:]
+            xp.add(_log_sum(xp, old[:, 2:], old[:, 1:-1], old[:, :-2] + never), picked[t], out=new)
+            if t >= states.shortest:
+                new[...] = xp.where((t < states.steps)[:, None], new, old[:, 2:])
+        ends = xp.where(states.last(), self.alpha[-1, :, 2:], NEVER)
         top = ends.max(axis=1, keepdims=True)
         self.log_p = (top + xp.log(xp.exp(ends - top).sum(axis=1, keepdims=True)))[:, 0]
         return xp.where(self.log_p < NEVER / 2, np.inf, -self.log_p).astype(x.dtype)
@@ -96,22 +103,32 @@ class CTC(FunctionNode):
     def _pull(self, x: Array, gy: Array) -> Array:
         """softmax(x) minus the probability of each symbol at each step, given the labels; 0 for labels without a path."""
         xp, states, T = backend.get_array_module(x), self.states, len(x)
-        picked = self.log_y[states.index(T)]
-        last = xp.where(states.last(), 0.0, NEVER).astype(picked.dtype)
-        beta, onto = last, _shifted(xp, states.skip.astype(picked.dtype), -2) > 0  # can be left by two
+        share = self._shares(xp)
         gx = xp.exp(self.log_y)
-        rows = xp.arange(len(states.path))
-        for t in range(T - 1, -1, -1):
-            if t + 1 < T:
-                ahead = beta + picked[t + 1]
-                two = xp.where(onto, _shifted(xp, ahead, -2), NEVER)
-                beta = xp.logaddexp(xp.logaddexp(ahead, _shifted(xp, ahead, -1)), two)
-                beta = xp.where((t + 1 < states.steps)[:, None], beta, last)
-            share = xp.exp(xp.minimum(self.alpha[t] + beta - self.log_p[:, None], 0))
-            for s in range(share.shape[1]):  # the symbols of one state differ in their samples, so nothing is added twice
-                gx[t, rows, states.path[:, s]] -= share[:, s]
-        counts = (xp.arange(T)[:, None] < states.steps) & (self.log_p > NEVER / 2)  # (T, N)
+        steps, rows = xp.arange(T)[:, None], xp.arange(len(states.path))
+        for s in range(share.shape[2]):  # the symbols of one state differ in their samples, so nothing is added twice
+            gx[steps, rows, states.path[:, s]] -= share[:, :, s]
+        counts = (steps < states.steps) & (self.log_p > NEVER / 2)  # (T, N)
         return (gx * (counts * wide(gy))[:, :, None]).astype(x.dtype)
+
+    def _shares(self, xp: Any) -> Array:
+        """(T, N, S): the probability of each state at each step."""
+        states, picked = self.states, self.log_y[self.states.index(len(self.log_y))]
+        T, N, S = picked.shape
+        last = xp.where(states.last(), 0, NEVER).astype(picked.dtype)
+        never = xp.full((N, S), NEVER, picked.dtype)  # of leaving a state by two
+        never[:, :-2] = xp.where(states.skip[:, 2:], 0, NEVER)
+        ahead = xp.full((N, S + 2), NEVER, picked.dtype)  # with two states after the last
+        shares, beta = self.alpha[:, :, 2:] - self.log_p[:, None], last
+        shares[-1] += last
+        for t in range(T - 2, -1, -1):
+            xp.add(beta, picked[t + 1], out=ahead[:, :S])
+            beta = _log_sum(xp, ahead[:, :-2], ahead[:, 1:-1], ahead[:, 2:] + never)
+            if t + 1 >= states.shortest:
+                beta = xp.where((t + 1 < states.steps)[:, None], beta, last)
+            shares[t] += beta
+        xp.minimum(shares, 0, out=shares)
+        return xp.exp(shares, out=shares)
 
     def _recorded(self, x: Variable, gy: Any) -> Any:
         """The same by differentiable functions, step by step: slower, and of any order."""
@@ -191,4 +208,4 @@ def _states(name: str, xp: Any, labels: Array, blank: int, steps: Array, counts:
     path[:, 1::2] = xp.where(used, labels, blank)
     skip = xp.zeros(path.shape, bool)
     skip[:, 2:] = (path[:, 2:] != blank) & (path[:, 2:] != path[:, :-2])
-    return States(path, skip, steps, 2 * counts)
+    return States(path, skip, steps, 2 * counts, int(steps.min()) if N else 0)

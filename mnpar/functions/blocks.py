@@ -15,8 +15,8 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.functions.windows import Numbers, Windows
 
-SHORT = 16  # outputs in a row of an image
-FEW = 4  # samples
+LARGE = 500  # outputs of a sample: then it is a block of its own, and its outputs a matrix as they stand
+SHORT, LONGER = 12, 4  # outputs in a row of an image; how many times longer a run must become
 
 
 class Buffers:
@@ -61,10 +61,12 @@ class Blocks:
         self.xp = backend.get_array_module(like)
         kernel, out = math.prod(windows.K), math.prod(windows.out)
         self.same = kernel == 1 and windows.bare and windows.out == windows.size and out >= 128  # each sample is its columns
-        most = max(backend.block_bytes(like), least) // max(1, C * kernel * out * dtype.itemsize)
-        self.pieces = list(parts(self.N, 1 if self.same else most))
+        column = C * kernel * out * dtype.itemsize
+        alone = self.same or (out >= LARGE and column >= 2**16)
+        self.pieces = list(parts(self.N, 1 if alone else max(backend.block_bytes(like), least) // max(1, column)))
         self.n = self.pieces[0].stop if self.pieces else 1
-        self.last = windows.out[-1] <= SHORT and self.n >= FEW
+        run = self.n * (windows.out[-1] if windows.stride[-1] == 1 else 1)
+        self.last = windows.out[-1] <= SHORT and run >= LONGER * windows.out[-1]
         self.buffers = Buffers(self.xp, dtype)
 
     def columns(self, x: Array) -> Iterator[tuple[slice, Array]]:

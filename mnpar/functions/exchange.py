@@ -15,6 +15,7 @@ that do not speak to each other need not agree on anything. Each message also ca
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from mnpar.backend import Array
@@ -104,6 +105,7 @@ class Exchange(Carrier):
     def __init__(self, comm: Communicator, plan: Plan, fill: float = 0, of: Exchange | None = None) -> None:
         super().__init__(comm, plan, of)
         self.fill = fill  # what wanted elements are to which nothing comes
+        self.infinite = not isfinite(fill)
         self.keeps: bool = of is None or of.wants  # whether this rank's own cells are asked for
         self.wants: bool = False  # a gradient of what this rank has
 
@@ -151,7 +153,7 @@ class Take(Carrier):
 
     def __init__(self, comm: Communicator, plan: Plan, own: bool, of: Give | None = None, fill: float = 0) -> None:
         super().__init__(comm, plan, of)
-        self.own, self.fill = own, fill
+        self.own, self.fill, self.infinite = own, fill, not isfinite(fill)
 
     def after(self, give: Give) -> Take:
         """Say which exchange it ends."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar.functions.exchange import exchange, iexchange
 from mnpar.plans import Box, Plan, Window, blocks
-from mnpar.plans.halo import grid_halo
-from mnpar.variable import Variable
+from mnpar.plans.halo import grid_blocks, grid_halo
+from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -37,13 +37,23 @@ class SpatialGrid:
         self.dims = tuple([int(n) for n in dims])
         blocks((0,) * len(self.dims), self.dims, comm.size)  # raises if it cannot be
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> SpatialGrid:
+        return self  # ranks are not copied
+
+    def __repr__(self) -> str:
+        return f"SpatialGrid({self.dims}, rank {self.comm.rank} of {self.comm.size})"
+
     def blocks(self, shape: Sequence[int]) -> tuple[Box, ...]:
         """Every rank's block of an array of this spatial shape: what :func:`repartition` takes."""
-        return blocks(shape, self.dims, self.comm.size)
+        return grid_blocks(tuple(shape), self.dims, self.comm.size)
 
     def block(self, shape: Sequence[int]) -> Box:
         """This rank's block."""
         return self.blocks(shape)[self.comm.rank]
+
+    def share(self, shape: Sequence[int]) -> float:
+        """Which part of all cells this rank has: what a mean over its block counts in the mean over the whole array."""
+        return self.block(shape).volume / max(1, Box.whole(shape).volume)
 
     def halo(self, shape: Sequence[int], window: Window, mode: Any = "constant") -> Plan:
         """The plan of :func:`halo_exchange`: made once for each shape."""
@@ -89,4 +99,16 @@ def halo_exchange(
         [[0.0, 0.0, 1.0, 2.0, 3.0], [2.0, 3.0, 4.0, 0.0]]
     """
     window = Window.of(len(grid.dims), ksize, stride, pad, dilate, cover_all)
-    return (iexchange if later else exchange)(grid.comm, x, grid.halo(shape, window, mode), fill)  # type: ignore[no-any-return]
+    return halo_of(x, grid, shape, window, mode, fill, later)
+
+
+def halo_of(
+    x: Any, grid: SpatialGrid, shape: Sequence[int], window: Window, mode: Any = "constant", fill: float = 0,
+    later: bool = False,
+) -> Variable:  # fmt: skip
+    """:func:`halo_exchange` for a window that is made already."""
+    plan, comm = grid.halo(shape, window, mode), grid.comm
+    if plan.idle(comm.rank) and getattr(x, "shape", ())[-plan.ndim :] == plan.want[comm.rank].shape:
+        comm.channel(0).next_exchange()  # as the others do, who may have something to say to each other
+        return as_variable(x)
+    return (iexchange if later else exchange)(comm, x, plan, fill)  # type: ignore[no-any-return]

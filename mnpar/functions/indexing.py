@@ -40,7 +40,8 @@ class ScatterAdd(FunctionNode):
         y = xp.zeros(self.shape, x.dtype)
         if _rows(self.index) and y.ndim > 1:  # numbers of elements: several times faster than of rows
             width = math.prod(self.shape[1:])
-            places = (self.index.reshape(-1, 1) % max(self.shape[0], 1)) * width + xp.arange(width)
+            rows = xp.asarray(self.index).astype("i8").reshape(-1, 1) % max(self.shape[0], 1)
+            places = rows * width + xp.arange(width)
             xp.add.at(y.reshape(-1), places.reshape(-1), x.reshape(-1))
         elif _may_repeat(self.index):
             xp.add.at(y, self.index, x)

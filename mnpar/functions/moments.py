@@ -79,8 +79,8 @@ def centre(x: Array, out: Array) -> tuple[Array, Array, Array]:
     mean(d²) is at most 8 variances, and the difference that gives the variance loses three bits at most.
     """
     xp, (A, _, B) = backend.get_array_module(x), x.shape
-    some, m = x[: -(-A // 8)], max(A * B, 1)
-    shift = (sums(some) / max(len(some) * B, 1)).astype(x.dtype)
+    some, m = x[: -(-A // 8)] if A >= 8 else x[:, :, : -(-B // 8)], max(A * B, 1)
+    shift = (sums(some) / max(some.shape[0] * some.shape[2], 1)).astype(x.dtype)
     xp.subtract(x, shift[:, None], out=out)
     rest = sums(out) / m
     return shift, rest, xp.maximum(sums(out, out) / m - rest * rest, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from mnpar import backend
@@ -41,6 +42,17 @@ class MatMul(FunctionNode):
         return fit(_turned(x) @ gz, y.shape)
 
 
+def _by_rows(x: Array, W: Array) -> Array:
+    """x Wᵀ: (N, D) · (D, O).
+
+    OpenBLAS turns W round for that; with few rows of float32 it is up to 1.8 times as fast to have it compute W xᵀ and to turn
+    that, which is small.
+    """
+    if 1 < len(x) <= 64 and len(W) >= 4 * len(x) and x.dtype.char == "f" and W.dtype.char == "f":
+        return backend.get_array_module(x).ascontiguousarray((W @ x.T).T)
+    return x @ W.T
+
+
 class Linear(FunctionNode):
     """y = x Wᵀ + b for x (N, D), W (O, D), b (O,)."""
 
@@ -48,7 +60,7 @@ class Linear(FunctionNode):
 
     def forward(self, x: Array, W: Array, b: Array | None = None) -> Array:
         self.retain_inputs((0, 1))
-        y = x @ W.T  # (N, D) · (D, O)
+        y = _by_rows(x, W)
         if b is None:
             return y
         if y.dtype != b.dtype:
@@ -65,6 +77,18 @@ class Linear(FunctionNode):
         """a b, as the gradient of input i: right where that is kept."""
         room = self.room(i, a) if a.dtype == b.dtype else None
         return a @ b if room is None else backend.get_array_module(a).matmul(a, b, out=room)
+
+    @staticmethod
+    def joined(functions: Sequence[Any], gys: Sequence[Array]) -> tuple[Linear, Array]:
+        """For several of this class with the same W and b, that ran: one in their place with all their rows, and its gy.
+
+        The gradients of W and b are then one product and one sum, not as many as there are functions.
+        """
+        xp = backend.get_array_module(gys[0])
+        whole, (_, W) = Linear(), functions[0]._kept_inputs
+        whole.inputs, whole._inputs_kept = functions[0].inputs, (0, 1)
+        whole._kept_inputs = xp.concatenate([function._kept_inputs[0] for function in functions]), W
+        return whole, xp.concatenate(gys)
 
 
 def matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> Variable:

@@ -10,6 +10,8 @@ from mnpar.functions.products import matmul
 from mnpar.functions.shape import swapaxes
 from mnpar.variable import Variable, as_variable
 
+MODES = ("bilinear", "nearest")
+
 
 def resize_images(x: Any, output_shape: Any, mode: str = "bilinear", align_corners: bool = True) -> Variable:
     """Stretch or shrink images by interpolation.
@@ -34,22 +36,27 @@ def resize_images(x: Any, output_shape: Any, mode: str = "bilinear", align_corne
     y: Variable = as_variable(x)
     if y.ndim != 4 or len(output_shape) != 2 or min(*y.shape[2:], *output_shape) < 1:
         raise ValueError(f"resize_images: x (N, C, H, W) to (oH, oW), none of them 0; not {y.shape} to {output_shape}")
-    if mode not in ("bilinear", "nearest"):
+    if mode not in MODES:
         raise ValueError(f"resize_images knows the modes bilinear and nearest, not {mode!r}")
     dtype = y.dtype if y.dtype.kind == "f" else np.dtype("f4")
     for axis in (2, 3):
-        weights = y.xp.asarray(_weights(y.shape[axis], output_shape[axis - 2], mode, align_corners).astype(dtype))
+        size = y.shape[axis]
+        table = weights_at(places(size, output_shape[axis - 2], mode, align_corners), np.arange(size))
+        weights = y.xp.asarray(table.astype(dtype))
         y = matmul(weights, y) if axis == 2 else swapaxes(matmul(weights, swapaxes(y, 2, 3)), 2, 3)
     return y
 
 
-def _weights(size: int, out: int, mode: str, align_corners: bool) -> Any:
-    """What each of ``size`` cells gives to each of ``out``: (out, size)."""
+def places(size: int, out: int, mode: str, align_corners: bool) -> Any:
+    """Where each of ``out`` cells lies among ``size`` cells."""
     cells = np.arange(out)
     if mode == "nearest":
-        return np.eye(size)[cells * size // out]
+        return cells * size // out
     if align_corners:
-        places = cells * ((size - 1) / max(out - 1, 1))
-    else:
-        places = np.clip((cells + 0.5) * (size / out) - 0.5, 0, size - 1)
-    return np.maximum(0, 1 - abs(places[:, None] - np.arange(size)))
+        return cells * ((size - 1) / max(out - 1, 1))
+    return np.clip((cells + 0.5) * (size / out) - 0.5, 0, size - 1)
+
+
+def weights_at(at: Any, cells: Any) -> Any:
+    """What some cells give to places among them: (places, cells)."""
+    return np.maximum(0, 1 - abs(at[:, None] - cells))

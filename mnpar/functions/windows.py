@@ -45,7 +45,7 @@ def get_conv_outsize(size: int, k: int, s: int, p: int, cover_all: bool = False,
 
 
 def get_deconv_outsize(size: int, k: int, s: int, p: int, cover_all: bool = False, d: int = 1) -> int:
-    """The size of the smallest image (the largest, with ``cover_all``) in which so many windows fit.
+    """The size of the smallest image in which so many windows fit.
 
     Example:
         >>> from mnpar.functions.windows import get_deconv_outsize

@@ -148,12 +148,17 @@ class SerialIterator(Iterator):
             ValueError: what is read was written for a data set of another length.
         """
         position, epoch, is_new_epoch, order = self._state
+        length = n = len(self.dataset)
+        moved = getattr(serializer, "ranks_changed", False)  # a checkpoint of more ranks, or fewer
+        with suppress(KeyError):  # Chainer does not save it
+            length = int(serializer("dataset_length", n))
         position = int(serializer("current_position", position))
         epoch = int(serializer("epoch", epoch))
         is_new_epoch = bool(serializer("is_new_epoch", is_new_epoch))
-        if order is not None:
+        if moved and length != n:  # of other data: at the same share of the epoch, in this iterator's own order
+            position = position * n // max(length, 1)
+        elif order is not None:
             order = np.asarray(serializer("order", np.array(order, np.int64)), np.int64)
-        n = len(self.dataset)
         if not 0 <= position <= n or (order is not None and order.shape != (n,)):
             was = "of another length" if order is None else f"of {order.size} examples"
             raise ValueError(f"this state, at position {position}, was saved with a data set {was}; this one has {n}")

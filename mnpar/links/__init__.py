@@ -21,6 +21,7 @@ from mnpar.links.dropconnect import SimplifiedDropconnect
 from mnpar.links.gated import StatefulMGU, StatefulPeepholeLSTM, StatefulZoneoutLSTM, StatelessMGU
 from mnpar.links.inception import InceptionBN
 from mnpar.links.linear import Linear
+from mnpar.links.local_convolution import LocalConvolution2D, LocalDeconvolution2D
 from mnpar.links.multi_node_batch_normalization import MultiNodeBatchNormalization, create_mnbn_model
 from mnpar.links.multi_node_n_step_rnn import MultiNodeNStepRNN, create_multi_node_n_step_rnn
 from mnpar.links.n_step import (
@@ -34,9 +35,25 @@ from mnpar.links.n_step import (
     NStepRNNReLU,
     NStepRNNTanh,
 )
+from mnpar.links.parallel_linear import ColumnParallelLinear, RowParallelLinear
+from mnpar.links.parts import gather_parameter
 from mnpar.links.recurrent import GRU, LSTM, EmbedID, StatefulGRU, StatelessGRU, StatelessLSTM
 from mnpar.links.sample_normalization import GroupNormalization, LayerNormalization
 from mnpar.links.small import Bias, Highway, Maxout, Parameter, PReLU, Scale, Swish
+from mnpar.links.spatial_convolution import (
+    SpatialConvolution1D,
+    SpatialConvolution2D,
+    SpatialConvolution3D,
+    SpatialConvolutionND,
+    SpatialDeconvolution1D,
+    SpatialDeconvolution2D,
+    SpatialDeconvolution3D,
+    SpatialDeconvolutionND,
+    SpatialDepthwiseConvolution2D,
+)
+from mnpar.links.spatial_linear import SpatialLinear
+from mnpar.links.spatial_local_convolution import SpatialLocalConvolution2D, SpatialLocalDeconvolution2D
+from mnpar.links.spatial_normalization import SpatialBatchNormalization, SpatialGroupNormalization, SpatialLayerNormalization
 from mnpar.links.tree_lstm import ChildSumTreeLSTM, NaryTreeLSTM
 
 __all__ = [
@@ -47,6 +64,7 @@ __all__ = [
     "Bilinear",
     "ChildSumTreeLSTM",
     "Classifier",
+    "ColumnParallelLinear",
     "Convolution1D",
     "Convolution2D",
     "Convolution3D",
@@ -64,6 +82,8 @@ __all__ = [
     "InceptionBN",
     "LayerNormalization",
     "Linear",
+    "LocalConvolution2D",
+    "LocalDeconvolution2D",
     "MLPConvolution2D",
     "Maxout",
     "MultiNodeBatchNormalization",
@@ -80,8 +100,24 @@ __all__ = [
     "NaryTreeLSTM",
     "PReLU",
     "Parameter",
+    "RowParallelLinear",
     "Scale",
     "SimplifiedDropconnect",
+    "SpatialBatchNormalization",
+    "SpatialConvolution1D",
+    "SpatialConvolution2D",
+    "SpatialConvolution3D",
+    "SpatialConvolutionND",
+    "SpatialDeconvolution1D",
+    "SpatialDeconvolution2D",
+    "SpatialDeconvolution3D",
+    "SpatialDeconvolutionND",
+    "SpatialDepthwiseConvolution2D",
+    "SpatialGroupNormalization",
+    "SpatialLayerNormalization",
+    "SpatialLinear",
+    "SpatialLocalConvolution2D",
+    "SpatialLocalDeconvolution2D",
     "StatefulGRU",
     "StatefulMGU",
     "StatefulPeepholeLSTM",
@@ -92,4 +128,5 @@ __all__ = [
     "Swish",
     "create_mnbn_model",
     "create_multi_node_n_step_rnn",
+    "gather_parameter",
 ]

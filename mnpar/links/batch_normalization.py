@@ -109,7 +109,7 @@ class BatchNormalization(Link):
         if self.avg_mean is None or not all(p is None or p.is_initialized for p in (self.gamma, self.beta)):
             reduced = reduced_axes(x.ndim, 1, self.axis)
             self._initialize_params(tuple([n for axis, n in enumerate(x.shape) if axis not in reduced]), plain(x))
-        gamma, beta = self._or_constant(self.gamma, 1), self._or_constant(self.beta, 0)
+        gamma, beta = self._scale_and_shift()
         if not config.train:
             return fixed_batch_normalization(x, gamma, beta, self.avg_mean, self.avg_var, self.eps, self.axis)
         if finetune and not config.in_recomputing:
@@ -120,6 +120,10 @@ class BatchNormalization(Link):
         """The normalization while training, which also changes the running values."""
         mean, var = (None, None) if config.in_recomputing else (self.avg_mean, self.avg_var)
         return batch_normalization(x, gamma, beta, self.eps, mean, var, decay, self.axis)
+
+    def _scale_and_shift(self) -> tuple[Any, Any]:
+        """gamma and beta as this batch uses them."""
+        return self._or_constant(self.gamma, 1), self._or_constant(self.beta, 0)
 
     def _or_constant(self, param: Parameter | None, value: float) -> Any:
         return backend.get_array_module(self.avg_mean).full_like(self.avg_mean, value) if param is None else param

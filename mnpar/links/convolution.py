@@ -41,7 +41,7 @@ class _Filters(Link):
             raise ValueError(f"{name}: {in_channels} and {out_channels} channels cannot be divided into {groups} groups")
         self.ndim, self.in_channels, self.out_channels, self.groups = ndim, in_channels, out_channels, groups
         self.ksize = per_axis(f"{name}: ksize", ksize, ndim, 1)
-        self.stride, self.pad = per_axis(f"{name}: stride", stride, ndim, 1), per_axis(f"{name}: pad", pad, ndim, 0)
+        self.stride, self.pad = per_axis(f"{name}: stride", stride, ndim, 1), self._pads(pad)
         self.dilate = per_axis(f"{name}: dilate", dilate, ndim, 1)
         self.W = Parameter(initializers._get_initializer(initialW))
         self.b: Parameter | None = None
@@ -49,6 +49,9 @@ class _Filters(Link):
             self.b = Parameter(initializers._get_initializer(0 if initial_bias is None else initial_bias), out_channels)
         if in_channels is not None:
             self._initialize_params(in_channels)
+
+    def _pads(self, pad: Any) -> Any:
+        return per_axis(f"{type(self).__name__}: pad", pad, self.ndim, 0)
 
     def _shape(self, in_channels: int) -> tuple[int, ...]:
         return self.out_channels, in_channels // self.groups, *self.ksize
@@ -317,10 +320,13 @@ class DepthwiseConvolution2D(Link):
         if self.b is not None:
             self.b.initialize((self.channel_multiplier * in_channels,))
 
-    def forward(self, x: Any) -> Variable:
-        """(N, C, H, W) → (N, C M, …), as :func:`mnpar.functions.depthwise_convolution_2d`."""
+    def _take_size(self, x: Any) -> None:
         if not self.W.is_initialized:
             self._initialize_params(x.shape[1])
+
+    def forward(self, x: Any) -> Variable:
+        """(N, C, H, W) → (N, C M, …), as :func:`mnpar.functions.depthwise_convolution_2d`."""
+        self._take_size(x)
         return depthwise_convolution_2d(x, self.W, self.b, self.stride, self.pad)
 
 

@@ -1,9 +1,7 @@
 """Batch normalization over the batches of all ranks, as if they were one.
 
-An ordinary composition: each rank's mean and squares (``Moments``), an allreduce, and the normalization by a given mean and
-variance. Backward is what follows from these, to any order. No squares of the data are ever added up: a first allreduce,
-without a gradient, finds the mean K of all; the second carries Σ(x - K) and Σ(x - K)², whose sums have the same derivatives for
-any constant K, and lose no digits for this one. Backward is one allreduce. Statistics travel in float64, at most 2C of them.
+An ordinary composition: the mean and variance of all (functions/multi_node_moments.py), and the normalization by a given mean
+and variance. Backward is what follows from these, to any order.
 """
 
 from __future__ import annotations
@@ -11,10 +9,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mnpar import backend
-from mnpar.functions.collective import allreduce
-from mnpar.functions.joining import concat
-from mnpar.functions.moments import Moments, View
+from mnpar.functions.multi_node_moments import multi_node_moments
 from mnpar.functions.normalization import FixedBatchNormalization, arranged, arranged_back, update_running
 from mnpar.link import Link
 from mnpar.links.batch_normalization import Axis, BatchNormalization
@@ -74,23 +69,11 @@ class MultiNodeBatchNormalization(BatchNormalization):
         if self.comm.size == 1:
             return super()._by_batch(x, gamma, beta, decay)
         x, order, shape = arranged(type(self).__name__, x, self.axis, gamma=gamma, beta=beta)
-        mean, var, count = self._statistics(x, shape)
+        mean, var, count = multi_node_moments(self.comm, x, shape)
         y = FixedBatchNormalization(shape, self.eps).apply((x, gamma, beta, mean, var))[0]
         update_running(self.avg_mean, mean.array, count, decay)
         update_running(self.avg_var, var.array, count, decay, unbiased=True)
         return arranged_back(y, order)
-
-    def _statistics(self, x: Variable, shape: View) -> tuple[Variable, Variable, int]:
-        """Mean and variance (C,) over all ranks, and of how many numbers each."""
-        (A, C, B), xp = shape, backend.get_array_module(x)
-        mean, squares = Moments(shape).apply((x,))
-        n = A * B
-        rough = self.comm.allreduce(xp.append(mean.array * n, float(n)))
-        count = int(rough[C])
-        far = mean - rough[:C] / max(count, 1)  # this rank's mean from that of all, a constant
-        total = allreduce(self.comm, concat((far * n, squares + far * far * n), axis=0)) * (1 / max(count, 1))
-        first, second = total[:C], total[C:]
-        return first + rough[:C] / max(count, 1), second - first * first, count
 
 
 def create_mnbn_model(link: L, comm: Communicator, communication_backend: str = "auto") -> L:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -67,3 +68,11 @@ class LossScaling:
             self.good, self.overflowed = 0, True
             self.scale = max(self.scale / 2, 1.0)
         return finite
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load a scale that changes; one that was not saved (Chainer does not) begins anew."""
+        if self.interval:
+            with suppress(KeyError):
+                self.scale = float(serializer("scale", self.scale))
+                self.good = int(serializer("good", self.good))
+                self.overflowed = bool(serializer("overflowed", self.overflowed))

@@ -11,6 +11,7 @@ from mnpar.backend import Array
 from mnpar.link import Link
 from mnpar.optimizers.loss_scaling import LossScaling
 from mnpar.optimizers.update_rule import add_hook
+from mnpar.serializer import placed
 
 
 class Optimizer:
@@ -145,9 +146,12 @@ class Optimizer:
         self._require_target("serialize")
         self.t = int(serializer("t", self.t))
         self.epoch = int(serializer("epoch", self.epoch))
+        if self._scaling is not None:
+            self._scaling.serialize(serializer["loss_scaling"])
+            self._loss_scale = self._scaling.scale
         for path, param in self.target.namedparams():
             rule = param.update_rule
             if rule is not None:
                 if param.is_initialized:
                     rule.prepare(param)
-                rule.serialize(serializer[path])
+                rule.serialize(placed(serializer[path], param))

@@ -146,8 +146,21 @@ class UpdateRule:
         if not state and isinstance(serializer, Deserializer):  # of a parameter without an array: the names of its state
             self.prepare(Parameter(np.zeros(1, get_dtype())))
             state = dict.fromkeys(self.state)
+            serializer = _optional(serializer)
         found = {name: serializer(name, value) for name, value in state.items()}
         self.state = {name: value for name, value in found.items() if value is not None}
+
+
+def _optional(serializer: Any) -> Callable[[str, Any], Any]:
+    """Reads what is there: Chainer writes no state of a parameter that has no array."""
+
+    def read(name: str, value: Any) -> Any:
+        try:
+            return serializer(name, value)
+        except KeyError:
+            return value
+
+    return read
 
 
 def add_hook(hooks: dict[str, Any], hook: Any, name: str | None, timing: str) -> None:

@@ -1,10 +1,12 @@
-"""Models spread over ranks: as a list of parts, and as copies that learn together, or each for itself and agreeing at times."""
+"""Models spread over ranks: as parts, as stages of a pipeline, and as copies that learn together or agree at times."""
 
 from mnpar.parallel.agreement import ParameterCheck, broadcast_model, check_parameter_closeness
 from mnpar.parallel.averaging import ElasticAveraging, ParameterAveraging, ParameterServer
+from mnpar.parallel.balancing import balance, measure
 from mnpar.parallel.data_parallel import create_multi_node_optimizer
 from mnpar.parallel.distributed import DistributedDataParallel
 from mnpar.parallel.multi_node_chain_list import MultiNodeChainList
+from mnpar.parallel.pipeline import Pipeline
 from mnpar.parallel.reducing import (
     CoalescingReducer,
     InlineReducer,
@@ -13,8 +15,25 @@ from mnpar.parallel.reducing import (
     allreduce_parameters,
     distribute_module_grads,
 )
+from mnpar.parallel.schedule import (
+    SCHEDULES,
+    Action,
+    Schedule,
+    gpipe,
+    interleaved,
+    make_schedule,
+    one_f_one_b,
+    own_schedule,
+    zb1p,
+    zbv,
+)
+from mnpar.parallel.simulation import Simulation, draw, simulate
+from mnpar.parallel.step import Step
+from mnpar.parallel.visit import recv_from_stage, send_to_stage
 
 __all__ = [
+    "SCHEDULES",
+    "Action",
     "CoalescingReducer",
     "DistributedDataParallel",
     "ElasticAveraging",
@@ -23,11 +42,28 @@ __all__ = [
     "ParameterAveraging",
     "ParameterCheck",
     "ParameterServer",
+    "Pipeline",
+    "Schedule",
+    "Simulation",
+    "Step",
     "allreduce_gradients",
     "allreduce_multiple",
     "allreduce_parameters",
+    "balance",
     "broadcast_model",
     "check_parameter_closeness",
     "create_multi_node_optimizer",
     "distribute_module_grads",
+    "draw",
+    "gpipe",
+    "interleaved",
+    "make_schedule",
+    "measure",
+    "one_f_one_b",
+    "own_schedule",
+    "recv_from_stage",
+    "send_to_stage",
+    "simulate",
+    "zb1p",
+    "zbv",
 ]

@@ -82,6 +82,10 @@ class Copies:
     def make_equal(self, model: Link, arenas: Arenas) -> None:
         """Give all ranks rank 0's values; all ranks call it."""
         broadcast_model(self.comm, model, arenas)
+        self.take_as_equal(model)
+
+    def take_as_equal(self, model: Link) -> None:
+        """Give nobody rank 0's values: each rank has loaded what it is to have (``checkpoint.load`` says so)."""
         self._params, self.ever = [(param, param.node.shape) for param in model.params()], True
 
     def stale(self, model: Link) -> bool:

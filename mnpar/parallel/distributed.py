@@ -86,6 +86,10 @@ class DistributedDataParallel(Chain):
         self._count = 0.0  # of the forwards since the last reduction
         self._alone = False
 
+    def take_as_given(self) -> None:
+        """Do not give the ranks rank 0's values at first: each has loaded what it is to have."""
+        self._copies.take_as_equal(self.module)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own result; recorded so that backward ends with the reduction."""
         if not self._copies.ever:

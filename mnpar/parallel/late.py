@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from mnpar import backend
 from mnpar.arena import Arenas
@@ -18,7 +19,7 @@ class Late:
 
     def __init__(self, reducer: Reducer) -> None:
         self._reducer = reducer
-        self._flying: list[tuple[Operation, Array]] = []
+        self._flying: list[tuple[Operation | None, Array]] = []  # None: it was loaded, so it has arrived
         self._factor = 1.0
 
     def reduce(self, arenas: Arenas, factor: float) -> bool:
@@ -31,7 +32,19 @@ class Late:
         if [total.shape for _, total in before] != [grad.shape for grad in grads]:
             return False  # the first update, or the first of other parameters
         for (operation, total), grad in zip(before, grads, strict=True):
-            operation.wait()
+            if operation is not None:
+                operation.wait()
             xp = backend.get_array_module(grad)
-            xp.multiply(total, scale, out=grad, casting="same_kind")
+            xp.multiply(backend.beside(total, grad), scale, out=grad, casting="same_kind")
         return True
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load the gradients that are under way: they have arrived then, and all ranks have the same."""
+        for operation, _ in self._flying:
+            if operation is not None:
+                operation.wait()
+        with suppress(KeyError):  # saved by an optimizer that is not late: the next update is the first
+            count = int(serializer("n", len(self._flying)))
+            totals = [total for _, total in self._flying] if count == len(self._flying) else [None] * count
+            self._flying = [(None, serializer(str(i), total)) for i, total in enumerate(totals)]
+            self._factor = float(serializer("factor", self._factor))

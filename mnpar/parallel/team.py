@@ -79,6 +79,10 @@ class Team:
         self._factor: float | None = None  # of the sum over ranks, once they have met
         self._only_synchronizes = False  # this update
 
+    def take_as_given(self) -> None:
+        """Do not give the ranks rank 0's values at first: each has loaded what it is to have."""
+        self._copies.take_as_equal(self.optimizer.target)
+
     def _make_equal(self) -> None:
         self._copies.make_equal(self.optimizer.target, self.optimizer.arenas)
 
@@ -214,6 +218,11 @@ class Team:
     def saving(self) -> AbstractContextManager[None]:
         """Around saving and loading."""
         return nullcontext() if self._shards is None else self._shards.whole(self.optimizer)
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load what the next update needs of the last one."""
+        if self._late is not None:
+            self._late.serialize(serializer["late"])
 
     def _fill(self, arenas: Arenas) -> list[Any]:
         """Zeros for gradients that are not there. If they are not wanted, the parameters that have a gradient on no rank."""

@@ -4,7 +4,7 @@ All index arithmetic of mnpar is in this package. ``mnpar.functions.exchange`` c
 """
 
 from mnpar.plans.box import Box, block, blocks, everywhere
-from mnpar.plans.halo import Window, halo_plan, output_shape, reads
+from mnpar.plans.halo import Window, halo_plan, output_shape, reads, transposed_plan, transposed_shape
 from mnpar.plans.layout import Layout, Part, padded
 from mnpar.plans.plan import Plan
 
@@ -21,4 +21,6 @@ __all__ = [
     "output_shape",
     "padded",
     "reads",
+    "transposed_plan",
+    "transposed_shape",
 ]

@@ -52,6 +52,15 @@ class Window(NamedTuple):
             ]
         )
 
+    def image(self, outputs: Sequence[int]) -> tuple[int, ...]:
+        """The shape of the smallest array that has so many outputs."""
+        return tuple(
+            [
+                s * (n - 1) + span - before - after - (s - 1 if self.cover_all else 0)
+                for n, s, (before, after), span in zip(outputs, self.stride, self.pad, self.extent, strict=True)
+            ]
+        )
+
     def reads(self, out: Box) -> Box:
         """The cells that a box of outputs reads; it may reach beyond the array, by the padding."""
         axes = list(zip(out.start, out.stop, self.stride, self.pad, self.extent, strict=True))
@@ -110,6 +119,24 @@ def output_shape(
     return Window.of(len(shape), kernel, stride, pad, dilation, cover_all).outputs(shape)
 
 
+def transposed_shape(
+    shape: Sequence[int], kernel: Any, stride: Any = 1, pad: Any = 0, dilation: Any = 1, cover_all: bool = False
+) -> tuple[int, ...]:
+    """What a transposed convolution or unpooling makes of an array of this shape: the smallest with so many windows.
+
+    Args:
+        shape: of the array, a value for each window.
+        kernel, stride, pad, dilation: as in :func:`reads`.
+        cover_all: as in :func:`output_shape`.
+
+    Example:
+        >>> from mnpar.plans import transposed_shape
+        >>> transposed_shape((4, 5), 4, stride=2, pad=1)
+        (8, 10)
+    """
+    return Window.of(len(shape), kernel, stride, pad, dilation, cover_all).image(shape)
+
+
 def halo_plan(
     have: Sequence[Box], outputs: Sequence[Box], shape: Sequence[int], window: Window, mode: Any = "constant"
 ) -> Plan:
@@ -134,11 +161,41 @@ def halo_plan(
     return Plan(have, [padded(window.reads(out), shape, mode) for out in outputs])
 
 
+grid_blocks = lru_cache(maxsize=1000)(blocks)
+"""The blocks of an array on a grid: all ranks' for all arrays of a program, remembered."""
+
+
 @lru_cache(maxsize=1000)
 def grid_halo(grid: tuple[int, ...], ranks: int, shape: tuple[int, ...], window: Window, mode: Any) -> Plan:
     """The halo plan of an array, and of its outputs, both in even blocks on a grid; remembered."""
     have, outputs = blocks(shape, grid, ranks), blocks(window.outputs(shape), grid, ranks)
     return halo_plan(have, outputs, shape, window, mode)
+
+
+def transposed_plan(have: Sequence[Box], cells: Sequence[Box], outputs: Sequence[int], window: Window) -> Plan:
+    """The plan that brings each rank the outputs of a window that reach its block of cells: for transposed convolutions.
+
+    Args:
+        have: for each rank the block of outputs (here: what is spread) that it has.
+        cells: for each rank the block of the image that it computes.
+        outputs: the shape of all outputs.
+        window: what an output reads of the image, and here gives to it.
+
+    Example:
+        >>> from mnpar.plans import Window, blocks, transposed_plan
+        >>> plan = transposed_plan(blocks((4,), (2,)), blocks((9,), (2,)), (4,), Window.of(1, kernel=3, stride=2))
+        >>> [layout.shape for layout in plan.want], plan.received(0), plan.received(1)
+        ([(3,), (2,)], 1, 0)
+    """
+    return Plan(have, [window.readers(box) & Box.whole(outputs) for box in cells])
+
+
+@lru_cache(maxsize=1000)
+def grid_transposed(
+    grid: tuple[int, ...], ranks: int, outputs: tuple[int, ...], shape: tuple[int, ...], window: Window
+) -> Plan:
+    """The transposed plan of an image and its window's outputs, both in even blocks on a grid; remembered."""
+    return transposed_plan(blocks(outputs, grid, ranks), blocks(shape, grid, ranks), outputs, window)
 
 
 def _each(ndim: int, numbers: Any) -> tuple[Any, ...]:

@@ -123,6 +123,11 @@ class Plan:
         """How many cells come to a rank."""
         return sum([parcel.cells for parcel in self.route(rank).receives])
 
+    def idle(self, rank: int) -> bool:
+        """Whether a rank wants just what it has, and nobody else wants or has any of it."""
+        route = self.route(rank)
+        return not route.sends and not route.receives and bool(self.have[rank] == self.want[rank])
+
     def route(self, rank: int) -> Route:
         """What one rank gives, keeps and takes."""
         if rank not in self._routes:

@@ -427,6 +427,40 @@ def forks(comm):
     print("done", flush=True)
 
 
+def trainer_of(comm, extension, **kwargs):
+    """A data-parallel trainer that goes on for ever, with an extension and an evaluator."""
+    model = mnpar.links.Classifier(mnpar.links.Linear(4, 2))
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), comm).setup(model)
+    data = [(np.ones(4, "f"), 0)] * 8
+    updater = mnpar.training.StandardUpdater(mnpar.iterators.SerialIterator(data, 4), optimizer)
+    trainer = mnpar.training.Trainer(updater, None, os.path.dirname(__file__))  # nothing is written there
+    batches = mnpar.iterators.SerialIterator(data, 4, repeat=False)
+    evaluator = mnpar.training.extensions.Evaluator(batches, model)
+    trainer.extend(mnpar.create_multi_node_evaluator(evaluator, comm))
+    trainer.extend(extension, **kwargs)
+    return trainer
+
+
+def error_in_training(comm):
+    @mnpar.training.make_extension(trigger=(5, "iteration"), finalizer=lambda: print("finalized", flush=True))
+    def fail(trainer):
+        if comm.rank == 1:
+            raise ValueError("boom")
+
+    trainer_of(comm, fail).run()
+
+
+def trains(comm):
+    """For Ctrl-C: in updates and evaluations."""
+
+    @mnpar.training.make_extension(trigger=(5, "iteration"))
+    def say(trainer):
+        if trainer.updater.iteration == 5:
+            print("ready", flush=True)
+
+    trainer_of(comm, say).run()
+
+
 def fine(comm):
     y = F.allreduce(comm, mnpar.Variable(np.ones(3)))
     F.sum(y).backward()

@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import cases_array
+import cases_local
 import cases_normalization
 import cases_recurrent
 import cases_spatial
+import cases_untied
 import cases_vocabulary
 import numpy as np
 from case import Case, N
@@ -174,6 +176,8 @@ _shape = [
     Case("get_item: one element", (), lambda x: x[1, 2], lambda x: x[1, 2], ((2, 3),)),
     Case("get_item: repeated places", (), lambda x: F.get_item(x, (slice(None), PLACES)), lambda x: x[:, PLACES]),
     Case("get_item: list", (), lambda x: x[[0, 1, 1]], lambda x: x[[0, 1, 1]], ((2, 3),)),
+    Case("get_item: rows", (), lambda x: x[np.array([[1, -1], [0, 1]], "i1")], lambda x: x[[[1, 1], [0, 1]]], ((2, 200),)),
+    Case("get_item: unsigned rows", (), lambda x: x[np.array([1, 1], "u8")], lambda x: x[[1, 1]], ((2, 3),)),
     Case("get_item: mask", (), lambda x: x[:, MASK], lambda x: x[:, MASK]),
     Case("select_item", (), lambda x: F.select_item(x, labels(len(x))), lambda x: x[np.arange(len(x)), labels(len(x))]),
 ]
@@ -292,5 +296,6 @@ _loss = [
 
 CASES = [
     *_arithmetic, *_elementwise, *_shape, *_reduction, *_activation, *_product, *_loss,
-    *cases_array.CASES, *cases_normalization.CASES, *cases_recurrent.CASES, *cases_spatial.CASES, *cases_vocabulary.CASES,
+    *cases_array.CASES, *cases_normalization.CASES, *cases_local.CASES, *cases_recurrent.CASES, *cases_spatial.CASES,
+    *cases_vocabulary.CASES, *cases_untied.CASES,
 ]  # fmt: skip

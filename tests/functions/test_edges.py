@@ -82,10 +82,13 @@ def test_accuracy_leaves_out_a_class_that_is_to_be_ignored():
         (lambda x: x**0, ([0.0],), [[0]]),
         (lambda x, y: x**y, ([0.0, 0.0], [2.0, 0.0]), [[0, 0], [0, 0]]),
         (lambda x: x**3, ([-2.0],), [[12]]),
+        (lambda x: F.max_pooling_2d(x, 2), ([[[[0.0, 1.0], [1.0, 0.0]]]],), [[[[[0, 1], [0, 0]]]]]),
+        (lambda x: F.max_pooling_2d(x, 2), ([[[[0.0, 0.0], [0.0, 0.0]]]],), [[[[[1, 0], [0, 0]]]]]),
+        (lambda x: F.max_pooling_1d(x, 2, 1), ([[[1.0, 1.0, 0.0]]],), [[[[1, 1, 0]]]]),
     ],
     ids=["max", "min", "maximum", "minimum", "clip", "relu", "leaky_relu", "elu", "relu6", "clipped_relu", "hard_sigmoid",
          "absolute",
-         "0**2", "0**1", "0**0", "0**y", "neg**3"],
+         "0**2", "0**1", "0**0", "0**y", "neg**3", "max_pooling: two", "max_pooling: zeros", "max_pooling: overlapping"],
 )  # fmt: skip
 def test_gradients_at_ties_and_kinks_are_the_documented_ones(f, arrays, expected):
     for g, e in zip(gradient(f, *arrays), expected, strict=True):

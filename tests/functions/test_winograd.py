@@ -116,6 +116,12 @@ def test_it_is_used_where_it_pays(pays, N, C, K, size, options):
     assert winograd.pays(windows, N, (K, C, *kernel)) == pays
 
 
+def test_integers_stay_exact():
+    _, x, W, _ = example(8, 64, 64, (16, 16), 1, 1)
+    x, W = (10 * x).astype(int), (10 * W).astype(int)
+    np.testing.assert_array_equal(F.convolution_2d(x, W, pad=1).array, summed(x, W, 1, 1))
+
+
 @pytest.mark.parametrize("dtype", ["e", "f", "d"])
 def test_convolution_and_its_gradients_are_right_where_it_pays(dtype):
     windows, x, W, gy = example(8, 64, 64, (16, 16), 1, 1)

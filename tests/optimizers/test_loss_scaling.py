@@ -272,3 +272,20 @@ def test_lars_makes_gradients_as_long_as_the_parameter_if_that_is_longer_than_th
     rate = norm / (1e-9 + 3 + 0.1 * norm) if norm > 0.01 else 1
     np.testing.assert_allclose(model.p.grad, rate * (g + 0.1 * p), rtol=5e-3 if dtype == "f2" else 1e-6)
     assert (GradientLARS().threshold, GradientLARS().weight_decay, GradientLARS().eps) == (1e-2, 0.0, 1e-9)
+
+
+def test_a_scale_that_changes_goes_on_where_it_was_saved():
+    def optimizer():
+        made = mnpar.optimizers.SGD().setup(mnpar.links.Linear(2, 1))
+        made.loss_scaling(interval=3)
+        return made
+
+    first, second, target = optimizer(), optimizer(), {}
+    first._scaling.accept([np.array([np.inf])])
+    for _ in range(2):
+        first._scaling.accept([np.ones(1)])
+    first.serialize(mnpar.serializers.DictionarySerializer(target))
+    second.serialize(mnpar.serializers.NpzDeserializer(target))
+    assert vars(second._scaling) == vars(first._scaling)
+    del target["loss_scaling/scale"]
+    optimizer().serialize(mnpar.serializers.NpzDeserializer(target))  # as Chainer writes it

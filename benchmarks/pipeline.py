@@ -1,0 +1,191 @@
+"""A training step of an MLP in two pipeline stages on two ranks, one BLAS thread each, beside torch.distributed.pipelining.
+
+    mpiexec -n 2 python benchmarks/pipeline.py [--hand] [--rounds 15] [--times 10]
+
+Softmax cross entropy and SGD; four micro-batches; PyTorch over gloo, with the schedules that it has for one stage a rank, in
+the same processes and in turn with mnpar's. ``alone`` is the whole batch on one rank; ``ideal`` is that, shared between the
+ranks, with the bubble of the schedule: alone × (M+P-1)/(M·P). ``--hand`` adds numpy and mpi4py written out, in 1F1B's order.
+"""
+
+import argparse
+import itertools
+import os
+import statistics
+
+from compare import in_turn, one_thread, torch_or_none
+
+one_thread()
+import numpy as np  # noqa: E402
+
+import mnpar  # noqa: E402
+import mnpar.functions as F  # noqa: E402
+import mnpar.links as L  # noqa: E402
+from mnpar.parallel import Pipeline  # noqa: E402
+
+M = 4
+NETWORKS = {  # sizes, examples in a micro-batch, layers of the first stage
+    "784-1000-1000-10, 25 x 4": ((784, 1000, 1000, 10), 25, 1),
+    "1024-256-256-256-32, 16 x 4": ((1024, 256, 256, 256, 32), 16, 2),
+    "4 x 512-512, 32 x 4": ((512,) * 5, 32, 2),
+}
+
+
+def layers(sizes, linear, relu):
+    """Linear and relu in turn, without a relu at the end, one list for each linear layer."""
+    pairs = list(itertools.pairwise(sizes))
+    return [[linear(*pair), relu] if i + 1 < len(pairs) else [linear(*pair)] for i, pair in enumerate(pairs)]
+
+
+def ours(comm, sizes, cut, x, t, schedule):
+    parts = layers(sizes, L.Linear, F.relu)
+    mine = mnpar.Sequential(*itertools.chain(*(parts[:cut] if comm.rank == 0 else parts[cut:])))
+    stage = mine if comm.rank == 0 else L.Classifier(mine)
+    if comm.rank:
+        stage.compute_accuracy = False
+    pipeline = Pipeline(comm, stage, schedule, M)
+    optimizer = mnpar.optimizers.SGD(lr=0.01).setup(pipeline)
+    return lambda: optimizer.update(pipeline, t if comm.rank else x)
+
+
+def alone(comm, sizes, x, t):
+    model = mnpar.Sequential(*itertools.chain(*layers(sizes, L.Linear, F.relu)))
+    optimizer = mnpar.optimizers.SGD(lr=0.01).setup(model)
+    step = lambda: optimizer.update(lambda: F.softmax_cross_entropy(model(x), t))
+    return step if comm.rank == 0 else lambda: None
+
+
+def theirs(torch, comm, sizes, cut, x, t, schedule):
+    from torch.distributed import pipelining
+
+    parts = layers(sizes, torch.nn.Linear, torch.nn.ReLU())
+    net = torch.nn.Sequential(*itertools.chain(*(parts[:cut] if comm.rank == 0 else parts[cut:])))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    stage = pipelining.PipelineStage(net, comm.rank, 2, torch.device("cpu"))
+    kind = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B}[schedule]
+    runner = kind(stage, n_microbatches=M, loss_fn=torch.nn.functional.cross_entropy)
+    x, t = torch.from_numpy(x), torch.from_numpy(t)
+
+    def step():
+        optimizer.zero_grad()
+        if comm.rank == 0:
+            runner.step(x)
+        else:
+            runner.step(target=t)
+        optimizer.step()
+
+    return step
+
+
+def by_hand(comm, sizes, cut, x, t, MB):
+    """The same written out, with preallocated arrays."""
+    from mpi4py import MPI
+
+    world, r, n = MPI.COMM_WORLD, comm.rank, len(sizes) - 1
+    rng = np.random.default_rng(r)
+    mine = [i for i in range(n) if (i < cut) == (r == 0)]
+    W = {i: (rng.standard_normal((sizes[i + 1], sizes[i])) * 0.03).astype("f4") for i in mine}
+    b = {i: np.zeros(sizes[i + 1], "f4") for i in mine}
+    gW, gb, tW = ({i: np.empty_like(a[i]) for i in mine} for a in (W, b, W))
+    Y = [{i: np.empty((MB, sizes[i + 1]), "f4") for i in mine} for _ in range(M)]
+    xs, H, g0 = x.reshape(M, MB, -1), np.empty((M, MB, sizes[cut]), "f4"), np.empty((MB, sizes[cut]), "f4")
+    back, ts, rows = np.empty_like(H), t.reshape(M, MB), np.arange(MB)
+
+    def forward(m, h):
+        for i in mine:
+            y = Y[m][i]
+            np.matmul(h, W[i].T, out=y)
+            y += b[i]
+            if i < n - 1:
+                np.maximum(y, 0, out=y)
+            h = y
+        return h
+
+    def backward(m, g, first):
+        for i in reversed(mine):
+            if i < n - 1:
+                g *= Y[m][i] > 0
+            h = Y[m][i - 1] if i - 1 in W else first
+            if m == 0:
+                np.matmul(g.T, h, out=gW[i])
+                gb[i] = g.sum(0)
+            else:
+                np.matmul(g.T, h, out=tW[i])
+                gW[i] += tW[i]
+                gb[i] += g.sum(0)
+            if i:
+                g = g @ W[i]
+        return g
+
+    def loss(z, t):
+        z -= z.max(1, keepdims=True)
+        np.exp(z, out=z)
+        z /= z.sum(1, keepdims=True)
+        z[rows, t] -= 1
+        z *= np.float32(1 / (MB * M))
+        return z
+
+    def step():
+        if r == 0:
+            sent = [world.Isend(forward(m, xs[m]), 1) for m in range(min(2, M))]
+            for m in range(M):
+                world.Recv(g0, 1)
+                backward(m, g0, xs[m])
+                if m + 2 < M:
+                    sent.append(world.Isend(forward(m + 2, xs[m + 2]), 1))
+        else:
+            sent = []
+            for m in range(M):
+                world.Recv(H[m], 0)
+                back[m] = backward(m, loss(forward(m, H[m]), ts[m]), H[m])
+                sent.append(world.Isend(back[m], 0))
+        MPI.Request.Waitall(sent)
+        for i in mine:
+            for p, g in ((W[i], gW[i]), (b[i], gb[i])):
+                g *= np.float32(0.01)
+                p -= g
+
+    return step
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--fastest", action="store_true", help="the fastest round instead of the median (on a busy machine)")
+    parser.add_argument("--hand", action="store_true", help="numpy and mpi4py written out too")
+    parser.add_argument("--schedules", nargs="*", default=["gpipe", "1f1b", "zb1p"])
+    args = parser.parse_args()
+    comm = mnpar.create_communicator()
+    if comm.size != 2:
+        raise SystemExit("this benchmark is for two ranks: mpiexec -n 2 python benchmarks/pipeline.py")
+    torch = torch_or_none()
+    if torch:
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=os.environ.get("MASTER_PORT", "29561"))
+        torch.distributed.init_process_group("gloo", rank=comm.rank, world_size=2)
+    for name, (sizes, MB, cut) in NETWORKS.items():
+        rng = np.random.default_rng(0)
+        x, t = rng.standard_normal((M * MB, sizes[0])).astype("f4"), rng.integers(0, sizes[-1], M * MB)
+        ways = {f"mnpar {one}": ours(comm, sizes, cut, x, t, one) for one in args.schedules}
+        ways["alone"] = alone(comm, sizes, x, t)
+        if torch:
+            ways |= {f"torch {one}": theirs(torch, comm, sizes, cut, x, t, one) for one in ("gpipe", "1f1b")}
+        if args.hand:
+            ways["by hand"] = by_hand(comm, sizes, cut, x, t, MB)
+        found = in_turn(
+            ways, args.times, rounds=args.rounds, before=comm.barrier, pick=min if args.fastest else statistics.median
+        )
+        found = dict(zip(found, comm.allreduce(np.array(list(found.values())), op="max").tolist(), strict=True))
+        if comm.rank == 0:
+            print(f"{name:30}" + "  ".join(f"{way} {1e3 * s:.2f}" for way, s in found.items()) + " ms")
+            best = min(s for way, s in found.items() if way.startswith("mnpar"))
+            ideal = found["alone"] * (M + 1) / (M * 2)
+            line = f"{'':30}ideal {1e3 * ideal:.2f} ms, reached {ideal / best:.2f}"
+            if torch:
+                line += f"; best mnpar / best torch {best / min(s for way, s in found.items() if way.startswith('torch')):.2f}"
+            print(line, flush=True)
+    if torch:
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Training that can be killed at any moment, and goes on bit for bit; on as many ranks, or on more, or on fewer.
+
+    mpiexec -n 4 python examples/checkpoint_resume.py --kill 25     rank 1 kills itself, as kill -9 does, in iteration 25
+    mpiexec -n 4 python examples/checkpoint_resume.py               goes on at iteration 20, with what it would have had
+    mpiexec -n 2 python examples/checkpoint_resume.py --epoch 4     one more epoch, on two ranks
+
+Each rank has its part of the digits; gradients are summed over ranks. A checkpoint is a folder with a manifest and the weights
+and momenta, written once though every rank has them, and of each rank its place in its data, its random numbers and its log.
+``--out`` is the folder of checkpoints: remove it to begin anew.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import signal
+
+import numpy as np
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+
+
+class Log:
+    """Something of one's own that is to go on too: it says what to save and load, in one method."""
+
+    def __init__(self):
+        self.losses = []
+
+    def serialize(self, serializer):
+        self.losses = json.loads(serializer("losses", json.dumps(self.losses)))
+
+
+def network(unit):
+    return mnpar.Sequential(L.Linear(64, unit), F.relu, F.dropout, L.Linear(unit, 10))
+
+
+def step(comm, model, optimizer, batch):
+    """One update by the mean over all ranks' examples; the sum of this rank's losses."""
+    x, t = mnpar.dataset.concat_examples(batch)
+    examples = comm.allreduce(np.array(len(x)))
+    model.cleargrads()
+    loss = F.softmax_cross_entropy(model(x), t) * (len(x) / examples)
+    loss.backward()  # of the sum over ranks
+    for param in model.params():
+        param.grad = comm.allreduce(param.grad)
+    optimizer.update()
+    return float(loss.array)
+
+
+def main(comm, args):
+    mnpar.random.seed([args.seed, comm.rank])
+    train, test = mnpar.datasets.get_digits()
+    iterations = args.epoch * len(train) // args.batchsize
+    train = mnpar.scatter_dataset(train, comm, shuffle=True, seed=args.seed)
+    model = network(args.unit)
+    for param in model.params():
+        param.array[...] = comm.bcast(param.array)  # all begin with rank 0's
+    optimizer = mnpar.optimizers.MomentumSGD(lr=0.05).setup(model)
+    batches = mnpar.iterators.SerialIterator(train, max(args.batchsize // comm.size, 1))
+    log = Log()
+
+    everything = {"model": model, "optimizer": optimizer, "batches": batches, "log": log}
+    checkpointer = mnpar.create_multi_node_checkpointer("digits", comm, cp_interval=2, gc_interval=1, path=args.out)
+    begin = checkpointer.maybe_load(everything)
+    if comm.is_root:
+        print("begins" if begin is None else f"goes on at iteration {begin}", f"on {comm.size} ranks")
+    while optimizer.t < iterations:
+        log.losses.append(step(comm, model, optimizer, batches.next()))
+        if optimizer.t == args.kill and comm.rank == min(1, comm.size - 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if optimizer.t % args.interval == 0:
+            checkpointer.save(everything, optimizer.t)
+
+    with mnpar.using_config("train", False), mnpar.no_backprop_mode():
+        x, t = mnpar.dataset.concat_examples(test)
+        accuracy = F.accuracy(model(x), t).item()
+    logs = comm.gather_obj(log.losses)
+    if comm.is_root:
+        everything_now = json.dumps([logs, [param.array.tolist() for param in model.params()]])
+        print(f"iteration {optimizer.t}, test accuracy {accuracy:.3f}, checkpoints at {checkpointer.steps()}")
+        print(f"weights and logs: {hashlib.sha256(everything_now.encode()).hexdigest()[:16]}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batchsize", "-b", type=int, default=100, help="examples per step, of all ranks (100)")
+    parser.add_argument("--epoch", "-e", type=int, default=3, help="sweeps over the data (3)")
+    parser.add_argument("--unit", "-u", type=int, default=100, help="width of the hidden layer (100)")
+    parser.add_argument("--interval", type=int, default=10, help="iterations between checkpoints (10)")
+    parser.add_argument("--out", "-o", default="result", help="folder of the checkpoints (result)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights, dropout and data (0)")
+    parser.add_argument("--kill", type=int, default=0, metavar="ITERATION", help="kill rank 1 in this iteration")
+    args = mnpar.launch.parse_args(parser)
+    for name in ("batchsize", "epoch", "unit", "interval"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name} is at least 1, not {getattr(args, name)}")
+    mnpar.launch.relaunch(4)
+    main(mnpar.create_communicator(), args)

@@ -1,0 +1,306 @@
+"""GB: levels of local filters, L2 pooling and contrast normalization, pre-trained to reconstruct, then taught; in blocks.
+
+    python examples/gb_autoencoder.py                                one process
+    mpiexec -n 4 python examples/gb_autoencoder.py --halopar 2x2     each rank has a block of every image, and its filters
+    python examples/gb_autoencoder.py --halopar 3x2 --threads 6      ranks that are threads: needs no MPI
+
+Each place of an image has filters of its own, and each rank owns those of its places: no weight is on two ranks. One level
+after the other learns to reconstruct its input, by few of its pools at a time: ½ Σ (recon − x)² + λ Σ pool, per image. A fully
+connected layer then learns the labels, at first alone, then together with all levels. Filters keep the length 1.
+(Le et al., "Building high-level features using large scale unsupervised learning", ICML 2012; the shapes are neon's, of 2015.)
+All numbers are the same on every grid. Images are scikit-learn's digits, enlarged; others with ``--images``.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar.plans import Box
+
+KERNELS, POOL, CONTRAST, MAPS = (4, 3, 3), 3, 3, 8  # 28 → 25 → 23 → 21 → 19 → 17 → 15
+
+
+class UnitNorm:
+    """After each step, every filter is scaled back to length 1."""
+
+    name, timing, call_for_each_param = "unit norm", "post", True
+
+    def __call__(self, rule, param):
+        if param.ndim == 6:
+            param.array /= np.sqrt((param.array**2).sum(axis=(3, 4, 5), keepdims=True))
+
+
+class Level(mnpar.Chain):
+    """Local filters, pools of them, contrast; and the way back from the filters."""
+
+    def __init__(self, grid, channels, size, k, tied):
+        super().__init__()
+        self.grid, self.between = grid, (size[0] - k + 1, size[1] - k + 1)
+        self.size = tuple(n - POOL + 1 for n in self.between)
+        self.encoder = L.SpatialLocalConvolution2D(grid, channels, MAPS, size, k, nobias=True)
+        UnitNorm()(None, self.encoder.W)
+        self.decoder = self.encoder.decoder(tied)
+
+    def pool(self, y):
+        return F.spatial_lp_pooling_nd(y, self.grid, self.between, POOL, stride=1)
+
+    def __call__(self, x):
+        return F.spatial_local_contrast_normalization(self.pool(self.encoder(x)), self.grid, self.size, CONTRAST)
+
+    def costs(self, x, decoder=None):
+        """This rank's parts of the errors of reconstruction and of the sum of pools."""
+        y = self.encoder(x)
+        return F.sum(((decoder or self.decoder)(y) - x) ** 2) / 2, F.sum(self.pool(y))
+
+    def learn_decoder(self, x, optimizer):
+        """neon's order: the decoder steps first; the encoder then meets filters that have changed, and leaves them alone."""
+        with mnpar.no_backprop_mode():
+            y = self.encoder(x).array
+        self.cleargrads()
+        (F.sum((self.decoder(y) - x) ** 2) / (2 * len(x))).backward()
+        optimizer.update()
+        return self.decoder.copy("copy")
+
+
+class GB(mnpar.Chain):
+    """The levels, and the layer that says what it is."""
+
+    def __init__(self, grid, shape, classes, tied):
+        super().__init__()
+        channels, *size = shape
+        self.levels = mnpar.ChainList()
+        for k in KERNELS:
+            self.levels.append(Level(grid, channels, tuple(size), k, tied))
+            channels, size = MAPS, self.levels[-1].size
+        self.size = size
+        self.fc = L.SpatialLinear(grid, (MAPS, *size), classes)
+
+    def features(self, x, n=None):
+        for level in self.levels[:n]:
+            x = level(x)
+        return x
+
+
+def epochs(n, args, x, step, comm):
+    """The mean of what the steps return, over each of so many passes."""
+    rng = np.random.default_rng(args.seed)
+    for _ in range(n):
+        order = rng.permutation(len(x))
+        totals = sum(np.array(step(order[i : i + args.batchsize])) for i in range(0, len(x), args.batchsize))
+        yield comm.allreduce(totals) / len(x)
+
+
+def pretrain(model, x, args, comm, say):
+    """Each level in turn, on what the levels below it make of the images."""
+    history = []
+    for i, level in enumerate(model.levels):
+        optimizer = mnpar.optimizers.SGD(lr=args.pretrain_lr).setup(level)
+        optimizer.add_hook(UnitNorm())
+
+        def step(rows, i=i, level=level, optimizer=optimizer):
+            with mnpar.no_backprop_mode():
+                below = model.features(x[rows], i)
+            below = getattr(below, "array", below)
+            recon, sparse = level.costs(below, level.learn_decoder(below, optimizer) if args.neon_order else None)
+            level.cleargrads()
+            ((recon + args.sparsity * sparse) / len(rows)).backward()  # of the sum over ranks
+            optimizer.update()
+            return recon.item(), sparse.item()
+
+        for epoch, (recon, sparse) in enumerate(epochs(args.pretrain, args, x, step, comm), 1):
+            say(f"level {i + 1}   epoch {epoch:3d}   reconstruction {recon:.5f}   sparsity {args.sparsity * sparse:.5f}")
+            history.append((i, recon, args.sparsity * sparse))
+    return history
+
+
+def teach(model, x, t, args, comm, say):
+    """The last layer alone, then everything."""
+    for n, alone in ((args.initial, True), (args.epoch, False)):
+        optimizer = mnpar.optimizers.SGD(lr=args.lr).setup(model.fc if alone else model)
+        optimizer.add_hook(UnitNorm())
+
+        def step(rows, alone=alone, optimizer=optimizer):
+            with mnpar.using_config("enable_backprop", not alone):
+                h = model.features(x[rows])
+            loss = F.softmax_cross_entropy(model.fc(h, model.size), t[rows])  # the same on every rank, and counted once
+            model.cleargrads()
+            loss.backward()
+            optimizer.update()
+            return [loss.item() * len(rows) / comm.size]
+
+        for epoch, (cost,) in enumerate(epochs(n, args, x, step, comm), 1):
+            say(f"{'last layer' if alone else 'all layers'}   epoch {epoch:3d}   cost {cost:.5f}")
+
+
+def areas(h, t, classes):
+    """Areas under the ROC curves (classes, units): how often a unit is larger for an image of the class than for another."""
+    ranks = h.reshape(len(h), -1).argsort(axis=0).argsort(axis=0) + 1.0
+    counts = np.bincount(t, minlength=classes)[:, None]
+    sums = np.stack([ranks[t == c].sum(axis=0) for c in range(classes)])
+    return (sums - counts * (counts + 1) / 2) / np.maximum(counts * (len(t) - counts), 1)
+
+
+def spot_check(model, data, classes, comm, say):
+    """For each class the unit of the top level that tells it best in training, and how it does in the test; and who has it."""
+    with mnpar.no_backprop_mode():
+        train, test = [areas(model.features(x).array, t, classes) for x, t in data]
+    box, size = model.fc.grid.block(model.size), model.size
+    number = np.arange(MAPS * size[0] * size[1]).reshape(MAPS, *size)[:, box.start[0] : box.stop[0], box.start[1] : box.stop[1]]
+    best = train.argmax(axis=1) if number.size else np.zeros(classes, int)
+    rows = np.arange(classes)
+    mine = train[rows, best], -number.ravel()[best], test[rows, best], best  # of equal ones the first, whoever has it
+    every = comm.allgather(np.stack(mine, axis=1))  # (classes, 4) from each rank
+    owner = np.array([max(range(comm.size), key=lambda rank: tuple(every[rank][c, :2])) for c in rows])
+    for c in rows:
+        a, _, b, _ = every[owner[c]][c]
+        say(f"class {c}: the best unit's area under the ROC curve is {a:.3f} in training, {b:.3f} in the test")
+    return owner, np.array([every[owner[c]][c, 3] for c in rows], int)
+
+
+def stimuli(model, units, shape, box, comm, steps=40):
+    """Images of length 1 that excite these units most: by their gradient, through all blocks."""
+    owner, unit = units
+    whole = np.random.default_rng(0).standard_normal((len(unit), *shape))
+    x = mnpar.Variable(whole[:, :, box.start[0] : box.stop[0], box.start[1] : box.stop[1]].copy())
+    mine = np.flatnonzero(owner == comm.rank)
+    for _ in range(steps):
+        h = model.features(x).reshape((len(unit), -1))
+        mnpar.backward([F.sum(h[mine, unit[mine]])] if len(mine) else [])
+        x.array += 0.3 * x.grad / np.sqrt(squares(x.grad, comm) + 1e-30)
+        x.array /= np.sqrt(squares(x.array, comm))
+        x.cleargrad()
+    return x.array
+
+
+def squares(x, comm):
+    return comm.allreduce((x**2).sum(axis=(1, 2, 3), keepdims=True))
+
+
+def main(comm, args):
+    """Train, check, draw."""
+    mnpar.config.dtype = np.dtype("f8")
+    mnpar.random.seed(args.seed)
+    grid = mnpar.SpatialGrid(comm, args.halopar or (1, 1))
+    train, test, name = load(args)
+    shape, classes = train[0][0].shape, 1 + int(max(part.datasets[1].max() for part in (train, test)))
+    model = GB(grid, shape, classes, not args.untied)
+    say = (lambda line: print(line, flush=True)) if comm.is_root else (lambda line: None)
+    say(f"{name}: {len(train)} to train, {len(test)} to test, {shape}; {comm.size} rank(s), blocks {grid.dims}")
+    data = [mnpar.datasets.shard_image(part, grid).datasets for part in (train, test)]
+    history = pretrain(model, data[0][0], args, comm, say)
+    with mnpar.no_backprop_mode():
+        x = data[1][0][:10]
+        recon = model.levels[0].decoder(model.levels[0].encoder(x)).array
+    teach(model, *data[0], args, comm, say)
+    with mnpar.no_backprop_mode():
+        wrong = 1 - F.accuracy(model.fc(model.features(data[1][0]), model.size), data[1][1]).item()
+    say(f"wrong on the test images: {100 * wrong:.2f} %")
+    units = spot_check(model, data, classes, comm, say)
+    best = stimuli(model, units, shape, grid.block(shape[1:]), comm)
+    blocks, whole = grid.blocks(shape[1:]), [Box.whole(shape[1:])] * comm.size
+    pictures = [F.repartition(comm, p, blocks, whole).array for p in (x, recon, best)]
+    W = L.gather_parameter(comm, model.levels[0].encoder.W)
+    if comm.is_root:
+        draw(pictures, W, history, Path(args.out) / "gb_autoencoder.png")
+
+
+def load(args):
+    """Training and test set of (image (C, H, W), label), and what they are."""
+    if args.images == "digits":
+        parts, name = mnpar.datasets.get_digits(ndim=3), "scikit-learn's handwritten digits, enlarged to 28 × 28"
+    elif args.images == "mnist":
+        parts, name = mnpar.datasets.get_mnist(ndim=3, data=args.data), "MNIST"
+    elif args.images == "cifar10":
+        parts, name = mnpar.datasets.get_cifar10(data=args.data), "CIFAR-10"
+    else:
+        parts, name = mnpar.datasets.get_synthetic_images(args.train, args.test), "synthetic patterns"
+    some = []
+    for part, n in zip(parts, (args.train, args.test), strict=True):
+        images, labels = [array[:n] for array in part.datasets]
+        if args.images == "digits":
+            images = F.resize_images(images, (28, 28)).array
+        some.append(mnpar.datasets.TupleDataset(images, labels))
+    return *some, name
+
+
+def draw(pictures, W, history, path):
+    """Images, what the first level makes of them, what its units and the best ones of the top look for, and the costs."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        print("no plot: matplotlib is missing (pip install 'mnpar[examples]')")
+        return
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure = plt.figure(figsize=(10, 8), layout="constrained")
+    top, bottom = figure.subfigures(2, 1, height_ratios=(3, 4))
+    titles = ("test images", "reconstructed by the first level", "what excites the best unit of each class most")
+    for row, images, title in zip(top.subfigures(3, 1), pictures, titles, strict=True):
+        row.suptitle(title, fontsize=10)
+        for ax, image in zip(row.subplots(1, len(images), squeeze=False)[0], images, strict=True):
+            picture = (image - image.min()) / (np.ptp(image) or 1)
+            ax.imshow(picture.transpose(1, 2, 0) if len(picture) == 3 else picture[0], cmap="gray")
+            ax.axis("off")
+    left, right = bottom.subplots(1, 2)
+    k, n = W.shape[-1], min(W.shape[1], 12)
+    tiles = np.pad(W[0, :n, :n, 0], [(0, 0), (0, 0), (0, 1), (0, 1)], constant_values=np.nan)  # (n, n, k + 1, k + 1)
+    left.imshow(tiles.transpose(0, 2, 1, 3).reshape(n * (k + 1), -1), cmap="RdBu_r")
+    left.set_title(f"filters of one map at {n} × {n} places", fontsize=10)
+    left.axis("off")
+    for i in sorted({level for level, _, _ in history}):
+        costs = np.array([(recon, sparse) for level, recon, sparse in history if level == i])
+        right.plot(np.arange(1, len(costs) + 1), costs[:, 0], ".-", color=f"C{i}", label=f"level {i + 1}: reconstruction")
+        right.plot(np.arange(1, len(costs) + 1), costs[:, 1], ".--", color=f"C{i}", label="sparsity")
+    right.set(yscale="log", xlabel="epoch of pre-training")
+    right.set_title("costs per image", fontsize=10)
+    right.xaxis.get_major_locator().set_params(integer=True)
+    right.legend(fontsize=8, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.13))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    print(f"plot: {path}", flush=True)
+
+
+def parse():
+    """The command line, checked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--halopar", type=mnpar.launch.dims, metavar="RxC", help="images in R x C blocks, one for each rank")
+    parser.add_argument("--untied", action="store_true", help="decoders learn filters of their own")
+    parser.add_argument("--neon-order", action="store_true", help="decoders step before encoders, not together with them")
+    parser.add_argument("--pretrain", type=int, default=10, help="epochs of reconstruction for each level (10)")
+    parser.add_argument("--initial", type=int, default=2, help="epochs of the last layer alone (2)")
+    parser.add_argument("--epoch", "-e", type=int, default=5, help="epochs of all layers (5)")
+    parser.add_argument("--batchsize", "-b", type=int, default=20, help="images per step (20)")
+    parser.add_argument("--pretrain-lr", type=float, default=0.01, help="learning rate of reconstruction (0.01)")
+    parser.add_argument("--lr", type=float, default=0.02, help="learning rate of the labels (0.02)")
+    parser.add_argument("--sparsity", type=float, default=0.1, help="the weight λ of the pools (0.1)")
+    parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and order (0)")
+    parser.add_argument("--images", choices=("digits", "mnist", "cifar10", "synthetic"), default="digits", help="(digits)")
+    parser.add_argument("--data", metavar="DIR", help="the folder of MNIST's or CIFAR's files, if MNPAR_DATA does not say it")
+    parser.add_argument("--train", type=int, default=400, help="how many images to train (400)")
+    parser.add_argument("--test", type=int, default=200, help="and to test (200)")
+    parser.add_argument("--out", "-o", default="result", metavar="DIR", help="where the plot goes (result)")
+    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    args = mnpar.launch.parse_args(parser)
+    least = {"pretrain": 0, "initial": 0, "epoch": 0, "batchsize": 1, "seed": 0, "train": 1, "test": 10, "threads": 1}
+    for name, number in least.items():
+        if getattr(args, name) is not None and getattr(args, name) < number:
+            parser.error(f"--{name} is at least {number}, not {getattr(args, name)}")
+    launched, args.ranks = mnpar.launch.launched_ranks(), int(np.prod(args.halopar or (1,)))
+    ranks = args.threads or (launched if launched > 1 else args.ranks)
+    if len(args.halopar or (1, 1)) != 2 or ranks != args.ranks:
+        parser.error(f"--halopar is rows x columns of all ranks: {args.halopar} is for {args.ranks}, and there are {ranks}")
+    return args
+
+
+if __name__ == "__main__":
+    args = parse()
+    if args.threads:
+        mnpar.run(main, ranks=args.threads, args=(args,))
+    else:
+        mnpar.launch.relaunch(args.ranks)
+        main(mnpar.create_communicator(), args)

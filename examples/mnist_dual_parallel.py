@@ -1,0 +1,72 @@
+"""Both at once: a network over two ranks, and copies of it with other images.
+
+    mpiexec -n 4 python examples/mnist_dual_parallel.py      (any even number; or plain python, or --threads 4)
+
+    model_comm:  0 ⇄ 1   2 ⇄ 3      the two halves of one network
+    data_comm:   0 ⇄ 2   1 ⇄ 3      the copies of one half
+
+Two splits of the communicator say it all: the network is made on ``model_comm``, as in mnist_model_parallel.py; images,
+optimizer and evaluator are shared over ``data_comm``, as in mnist_data_parallel.py.
+"""
+
+import argparse
+import os
+import sys
+
+import mnpar
+from mnpar import training
+from mnpar.training import extensions
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from mnist_model_parallel import load, network
+
+
+def main(comm, args):
+    """Train; rank 0 returns the last entry of the log."""
+    if comm.size % 2:
+        raise ValueError(f"this network is made for an even number of ranks, not {comm.size}: mpiexec -n 4 python …")
+    data_axis, model_axis = comm.rank % 2, comm.rank // 2
+    data_comm, model_comm = comm.split(data_axis, comm.rank), comm.split(model_axis, comm.rank)
+    mnpar.random.seed([args.seed, comm.rank])
+    train, test = load(args) if data_comm.rank == 0 else (None, None)
+    train = mnpar.scatter_dataset(train, data_comm, shuffle=True, seed=args.seed)
+    test = mnpar.scatter_dataset(test, data_comm, force_equal_length=False)
+    model = network(model_comm, train[0][0].size, args.unit)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), data_comm).setup(model)
+    if model_comm.rank == 1:  # as many examples, with nothing in them
+        train, test = mnpar.create_empty_dataset(train), mnpar.create_empty_dataset(test)
+    train_iter = mnpar.iterators.SerialIterator(train, args.batchsize)
+    test_iter = mnpar.iterators.SerialIterator(test, args.batchsize, repeat=False, shuffle=False)
+
+    updater = training.StandardUpdater(train_iter, optimizer)
+    trainer = training.Trainer(updater, (args.epoch, "epoch"), out=args.out, comm=comm)
+    trainer.extend(mnpar.create_multi_node_evaluator(extensions.Evaluator(test_iter, model), comm))
+    trainer.extend(extensions.LogReport())  # rank 0 writes it, and prints
+    trainer.extend(
+        extensions.PrintReport(
+            ["epoch", "main/loss", "validation/main/loss", "main/accuracy", "validation/main/accuracy", "elapsed_time"]
+        )
+    )
+    trainer.run()
+    return trainer.get_extension("LogReport").log[-1]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batchsize", "-b", type=int, default=50, help="images of each copy per step (50)")
+    parser.add_argument("--epoch", "-e", type=int, default=10, help="epochs (10)")
+    parser.add_argument("--unit", "-u", type=int, default=100, help="width of the hidden layers (100)")
+    parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and orders (0)")
+    parser.add_argument("--out", "-o", default="result", metavar="DIR", help="where the log goes (result)")
+    parser.add_argument("--data", metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz")
+    parser.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
+    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    args = mnpar.launch.parse_args(parser)
+    for name in ("batchsize", "epoch", "unit", "ranks", "threads"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            parser.error(f"--{name} is at least 1, not {getattr(args, name)}")
+    if args.threads:
+        mnpar.run(main, ranks=args.threads, args=(args,))
+    else:
+        mnpar.launch.relaunch(args.ranks)
+        main(mnpar.create_communicator(), args)

@@ -1,0 +1,109 @@
+"""Model parallelism: one network on two ranks, described by who hands what to whom.
+
+    mpiexec -n 2 python examples/mnist_model_parallel.py      (or plain python, or --threads)
+
+Rank 0 has the images, the first layer and the loss; rank 1 has the other two layers. A MultiNodeChainList sends and receives;
+``backward`` sends the gradients the other way. Each rank has an optimizer of its own parameters, and a trainer.
+"""
+
+import argparse
+import os
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar import training
+from mnpar.training import extensions
+
+
+class First(mnpar.Chain):
+    """Images → hidden units."""
+
+    def __init__(self, n_in, n_units):
+        super().__init__()
+        self.l1 = L.Linear(n_in, n_units)
+
+    def forward(self, x):
+        return F.relu(self.l1(x))
+
+
+class Rest(mnpar.Chain):
+    """Hidden units → scores."""
+
+    def __init__(self, n_units, n_out):
+        super().__init__()
+        self.l2, self.l3 = L.Linear(n_units, n_units), L.Linear(n_units, n_out)
+
+    def forward(self, h):
+        return self.l3(F.relu(self.l2(h)))
+
+
+class Scores(mnpar.Chain):
+    """What comes back is the answer as it is."""
+
+    def forward(self, y):
+        return y
+
+
+def network(comm, n_in, n_units, n_out=10):
+    """This rank's parts; ``n_in``, the pixels of an image, matters where the images are."""
+    model = mnpar.MultiNodeChainList(comm)
+    if comm.rank == 0:
+        model.add_link(First(n_in, n_units), rank_in=None, rank_out=1)
+        model.add_link(Scores(), rank_in=1, rank_out=None)
+        return L.Classifier(model)
+    model.add_link(Rest(n_units, n_out), rank_in=0, rank_out=0)
+    return model
+
+
+def load(args):
+    """Images to train and to test with."""
+    where = args.data or os.environ.get("MNPAR_DATA")
+    return mnpar.datasets.get_mnist(data=where) if where else mnpar.datasets.get_digits()
+
+
+def main(comm, args):
+    """Train; rank 0 returns the last entry of the log."""
+    if comm.size != 2:
+        raise ValueError(f"this network is made for 2 ranks, not {comm.size}: mpiexec -n 2 python {os.path.relpath(__file__)}")
+    mnpar.random.seed([args.seed, comm.rank])
+    train, test = load(args)
+    model = network(comm, train[0][0].size, args.unit)
+    optimizer = mnpar.optimizers.Adam().setup(model)
+    if comm.rank == 1:  # as many examples, with nothing in them
+        train, test = mnpar.create_empty_dataset(train), mnpar.create_empty_dataset(test)
+    train_iter = mnpar.iterators.SerialIterator(train, args.batchsize)
+    test_iter = mnpar.iterators.SerialIterator(test, args.batchsize, repeat=False, shuffle=False)
+
+    updater = training.StandardUpdater(train_iter, optimizer)
+    trainer = training.Trainer(updater, (args.epoch, "epoch"), out=args.out)
+    trainer.extend(extensions.Evaluator(test_iter, model))  # on both: each batch goes through both
+    if comm.rank == 0:
+        trainer.extend(extensions.LogReport())
+        trainer.extend(
+            extensions.PrintReport(
+                ["epoch", "main/loss", "validation/main/loss", "main/accuracy", "validation/main/accuracy", "elapsed_time"]
+            )
+        )
+    trainer.run()
+    return trainer.get_extension("LogReport").log[-1] if comm.rank == 0 else None
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batchsize", "-b", type=int, default=100, help="images per step (100)")
+    parser.add_argument("--epoch", "-e", type=int, default=10, help="epochs (10)")
+    parser.add_argument("--unit", "-u", type=int, default=100, help="width of the hidden layers (100)")
+    parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and orders (0)")
+    parser.add_argument("--out", "-o", default="result", metavar="DIR", help="where the log goes (result)")
+    parser.add_argument("--data", metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz")
+    parser.add_argument("--threads", action="store_true", help="run both ranks as threads of this process")
+    args = mnpar.launch.parse_args(parser)
+    for name in ("batchsize", "epoch", "unit"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            parser.error(f"--{name} is at least 1, not {getattr(args, name)}")
+    if args.threads:
+        mnpar.run(main, ranks=2, args=(args,))
+    else:
+        mnpar.launch.relaunch(2)
+        main(mnpar.create_communicator(), args)

@@ -1,0 +1,163 @@
+"""One convolutional network, divided among ranks in four ways by a switch; all of them print the same costs.
+
+    python examples/neon_cnn.py                                     one process
+    mpiexec -n 4 python examples/neon_cnn.py --halopar 2x2          each rank has a block of every image
+    mpiexec -n 3 python examples/neon_cnn.py --datapar              each rank has some images of every batch
+    mpiexec -n 2 python examples/neon_cnn.py --modelpar             each rank has some inputs of the large layers
+    mpiexec -n 8 python examples/neon_cnn.py --halodatapar 2x2      blocks of some images: a grid for each part of the batch
+
+Without mpiexec a script with a switch starts the ranks it needs, or runs on ``--threads N``. Network (conv 5 × 20, pool 2, conv
+5 × 50, pool 2, 500, 10) and switches are those of neon's MPI branch of 2015, which announced the last one and never had it.
+Images are circles and ellipses, or ``--images synthetic``; MNIST is taken from ``--data DIR``, or where MNPAR_DATA says.
+"""
+
+import argparse
+import os
+
+import numpy as np
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar.plans import block, output_shape
+
+
+class Ways:
+    """Who works together: on an image (``grid``), on a large layer (``wide``), on a batch (``data``); else each alone."""
+
+    def __init__(self, comm, args):
+        alone = mnpar.create_communicator("self")
+        dims = args.halopar or args.halodatapar or (1, 1)
+        group = comm.rank // int(np.prod(dims))
+        space = comm.split(group, comm.rank) if args.halodatapar else comm if args.halopar else alone
+        self.grid = mnpar.SpatialGrid(space, dims)
+        self.wide = comm if args.modelpar else space
+        self.data = comm if args.datapar else comm.split(space.rank, comm.rank) if args.halodatapar else alone
+
+
+class Net(mnpar.Chain):
+    """The network, written for blocks: on a grid of one rank the block is the image."""
+
+    def __init__(self, ways, channels, size):
+        super().__init__()
+        self.grid, self.size, self.divided = ways.grid, size, ways.wide is not ways.grid.comm
+        self.conv1 = L.SpatialConvolution2D(self.grid, channels, 20, 5)
+        self.conv2 = L.SpatialConvolution2D(self.grid, 20, 50, 5)
+        for _ in range(2):
+            size = output_shape(output_shape(size, 5), 2, 2, cover_all=True)
+        if self.divided:
+            self.fc1 = L.RowParallelLinear(ways.wide, 50 * size[0] * size[1], 500)
+        else:
+            self.fc1 = L.SpatialLinear(self.grid, (50, *size), 500)
+        self.fc2 = L.RowParallelLinear(ways.wide, 500, 10)
+
+    def __call__(self, x):
+        h, size = x, self.size
+        for conv in (self.conv1, self.conv2):
+            h, size = F.relu(conv(h, size)), conv.output_shape(size)
+            h, size = F.spatial_max_pooling_nd(h, self.grid, size, 2), output_shape(size, 2, 2, cover_all=True)
+        return self.fc2(F.relu(self.fc1(h) if self.divided else self.fc1(h, size)))
+
+
+def load(args):
+    """Training and test set of (image (C, H, W), label), and what they are."""
+    where = args.data or os.environ.get("MNPAR_DATA")
+    if where and args.images == "mnist":
+        return *mnpar.datasets.get_mnist(ndim=3, data=where), f"MNIST from {where}"
+    if args.images == "synthetic":
+        return *mnpar.datasets.get_synthetic_images(args.train, args.test), "synthetic patterns of ten classes"
+    return *mnpar.datasets.get_toy_images(args.train, args.test, 28, 1), "circles and ellipses"
+
+
+def train(comm, args):
+    """The script: it knows of no switch. Returns the cost of each epoch."""
+    mnpar.config.dtype = np.dtype("f8")  # so that costs can be compared digit for digit
+    mnpar.random.seed(args.seed)
+    ways = Ways(comm, args)
+    training, test, name = load(args)
+    size = training[0][0].shape[1:]
+    model = Net(ways, training[0][0].shape[0], size)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.MomentumSGD(lr=args.lr), ways.data).setup(model)
+    if comm.is_root:
+        print(f"{name}: {len(training)} to train, {len(test)} to test, {size[0]} × {size[1]}; {comm.size} rank(s)", flush=True)
+    (x, t), (x_test, t_test) = [mnpar.datasets.shard_image(part, ways.grid).datasets for part in (training, test)]
+    rng, costs, losses = np.random.default_rng(args.seed), [], []
+
+    def cost(x, t):
+        losses.append(F.softmax_cross_entropy(model(x), t))
+        return losses[-1]
+
+    for epoch in range(1, args.epoch + 1):
+        order, total = rng.permutation(len(x)), 0.0
+        for start in range(0, len(x), args.batchsize):
+            batch = order[start : start + args.batchsize]
+            mine = batch[slice(*block(len(batch), ways.data.size, ways.data.rank))]
+            optimizer.update(cost, x[mine], t[mine])  # the mean over all images of the batch
+            total += losses.pop().item() * len(mine)
+        costs.append(ways.data.allreduce(np.array(total)).item() / len(x))
+        with mnpar.no_backprop_mode(), mnpar.using_config("train", False):
+            right = F.accuracy(model(x_test), t_test).item()
+        if comm.is_root:
+            print(f"epoch {epoch:3d}   cost {costs[-1]:.5f}   right on the test images {100 * right:.1f} %", flush=True)
+    return costs
+
+
+def parse():
+    """The command line, checked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--halopar", type=mnpar.launch.dims, metavar="RxC", help="images in R x C blocks, one for each rank")
+    ways.add_argument(
+        "--halodatapar", type=mnpar.launch.dims, metavar="RxC", help="blocks, and batches among groups of R x C ranks"
+    )
+    ways.add_argument("--datapar", action="store_true", help="batches among the ranks")
+    ways.add_argument("--modelpar", action="store_true", help="fully connected layers among the ranks")
+    parser.add_argument("--epoch", "-e", type=int, default=5, help="epochs (5)")
+    parser.add_argument("--batchsize", "-b", type=int, default=20, help="images per step (20)")
+    parser.add_argument("--lr", type=float, default=0.01, help="learning rate, with momentum 0.9 (0.01)")
+    parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and order (0)")
+    parser.add_argument("--images", choices=("toys", "synthetic", "mnist"), help="mnist where there is a folder, else toys")
+    parser.add_argument("--train", type=int, default=500, help="how many images are drawn to train (500)")
+    parser.add_argument("--test", type=int, default=100, help="and to test (100)")
+    parser.add_argument("--data", metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz")
+    parser.add_argument("--ranks", type=int, default=4, help="ranks to start, where the switch leaves it open (4)")
+    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    args = mnpar.launch.parse_args(parser)
+    for name, least in {"epoch": 1, "batchsize": 1, "seed": 0, "train": 1, "test": 1, "ranks": 1, "threads": 1}.items():
+        if getattr(args, name) is not None and getattr(args, name) < least:
+            parser.error(f"--{name} is at least {least}, not {getattr(args, name)}")
+    args.images = args.images or ("mnist" if args.data or os.environ.get("MNPAR_DATA") else "toys")
+    if args.images == "mnist" and not (args.data or os.environ.get("MNPAR_DATA")):
+        parser.error("--images mnist needs --data DIR or the variable MNPAR_DATA")
+    return check_ranks(parser, args)
+
+
+def check_ranks(parser, args):
+    """Whether the ranks make the grids that the switch asks for; without any switch there is one."""
+    dims, launched = args.halopar or args.halodatapar, mnpar.launch.launched_ranks()
+    if dims and len(dims) != 2:
+        parser.error(f"images have two axes: RxC, not {'x'.join(map(str, dims))}")
+    each = int(np.prod(dims or (1,)))
+    if args.halopar:
+        args.ranks = each
+    elif args.halodatapar:
+        args.ranks = max(args.ranks // each, 1) * each
+    elif not (args.datapar or args.modelpar):
+        args.ranks = 1
+    ranks = args.threads or (launched if launched > 1 else args.ranks)
+    several = args.datapar or args.modelpar or args.halodatapar
+    if ranks % each or (ranks != each and not several):
+        switch = f"blocks of {dims[0]}x{dims[1]}" if dims else "a run without a switch"
+        parser.error(
+            f"{ranks} ranks do not suit {switch}: --halopar takes R·C, --halodatapar a multiple of it, no switch takes 1"
+        )
+    return args
+
+
+if __name__ == "__main__":
+    args = parse()
+    if args.threads:
+        mnpar.run(train, ranks=args.threads, args=(args,))
+    else:
+        mnpar.launch.relaunch(args.ranks)
+        train(mnpar.create_communicator(), args)

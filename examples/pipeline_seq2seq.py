@@ -1,0 +1,130 @@
+"""Sequence to sequence on two ranks: the encoder is the first stage of a pipeline, the decoder the last; lengths change.
+
+    mpiexec -n 2 python examples/pipeline_seq2seq.py
+    python examples/pipeline_seq2seq.py                   starts two ranks itself
+    python examples/pipeline_seq2seq.py --threads         ranks that are threads: needs no MPI
+
+The task is to write a line of digits backwards. Every line has its own length, so no two micro-batches have the same shapes:
+the encoder's rank has the lines, as a list of arrays, the decoder's rank has what is to be written, and only the encoder's last
+states go from one to the other. At the end the same network is trained on one rank, and the weights are compared.
+"""
+
+import argparse
+
+import numpy as np
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar.parallel import Pipeline
+
+BEGIN, WORDS = 10, 11  # the digits, and what stands for "begin to write"
+
+
+def weights(seed):
+    return mnpar.initializers.LeCunNormal(rng=np.random.default_rng(seed))
+
+
+def embed(layer, lines):
+    """Arrays (T_i,) as Variables (T_i, D), in one look-up."""
+    ends = np.cumsum([len(line) for line in lines])[:-1]
+    return F.split_axis(layer(np.concatenate(lines)), ends, axis=0) if len(lines) > 1 else [layer(lines[0])]
+
+
+class Encoder(mnpar.Chain):
+    """Reads lines; what it returns goes to the decoder: the last outputs and memories of an LSTM, (1, N, H) each."""
+
+    def __init__(self, unit):
+        super().__init__()
+        self.embed = L.EmbedID(WORDS, unit, initialW=weights(0))
+        self.rnn = L.NStepLSTM(1, unit, unit, 0.0, initialW=weights(1))
+
+    def __call__(self, lines):
+        h, c, _ = self.rnn(None, None, embed(self.embed, lines))
+        return h, c
+
+
+class Decoder(mnpar.Chain):
+    """Writes: the loss of the lines, a mean over them, each being told what it should have written so far."""
+
+    def __init__(self, unit):
+        super().__init__()
+        self.embed = L.EmbedID(WORDS, unit, initialW=weights(2))
+        self.rnn = L.NStepLSTM(1, unit, unit, 0.0, initialW=weights(3))
+        self.out = L.Linear(unit, WORDS, initialW=weights(4))
+
+    def __call__(self, h, c, lines):
+        told = [np.concatenate([[BEGIN], line[:-1]]) for line in lines]
+        _, _, ys = self.rnn(h, c, embed(self.embed, told))
+        y, t = self.out(F.concat(ys, axis=0)), np.concatenate(lines)
+        mnpar.report({"accuracy": F.accuracy(y, t)}, self)
+        return F.sum(F.softmax_cross_entropy(y, t, reduce="no")) / len(lines)
+
+
+class Whole(mnpar.Chain):
+    """Both on one rank."""
+
+    def __init__(self, unit):
+        super().__init__()
+        self.encoder, self.decoder = Encoder(unit), Decoder(unit)
+
+    def __call__(self, lines, reversed_lines):
+        return self.decoder(*self.encoder(lines), reversed_lines)
+
+
+def train(model, batches, epochs, losses=False):
+    """``batches``: what the model is called with."""
+    optimizer = mnpar.optimizers.Adam(0.01).setup(model)
+    reporter = mnpar.Reporter()
+    reporter.add_observer("main", model)
+    reporter.add_observers("main", model.namedlinks(skipself=True))
+    for epoch in range(epochs):
+        seen = []
+        for batch in batches:
+            with reporter:
+                optimizer.update(model, *batch)
+            seen.append({name.rsplit("/", 1)[-1]: value for name, value in reporter.observation.items()})
+        if losses and "loss" in seen[-1]:
+            loss, accuracy = (np.mean([float(one[name]) for one in seen]) for name in ("loss", "accuracy"))
+            print(f"epoch {epoch + 1:2}  loss {loss:7.4f} per line  digits right {accuracy:.3f}")
+
+
+def main(comm, args):
+    if comm.size != 2:
+        raise ValueError(f"this example has two stages, for 2 ranks, not for {comm.size}")
+    rng = np.random.default_rng(args.seed)
+    lines = [rng.integers(0, 10, rng.integers(1, args.longest + 1)) for _ in range(args.lines)]
+    batches = [lines[i : i + args.batchsize] for i in range(0, len(lines), args.batchsize)]
+    targets = [[line[::-1] for line in batch] for batch in batches]
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        pipeline = Pipeline(comm, [Encoder, Decoder][comm.rank](args.unit), args.schedule, args.micro_batches)
+        train(pipeline, [(batch,) for batch in (batches, targets)[comm.rank]], args.epoch, losses=True)
+        found = comm.gather_obj([p.array for p in pipeline.params()])
+        if not comm.is_root:
+            return
+        whole = Whole(args.unit)
+        train(whole, list(zip(batches, targets, strict=True)), args.epoch)
+    truth = [p.array for p in whole.params()]
+    difference = max(abs(a - b).max() for a, b in zip([*found[0], *found[1]], truth, strict=True))
+    print(f"trained on 2 ranks and on one, the weights differ by {difference:.1e} at most")
+    if not difference < 1e-8:
+        raise SystemExit("the two runs do not agree")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--schedule", default="1f1b", help="gpipe, 1f1b or zb1p (1f1b)")
+    parser.add_argument("--micro-batches", "-m", type=int, default=4, help="pieces of a batch (4)")
+    parser.add_argument("--batchsize", "-b", type=int, default=50, help="lines per step (50)")
+    parser.add_argument("--lines", type=int, default=1000, help="lines to learn from (1000)")
+    parser.add_argument("--longest", type=int, default=6, help="digits in the longest line (6)")
+    parser.add_argument("--epoch", "-e", type=int, default=8, help="sweeps over the lines (8)")
+    parser.add_argument("--unit", "-u", type=int, default=64, help="width of the states (64)")
+    parser.add_argument("--seed", type=int, default=0, help="of the lines (0)")
+    parser.add_argument("--threads", action="store_true", help="run both ranks as threads of this process")
+    args = mnpar.launch.parse_args(parser)
+    if args.threads:
+        mnpar.run(main, ranks=2, args=(args,))
+    else:
+        mnpar.launch.relaunch(2)
+        main(mnpar.create_communicator(), args)

@@ -1,0 +1,206 @@
+"""A U-Net that takes the noise out of photographs, in four stages of a pipeline: skip connections pass over the stages between.
+
+    mpiexec -n 4 python examples/pipeline_unet.py         one stage on each rank
+    python examples/pipeline_unet.py                      two ranks: down the first two stages and up again, in a V
+    python examples/pipeline_unet.py --threads 4          ranks that are threads: needs no MPI
+
+Stages 0 and 1 make the picture smaller, 2 and 3 larger again. What stage 1 had before it made it smaller goes to stage 2
+beside the pipeline's own message, what stage 0 had goes past two stages to stage 3: ``send_to_stage``, ``recv_from_stage``. The
+first stage's rank has the noisy patches, the last one's the clean ones; ranks between have an empty data set.
+The patches are of scikit-learn's two photographs (where they can be read; else of a scene that is made here), grey, with noise
+added. At the end the same network is trained on one rank and compared, and noisy, cleaned and clean patches are drawn.
+"""
+
+import argparse
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar.parallel import Pipeline, make_schedule, recv_from_stage, send_to_stage
+
+STAGES = 4
+SIZE = 32
+
+
+def photographs():
+    """Two photographs as grey pictures in 0 … 1, and where they are from."""
+    try:
+        from PIL import Image  # matplotlib brings it
+
+        folder = Path(importlib.util.find_spec("sklearn").origin).parent / "datasets" / "images"
+        return [np.asarray(Image.open(folder / name).convert("L")) / 255 for name in ("china.jpg", "flower.jpg")], folder
+    except (ImportError, AttributeError, OSError):
+        return [scene(np.random.default_rng(seed)) for seed in range(2)], "a scene that was made here"
+
+
+def scene(rng):
+    """Discs of many sizes and greys before each other, lit from one side: edges and slopes, as photographs have them."""
+    y, x = np.mgrid[0:400, 0:600] / 400
+    picture = 0.3 + 0.4 * y
+    for _ in range(60):
+        cx, cy, r = rng.uniform(0, 1.5), rng.uniform(0, 1), rng.uniform(0.02, 0.2)
+        inside = (x - cx) ** 2 + (y - cy) ** 2 < r * r
+        picture[inside] = np.clip(rng.uniform(0.1, 0.9) + 0.5 * (x - cx)[inside] / r, 0, 1)
+    return picture
+
+
+def patches(pictures, n, noise):
+    """n noisy patches (n, 1, SIZE, SIZE) and the clean ones."""
+    rng, clean = np.random.default_rng(0), []
+    for _ in range(n):
+        picture = pictures[rng.integers(len(pictures))]
+        top, left = (rng.integers(0, edge - SIZE) for edge in picture.shape)
+        clean.append(picture[top : top + SIZE, left : left + SIZE])
+    clean = np.stack(clean)[:, None]
+    return clean + noise * rng.standard_normal(clean.shape), clean
+
+
+def convolution(seed, n_in, n_out, ksize=3):
+    weights = mnpar.initializers.HeNormal(rng=np.random.default_rng(seed))
+    return L.Convolution2D(n_in, n_out, ksize, pad=ksize // 2, initialW=weights)
+
+
+class Down(mnpar.Chain):
+    """Features of the picture, and a smaller one."""
+
+    def __init__(self, level, width):
+        super().__init__()
+        self.features = convolution(level, width if level else 1, (level + 1) * width)
+        self.smaller = convolution(10 + level, (level + 1) * width, width)
+
+    def __call__(self, x):
+        h = F.relu(self.features(x))
+        return h, F.relu(self.smaller(F.max_pooling_2d(h, 2)))
+
+
+class Up(mnpar.Chain):
+    """A larger picture, made with the features that skipped to here; the outermost one has one channel: the answer."""
+
+    def __init__(self, level, width):
+        super().__init__()
+        self.mix = convolution(20 + level, width + (level + 1) * width, width)
+        self.out = convolution(30, width, 1) if level == 0 else None
+
+    def __call__(self, x, features):
+        h = F.relu(self.mix(F.concat([F.unpooling_2d(x, 2, cover_all=False), features], axis=1)))
+        return h if self.out is None else self.out(h)
+
+
+def part(number, width):
+    return Down(number, width) if number < STAGES // 2 else Up(STAGES - 1 - number, width)
+
+
+class Stage(mnpar.Chain):
+    """One of the parts in the pipeline: features are sent past the stages between."""
+
+    def __init__(self, number, width):
+        super().__init__()
+        self.opposite = STAGES - 1 - number
+        self.part = part(number, width)
+
+    def __call__(self, x, clean=None):
+        if self.opposite >= STAGES // 2:
+            features, y = self.part(x)
+            send_to_stage(features, self.opposite)
+            return y
+        y = self.part(x, recv_from_stage(self.opposite))
+        return y if clean is None else F.mean_squared_error(y, clean)
+
+
+class Whole(mnpar.ChainList):
+    """All parts on one rank."""
+
+    def __init__(self, width):
+        super().__init__(*[part(number, width) for number in range(STAGES)])
+
+    def __call__(self, x, clean):
+        outer, h = self[0](x)
+        inner, h = self[1](h)
+        return F.mean_squared_error(self[3](self[2](h, inner), outer), clean)
+
+
+def train(args, model, data, losses):
+    """Some steps of Adam; the model is called with what this rank has of a batch."""
+    optimizer = mnpar.optimizers.Adam(3e-3).setup(model)
+    batches = mnpar.iterators.SerialIterator(data, args.batchsize, shuffle=False)
+    for step in range(args.steps):
+        optimizer.update(model, *mnpar.dataset.concat_examples(next(batches)))
+        loss = getattr(model, "loss", None)
+        if losses and loss is not None and (step + 1) % max(args.steps // 5, 1) == 0:
+            print(f"step {step + 1:4}  squared error {float(loss):.5f}, of the noise {args.noise**2:.5f}")
+
+
+def draw(path, rows):
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(3, 8, figsize=(10, 4))
+    for row, (name, images) in zip(axes, rows.items(), strict=True):
+        for axis, image in zip(row, images[:, 0], strict=True):
+            axis.imshow(image, cmap="gray", vmin=0, vmax=1)
+            axis.set_axis_off()
+        row[0].set_title(name, fontsize=9, loc="left")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=100)
+
+
+def main(comm, args):
+    if comm.size not in (2, STAGES):
+        raise ValueError(f"this U-Net has {STAGES} stages, for {STAGES} ranks, or two on each of 2, not for {comm.size} ranks")
+    pictures, source = photographs()
+    noisy, clean = patches(pictures, 10 * args.batchsize, args.noise)
+    schedule = make_schedule(args.schedule or ("1f1b" if comm.size == STAGES else "zbv"), comm.size, args.micro_batches)
+    first, last = comm.rank == schedule.where[0], comm.rank == schedule.where[-1]
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        stages = [Stage(number, args.width) for number in schedule.stages_of(comm.rank)]
+        pipeline = Pipeline(comm, stages, schedule, args.micro_batches, recompute=args.recompute)
+        mine = [noisy] * first + [clean] * last  # nothing on ranks between
+        data = mnpar.datasets.TupleDataset(*mine) if mine else mnpar.create_empty_dataset(noisy)
+        train(args, pipeline, data, losses=True)
+        cleaner = Pipeline(comm, stages, schedule, args.micro_batches, labels=0)
+        with mnpar.no_backprop_mode():
+            cleaned = cleaner(*[noisy[:8]] * first)
+        if last:
+            draw(Path(args.out) / "pipeline_unet.png", {"noisy": noisy[:8], "cleaned": cleaned.array, "clean": clean[:8]})
+            print(f"patches of {source}, in {args.out}/pipeline_unet.png")
+        weights = comm.gather_obj([p.array for p in pipeline.params()])
+        if comm.is_root:
+            whole = Whole(args.width)
+            train(args, whole, mnpar.datasets.TupleDataset(noisy, clean), losses=False)
+            compare(whole, schedule, weights)
+
+
+def compare(whole, schedule, weights):
+    """How far the pipeline's weights are from those of one rank."""
+    numbers = [number for rank in range(schedule.ranks) for number in schedule.stages_of(rank)]  # as the ranks have them
+    truth = [p.array for number in numbers for p in whole[number].params()]
+    found = [array for some in weights for array in some]
+    difference = max(abs(a - b).max() for a, b in zip(found, truth, strict=True))
+    print(f"trained on {schedule.ranks} ranks and on one, the weights differ by {difference:.1e} at most")
+    if not difference < 1e-8:
+        raise SystemExit("the two runs do not agree")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--schedule", help="1f1b, gpipe or zb1p for 4 ranks, zbv or interleaved for 2 (1f1b, zbv)")
+    parser.add_argument("--micro-batches", "-m", type=int, default=4, help="pieces of a batch (4)")
+    parser.add_argument("--batchsize", "-b", type=int, default=16, help="patches per step (16)")
+    parser.add_argument("--steps", type=int, default=100, help="steps of Adam (100)")
+    parser.add_argument("--width", "-w", type=int, default=8, help="channels (8)")
+    parser.add_argument("--noise", type=float, default=0.1, help="standard deviation of the noise (0.1)")
+    parser.add_argument("--recompute", action="store_true", help="keep what stages receive, and compute the rest again")
+    parser.add_argument("--out", "-o", default="result", help="folder of the picture (result)")
+    parser.add_argument("--threads", type=int, default=0, help="run 2 or 4 ranks as threads of this process")
+    args = mnpar.launch.parse_args(parser)
+    if args.threads:
+        mnpar.run(main, ranks=args.threads, args=(args,))
+    else:
+        mnpar.launch.relaunch(2)
+        main(mnpar.create_communicator(), args)

@@ -1,0 +1,162 @@
+"""A translator on two ranks: the encoder reads a word on rank 0, the decoder writes it backwards on rank 1.
+
+    mpiexec -n 2 python examples/seq2seq_model_parallel.py      (or plain python, or --threads)
+
+The last states of the encoder's LSTM are the first states of the decoder's: ``create_multi_node_n_step_rnn`` sends them, and
+their gradients back. Both ranks draw the same batches in the same order, by ``create_synchronized_iterator``. The words are
+those of Python's own help texts, which are on every machine; rank 1 has the loss, and speaks.
+"""
+
+import argparse
+import os
+import re
+from pydoc_data.topics import topics
+
+import numpy as np
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar import training
+from mnpar.training import extensions
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+END = len(LETTERS)  # and beginning
+N_TOKENS = END + 1
+
+
+def words(longest):
+    """All words of up to so many letters in Python's help texts, in alphabetical order."""
+    found = re.findall(r"\b[a-z]{3,}\b", " ".join(topics[name] for name in sorted(topics)))
+    return sorted({word for word in found if len(word) <= longest})
+
+
+def numbers(word):
+    return np.array([LETTERS.index(letter) for letter in word], np.int32)
+
+
+def letters(tokens):
+    return "".join(LETTERS[token] for token in tokens if token != END)
+
+
+class Encoder(mnpar.Chain):
+    """Rank 0: reads; its states go to rank 1."""
+
+    def __init__(self, comm, n_layers, n_units):
+        super().__init__()
+        self.embed = L.EmbedID(N_TOKENS, n_units)
+        self.rnn = L.create_multi_node_n_step_rnn(L.NStepLSTM(n_layers, n_units, n_units, 0.1), comm, rank_out=1)
+
+    def forward(self, xs, ts):
+        self.rnn([self.embed(x) for x in xs])
+
+
+class Decoder(mnpar.Chain):
+    """Rank 1: writes what the states say."""
+
+    def __init__(self, comm, n_layers, n_units):
+        super().__init__()
+        self.embed = L.EmbedID(N_TOKENS, n_units)
+        self.rnn = L.create_multi_node_n_step_rnn(L.NStepLSTM(n_layers, n_units, n_units, 0.1), comm, rank_in=0)
+        self.out = L.Linear(n_units, N_TOKENS)
+
+    def forward(self, xs, ts):
+        """The loss of the right letters, each after the right letters before it."""
+        before = [self.embed(np.append(np.int32(END), t)) for t in ts]
+        _, _, hs, _ = self.rnn(before)
+        y, t = self.out(F.concat(hs, axis=0)), np.concatenate([np.append(t, np.int32(END)) for t in ts])
+        loss = F.softmax_cross_entropy(y, t)
+        mnpar.report({"loss": loss, "perp": np.exp(loss.array), "letters": F.accuracy(y, t)}, self)
+        return loss
+
+    def translate(self, n, longest=20):
+        """The likeliest letters, one after the other, for the n words that the encoder has read."""
+        starts = [self.embed(np.array([END], np.int32))] * n
+        h, c, hs, _ = self.rnn(starts)
+        results = []
+        for _ in range(longest):
+            tokens = self.out(F.concat(hs, axis=0)).array.argmax(axis=1).astype(np.int32)
+            results.append(tokens)
+            h, c, hs = self.rnn.actual_rnn(h, c, [self.embed(token[None]) for token in tokens])
+        return [letters(row[: np.argmax(np.append(row, END) == END)]) for row in np.stack(results, axis=1)]
+
+
+def convert(batch, device):
+    """A list of words, and a list of the same words backwards."""
+    xs = [numbers(word) for word in batch]
+    return xs, [x[::-1] for x in xs]
+
+
+def main(comm, args):
+    """Train; rank 1 returns the last entry of the log."""
+    if comm.size != 2:
+        raise ValueError(
+            f"this translator is made for 2 ranks, not {comm.size}: mpiexec -n 2 python {os.path.relpath(__file__)}"
+        )
+    mnpar.random.seed([args.seed, comm.rank])
+    model = (Encoder, Decoder)[comm.rank](comm, args.layer, args.unit)
+    optimizer = mnpar.optimizers.Adam(alpha=args.rate).setup(model)
+    optimizer.add_hook(mnpar.optimizer_hooks.GradientClipping(5))
+
+    corpus = words(args.longest)
+    test, train = corpus[::10], [word for i, word in enumerate(corpus) if i % 10]
+    train_iter = mnpar.iterators.create_synchronized_iterator(mnpar.iterators.SerialIterator(train, args.batchsize), comm)
+    test_iter = mnpar.iterators.SerialIterator(test, args.batchsize, repeat=False, shuffle=False)
+
+    updater = training.StandardUpdater(train_iter, optimizer, converter=convert)
+    trainer = training.Trainer(updater, (args.epoch, "epoch"), out=args.out)
+    trainer.extend(extensions.Evaluator(test_iter, model, converter=convert))  # on both
+    if comm.rank == 1:
+        print(f"{len(train)} words to train, {len(test)} to test, of {args.longest} letters at most", flush=True)
+        trainer.extend(extensions.LogReport())
+        trainer.extend(
+            extensions.PrintReport(
+                [
+                    "epoch",
+                    "iteration",
+                    "main/loss",
+                    "main/perp",
+                    "validation/main/perp",
+                    "validation/main/letters",
+                    "elapsed_time",
+                ]
+            )
+        )
+    trainer.run()
+    return show(model, comm, test, trainer)
+
+
+def show(model, comm, test, trainer):
+    """Translate the test words; rank 1 says how many are right."""
+    with mnpar.using_config("train", False), mnpar.no_backprop_mode():
+        if comm.rank == 0:
+            model(*convert(test, None))
+            return None
+        results = model.translate(len(test))
+    right = sum(result == word[::-1] for word, result in zip(test, results, strict=True))
+    for word, result in list(zip(test, results, strict=True))[:: max(1, len(test) // 5)]:
+        print(f"{word:>12} → {result}")
+    print(f"{right} of {len(test)} words are written backwards without a mistake", flush=True)
+    return trainer.get_extension("LogReport").log[-1]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batchsize", "-b", type=int, default=64, help="words per step (64)")
+    parser.add_argument("--epoch", "-e", type=int, default=15, help="epochs (15)")
+    parser.add_argument("--layer", "-l", type=int, default=1, help="layers of encoder and decoder (1)")
+    parser.add_argument("--unit", "-u", type=int, default=128, help="width of a layer (128)")
+    parser.add_argument("--rate", type=float, default=0.005, help="Adam's alpha (0.005)")
+    parser.add_argument("--longest", type=int, default=7, help="letters of the longest words (7)")
+    parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and orders (0)")
+    parser.add_argument("--out", "-o", default="result", metavar="DIR", help="where the log goes (result)")
+    parser.add_argument("--threads", action="store_true", help="run both ranks as threads of this process")
+    args = mnpar.launch.parse_args(parser)
+    for name in ("batchsize", "epoch", "layer", "unit", "longest"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            parser.error(f"--{name} is at least 1, not {getattr(args, name)}")
+    if args.threads:
+        mnpar.run(main, ranks=2, args=(args,))
+    else:
+        mnpar.launch.relaunch(2)
+        main(mnpar.create_communicator(), args)

@@ -1,0 +1,188 @@
+"""A U-Net on a grid of ranks: says of every pixel whether it belongs to a circle, to an ellipse, or to nothing.
+
+    python examples/unet.py                                     one process
+    mpiexec -n 4 python examples/unet.py --halopar 2x2          each rank has a block of every image, at every scale
+    python examples/unet.py --halopar 3x2 --threads 6           ranks that are threads: needs no MPI
+
+Which it is cannot be seen from a few pixels, so information has to cross the blocks' edges: by halos of the convolutions,
+poolings and transposed convolutions, and by the statistics of batch normalization, which are those of the whole batch. Costs
+are the same on every grid. (Ronneberger, Fischer and Brox, "U-Net", MICCAI 2015.)
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar.plans import Box, output_shape
+
+CLASSES = ("nothing", "circle", "ellipse")
+
+
+class Stage(mnpar.Chain):
+    """Convolution of 3 × 3, batch normalization, relu; twice."""
+
+    def __init__(self, grid, channels, filters):
+        super().__init__()
+        self.conv1 = L.SpatialConvolution2D(grid, channels, filters, 3, pad=1, nobias=True)
+        self.conv2 = L.SpatialConvolution2D(grid, filters, filters, 3, pad=1, nobias=True)
+        self.bn1, self.bn2 = L.SpatialBatchNormalization(grid, filters), L.SpatialBatchNormalization(grid, filters)
+
+    def __call__(self, x, shape):
+        h = F.relu(self.bn1(self.conv1(x, shape), shape))
+        return F.relu(self.bn2(self.conv2(h, shape), shape))
+
+
+class UNet(mnpar.Chain):
+    """Down some scales and up again, with what was seen at each scale on the way down."""
+
+    def __init__(self, grid, shape, filters, scales):
+        super().__init__()
+        self.grid, self.shapes = grid, [shape]
+        self.down, self.up, self.merge = mnpar.ChainList(Stage(grid, 1, filters)), mnpar.ChainList(), mnpar.ChainList()
+        for i in range(scales):
+            n = filters * 2**i
+            self.up.append(L.SpatialDeconvolution2D(grid, 2 * n, n, 2, stride=2, outsize=self.shapes[-1]))
+            self.merge.append(Stage(grid, 2 * n, n))
+            self.down.append(Stage(grid, n, 2 * n))
+            self.shapes.append(output_shape(self.shapes[-1], 2, 2))
+        self.last = L.SpatialConvolution2D(grid, filters, len(CLASSES), 1)
+
+    def __call__(self, x):
+        seen = [self.down[0](x, self.shapes[0])]
+        for i in range(1, len(self.shapes)):
+            h = F.spatial_max_pooling_nd(seen[-1], self.grid, self.shapes[i - 1], 2, cover_all=False)
+            seen.append(self.down[i](h, self.shapes[i]))
+        h = seen.pop()
+        for i in reversed(range(len(seen))):
+            h = self.up[i](h, self.shapes[i + 1])
+            h = self.merge[i](F.concat([seen[i], h], axis=1), self.shapes[i])
+        return self.last(h, self.shapes[0])  # (N, 3, block)
+
+
+def pictures(n, size, rng):
+    """Images (n, 1, size, size) with circles and ellipses of one brightness on noise, and the label of each pixel."""
+    y, x = np.mgrid[:size, :size]
+    images, labels = rng.normal(0, 0.15, (n, 1, size, size)), np.zeros((n, size, size), np.int32)
+    for image, label in zip(images[:, 0], labels, strict=True):
+        for _ in range(3):
+            kind, radius = rng.integers(1, 3), rng.uniform(0.09, 0.13) * size
+            ratio = 1.0 if kind == 1 else rng.uniform(2.2, 2.8)  # of the axes
+            cy, cx = rng.uniform(0.18 * size, 0.82 * size, 2)
+            turn = rng.uniform(0, np.pi)
+            u, v = np.cos(turn) * (x - cx) + np.sin(turn) * (y - cy), np.cos(turn) * (y - cy) - np.sin(turn) * (x - cx)
+            near = u**2 / ratio + v**2 * ratio
+            if (label[near < (1.5 * radius) ** 2] == 0).all():  # none lies on another
+                image[near < radius**2] += 1
+                label[near < radius**2] = kind
+    return images, labels
+
+
+def main(comm, args):
+    """Train, test, draw; returns the costs."""
+    mnpar.config.dtype = np.dtype("f8")
+    mnpar.random.seed(args.seed)
+    grid, shape = mnpar.SpatialGrid(comm, args.halopar or (1, 1)), (args.size, args.size)
+    rng = np.random.default_rng(args.seed)
+    sets = [pictures(n, args.size, rng) for n in (args.train, args.test)]
+    (x, t), (x_test, t_test) = [[mnpar.datasets.shard_image(part, grid) for part in pair] for pair in sets]
+    model = UNet(grid, shape, args.filters, args.scales)
+    optimizer, costs = mnpar.optimizers.Adam(alpha=0.004).setup(model), []
+    if comm.is_root:
+        print(f"{args.train} images of {args.size} × {args.size}, scales {model.shapes}, blocks {grid.dims}", flush=True)
+    for epoch in range(1, args.epoch + 1):
+        order, total = rng.permutation(args.train), 0.0
+        for start in range(0, args.train, args.batchsize):
+            rows = order[start : start + args.batchsize]
+            loss = F.sum(F.softmax_cross_entropy(model(x[rows]), t[rows], reduce="no")) / (len(rows) * args.size**2)
+            model.cleargrads()
+            loss.backward()  # of the sum of the blocks' parts
+            optimizer.update()
+            total += loss.item() * len(rows)
+        costs.append(comm.allreduce(np.array(total)).item() / args.train)
+        if comm.is_root:
+            print(f"epoch {epoch:3d}   cost {costs[-1]:.5f}", flush=True)
+    with mnpar.no_backprop_mode(), mnpar.using_config("train", False):
+        found = model(x_test).array.argmax(axis=1)
+    both = [[((found == c) & (t_test == c)).sum(), ((found == c) | (t_test == c)).sum()] for c in range(len(CLASSES))]
+    common, union = comm.allreduce(np.array(both)).T
+    all_found = F.repartition(comm, found, grid.blocks(shape), [Box.whole(shape)] * comm.size).array
+    if comm.is_root:
+        each = ", ".join(f"{name} {a / max(b, 1):.3f}" for name, a, b in zip(CLASSES, common, union, strict=True))
+        print(f"intersection over union on the test images: {each}", flush=True)
+        draw(*sets[1], all_found, costs, grid.blocks(shape), Path(args.out) / "unet.png")
+    return costs
+
+
+def draw(images, labels, found, costs, blocks, path):
+    """Some test images, what is in them, what the network says, and the costs; thin lines are the blocks' edges."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        print("no plot: matplotlib is missing (pip install 'mnpar[examples]')")
+        return
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    n = min(5, len(images))
+    figure, axes = plt.subplots(
+        3, n + 1, figsize=(2 * n + 3, 6), layout="constrained", squeeze=False, width_ratios=[1] * n + [1.6]
+    )
+    for row, (name, shown) in zip(axes, {"image": images[:, 0], "truth": labels, "found": found}.items(), strict=True):
+        for ax, picture in zip(row[:n], shown, strict=False):
+            ax.imshow(picture, **({"cmap": "gray"} if name == "image" else {"cmap": "viridis", "vmin": 0, "vmax": 2}))
+            ax.set(xticks=[], yticks=[])
+            for a in {box.start[0] for box in blocks} - {0}:
+                ax.axhline(a - 0.5, color="white", linewidth=0.6)
+            for b in {box.start[1] for box in blocks} - {0}:
+                ax.axvline(b - 0.5, color="white", linewidth=0.6)
+        row[0].set_ylabel(name)
+        row[n].axis("off")
+    ax = figure.add_subplot(axes[1, n].get_subplotspec())
+    ax.semilogy(np.arange(1, len(costs) + 1), costs, ".-")
+    ax.set(title="cost per pixel", xlabel="epoch")
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.grid(alpha=0.3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    print(f"plot: {path}", flush=True)
+
+
+def parse():
+    """The command line, checked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--halopar", type=mnpar.launch.dims, metavar="RxC", help="images in R x C blocks, one for each rank")
+    parser.add_argument("--size", type=int, default=64, help="height and width of the images (64)")
+    parser.add_argument("--scales", type=int, default=3, help="how often the size is halved (3)")
+    parser.add_argument("--filters", type=int, default=8, help="of the first scale; each has twice as many (8)")
+    parser.add_argument("--epoch", "-e", type=int, default=12, help="epochs (12)")
+    parser.add_argument("--batchsize", "-b", type=int, default=8, help="images per step (8)")
+    parser.add_argument("--train", type=int, default=96, help="images to train (96)")
+    parser.add_argument("--test", type=int, default=24, help="and to test (24)")
+    parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and images (0)")
+    parser.add_argument("--out", "-o", default="result", metavar="DIR", help="where the plot goes (result)")
+    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    args = mnpar.launch.parse_args(parser)
+    least = {"size": 8, "scales": 0, "filters": 1, "epoch": 1, "batchsize": 1, "train": 1, "test": 1, "seed": 0, "threads": 1}
+    for name, number in least.items():
+        if getattr(args, name) is not None and getattr(args, name) < number:
+            parser.error(f"--{name} is at least {number}, not {getattr(args, name)}")
+    if args.size < 2**args.scales:
+        parser.error(f"--size {args.size} cannot be halved {args.scales} times (--scales)")
+    launched, args.ranks = mnpar.launch.launched_ranks(), int(np.prod(args.halopar or (1,)))
+    ranks = args.threads or (launched if launched > 1 else args.ranks)
+    if len(args.halopar or (1, 1)) != 2 or ranks != args.ranks:
+        parser.error(f"--halopar is rows x columns of all ranks: {args.halopar} is for {args.ranks}, and there are {ranks}")
+    return args
+
+
+if __name__ == "__main__":
+    args = parse()
+    if args.threads:
+        mnpar.run(main, ranks=args.threads, args=(args,))
+    else:
+        mnpar.launch.relaunch(args.ranks)
+        main(mnpar.create_communicator(), args)

@@ -1,0 +1,12 @@
+"""Checkpoints of what all ranks have: whole or not there at all, checked by digests, read by any number of ranks.
+
+``save`` and ``load`` take objects that have ``serialize``; ``create_multi_node_checkpointer`` is ChainerMN's extension for a
+Trainer, made of them.
+"""
+
+from mnpar.checkpoint.collecting import collect_garbage, steps
+from mnpar.checkpoint.loading import load
+from mnpar.checkpoint.multi_node_checkpointer import MultiNodeCheckpointer, create_multi_node_checkpointer
+from mnpar.checkpoint.saving import save
+
+__all__ = ["MultiNodeCheckpointer", "collect_garbage", "create_multi_node_checkpointer", "load", "save", "steps"]

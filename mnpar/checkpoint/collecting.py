@@ -1,0 +1,87 @@
+"""Which checkpoints there are, and which of the older ones may go: never before a newer one has been found undamaged."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from mnpar.checkpoint import store
+from mnpar.checkpoint.opened import Checkpoint
+from mnpar.checkpoint.together import together
+from mnpar.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from mnpar.communicators import Communicator
+
+
+def steps(directory: str | os.PathLike[str]) -> list[int]:
+    """The steps of the checkpoints in a directory, oldest first, damaged or not. Any rank, alone.
+
+    Args:
+        directory: as it was given to :func:`save`; if it is not there, there are none.
+
+    Example:
+        >>> from mnpar import checkpoint
+        >>> checkpoint.steps("/nonexistent")
+        []
+    """
+    return list(dict.fromkeys([name.step for name in store.names(os.path.abspath(directory))]))
+
+
+def collect_garbage(directory: str | os.PathLike[str], comm: Communicator, keep: int) -> list[int]:
+    """Remove the older checkpoints of a directory, so that the ``keep`` newest undamaged ones stay. Collective.
+
+    Damaged ones do not count; they are removed once as many good ones are newer. What has another name than a checkpoint's
+    is left alone.
+
+    Args:
+        directory: as it was given to :func:`save`.
+        comm: all its ranks call this; they share the work of checking.
+        keep: how many, 1 or more.
+
+    Returns:
+        The steps that were removed.
+
+    Raises:
+        ValueError: ``keep`` is less than 1. OSError: on all ranks, if one cannot be removed.
+
+    Example:
+        >>> import tempfile, mnpar
+        >>> from mnpar import checkpoint
+        >>> def program(comm, folder):
+        ...     for step in (10, 20, 30):
+        ...         checkpoint.save(folder, mnpar.links.Linear(1, 1), comm, step)
+        ...     return checkpoint.collect_garbage(folder, comm, keep=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     mnpar.run(program, ranks=2, args=(folder,))
+        [[10], [10]]
+    """
+    if keep < 1:
+        raise ValueError(f"keep = {keep}: 1 checkpoint or more is kept")
+    mine = os.path.abspath(directory)
+    folder, listed = together(comm, lambda: (mine, store.names(mine) if comm.rank == 0 else []))[0]
+    good = 0
+    removed = []
+    for place, name in enumerate(reversed(listed)):
+        if good == keep:
+            removed = listed[: len(listed) - place]
+            break
+        good += _is_good(os.path.join(folder, str(name)), comm)
+    together(comm, lambda: _remove(folder, removed if comm.rank == 0 else []))
+    return [name.step for name in removed]
+
+
+def _remove(directory: str, removed: list[store.Name]) -> None:
+    for name in removed:
+        store.remove(directory, name)
+
+
+def _is_good(path: str, comm: Communicator) -> bool:
+    def work() -> None:
+        Checkpoint(path, comm.rank, comm.size).verify(comm.rank, comm.size)
+
+    try:
+        together(comm, work)
+    except CheckpointError:
+        return False
+    return True

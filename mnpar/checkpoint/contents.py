@@ -1,0 +1,176 @@
+"""What a checkpoint has in it: the values of all ranks, each stored once, and which rank writes what.
+
+Values are compared by their digests. What several ranks have alike under one key is one piece: the replicas of a data-parallel
+model are written once, without anybody having said that they are replicas. Under one key there may be several pieces: the boxes
+of an array that is divided, or what belongs to single ranks (their position in the data, their random numbers, other layers).
+All ranks compute the same contents from the same list, so nothing is sent but that list.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mnpar.checkpoint.entries import PLAIN, Entry
+from mnpar.plans import Box
+
+
+@dataclass
+class Piece:
+    """One value, and the ranks that have it."""
+
+    dtype: str | None  # None: ``plain`` is the value
+    shape: tuple[int, ...]
+    plain: Any
+    box: Box | None
+    ranks: list[int]
+    file: int = -1  # the rank that writes it: the number of its shard
+    name: str = ""  # in that shard
+
+    @property
+    def region(self) -> Box:
+        """The cells of the whole that it has."""
+        return Box.whole(self.shape) if self.box is None else self.box
+
+
+@dataclass
+class Record:
+    """All that is stored under one key."""
+
+    key: str
+    whole: tuple[int, ...] | None  # of an array that is divided
+    pieces: list[Piece] = field(default_factory=list)
+
+    def versions(self) -> dict[Box | None, list[Piece]]:
+        """The pieces of each box: one, unless ranks differ."""
+        found: dict[Box | None, list[Piece]] = {}
+        for piece in self.pieces:
+            found.setdefault(piece.box, []).append(piece)
+        return found
+
+
+def combine(ranks: Sequence[Sequence[Entry]]) -> dict[str, Record]:
+    """The records of a checkpoint, from the entries of each rank; each piece is given to the holder that has least to write.
+
+    Raises:
+        ValueError: parts of an array do not cover it, overlap, or belong to wholes of different shapes.
+    """
+    records: dict[str, Record] = {}
+    known: dict[tuple[str, Box | None, bytes], tuple[Piece, int]] = {}
+    for rank, entries in enumerate(ranks):
+        for entry in entries:
+            record = records.setdefault(entry.key, Record(entry.key, entry.whole))
+            if record.whole != entry.whole:
+                raise ValueError(
+                    f"{entry.key}: rank {rank} has a part of {entry.whole}, another of {record.whole} (None: it is whole)"
+                )
+            identity = (entry.key, entry.box, entry.digest)
+            if identity not in known:
+                piece = Piece(entry.dtype, entry.shape, entry.plain, entry.box, [])
+                record.pieces.append(piece)
+                known[identity] = piece, entry.nbytes
+            known[identity][0].ranks.append(rank)
+    for record in records.values():
+        check_cover(record)
+    _assign(len(ranks), records, {id(piece): nbytes for piece, nbytes in known.values()})
+    return records
+
+
+def check_cover(record: Record) -> None:
+    """Raise ValueError unless each cell of a divided array is in exactly one box."""
+    if record.whole is None:
+        return
+    whole = Box.whole(record.whole)
+    boxes = [box for box in record.versions() if box is not None and not box.empty]
+    for box in boxes:
+        if box & whole != box:
+            raise ValueError(f"{record.key}: the part {_text(box)} is not inside the whole {record.whole}")
+    for a, b in itertools.combinations(boxes, 2):
+        if not (a & b).empty:
+            raise ValueError(f"{record.key}: the parts {_text(a)} and {_text(b)} overlap; they may be equal, or disjoint")
+    covered = sum(box.volume for box in boxes)
+    if covered != math.prod(record.whole):
+        raise ValueError(f"{record.key}: its parts have {covered} of the {math.prod(record.whole)} cells of {record.whole}")
+
+
+def _text(box: Box) -> str:
+    return "[" + ", ".join([f"{a}:{b}" for a, b in zip(box.start, box.stop, strict=True)]) + "]"
+
+
+def _assign(size: int, records: dict[str, Record], nbytes: dict[int, int]) -> None:
+    load = [0] * size
+    names: dict[str, None] = {}
+    for record in records.values():
+        for piece in record.pieces:
+            if piece.dtype is None:
+                continue
+            piece.file = min(piece.ranks, key=lambda rank: (load[rank], rank))
+            load[piece.file] += nbytes[id(piece)]
+            piece.name = next(name for name in _names(record.key) if name not in names)
+            names[piece.name] = None
+
+
+def _names(key: str) -> Iterator[str]:
+    yield key
+    yield from (f"{key}#{number}" for number in itertools.count(2))
+
+
+def to_json(records: dict[str, Record], size: int) -> list[Any]:
+    """The records of ``size`` ranks as JSON has them; a piece that all ranks have says None instead of their list."""
+    return [[record.key, record.whole, [_row(piece, size) for piece in record.pieces]] for record in records.values()]
+
+
+def _row(piece: Piece, size: int) -> list[Any]:
+    box = None if piece.box is None else [piece.box.start, piece.box.stop]
+    row = [piece.dtype, piece.shape, piece.plain, box, None if len(piece.ranks) == size else piece.ranks]
+    return row if piece.dtype is None else [*row, piece.file, piece.name]
+
+
+def from_json(rows: list[Any], size: int) -> dict[str, Record]:
+    """The records, from what :func:`to_json` made.
+
+    Raises:
+        ValueError, TypeError: it did not make this.
+    """
+    records: dict[str, Record] = {}
+    for key, whole, pieces in rows:
+        record = Record(_a(str, key), None if whole is None else _numbers(whole), [_piece(row, size) for row in pieces])
+        if not record.pieces or any([(piece.box is None) != (whole is None) for piece in record.pieces]):
+            raise ValueError(f"{key} has no pieces, or not the boxes of a whole")
+        records[key] = record
+        check_cover(record)
+    return records
+
+
+def _piece(row: list[Any], size: int) -> Piece:
+    dtype, shape, plain, box, ranks, *where = row
+    holders = list(range(size)) if ranks is None else _numbers(ranks)
+    place = None if box is None else Box(*map(_numbers, box))
+    shape = _numbers(shape)
+    if dtype is None:
+        if type(plain) not in PLAIN or where or shape:
+            raise ValueError(f"{row} is no value")
+        return Piece(None, (), plain, place, list(holders))
+    file, name = where
+    if np.dtype(_a(str, dtype)).hasobject or (place is not None and place.shape != shape):
+        raise ValueError(f"{row} is no piece of an array")
+    if not all([0 <= rank < size for rank in (*holders, _a(int, file))]):
+        raise ValueError(f"{row} is of no rank of {size}")
+    return Piece(dtype, shape, None, place, list(holders), file, _a(str, name))
+
+
+def _a(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value
+
+
+def _numbers(values: Any) -> tuple[int, ...]:
+    if not all([_a(int, value) >= 0 for value in _a(list, values)]):
+        raise ValueError(f"{values} has negative numbers")
+    return tuple(values)

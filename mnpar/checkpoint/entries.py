@@ -1,0 +1,110 @@
+"""What one rank has to save: a serializer that writes nothing, but lists every value with where it lies in the whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.plans import Box
+from mnpar.serializer import Serializer
+
+PLAIN = (bool, int, float, str, type(None))
+
+
+class Place(NamedTuple):
+    """Where a parameter of this rank lies; ``(None, None)`` for one that this rank has whole."""
+
+    whole: tuple[int, ...] | None
+    box: Box | None
+    statistic: bool = False  # of which each rank has its own estimate
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One value of one rank, as the other ranks hear of it."""
+
+    key: str
+    dtype: str | None  # None: ``plain`` is the value
+    shape: tuple[int, ...]
+    plain: Any
+    whole: tuple[int, ...] | None  # of which this is a part
+    box: Box | None
+    digest: bytes
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the array."""
+        return 0 if self.dtype is None else int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+class Recorder(Serializer):
+    """Lists the values of objects.
+
+    Example:
+        >>> import mnpar
+        >>> from mnpar.checkpoint.entries import Recorder
+        >>> recorder = Recorder()
+        >>> recorder["model"].save(mnpar.links.Linear(3, 2))
+        >>> [(entry.key, entry.shape) for entry in recorder.entries.values()]
+        [('model/W', (2, 3)), ('model/b', (2,))]
+    """
+
+    knows_places = True
+
+    def __init__(self) -> None:
+        self.path = ""
+        self.where: Place | None = None
+        self.entries: dict[str, Entry] = {}
+        self.arrays: dict[str, Array] = {}
+
+    def __getitem__(self, key: str) -> Recorder:
+        return self._part(self.path + key.strip("/") + "/", self.where)
+
+    def place(self, whole: tuple[int, ...] | None, box: Any, statistic: bool = False) -> Recorder:
+        """The part of one parameter."""
+        if (whole is None) != (box is None) or (box is not None and len(whole or ()) != box.ndim):
+            raise ValueError(f"{self.path}: a part has a box and a whole of as many axes, not {box} and {whole}")
+        return self._part(self.path, Place(whole, box))
+
+    def _part(self, path: str, where: Place | None) -> Recorder:
+        other = Recorder()
+        other.path, other.where, other.entries, other.arrays = path, where, self.entries, self.arrays
+        return other
+
+    def __call__(self, key: str, value: Any) -> Any:
+        key = self.path + key.lstrip("/")
+        if key in self.entries:
+            raise ValueError(f"{key} is saved twice: the parts of an object have different names")
+        if type(value) in PLAIN:
+            text = json.dumps(value, allow_nan=True)
+            self.entries[key] = Entry(key, None, (), value, None, None, hashlib.sha256(text.encode()).digest())
+            return value
+        array = np.asarray(backend.to_host(value))
+        if array.dtype.hasobject:
+            raise TypeError(f"{key}: a checkpoint has arrays, numbers, strings and None, not a {type(value).__name__}")
+        whole, box, _ = divided(self.where, array.shape)
+        array = np.ascontiguousarray(array).reshape(array.shape)
+        self.arrays[key] = array
+        name = array.dtype.name if array.dtype.kind == "V" else array.dtype.str  # bfloat16 has no other name
+        self.entries[key] = Entry(key, name, array.shape, None, whole, box, _digest(array))
+        return value
+
+
+def divided(where: Place | None, shape: tuple[int, ...]) -> Place:
+    """The place of an array of a parameter: what has not the shape of its box is not divided (a count beside momenta)."""
+    if where is None or where.box is None or where.box.shape != shape:
+        return Place(None, None)
+    return where
+
+
+def _digest(array: Array) -> bytes:
+    digest = hashlib.sha256(f"{array.dtype} {array.shape} ".encode())
+    if array.size:
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.digest()

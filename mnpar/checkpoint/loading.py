@@ -1,0 +1,193 @@
+"""Loading: each rank reads what it wants of what all ranks have written, wherever the pieces lie."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar import random
+from mnpar.backend import Array, is_array
+from mnpar.checkpoint.contents import Record
+from mnpar.checkpoint.entries import Place, divided
+from mnpar.checkpoint.opened import Checkpoint, choose
+from mnpar.checkpoint.saving import RANDOM, by_name, part
+from mnpar.checkpoint.together import together
+from mnpar.errors import CheckpointError
+from mnpar.link import Link
+from mnpar.plans import Box
+from mnpar.serializer import Deserializer
+from mnpar.serializers.reading import restored
+
+if TYPE_CHECKING:
+    from mnpar.communicators import Communicator
+
+
+class CheckpointDeserializer(Deserializer):
+    """Reads objects from a checkpoint.
+
+    What is a parameter's or an optimizer's has to be found whole; of a link's statistics all ranks get the mean. What belonged
+    to single ranks goes back to them; if there are more ranks now, a new one gets numbers and words from rank % P of P, so
+    that it is at the same place of its epoch, and keeps its own arrays, so that it does not read the same examples. ``own``
+    has the keys of what differed between ranks.
+
+    Attributes:
+        ranks_changed: whether another number of ranks has written this.
+    """
+
+    knows_places = True
+
+    def __init__(self, checkpoint: Checkpoint, strict: bool) -> None:
+        self.checkpoint, self.strict = checkpoint, strict
+        self.path = ""
+        self.where: Place | None = None
+        self.own: dict[str, None] = {}
+        self.ranks_changed = not checkpoint.same_ranks
+
+    def __getitem__(self, key: str) -> CheckpointDeserializer:
+        return self._part(self.path + key.strip("/") + "/", self.where)
+
+    def place(self, whole: tuple[int, ...] | None, box: Any, statistic: bool = False) -> CheckpointDeserializer:
+        """The part of one parameter."""
+        return self._part(self.path, Place(whole, box, statistic))
+
+    def _part(self, path: str, where: Place | None) -> CheckpointDeserializer:
+        other = CheckpointDeserializer(self.checkpoint, self.strict)
+        other.path, other.where, other.own = path, where, self.own
+        return other
+
+    def __call__(self, key: str, value: Any) -> Any:
+        key = self.path + key.lstrip("/")
+        record = self.checkpoint.records.get(key)
+        if record is None:
+            if not self.strict:
+                return value
+            raise KeyError(f"{self.checkpoint.path} has no {key!r}: it was written by another program")
+        own = divided(self.where, value.shape) if is_array(value) else Place(None, None)
+        if record.whole is not None or own.box is not None:
+            return restored(key, value, self._divided(record, own, value))
+        piece = self.checkpoint.pick(record, None)
+        found = self._of_ranks(record, value) if piece is None else self.checkpoint.read(record, piece)
+        if found is None or value is None or type(found) is type(value):
+            return found if not is_array(value) else restored(key, value, found)
+        return restored(key, value, np.asarray(found))
+
+    def _divided(self, record: Record, own: Place, value: Any) -> Array:
+        """This rank's box of an array that was divided, is divided now, or both."""
+        whole = self._whole(record)
+        wanted = own.whole if own.box is not None else value.shape if is_array(value) else None
+        if wanted is None and self.where is None:  # who asks outside of a parameter's place cuts it
+            return self.checkpoint.assemble(record, Box.whole(whole))
+        if wanted is None:
+            raise CheckpointError(
+                f"{record.key} is a part of {whole}, and nothing says which part this rank has: the parameter has no array "
+                "yet. Call the link once before loading, or give it its sizes"
+            )
+        if wanted != whole:
+            raise ValueError(f"{record.key}: saved with shape {whole} in all, but the object's is {wanted}")
+        return self.checkpoint.assemble(record, own.box or Box.whole(whole))
+
+    def _whole(self, record: Record) -> tuple[int, ...]:
+        if record.whole is not None:
+            return record.whole
+        piece = self.checkpoint.pick(record, None)
+        if piece is None or piece.dtype is None:
+            raise CheckpointError(f"{record.key} was not divided, and ranks had different values of it")
+        return piece.shape
+
+    def _of_ranks(self, record: Record, value: Any) -> Any:
+        """What differed between ranks, for one of another number of ranks."""
+        opened = self.checkpoint
+        if self.where is not None and not self.where.statistic:
+            raise CheckpointError(
+                f"{record.key} differed between the {opened.written_by} ranks that wrote {opened.path}, so another number of "
+                "ranks cannot have it. If they are different parameters, give them different paths; if they are parts of one, "
+                "set param.whole and param.box; if they were to be copies, nothing has kept them equal"
+            )
+        self.own[record.key] = None
+        if self.where is not None and opened.can_average(record):
+            return opened.mean(record)
+        piece = opened.of_rank(record, arrays=self.where is not None)
+        return value if piece is None else opened.read(record, piece)
+
+
+def load(
+    directory: str | os.PathLike[str], objects: Any, comm: Communicator, step: int | None = None, strict: bool = True
+) -> int | None:
+    """Read objects from the newest checkpoint that is whole and undamaged, or from the one of a step. Collective.
+
+    The ranks may be as many as wrote it, or more, or fewer. With as many of them, everything goes on exactly as it would
+    have. With another number, parameters, optimizers and all that ranks had alike are the same. What belonged to single ranks
+    goes back to those of the same number; a warning says what it is. Iterators over data that were scattered go on at the
+    same share of the epoch, in a new order, ranks that are new draw random numbers of their own, and running statistics
+    (persistent values of links) that differed become their mean.
+
+    Args:
+        directory: as it was given to :func:`save`.
+        objects: as they were given to it, or a dict of some of them; their arrays are filled.
+        comm: the ranks that have them.
+        step: of the checkpoint; None: the newest. Older ones are tried, with a warning, if it is damaged.
+        strict: whether a value that the checkpoint does not have is an error; otherwise the object keeps its own.
+
+    Returns:
+        The step; None if there is no checkpoint (with ``step=None``).
+
+    Raises:
+        CheckpointError: on all ranks: the one of ``step``, or each there is, is damaged: with file and reason. Or what was
+            saved cannot be divided among this number of ranks.
+        KeyError, ValueError, TypeError: it was saved by another program: a value is not there, or of another shape or kind.
+            The objects are then partly read.
+
+    See :func:`save` for an example.
+    """
+    directory = os.path.abspath(directory)
+    checkpoint = choose(directory, comm, step)
+    if checkpoint is None:
+        return None
+    deserializer = CheckpointDeserializer(checkpoint, strict)
+    try:
+        together(comm, lambda: _read(deserializer, objects))
+        own = comm.allgather_obj(list(deserializer.own))
+    finally:
+        checkpoint.close()
+    for copies in _copies(list(by_name(objects).values())):
+        copies.take_as_given()
+    keys = list(dict.fromkeys([key for keys in own for key in keys]))
+    if keys and comm.rank == 0:
+        warnings.warn(
+            f"{checkpoint.path} was written by {checkpoint.written_by} ranks, and read by {comm.size}: what belonged to single "
+            f"ranks does not go on as it would have: {', '.join(keys[:8])}{' …' * (len(keys) > 8)}",
+            stacklevel=2,
+        )
+    return checkpoint.step
+
+
+def _read(deserializer: CheckpointDeserializer, objects: Any) -> None:
+    for name, thing in by_name(objects).items():
+        thing.serialize(part(deserializer, name))
+    checkpoint = deserializer.checkpoint
+    state = {key: deserializer[RANDOM](key, None) for key in random.get_state() if f"{RANDOM}/{key}" in checkpoint.records}
+    shared = checkpoint.written_by > 1 and not any([key.startswith(RANDOM) for key in deserializer.own])
+    if state and None not in state.values() and (shared or checkpoint.rank < checkpoint.written_by):
+        try:
+            random.set_state({key: json.loads(text) for key, text in state.items()})
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"{checkpoint.path} has a wrong content: {error}") from None
+
+
+def _copies(things: list[Any]) -> Iterator[Any]:
+    """What would give all ranks rank 0's values at first: multi-node optimizers whose models were loaded too, and links."""
+    for thing in things:
+        updater: Any = getattr(thing, "updater", None)
+        if hasattr(updater, "get_all_optimizers"):
+            yield from _copies(
+                [x for optimizer in updater.get_all_optimizers().values() for x in (optimizer, optimizer.target)]
+            )
+        elif isinstance(thing, Link):
+            yield from (link for link in thing.links() if hasattr(link, "take_as_given"))
+        elif any([getattr(thing, "target", None) is other for other in things]) and getattr(thing, "team", None) is not None:
+            yield thing.team

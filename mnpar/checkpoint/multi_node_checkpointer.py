@@ -1,0 +1,177 @@
+"""ChainerMN's checkpointer: a Trainer's extension that saves the Trainer of all ranks, and goes on from what it saved."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from mnpar.checkpoint import store
+from mnpar.checkpoint.collecting import collect_garbage
+from mnpar.checkpoint.loading import load
+from mnpar.checkpoint.lock import take_lock
+from mnpar.checkpoint.saving import save
+from mnpar.checkpoint.together import together
+
+if TYPE_CHECKING:
+    from mnpar.communicators import Communicator
+
+
+def create_multi_node_checkpointer(
+    name: str, comm: Communicator, cp_interval: int = 5, gc_interval: int = 5, path: str | None = None
+) -> MultiNodeCheckpointer:
+    """An extension that saves the training of all ranks, and lets it go on after the job was killed, on any number of ranks.
+
+    Call ``maybe_load`` when the Trainer has all its extensions, before ``run``::
+
+        checkpointer = mnpar.create_multi_node_checkpointer("run1", comm)
+        trainer.extend(checkpointer, trigger=(100, "iteration"))
+        checkpointer.maybe_load(trainer, optimizer)
+        trainer.run()
+
+    Without a Trainer, ``save(target, iteration)`` and ``maybe_load(target)`` take what :func:`mnpar.checkpoint.save` takes.
+
+    Args:
+        name: of the run; its checkpoints are in the folder of this name.
+        comm: all its ranks make the extension, and call it at the same iterations.
+        cp_interval: how many checkpoints are kept.
+        gc_interval: after how many more the oldest are removed, all at once.
+        path: the folder of that folder; None: the Trainer's ``out``. The same on all ranks, which all see it.
+
+    Raises:
+        ValueError: the name cannot be a folder's, or an interval is less than 1.
+
+    Example:
+        >>> import tempfile, mnpar, mnpar.links as L
+        >>> def program(comm, folder):
+        ...     model = L.Linear(3, 2)
+        ...     checkpointer = mnpar.create_multi_node_checkpointer("run1", comm, path=folder)
+        ...     checkpointer.save(model, 10)
+        ...     return checkpointer.maybe_load(model)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     mnpar.run(program, ranks=2, args=(folder,))
+        [10, 10]
+    """
+    return MultiNodeCheckpointer(name, comm, cp_interval, gc_interval, path)
+
+
+class MultiNodeCheckpointer:
+    """What :func:`create_multi_node_checkpointer` returns."""
+
+    trigger = (1, "iteration")
+    priority = -100  # the last of an iteration: what the other extensions change is saved too
+    default_name = "multi_node_checkpointer"
+    _lock: int | None = None  # of the folder, on rank 0
+
+    def __init__(
+        self, name: str, comm: Communicator, cp_interval: int = 5, gc_interval: int = 5, path: str | None = None
+    ) -> None:
+        if not isinstance(name, str) or not name or name != os.path.basename(name) or name.startswith("."):
+            raise ValueError(f"the name of a run is the name of a folder, not {name!r}")
+        for what, interval in (("cp_interval", cp_interval), ("gc_interval", gc_interval)):
+            if interval < 1:
+                raise ValueError(f"{what} = {interval}: it is 1 or more")
+        self.name = self._run = name  # a Trainer changes ``name`` where it is taken
+        self.comm = comm
+        self.cp_interval = cp_interval
+        self.gc_interval = gc_interval
+        self.path = path
+        self._seconds: list[float] = []
+
+    def __call__(self, trainer: Any) -> None:
+        """Save a Trainer at its iteration. Collective."""
+        self.save(trainer, trainer.updater.iteration)
+
+    def initialize(self, trainer: Any) -> None:
+        """Nothing is to be done before the first iteration."""
+
+    def serialize(self, serializer: Any) -> None:
+        """It has no state but its checkpoints."""
+
+    def on_error(self, trainer: Any, exception: Exception, tb: Any) -> None:
+        """The checkpoints stay: other ranks may not come to a collective now."""
+
+    def finalize(self) -> None:
+        """Let other jobs use the folder. Nothing is removed: a run can go on from its checkpoints, after an error above all."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __del__(self) -> None:
+        self.finalize()
+
+    def _hold(self, folder: str) -> None:
+        """Keep other jobs out of the folder."""
+        held = together(self.comm, lambda: self._lock is not None or self.comm.rank != 0)
+        if not all(held):
+            self._lock = together(self.comm, lambda: take_lock(folder) if self.comm.rank == 0 else None)[self.comm.rank]
+
+    def flush(self) -> None:
+        """Return when all that was saved is on the disk: it is, when ``save`` returns."""
+
+    def save(self, target: Any, iteration: int) -> str:
+        """Save something that has ``serialize``, or a dict of such, and remove old ones if it is time. Collective.
+
+        Returns:
+            The path of the checkpoint.
+
+        Raises:
+            OSError, TypeError, ValueError: as :func:`mnpar.checkpoint.save`.
+            CheckpointError: on all ranks, if another job uses the folder.
+        """
+        folder = self._folder(target)
+        begin = time.perf_counter()
+        self._hold(folder)
+        path = save(folder, target, self.comm, iteration)
+        self._seconds.append(time.perf_counter() - begin)
+        if len(self._seconds) % self.gc_interval == 0:
+            self.collect_garbage(folder)
+        return path
+
+    def collect_garbage(self, folder: str) -> None:
+        """Remove the checkpoints that are older than the ``cp_interval`` newest good ones. Collective."""
+        try:
+            collect_garbage(folder, self.comm, self.cp_interval)
+        except OSError as error:  # training need not end because of it
+            if self.comm.rank == 0:
+                warnings.warn(f"an old checkpoint could not be removed: {error}", stacklevel=2)
+
+    def maybe_load(self, trainer: Any, optimizer: Any = None, path: str | None = None) -> int | None:
+        """Go on from the newest good checkpoint, if there is one. Collective.
+
+        Args:
+            trainer: or whatever was given to ``save``, with all its parts in place.
+            optimizer: ChainerMN's argument; nothing has to be told to it.
+            path: instead of the one given at first.
+
+        Returns:
+            The iteration; None if there was nothing to load.
+
+        Raises:
+            CheckpointError, KeyError, ValueError, TypeError: as :func:`mnpar.checkpoint.load`.
+        """
+        if self.path is None:
+            self.path = path
+        folder = self._folder(trainer)
+        with suppress(OSError):  # to read, it need not be writable
+            self._hold(folder)
+        return load(folder, trainer, self.comm)
+
+    def get_stats(self) -> str:
+        """How long saving took, in seconds."""
+        if not self._seconds:
+            return "No stats available"
+        mean = sum(self._seconds) / len(self._seconds)
+        return f"Snapshot duration stats (sec): avg={mean:f}, min={min(self._seconds):f}, max={max(self._seconds):f}"
+
+    def _folder(self, target: Any) -> str:
+        path = self.path if self.path is not None else getattr(target, "out", None)
+        if path is None:
+            raise ValueError("a checkpointer without a Trainer needs a path: create_multi_node_checkpointer(…, path='result')")
+        return os.path.join(path, self._run)
+
+    def steps(self, trainer: Any = None) -> list[int]:
+        """The iterations of the checkpoints that there are."""
+        return [name.step for name in store.names(self._folder(trainer))]

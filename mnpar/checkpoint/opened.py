@@ -1,0 +1,166 @@
+"""A checkpoint that is open for reading: which one, whether it is undamaged, and what of its pieces a rank is to have."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.checkpoint import store
+from mnpar.checkpoint.contents import Piece, Record, from_json
+from mnpar.checkpoint.together import together
+from mnpar.errors import CheckpointError
+from mnpar.plans import Box
+from mnpar.serializers.safetensors import NAMES, Entry, read_entry, read_header
+
+if TYPE_CHECKING:
+    from mnpar.communicators import Communicator
+
+_MOST_RANKS = 10_000_000
+
+
+class Checkpoint:
+    """An opened checkpoint, as one of ``size`` ranks reads it."""
+
+    def __init__(self, path: str, rank: int, size: int) -> None:
+        self.path, self.rank = path, rank
+        self.content = store.read_manifest(path)
+        try:
+            self._understand()
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise CheckpointError(f"{os.path.join(path, store.MANIFEST)} has a wrong content: {error!r}") from None
+        self.same_ranks = self.written_by == size
+        self._open = ExitStack()
+        self._shards: dict[int, tuple[Any, dict[str, Entry]]] = {}
+
+    def _understand(self) -> None:
+        """Take the manifest's content apart; whatever it has in it, files and records are then what they should be."""
+        step, ranks = self.content["step"], self.content["ranks"]
+        if type(step) is not int or type(ranks) is not int or not 1 <= ranks <= _MOST_RANKS:
+            raise ValueError(f"step {step!r} of {ranks!r} ranks")
+        self.step: int = step
+        self.written_by: int = ranks
+        self.files: dict[str, tuple[int, str]] = {}
+        for name, (size, digest) in self.content["files"].items():
+            if type(size) is not int or type(digest) is not str:
+                raise TypeError(f"size {size!r} and digest {digest!r} of {name}")
+            self.files[name] = size, digest
+        self.records = from_json(self.content["records"], self.written_by)
+        shards = {piece.file for record in self.records.values() for piece in record.pieces if piece.dtype is not None}
+        for number in sorted(shards):
+            if store.shard_name(number, self.written_by) not in self.files:
+                raise ValueError(f"shard {number} is not among its files")
+
+    def verify(self, rank: int, size: int) -> None:
+        """Raise CheckpointError if a file is missing, damaged or foreign; the ranks share the work."""
+        store.check_files(self.path, self.files)
+        for name in list(self.files)[rank::size]:
+            store.check_file(os.path.join(self.path, name), *self.files[name])
+
+    def close(self) -> None:
+        """Close the files."""
+        self._open.close()
+
+    def pick(self, record: Record, box: Box | None) -> Piece | None:
+        """The piece of a box that is the same on any number of ranks, or else this rank's, of as many; or None."""
+        versions = [piece for piece in record.pieces if piece.box == box]
+        if self.same_ranks:
+            versions = [piece for piece in versions if self.rank in piece.ranks] or versions
+        return versions[0] if len(versions) == 1 else None
+
+    def of_rank(self, record: Record, arrays: bool) -> Piece | None:
+        """The piece of rank % P of P, of what belonged to single ranks; for new ranks perhaps no arrays."""
+        mine = [piece for piece in record.pieces if self.rank % self.written_by in piece.ranks]
+        return mine[0] if mine and (arrays or self.rank < self.written_by or mine[0].dtype is None) else None
+
+    def can_average(self, record: Record) -> bool:
+        """Whether the pieces are numbers of one shape."""
+        first = record.pieces[0]
+        return all([piece.dtype in ("<f2", "<f4", "<f8") and piece.shape == first.shape for piece in record.pieces])
+
+    def mean(self, record: Record) -> Array:
+        """The mean over the ranks that wrote it."""
+        sums = [self.read(record, piece).astype(np.float64) * len(piece.ranks) for piece in record.pieces]
+        return np.asarray(sum(sums)) / sum([len(piece.ranks) for piece in record.pieces])
+
+    def read(self, record: Record, piece: Piece) -> Any:
+        """The value of a piece."""
+        if piece.dtype is None:
+            return piece.plain
+        file, entries = self._shard(piece.file)
+        try:
+            raw, dtype = read_entry(file, entries[piece.name]), np.dtype(piece.dtype)
+            array = raw if raw.dtype.name in NAMES and dtype.name in NAMES else np.frombuffer(raw.tobytes(), dtype)
+            return array.reshape(piece.shape)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{self.path}, {record.key}: shard {piece.file} does not have it: {error!r}") from None
+
+    def _shard(self, number: int) -> tuple[Any, dict[str, Entry]]:
+        if number not in self._shards:
+            path = os.path.join(self.path, store.shard_name(number, self.written_by))
+            file = self._open.enter_context(store.open_plain(path))
+            self._shards[number] = file, read_header(file, path)[0]
+        return self._shards[number]
+
+    def assemble(self, record: Record, box: Box) -> Array:
+        """A box of a whole array, from the pieces that have cells of it."""
+        whole: Array = None
+        for versions in record.versions().values():
+            common = box & versions[0].region
+            if common.empty:
+                continue
+            piece = self.pick(record, versions[0].box)
+            if piece is None:
+                raise CheckpointError(
+                    f"{self.path}, {record.key}: ranks {[p.ranks[0] for p in versions]} had different values of one part, "
+                    f"so {self.written_by} ranks can go on with it, but no other number"
+                )
+            array = self.read(record, piece)
+            if whole is None:
+                whole = np.empty(box.shape, array.dtype)
+            whole[_within(common, box)] = array[_within(common, piece.region)]
+        if whole is None:  # an empty box
+            dtype = record.pieces[0].dtype
+            assert dtype is not None
+            whole = np.empty(box.shape, dtype)
+        return whole
+
+
+def _within(common: Box, box: Box) -> tuple[slice, ...]:
+    moved = common.shift([-a for a in box.start])
+    return tuple([slice(a, b) for a, b in zip(moved.start, moved.stop, strict=True)])
+
+
+def choose(directory: str, comm: Communicator, step: int | None) -> Checkpoint | None:
+    """The newest undamaged checkpoint (of a step), opened on each rank."""
+    directory, listed = together(comm, lambda: (directory, store.names(directory) if comm.rank == 0 else []))[0]
+    candidates = [name for name in reversed(listed) if step is None or name.step == step]
+    if step is not None and not candidates:
+        there = ", ".join(str(name.step) for name in listed) or "none"
+        raise CheckpointError(f"{directory} has no checkpoint of step {step}; there are: {there}")
+    reasons = []
+    for name in candidates:
+        try:
+            return _opened(os.path.join(directory, str(name)), comm)
+        except CheckpointError as error:
+            reasons.append(str(error))
+            if comm.rank == 0 and name != candidates[-1]:
+                warnings.warn(f"an older checkpoint is tried, because {error}", stacklevel=3)
+    if reasons:
+        raise CheckpointError(f"{directory} has no checkpoint that could be loaded: " + "; ".join(reasons))
+    return None
+
+
+def _opened(path: str, comm: Communicator) -> Checkpoint:
+    opened: list[Checkpoint] = []
+
+    def work() -> None:
+        opened.append(Checkpoint(path, comm.rank, comm.size))
+        opened[0].verify(comm.rank, comm.size)
+
+    together(comm, work)
+    return opened[0]

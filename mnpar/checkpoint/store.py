@@ -1,0 +1,241 @@
+"""Checkpoints in a folder: how one comes to be there whole or not at all, and how it is seen that it is whole.
+
+    run/step-00000120/manifest.json                 what is in which shard, and the size and SHA-256 of each
+                      shard-00000-of-00002.safetensors
+                      shard-00001-of-00002.safetensors
+
+A folder of a hidden name is filled, brought to the disk, and then renamed, so a name without a dot in front is a whole
+checkpoint, whenever the job is killed. A name is never used twice: a step that is saved again becomes ``step-00000120.2``.
+Which one is the latest is seen from the names; nothing points to it that could be wrong. Only this module makes, names and
+removes files, and it removes nothing but what has such a name. The digests find accidents, not forgery.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from mnpar.errors import CheckpointError
+from mnpar.serializers.atomic import sync_folder
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+_LONGEST_MANIFEST = 1 << 30
+_DONE = re.compile(r"step-(\d{8,})(?:\.([1-9]\d*))?")
+_HIDDEN = re.compile(r"\.step-\d{8,}(?:\.\d+)?~([^~/]+)~(\d+)~[0-9a-f]+\.(?:tmp|old)")
+_SHARD = re.compile(r"shard-\d{5,}-of-\d{5,}\.safetensors")
+
+# Called with the name of each step that was taken: tests end the job there.
+after_step: ContextVar[Callable[[str], None]] = ContextVar("mnpar.checkpoint.after_step", default=lambda step: None)
+
+
+def reach(step: str) -> None:
+    """Say that a step of the protocol was taken."""
+    after_step.get()(step)
+
+
+class Name(NamedTuple):
+    """A checkpoint's place in time; the larger, the later."""
+
+    step: int
+    again: int
+
+    def __str__(self) -> str:
+        return f"step-{self.step:08d}" + (f".{self.again}" if self.again > 1 else "")
+
+
+def names(folder: str) -> list[Name]:
+    """The checkpoints in a folder, oldest first; whether they are undamaged is another question."""
+    if not os.path.isdir(folder):
+        return []
+    found = [_DONE.fullmatch(name) for name in os.listdir(folder)]
+    return sorted(Name(int(match[1]), int(match[2] or 1)) for match in found if match)
+
+
+def shard_name(rank: int, size: int) -> str:
+    """The file that a rank writes."""
+    return f"shard-{rank:05d}-of-{size:05d}.safetensors"
+
+
+# ---- writing; each rank its shard, the rest rank 0 alone ----
+
+
+def begin(folder: str, step: int) -> str:
+    """Make the hidden folder of a new checkpoint; hidden ones that a killed job of this machine has left are removed."""
+    os.makedirs(folder, exist_ok=True)
+    for name in os.listdir(folder):
+        match = _HIDDEN.fullmatch(name)
+        if match and match[1] == os.uname().nodename and not _alive(int(match[2])):
+            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+    path = os.path.join(folder, _hidden(Name(step, 1), "tmp"))
+    os.mkdir(path)
+    try:
+        reach("folder made")
+    except BaseException:
+        discard(path)
+        raise
+    return path
+
+
+def _hidden(name: Name, end: str) -> str:
+    return f".{name}~{os.uname().nodename}~{os.getpid()}~{secrets.token_hex(4)}.{end}"
+
+
+def _alive(pid: int) -> bool:
+    if pid == os.getpid():
+        return False  # of this job, and an earlier attempt
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+class ShardFile:
+    """A new file for writing that is brought to the disk when it is closed, and computes its digest on the way."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.size, self._digest = path, 0, hashlib.sha256()
+        self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb")
+        try:
+            reach("shard opened")
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> ShardFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            if error[0] is None:
+                self._file.flush()
+                reach("shard written")
+                os.fsync(self._file.fileno())
+        finally:
+            self._file.close()
+        if error[0] is None:
+            reach("shard on the disk")
+
+    def write(self, data: Any) -> None:
+        """Append bytes."""
+        self._file.write(data)
+        self._digest.update(data)
+        if not self.size:
+            reach("shard begun")
+        self.size += len(data)
+
+    def seal(self) -> tuple[int, str]:
+        """Size and SHA-256."""
+        return self.size, self._digest.hexdigest()
+
+
+def finish(folder: str, hidden: str, name: Name, content: dict[str, Any]) -> str:
+    """Write the manifest, and give the checkpoint its name; returns its path."""
+    text = _dump(content)
+    head = {"mnpar checkpoint": FORMAT, "sha256": hashlib.sha256(text).hexdigest(), "content": None}
+    with ShardFile(os.path.join(hidden, MANIFEST)) as file:
+        file.write(_dump(head)[: -len("null}")])
+        file.write(text + b"}\n")
+    sync_folder(hidden)
+    reach("folder on the disk")
+    later = [other.again for other in names(folder) if other.step == name.step]
+    name = Name(name.step, max(later, default=0) + 1)
+    path = os.path.join(folder, str(name))
+    os.rename(hidden, path)  # fails if the name is taken by files: two jobs in one folder
+    reach("renamed")
+    sync_folder(folder)
+    reach("name on the disk")
+    return path
+
+
+def _dump(content: Any) -> bytes:
+    return json.dumps(content, separators=(",", ":"), allow_nan=True).encode()
+
+
+def discard(hidden: str) -> None:
+    """Remove what a failed attempt has written."""
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def remove(folder: str, name: Name) -> None:
+    """Remove a checkpoint: first its name, so that no part of it is taken for the whole."""
+    hidden = os.path.join(folder, _hidden(name, "old"))
+    os.rename(os.path.join(folder, str(name)), hidden)
+    reach("old one hidden")
+    shutil.rmtree(hidden)
+    reach("old one removed")
+
+
+# ---- reading ----
+
+
+def read_manifest(path: str) -> dict[str, Any]:
+    """The content of a checkpoint's manifest.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or of another version.
+    """
+    file = os.path.join(path, MANIFEST)
+    try:
+        with open_plain(file) as stream:
+            data = stream.read(_LONGEST_MANIFEST + 1)
+        document = json.loads(data)
+        version, digest, content = document["mnpar checkpoint"], document["sha256"], document["content"]
+    except OSError as error:
+        raise CheckpointError(f"{file}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{file} is damaged, or no manifest of mnpar: {error}") from None
+    if version != FORMAT:
+        raise CheckpointError(f"{file} has version {version!r} of the format; this mnpar reads version {FORMAT}")
+    if hashlib.sha256(_dump(content)).hexdigest() != digest:
+        raise CheckpointError(f"{file} is damaged: its SHA-256 is not the one that it gives")
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{file} is no manifest of mnpar")
+    return content
+
+
+def open_plain(path: str) -> Any:
+    """A file open for reading; a link, a device or a pipe is an OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    file = os.fdopen(descriptor, "rb")
+    if not os.path.isfile(path):
+        file.close()
+        raise OSError(errno.EINVAL, "is no plain file", path)
+    return file
+
+
+def check_files(path: str, files: Mapping[str, Any]) -> None:
+    """Raise CheckpointError unless the folder has these shards and no others; their content is not looked at."""
+    there = {name: None for name in os.listdir(path) if name.startswith("shard-")}
+    for name in files:
+        if not _SHARD.fullmatch(name):
+            raise CheckpointError(f"{path}: {name!r} is no name of a shard")
+        if name not in there:
+            raise CheckpointError(f"{os.path.join(path, name)} is missing")
+    for name in there:
+        if name not in files:
+            raise CheckpointError(f"{os.path.join(path, name)} does not belong to this checkpoint")
+
+
+def check_file(path: str, size: int, digest: str) -> None:
+    """Raise CheckpointError unless a file has this size and SHA-256."""
+    try:
+        with open_plain(path) as file:
+            found = os.fstat(file.fileno()).st_size
+            if found != size:
+                raise CheckpointError(f"{path} is damaged: it has {found} bytes, not {size}")
+            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                raise CheckpointError(f"{path} is damaged or another file: its SHA-256 is not the manifest's")
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}") from None

@@ -1,0 +1,47 @@
+"""Work that all ranks do at once and that counts only if all of them succeed: an error on one is an error on every one."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from mnpar.dataset.agreement import dump_error
+
+if TYPE_CHECKING:
+    from mnpar.communicators import Communicator
+
+T = TypeVar("T")
+
+
+def together(comm: Communicator, work: Callable[[], T]) -> list[T]:
+    """What ``work()`` returned on each rank; if it raised on some, its error on the first of them, on all ranks.
+
+    Args:
+        comm: all its ranks call this.
+        work: its results can be pickled. If it communicates, and fails on one rank before, the others hear of a mismatch.
+
+    Example:
+        >>> import mnpar
+        >>> from mnpar.checkpoint.together import together
+        >>> mnpar.run(lambda comm: together(comm, lambda: comm.rank * 10), ranks=2)
+        [[0, 10], [0, 10]]
+    """
+    outcome: T | None = None
+    mine: Exception | None = None
+    try:
+        outcome = work()
+    except Exception as error:
+        mine = error
+    try:
+        outcomes = comm.allgather_obj((outcome, None if mine is None else dump_error(mine)))
+    except Exception as error:
+        if mine is not None:  # while the others communicate in their work: this is why they do not meet
+            raise mine from error
+        raise
+    for rank, (_, failure) in enumerate(outcomes):
+        if failure is not None:
+            first: Exception = mine if mine is not None and rank == comm.rank else pickle.loads(failure)
+            first.add_note(f"(on rank {rank} of {comm.size}; all ranks stop)")
+            raise first
+    return [result for result, _ in outcomes]

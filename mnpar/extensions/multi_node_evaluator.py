@@ -1,0 +1,166 @@
+"""Evaluation over ranks: each rank evaluates its shard, and all get the result of the whole."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from itertools import chain, zip_longest
+from typing import TYPE_CHECKING, Any
+
+from mnpar.config import no_backprop_mode, using_config
+from mnpar.dataset import concat_examples
+from mnpar.summary import DictSummary, Sums
+from mnpar.training.extension import PRIORITY_WRITER, Extension
+from mnpar.training.extensions.evaluator import Evaluator
+from mnpar.training.updaters.standard_updater import Converter, call
+
+if TYPE_CHECKING:
+    from mnpar.communicators import Communicator
+
+
+def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicator) -> Any:
+    """Let an evaluator report means over the examples of all ranks, the same on each. Collective whenever it is called.
+
+    Shards may be of any length, empty ones included, and ranks may report different values (a rank in the middle of a
+    model-parallel network none at all): a mean is one over the examples of those who report it, and is what one process would
+    report.
+
+    Args:
+        actual_evaluator: an :class:`Evaluator`. One with an ``evaluate`` of its own, which returns means, counts by the
+            length of its data set.
+        communicator: of the ranks that evaluate together; all of them call the evaluator.
+
+    Returns:
+        ``actual_evaluator``, whose ``evaluate`` has changed.
+
+    Example:
+        >>> import numpy as np, mnpar, mnpar.links as L
+        >>> from mnpar.training import extensions
+        >>> def program(comm):
+        ...     data = [(np.zeros(3, "f4"), 0)] * 3 if comm.rank == 0 else [(np.zeros(3, "f4"), 1)]
+        ...     batches = mnpar.iterators.SerialIterator(data, 2, repeat=False)
+        ...     evaluator = extensions.Evaluator(batches, L.Classifier(L.Linear(3, 2)))
+        ...     return mnpar.create_multi_node_evaluator(evaluator, comm)()["main/accuracy"]
+        >>> mnpar.run(program, ranks=2)
+        [0.75, 0.75]
+    """
+    own = actual_evaluator.evaluate
+
+    def evaluate() -> dict[str, float]:
+        actual_evaluator._summary = None
+        means = own()
+        total = DictSummary()  # added up in rank order: the same digits everywhere
+        total.merge(communicator.allgather_obj(_sums(means, actual_evaluator._summary, _length(actual_evaluator))))
+        return total.compute_mean()
+
+    actual_evaluator.evaluate = evaluate
+    return actual_evaluator
+
+
+def _sums(means: dict[str, Any], known: DictSummary | None, n: int) -> dict[str, Sums]:
+    """The sums of which these are the means: as the evaluation has kept them, or of n examples where it is somebody's own."""
+    kept = {} if known is None else known.sums()
+    of = {} if known is None else known.compute_mean()
+    sums: dict[str, Sums] = {}
+    for name, mean in means.items():
+        own = DictSummary()
+        if n:
+            own.add({name: mean}, weight=n)
+        same = isinstance(mean, float) and name in of and (mean == of[name] or mean != mean)
+        sums.update({name: kept[name]} if same else own.sums())
+    return sums
+
+
+def _length(evaluator: Any) -> int:
+    """The number of examples of its main iterator, 1 where that is not known."""
+    iterators = evaluator.get_all_iterators() if isinstance(evaluator, Evaluator) else {}
+    dataset = getattr(iterators.get("main"), "dataset", None)
+    return 1 if dataset is None else len(dataset)
+
+
+class GenericMultiNodeEvaluator(Extension):
+    """An evaluation whose results are no means: each rank computes results of its batches, one rank puts them together.
+
+    A subclass defines ``calc_local`` (and ``aggregate``). Shards may be of any length. Collective.
+
+    Args:
+        comm: of the ranks that evaluate together; None: this rank alone.
+        iterator: of this rank's examples; one that ends.
+        target: the model; ``calc_local`` calls it unless it is defined anew.
+        device: where batches go; None leaves them.
+        converter: makes arrays of a batch, ``converter(batch, device)``.
+        root: the rank that puts the results together.
+        progress_hook: called on the root with each of its batches.
+
+    Raises:
+        ValueError: there is no such root.
+
+    Example:
+        >>> import mnpar
+        >>> from mnpar.extensions import GenericMultiNodeEvaluator
+        >>> class Longest(GenericMultiNodeEvaluator):
+        ...     def calc_local(self, *words):
+        ...         return max(words, key=len)
+        ...     def aggregate(self, results):
+        ...         return max(results, key=len)
+        >>> def program(comm):
+        ...     words = [["a", "bcd"], ["efghi"]][comm.rank]
+        ...     batches = mnpar.iterators.SerialIterator(words, 1, repeat=False)
+        ...     return Longest(comm, batches, None, converter=lambda batch, device: tuple(batch))(None)
+        >>> mnpar.run(program, ranks=2)
+        ['efghi', None]
+    """
+
+    trigger = (1, "epoch")
+    default_name = "validation"
+    priority = PRIORITY_WRITER
+
+    def __init__(
+        self, comm: Communicator | None, iterator: Any, target: Any, device: int | str | None = None,
+        converter: Converter = concat_examples, root: int = 0, *, progress_hook: Callable[[Any], None] | None = None,
+    ) -> None:  # fmt: skip
+        if not 0 <= root < (1 if comm is None else comm.size):
+            raise ValueError(f"root = {root} is no rank of {comm}")
+        self.comm, self.iterator, self.root = comm, iterator, root
+        self._targets = {"main": target}
+        self.device, self.converter, self._progress_hook = device, converter, progress_hook
+
+    def __call__(self, trainer: Any) -> Any:
+        """What ``aggregate`` returns, on the root; None on the others."""
+        if hasattr(self.iterator, "reset"):
+            self.iterator.reset()
+            iterator = self.iterator
+        else:
+            iterator = copy.copy(self.iterator)
+        results = list(self._results(iterator))
+        if self.comm is None:
+            return self.aggregate(results)
+        ranks = self.comm.gather_obj(results, root=self.root)
+        if ranks is None:
+            return None
+        nothing = object()
+        in_turn = chain.from_iterable(zip_longest(*ranks, fillvalue=nothing))  # a batch of each rank, then the next ones
+        return self.aggregate([result for result in in_turn if result is not nothing])
+
+    def _results(self, batches: Any) -> Iterator[Any]:
+        speaks = self.comm is None or self.comm.rank == self.root
+        for batch in batches:
+            with using_config("train", False), no_backprop_mode():
+                result = call(self.calc_local, self.converter(batch, self.device))
+            if result is None:
+                raise TypeError(f"{type(self).__name__}.calc_local returned None: it returns the result of a batch")
+            if speaks and self._progress_hook:
+                self._progress_hook(batch)
+            yield result
+
+    def calc_local(self, *args: Any, **kwargs: Any) -> Any:
+        """The result of a batch, on each rank: what the target returns, unless a subclass says otherwise."""
+        return self._targets["main"](*args, **kwargs)
+
+    def aggregate(self, results: list[Any]) -> Any:
+        """The whole result, on the root: the list as it is, unless a subclass says otherwise. It may report, too.
+
+        Args:
+            results: one for each batch, the first ones of all ranks, then the second ones, and so on.
+        """
+        return results

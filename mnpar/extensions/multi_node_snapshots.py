@@ -1,0 +1,136 @@
+"""Snapshots over ranks: those that hold the same write one file together, and read it again on any number of ranks."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar.training.extension import Extension
+from mnpar.training.extensions.snapshots import read, snapshots
+
+if TYPE_CHECKING:
+    from mnpar.communicators import Communicator
+
+
+def multi_node_snapshot(comm: Communicator, snapshot: Any, replica_sets: Iterable[Any]) -> _MultiNodeSnapshot:
+    """Let one rank of each set of replicas write snapshots, ``….rank``; loading gives each rank its set's. Collective.
+
+    Args:
+        comm: of the ranks.
+        snapshot: of :func:`mnpar.training.extensions.snapshot`; with ``autoload`` the lowest rank of each set loads the
+            last one that all sets have, and hands it to the others: the number of ranks may have changed. Two at least are
+            kept, for sets do not write at one moment.
+        replica_sets: sets of ranks whose trainers hold the same, each a rank or several of them; all that are not named are one
+            more. Rank 0 often has extensions that the others do not have: ``[0]``.
+
+    Raises:
+        ValueError: a rank is not there, or in two sets.
+
+    Example:
+        >>> import mnpar
+        >>> from mnpar.training import extensions
+        >>> def program(comm):
+        ...     each = mnpar.extensions.multi_node_snapshot(comm, extensions.snapshot(), [0])
+        ...     return each.is_master, each.snapshot.filename
+        >>> mnpar.run(program, ranks=3)[1:]
+        [(True, 'snapshot_iter_{.updater.iteration}.1'), (False, 'snapshot_iter_{.updater.iteration}.2')]
+    """
+    return _MultiNodeSnapshot(comm, snapshot, replica_sets)
+
+
+def _parse_replica_sets(replica_sets: Iterable[Any], size: int) -> list[list[int]]:
+    """The sets, each in ascending order."""
+    listed = [[each] if isinstance(each, int | np.integer) else each for each in replica_sets]
+    sets = [sorted({int(rank) for rank in each}) for each in listed]
+    named = [rank for each in sets for rank in each]
+    strange = [rank for rank in named if not 0 <= rank < size]
+    if strange or len(set(named)) != len(named):
+        raise ValueError(f"replica sets name each of the ranks 0 … {size - 1} once at most; these are {sets}")
+    rest = [rank for rank in range(size) if rank not in named]
+    return [each for each in [*sets, rest] if each]
+
+
+class _MultiNodeSnapshot(Extension):
+    """See :func:`multi_node_snapshot`. (Chainer's name: it stands in the files.)"""
+
+    trigger = (1, "epoch")
+    priority = -100
+
+    def __init__(self, comm: Communicator, snapshot: Any, replica_sets: Iterable[Any]) -> None:
+        self.comm, self.snapshot = comm, snapshot
+        snapshot.n_retains = max(snapshot.n_retains, 2) if snapshot.n_retains > 0 else snapshot.n_retains
+        sets = _parse_replica_sets(replica_sets, comm.size)
+        self.replica_set = next(each for each in sets if comm.rank in each)
+        self.master = self.replica_set[0]
+        named = snapshot.filename
+        suffix = f".{comm.rank}"
+        snapshot.filename = (lambda trainer: named(trainer) + suffix) if callable(named) else named + suffix
+
+    @property
+    def is_master(self) -> bool:
+        """Whether this rank writes for its set."""
+        return self.master == self.comm.rank
+
+    @property
+    def is_last(self) -> bool:
+        """As of the snapshot."""
+        return bool(self.snapshot.is_last)
+
+    @property
+    def autoload(self) -> bool:
+        """Whether the last snapshot is loaded before training."""
+        return bool(self.snapshot.autoload)
+
+    def initialize(self, trainer: Any) -> None:
+        """Load the last snapshot that all sets have, where that is wanted."""
+        if self.autoload:
+            self._load(trainer)
+        if self.is_master:
+            self.snapshot.retain(trainer.out)
+
+    def _load(self, trainer: Any) -> None:
+        found = dict(snapshots(self.snapshot.filename, trainer.out)) if self.is_master else {}
+        everyone = self.comm.allgather_obj(list(found) if self.is_master else None)
+        sets = [fields for fields in everyone if fields is not None]
+        for fields in reversed(sets[0]):  # a set may have written once more than another when training ended
+            if all(fields in one for one in sets) and self._take(trainer, found.get(fields)):
+                return
+
+    def _take(self, trainer: Any, path: str | None) -> bool:
+        """Load a snapshot on all ranks, the masters' files and their bytes; False if one is damaged."""
+        content = None if path is None else read(path)
+        if not all(self.comm.allgather_obj(content is not None or not self.is_master)):
+            return False
+        if self.is_master:
+            for rank in self.replica_set[1:]:
+                self.comm.send(np.fromfile(path or "", np.uint8), rank)
+        else:
+            content = read(io.BytesIO(self.comm.recv(self.master).tobytes()))
+        self.snapshot.take(trainer, content or {})
+        self._take_as_given(trainer)
+        return True
+
+    def _take_as_given(self, trainer: Any) -> None:
+        """Nobody gets rank 0's values at the first update: each has loaded its own."""
+        for optimizer in trainer.updater.get_all_optimizers().values():
+            links = [link for link in optimizer.target.links() if hasattr(link, "take_as_given")]
+            for copies in [*links, *([optimizer.team] if getattr(optimizer, "team", None) is not None else [])]:
+                copies.take_as_given()
+
+    def __call__(self, trainer: Any) -> None:
+        if self.is_master:
+            self.snapshot(trainer)
+
+    def on_error(self, trainer: Any, exc: Exception, tb: TracebackType | None) -> None:
+        """Write one, where that is wanted."""
+        if self.is_master:
+            self.snapshot.on_error(trainer, exc, tb)
+
+    def finalize(self) -> None:
+        """Wait until all is written."""
+        if self.is_master:
+            self.snapshot.finalize()

@@ -1,0 +1,164 @@
+"""Values of all ranks made one: observations while training, persistent arrays before an evaluation, the time to stop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.dataset.agreement import agree
+from mnpar.link import Link
+from mnpar.serializer import Deserializer
+from mnpar.training.extension import PRIORITY_EDITOR, PRIORITY_WRITER, Extension, keep
+from mnpar.training.triggers import EarlyStoppingTrigger
+from mnpar.training.triggers.interval import get_trigger
+from mnpar.variable import Variable
+
+if TYPE_CHECKING:
+    from mnpar.communicators import Communicator
+
+
+class ObservationAggregator(Extension):
+    """Makes one value of what all ranks have observed, and puts it into the observation of each. Collective.
+
+    Args:
+        comm: of the ranks.
+        original_key: of the observation. Ranks need not all have it.
+        aggregated_key: the name of the result; None: the same.
+        comm_trigger: when it is made; until then each rank collects its values. The same on all ranks.
+        aggregator: called on rank 0 with a list of each rank's list of values; None: the mean of all.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> import mnpar
+        >>> from mnpar.extensions import ObservationAggregator
+        >>> def program(comm):
+        ...     trainer = SimpleNamespace(updater=SimpleNamespace(iteration=1), observation={"loss": 1.0 + comm.rank})
+        ...     ObservationAggregator(comm, "loss", "mean loss")(trainer)
+        ...     return trainer.observation
+        >>> mnpar.run(program, ranks=2)
+        [{'loss': 1.0, 'mean loss': 1.5}, {'loss': 2.0, 'mean loss': 1.5}]
+    """
+
+    priority = PRIORITY_EDITOR
+
+    def __init__(
+        self, comm: Communicator, original_key: str, aggregated_key: str | None = None,
+        *, comm_trigger: Any = (1, "iteration"), aggregator: Callable[[list[list[Any]]], Any] | None = None,
+    ) -> None:  # fmt: skip
+        self.comm, self.original_key = comm, original_key
+        self.aggregated_key = original_key if aggregated_key is None else aggregated_key
+        self.comm_trigger = get_trigger(comm_trigger)
+        self.aggregator = aggregator or _mean
+        self.observation_history: list[Any] = []
+
+    def compute_summary(self, trainer: Any) -> Any:
+        """Take this iteration's value; the result when ``comm_trigger`` fires, else None."""
+        if self.original_key in trainer.observation:
+            value = trainer.observation[self.original_key]
+            self.observation_history.append(backend.to_host(value.array if isinstance(value, Variable) else value))
+        if not self.comm_trigger(trainer):
+            return None
+        histories, self.observation_history = self.comm.gather_obj(self.observation_history), []
+        return agree(self.comm, 0, lambda: self.aggregator(histories or []))  # an error there is one on all ranks
+
+    def __call__(self, trainer: Any) -> None:
+        summary = self.compute_summary(trainer)
+        if summary is not None:
+            trainer.observation[self.aggregated_key] = summary
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load the values collected so far (numbers), and when the result was made last."""
+        if hasattr(self.comm_trigger, "serialize"):
+            self.comm_trigger.serialize(serializer["comm_trigger"])
+        history = json.dumps([np.asarray(value).tolist() for value in self.observation_history])
+        history = keep(serializer, "observation_history", history, str)
+        if isinstance(serializer, Deserializer):
+            self.observation_history = json.loads(history)
+
+
+def _mean(ranks: list[list[Any]]) -> Any:
+    """The mean of all values of all ranks; None if there is none."""
+    values = [value for values in ranks for value in values]
+    return sum(values) / len(values) if values else None
+
+
+class AllreducePersistent(Extension):
+    """Averages persistent arrays of floats (batch normalization's running statistics) over ranks. Collective.
+
+    Call it before an evaluation or a snapshot; it comes before both, at each epoch, unless it is told otherwise. Whole numbers
+    are left alone.
+
+    Args:
+        model: the same on all ranks.
+        comm: of the ranks.
+
+    Example:
+        >>> import mnpar, mnpar.links as L
+        >>> def program(comm):
+        ...     model = L.BatchNormalization(2)
+        ...     model.avg_mean[...] = comm.rank
+        ...     mnpar.extensions.AllreducePersistent(model, comm)()
+        ...     return model.avg_mean
+        >>> mnpar.run(program, ranks=2)
+        [array([0.5, 0.5], dtype=float32), array([0.5, 0.5], dtype=float32)]
+    """
+
+    trigger = (1, "epoch")
+    priority = PRIORITY_WRITER + 1
+
+    def __init__(self, model: Link, comm: Communicator) -> None:
+        self.model, self.comm = model, comm
+
+    def __call__(self, trainer: Any = None) -> None:
+        for _, value in self.model.namedpersistents():
+            if backend.is_array(value) and value.dtype.kind == "f":
+                wide = value.astype(np.promote_types(value.dtype, np.float32), copy=False)
+                value[...] = self.comm.allreduce(wide) / self.comm.size
+
+
+class MultiNodeEarlyStoppingTrigger:
+    """Stops all ranks together when a value, averaged over them, has not improved for some checks; a stop trigger.
+
+    Args:
+        comm: of the ranks; all of them have this trigger.
+        check_trigger: when the mean of the value since the last check is compared with the best one.
+        monitor: its key in the observation.
+        patience: how many checks without improvement are suffered; 3 by default. (``patients`` is the same.)
+        mode: ``'max'`` or ``'min'`` is better; ``'auto'``: max if the key has ``'accuracy'`` in it.
+        verbose: let rank 0 say so when it stops.
+        max_trigger: when to stop anyway.
+        suffix: the average is put into the observation under ``monitor + suffix``.
+
+    Example:
+        >>> import mnpar
+        >>> comm = mnpar.create_communicator("self")
+        >>> stop = mnpar.extensions.MultiNodeEarlyStoppingTrigger(comm, monitor="validation/main/loss", patience=5)
+    """
+
+    def __init__(
+        self, comm: Communicator, *, check_trigger: Any = (1, "epoch"), monitor: str = "main/loss", patience: int | None = None,
+        mode: str = "auto", verbose: bool = False, max_trigger: Any = (100, "epoch"), suffix: str = "_aggregated",
+        patients: int | None = None,
+    ) -> None:  # fmt: skip
+        aggregated = monitor + suffix
+        self.actual_trigger = EarlyStoppingTrigger(
+            check_trigger, aggregated, patience, mode, verbose and comm.rank == 0, max_trigger, patients=patients
+        )
+        self.aggregator = ObservationAggregator(comm, monitor, aggregated, comm_trigger=check_trigger)
+
+    def __call__(self, trainer: Any) -> bool:
+        self.aggregator(trainer)
+        return self.actual_trigger(trainer)
+
+    def get_training_length(self) -> Any:
+        """The longest that it may take."""
+        return self.actual_trigger.get_training_length()
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load the best value and the checks since."""
+        self.aggregator.serialize(serializer["aggregator"])
+        self.actual_trigger.serialize(serializer["actual_trigger"])

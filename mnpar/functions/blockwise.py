@@ -1,0 +1,192 @@
+"""A local operation on blocks: it gets what this rank's outputs read, and never knows that there are other ranks.
+
+``windowed`` is for what reads a window for each output (pooling; convolutions hide their halos: halo_convolution.py),
+``transposed`` for what adds a window to the image for each value (transposed convolution, unpooling). Both move exactly the
+cells that are needed, and both leave a rank without outputs in the exchange: others may want its cells.
+Pieces and Together, which cut and join, are each other's adjoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.config import is_recording
+from mnpar.function_node import FunctionNode
+from mnpar.functions.exchange import exchange
+from mnpar.functions.generic import either
+from mnpar.functions.halo import SpatialGrid, halo_of
+from mnpar.functions.joining import concat, split_axis
+from mnpar.functions.replicated import copy_to
+from mnpar.functions.windows import Windows
+from mnpar.plans import Box, Window
+from mnpar.plans.halo import grid_transposed
+from mnpar.variable import Variable, as_variable
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+Index = tuple[slice, ...]
+Local = Callable[[Variable, Box], Variable]
+WORTH_PACKING = 2**16  # bytes of parameters at most, whose gradients travel in one message
+
+
+class Pieces(FunctionNode):
+    """Parts of an array, by slices of its last axes; they may overlap."""
+
+    generic = True
+
+    def __init__(self, places: Sequence[Index], infinite: bool = False) -> None:
+        self.places, self.infinite = tuple(places), infinite
+
+    def forward(self, x: Array) -> tuple[Array, ...]:
+        return tuple([x[(..., *place)] for place in self.places])
+
+    def backward(self, *gys: Any) -> Any:
+        shape, given = self.inputs[0].shape, [i for i, gy in enumerate(gys) if gy is not None]
+        if not given:
+            return None
+        node = Together([self.places[i] for i in given], shape[-len(self.places[0]) :])
+        return lambda: either(node, *[gys[i] for i in given])
+
+
+class Together(FunctionNode):
+    """An array of zeros with parts added to it; ``full``: they cover it once."""
+
+    generic = True
+
+    def __init__(self, places: Sequence[Index], shape: Sequence[int], full: bool = False) -> None:
+        self.places, self.shape, self.full = tuple(places), tuple(shape), full
+
+    def forward(self, *xs: Array) -> Array:
+        xp, shape = backend.get_array_module(*xs), (*xs[0].shape[: xs[0].ndim - len(self.shape)], *self.shape)
+        y = xp.empty(shape, xs[0].dtype) if self.full else xp.zeros(shape, xs[0].dtype)
+        for i, (place, x) in enumerate(zip(self.places, xs, strict=True)):
+            if self.full or not i:
+                y[(..., *place)] = x
+            else:
+                y[(..., *place)] += x
+        return y
+
+    def backward(self, gy: Any) -> Any:
+        return tuple([lambda place=place: gy[(..., *place)] for place in self.places])
+
+
+def place(box: Box, within: Box) -> Index:
+    """Where a box lies in the array of another."""
+    axes = zip(box.start, box.stop, within.start, strict=True)
+    return tuple([slice(a - start, b - start) for a, b, start in axes])
+
+
+def together(parts: Sequence[Variable], boxes: Sequence[Box], whole: Box) -> Variable:
+    """The array of a box, of parts that do not overlap; zeros where there is none."""
+    full = sum([box.volume for box in boxes]) == whole.volume
+    return Together([place(box, whole) for box in boxes], whole.shape, full).apply(tuple(parts))[0]
+
+
+def bare(who: str, size: Sequence[int], window: Window) -> Windows:
+    """The same windows over a chunk, which has its padding already."""
+    return Windows.over(who, tuple(size), window.kernel, window.stride, 0, window.dilation)
+
+
+def outputs(who: str, shape: Sequence[int], window: Window) -> tuple[int, ...]:
+    """The shape of all outputs.
+
+    Raises:
+        ValueError: there are none.
+    """
+    out = window.outputs(shape)
+    if 0 in out:
+        raise ValueError(
+            f"{who}: windows of {window.kernel} (dilated by {window.dilation}) do not fit in an image of {tuple(shape)} padded "
+            f"by {window.pad}: make the kernel smaller, or pad more"
+        )
+    return out
+
+
+def check_block(who: str, x: Any, grid: SpatialGrid, shape: Sequence[int]) -> tuple[Variable, tuple[int, ...]]:
+    """This rank's block as a Variable (N, C, …), and the shape of the whole as a tuple.
+
+    Raises:
+        ValueError: it is not the block of an array of that shape.
+    """
+    x, shape, n = as_variable(x), tuple([int(length) for length in shape]), len(grid.dims)
+    if len(shape) != n or x.ndim != n + 2 or x.shape[2:] != (own := grid.block(shape).shape):
+        wanted = f"its block is (N, C, {', '.join(map(str, own))})" if len(shape) == n else f"which has not the axes of {grid}"
+        raise ValueError(f"{who}: rank {grid.comm.rank} has {x.shape} of an image of {shape}, but {wanted}")
+    return x, shape
+
+
+def windowed(
+    x: Variable, grid: SpatialGrid, shape: tuple[int, ...], window: Window, local: Local, nothing: tuple[int, Any],
+    fill: float = 0,
+) -> Variable:  # fmt: skip
+    """This rank's outputs of a local operation on windows.
+
+    Args:
+        x: the block (N, C, …) that this rank has of an image of ``shape``.
+        window: what an output reads.
+        local: from an array that has what a box of outputs reads, without padding, to these outputs; it also gets the box.
+        nothing: channels and dtype of the outputs, for a rank that has none.
+        fill: the padding.
+    """
+    out, chunk = grid.block(window.outputs(shape)), halo_of(x, grid, shape, window, fill=fill)
+    return empty_block(x, out, nothing) if out.empty else local(chunk, out)
+
+
+def transposed(
+    xs: Sequence[Any], grid: SpatialGrid, shape: tuple[int, ...], image: tuple[int, ...], window: Window,
+    local: Callable[..., Variable], nothing: tuple[int, Any],
+) -> Variable:  # fmt: skip
+    """This rank's block of an image to which windows are added.
+
+    Args:
+        xs: blocks (N, C, …) of arrays of ``shape``, one value for each window.
+        image: the shape of the whole image.
+        window: of the image.
+        local: from the values of some windows, and the box of cells that they reach, to an image of that box.
+        nothing: channels and dtype of the image, for a rank that has nothing of it, or no window.
+
+    Returns:
+        The block; cells that no window reaches are zeros.
+    """
+    plan = grid_transposed(grid.dims, grid.comm.size, shape, image, window)
+    chunks = [exchange(grid.comm, x, plan) for x in xs]
+    cells = grid.block(image)
+    values = window.readers(cells) & Box.whole(shape)
+    reached = window.reads(values)
+    overlap = reached & cells
+    if values.empty or overlap.empty:
+        return empty_block(as_variable(xs[0]), cells, nothing)
+    (y,) = Pieces([place(overlap, reached)]).apply((local(*chunks, reached),))
+    return y if overlap == cells else together([y], [overlap], cells)
+
+
+def empty_block(x: Variable, box: Box, nothing: tuple[int, Any]) -> Variable:
+    """A block of zeros (N, channels, …), through which no gradient flows."""
+    channels, dtype = nothing
+    return Variable(x.xp.zeros((x.shape[0], channels, *box.shape), dtype), requires_grad=False)
+
+
+def shared(comm: Communicator, *params: Any) -> tuple[Any, ...]:
+    """Parameters that all ranks hold alike, on their way into work that they divide: :func:`copy_to`, of small ones at once.
+
+    Args:
+        comm: all its ranks call this.
+        params: Variables of the same shapes on each rank; Nones stay Nones.
+
+    Returns:
+        The same values. The gradient of each is the sum over ranks, on every rank.
+    """
+    given = [as_variable(p) for p in params if p is not None]
+    if comm.size == 1 or not given or not is_recording():
+        return params
+    if len(given) == 1 or len({p.dtype for p in given}) > 1 or sum([p.array.nbytes for p in given]) > WORTH_PACKING:
+        return tuple([None if p is None else copy_to(comm, p) for p in params])
+    flat = copy_to(comm, concat([p.reshape((-1,)) for p in given], axis=0))
+    parts = iter(split_axis(flat, np.cumsum([p.size for p in given])[:-1].tolist(), axis=0))
+    return tuple([None if p is None else next(parts).reshape(p.shape) for p in params])

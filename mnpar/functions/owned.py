@@ -1,0 +1,146 @@
+"""Values that all ranks hold alike and own together, cut into parts and joined again (law 1).
+
+    scatter_to ⇄ gather_from
+
+Forward, :func:`gather_from` is an allgather; but all ranks go on with the same joined array, to one loss that counts once. So
+each part's gradient is on its rank already, and backward is a cut, without a message. :func:`scatter_to` is its reverse.
+They stand beside ``copy_to`` and ``reduce_from``: together, a layer divided among ranks between values that are not divided.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.config import is_recording
+from mnpar.functions.communication import Communication
+from mnpar.plans import block
+from mnpar.variable import Variable, as_variable
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+    from mnpar.communicators.transport import Steps
+
+Sizes = tuple[int, ...]  # of each rank's part along the axis
+
+
+class ScatterTo(Communication):
+    """This rank's part of an array that all have. Adjoint: GatherFrom."""
+
+    op = "scatter_to"
+
+    def __init__(self, comm: Communicator, axis: int, sizes: Sizes, of: GatherFrom | None = None) -> None:
+        super().__init__(comm, of)
+        self.axis, self.sizes = axis, sizes
+
+    def forward(self, x: Any) -> Any:
+        self.differentiable = is_recording()  # nothing is said forward: so it is always on the tape of every rank
+        if x is None:
+            return None
+        start = sum(self.sizes[: self.comm.rank])
+        index = (slice(None),) * self.axis + (slice(start, start + self.sizes[self.comm.rank]),)
+        return x[index].copy()  # as a gradient it is given away
+
+    def backward(self, gy: Any) -> Any:
+        return self.adjoint(GatherFrom(self.comm, self.axis, self.sizes, of=self), gy)
+
+
+class GatherFrom(Communication):
+    """All ranks' parts joined, of which each keeps its own gradient. Adjoint: ScatterTo."""
+
+    op = "gather_from"
+
+    def __init__(self, comm: Communicator, axis: int, sizes: Sizes = (), of: ScatterTo | None = None) -> None:
+        super().__init__(comm, of)
+        self.axis, self.sizes = axis, sizes
+
+    def steps(self, x: Any) -> Steps[Any]:
+        parts, wants = yield from self.channel.allgather(x, self.call())
+        if self.order == 0:
+            self.sizes = tuple([part.shape[self.axis] for part in parts])
+        return self.agreed(self._joined(parts), wants)
+
+    def _joined(self, parts: tuple[Array | None, ...]) -> Array | None:
+        given = next((part for part in parts if part is not None), None)
+        if given is None:  # no rank has a gradient
+            return None
+        xp, arrays = backend.get_array_module(given), []
+        for part, size in zip(parts, self.sizes, strict=True):
+            shape = (*given.shape[: self.axis], size, *given.shape[self.axis + 1 :])
+            arrays.append(xp.zeros(shape, given.dtype) if part is None else part)
+        return xp.concatenate(arrays, axis=self.axis)
+
+    def backward(self, gy: Any) -> Any:
+        return self.adjoint(ScatterTo(self.comm, self.axis, self.sizes, of=self), gy)
+
+
+def scatter_to(comm: Communicator, x: Any, axis: int = -1) -> Variable:
+    """This rank's block of a value that all ranks hold alike and own together; backward joins the blocks' gradients.
+
+    Blocks are those of :func:`mnpar.plans.block`: as even as they can be, the longer ones first.
+
+    Args:
+        comm: all its ranks call this.
+        x: the same Variable or array on each rank.
+        axis: is cut.
+
+    Returns:
+        The block of this rank; nothing is sent forward.
+
+    Raises:
+        ValueError: x has no such axis.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> def program(comm):
+        ...     x = mnpar.Variable(np.array([1.0, 2.0, 3.0]))
+        ...     part = F.scatter_to(comm, x)
+        ...     F.sum(F.reduce_from(comm, F.sum(part * part))).backward()
+        ...     return part.array.tolist(), x.grad.tolist()
+        >>> mnpar.run(program, ranks=2)
+        [([1.0, 2.0], [2.0, 4.0, 6.0]), ([3.0], [2.0, 4.0, 6.0])]
+    """
+    x = as_variable(x)
+    axis = _positive("scatter_to", axis, x)
+    ends = [block(x.shape[axis], comm.size, rank) for rank in range(comm.size)]
+    return ScatterTo(comm, axis, tuple([b - a for a, b in ends])).apply((x,))[0]
+
+
+def gather_from(comm: Communicator, x: Any, axis: int = -1) -> Variable:
+    """All ranks' parts joined along an axis, as a value that they own together: backward gives each rank its part's gradient.
+
+    Unlike :func:`allgather`, whose gradient is the sum over ranks: that of a loss that all compute alike would count P times.
+
+    Args:
+        comm: all its ranks call this, and then do the same with the result.
+        x: this rank's part; parts may differ in length along the axis.
+        axis: along which they are joined.
+
+    Returns:
+        The same array on each rank.
+
+    Raises:
+        ValueError: x has no such axis.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> def program(comm):
+        ...     x = mnpar.Variable(np.full(comm.rank + 1, comm.rank + 1.0))
+        ...     y = F.gather_from(comm, x)
+        ...     F.sum(y * y).backward()
+        ...     return y.array.tolist(), x.grad.tolist()
+        >>> mnpar.run(program, ranks=2)
+        [([1.0, 2.0, 2.0], [2.0]), ([1.0, 2.0, 2.0], [4.0, 4.0])]
+    """
+    x = as_variable(x)
+    return GatherFrom(comm, _positive("gather_from", axis, x)).apply((x,))[0]
+
+
+def _positive(who: str, axis: int, x: Variable) -> int:
+    ndim: int = x.ndim
+    if not -ndim <= axis < ndim:
+        raise ValueError(f"{who}: x of shape {x.shape} has no axis {axis}")
+    return axis + ndim if axis < 0 else axis

@@ -1,0 +1,172 @@
+"""Fully connected layers whose weights are divided among ranks: by rows or by columns of W.
+
+    ColumnParallelLinear   y = x [A₁ A₂ …] + b    each rank computes some of the outputs from all of the inputs
+    RowParallelLinear      y = Σ xᵣ Aᵣ + b         each rank computes a part of all outputs from some of the inputs
+
+(A = Wᵀ; the names are Megatron-LM's: Shoeybi et al. 2019, arXiv 1909.08053. neon's *vecpar* layers, of 2015, are rows with
+``input_is_parallel=False``.) The ranks hold x, y and the loss alike and own them together, and each of them calls backward on
+it (law 1: the loss counts once): then outputs and gradients are those of one :class:`Linear`. A column layer that does not
+gather its output, something elementwise, and a row layer that takes it as it is need one message each way. In checkpoints W
+and b are whole, as Linear's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar.functions import copy_to, gather_from, linear, reduce_from, reshape, scatter_to
+from mnpar.links.linear import Linear
+from mnpar.links.parts import Divided, cut_parameter, initialize_part
+from mnpar.plans import Box, block
+from mnpar.variable import Variable, as_variable
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+
+class ColumnParallelLinear(Divided, Linear):
+    """A Linear of which each rank computes a block of the outputs.
+
+    Args:
+        comm: its ranks share the layer; all of them make it and call it.
+        in_size, out_size, nobias, initialW, initial_bias: of the whole layer, as :class:`Linear` has them. Weights begin as
+            the whole layer's where all ranks' generators are in the same state (:func:`mnpar.random.seed`).
+        gather_output: True: every rank gets all outputs. False: each its block, to go on with.
+
+    On each rank W is (block of out_size, in_size) and b (block of out_size,); blocks are those of :func:`mnpar.plans.block`,
+    and may be empty.
+
+    Raises:
+        ValueError: a size below 1.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F, mnpar.links as L
+        >>> def program(comm):
+        ...     layer = L.ColumnParallelLinear(comm, 2, 3, initialW=np.arange(6.0).reshape(3, 2))
+        ...     x = mnpar.Variable(np.ones((1, 2), "f4"))
+        ...     y = layer(x)
+        ...     F.sum(y).backward()
+        ...     return layer.W.shape, y.array.tolist(), x.grad.tolist()
+        >>> mnpar.run(program, ranks=2)
+        [((2, 2), [[1.0, 5.0, 9.0]], [[6.0, 9.0]]), ((1, 2), [[1.0, 5.0, 9.0]], [[6.0, 9.0]])]
+    """
+
+    def __init__(
+        self, comm: Communicator, in_size: int | None, out_size: int | None = None, nobias: bool = False,
+        initialW: Any = None, initial_bias: Any = None, gather_output: bool = True,
+    ) -> None:  # fmt: skip
+        self.comm, self.gather_output = comm, gather_output
+        super().__init__(in_size, out_size, nobias, initialW, initial_bias)
+        assert self.out_size is not None
+        if self.b is not None:
+            first, last = block(self.out_size, comm.size, comm.rank)
+            self.b = cut_parameter(self.b, Box((first,), (last,)))
+
+    def _initialize_params(self, in_size: int) -> None:
+        self.in_size, out_size = in_size, self.out_size
+        assert out_size is not None
+        first, last = block(out_size, self.comm.size, self.comm.rank)
+        initialize_part(self.W, (out_size, in_size), Box((first, 0), (last, in_size)))
+
+    @property
+    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+        """Names and values to show in ``repr``."""
+        yield from (*super().printable_specs, ("gather_output", self.gather_output), ("ranks", self.comm.size))
+
+    def forward(self, x: Any, n_batch_axes: int = 1) -> Variable:
+        """The layer's outputs.
+
+        Args:
+            x: (N, …), the same on each rank.
+            n_batch_axes: how many axes count examples.
+
+        Returns:
+            (N, out_size), the same on each rank; without ``gather_output`` (N, block of out_size).
+        """
+        y = super().forward(copy_to(self.comm, x), n_batch_axes)
+        return gather_from(self.comm, y) if self.gather_output else y
+
+
+class RowParallelLinear(Divided, Linear):
+    """A Linear of which each rank computes the part that comes from a block of the inputs; the parts are summed.
+
+    Args:
+        comm: its ranks share the layer; all of them make it and call it.
+        in_size, out_size, nobias, initialW, initial_bias: of the whole layer, as in :class:`ColumnParallelLinear`.
+        input_is_parallel: False: x is the same on each rank, which takes its block of the features. True: x is that block.
+
+    On each rank W is (out_size, block of in_size). b (out_size,) is the same on each rank and stays so: its gradient is that
+    of the one layer, on every rank. Do not sum it over ranks.
+
+    Raises:
+        ValueError: a size below 1.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F, mnpar.links as L
+        >>> def program(comm):
+        ...     layer = L.RowParallelLinear(comm, 3, 1, initialW=np.array([[1.0, 10.0, 100.0]]))
+        ...     x = mnpar.Variable(np.ones((1, 3), "f4"))
+        ...     y = layer(x)
+        ...     y.backward()
+        ...     return layer.W.shape, y.array.tolist(), x.grad.tolist()
+        >>> mnpar.run(program, ranks=2)
+        [((1, 2), [[111.0]], [[1.0, 10.0, 100.0]]), ((1, 1), [[111.0]], [[1.0, 10.0, 100.0]])]
+    """
+
+    def __init__(
+        self, comm: Communicator, in_size: int | None, out_size: int | None = None, nobias: bool = False,
+        initialW: Any = None, initial_bias: Any = None, input_is_parallel: bool = False,
+    ) -> None:  # fmt: skip
+        self.comm, self.input_is_parallel = comm, input_is_parallel
+        super().__init__(in_size, out_size, nobias, initialW, initial_bias)
+        if self.b is not None and comm.size > 1:
+            self.b.array[...] = comm.bcast(self.b.array)
+
+    def _initialize_params(self, in_size: int) -> None:
+        self.in_size, out_size = in_size, self.out_size
+        assert out_size is not None
+        first, last = block(in_size, self.comm.size, self.comm.rank)
+        initialize_part(self.W, (out_size, in_size), Box((0, first), (out_size, last)))
+
+    @property
+    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+        """Names and values to show in ``repr``."""
+        yield from (*super().printable_specs, ("input_is_parallel", self.input_is_parallel), ("ranks", self.comm.size))
+
+    def forward(self, x: Any, n_batch_axes: int = 1) -> Variable:
+        """The layer's outputs.
+
+        Args:
+            x: (N, …), the same on each rank; with ``input_is_parallel`` (N, block of in_size).
+            n_batch_axes: how many axes count examples.
+
+        Returns:
+            (N, out_size), the same on each rank.
+
+        Raises:
+            ValueError: x has other features than ``in_size``, or than this rank's block of them.
+        """
+        x = as_variable(x)
+        if not 0 < n_batch_axes < x.ndim:
+            raise ValueError(f"{self}: x of shape {x.shape} has no features after {n_batch_axes} batch axes")
+        lead, features = x.shape[:n_batch_axes], int(np.prod(x.shape[n_batch_axes:]))
+        x = reshape(x, (*lead, features))
+        if not self.W.is_initialized:
+            self._initialize_params(sum(self.comm.allgather_obj(features)) if self.input_is_parallel else features)
+        self._check(features)
+        part = x if self.input_is_parallel else scatter_to(self.comm, x)
+        y = reduce_from(self.comm, linear(part, self.W, n_batch_axes=n_batch_axes))
+        return y if self.b is None else y + self.b
+
+    def _check(self, features: int) -> None:
+        assert self.in_size is not None
+        first, last = block(self.in_size, self.comm.size, self.comm.rank)
+        wanted = last - first if self.input_is_parallel else self.in_size
+        if features != wanted:
+            whose = f"its block {first} … {last - 1} of {self.in_size}" if self.input_is_parallel else "in_size"
+            raise ValueError(f"rank {self.comm.rank}: {self}: x has {features} features, not {wanted} ({whose})")

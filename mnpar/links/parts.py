@@ -1,0 +1,123 @@
+"""Parameters of which each rank has a part: they begin as the part of what one process would begin with.
+
+Every rank draws the whole array, from a generator that is in the same state on all of them, and keeps its box: so a model that
+is divided among any number of ranks starts from the weights of the model that is not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.config import no_backprop_mode
+from mnpar.functions import repartition
+from mnpar.initializers import Constant
+from mnpar.initializers.initializer import put
+from mnpar.link import Link
+from mnpar.parameter import Parameter
+from mnpar.plans import Box
+from mnpar.serializer import Deserializer, persistent, placed
+from mnpar.variable import Variable
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+
+class Part:
+    """An initializer that fills an array with a box of what another one makes.
+
+    Args:
+        initializer: of the whole.
+        whole: the shape of the whole.
+        box: of the whole: what this rank has.
+    """
+
+    def __init__(self, initializer: Any, whole: tuple[int, ...], box: Box) -> None:
+        self.initializer, self.whole, self.box = initializer, tuple(whole), box
+        self.dtype = getattr(initializer, "dtype", None)
+
+    def __call__(self, array: Array) -> None:
+        """Fill ``array``, of the box's shape."""
+        whole = np.empty(self.whole, array.dtype)
+        self.initializer(whole)
+        put(array, whole[box_index(self.box)])
+
+
+class Divided(Link):
+    """A link some of whose parameters are parts. In files they are whole: as those of the link that is not divided.
+
+    To save to a file of one rank, all ranks save together; a checkpoint of all ranks takes each rank's parts. Loading needs no
+    other rank, and any number of ranks loads what any other number saved.
+    """
+
+    comm: Communicator
+
+    def serialize(self, serializer: Any) -> None:
+        """Save the whole parameters, for which all ranks call this; or load this rank's parts of them."""
+        loading, in_parts = isinstance(serializer, Deserializer), getattr(serializer, "knows_places", False)
+        for name in self._params:
+            param: Parameter = self.__dict__[name]
+            part = param.initializer
+            if not param.is_initialized:
+                whole = serializer(name, None)
+                if whole is not None:  # to be cut when the sizes are known
+                    param.initializer = Constant(whole)
+            elif in_parts or not isinstance(part, Part):
+                placed(serializer, param)(name, param.array)
+            elif loading:
+                whole = serializer(name, np.empty(part.whole, param.dtype))
+                put(param.array, whole[box_index(part.box)])
+            else:
+                serializer(name, gather_parameter(self.comm, param))
+        for name in self._persistent:
+            setattr(self, name, persistent(serializer)(name, getattr(self, name)))
+
+
+def initialize_part(parameter: Parameter, whole: tuple[int, ...], box: Box) -> None:
+    """Let a parameter that has no array yet begin as a part of a whole one."""
+    parameter.initializer = Part(parameter.initializer, whole, box)
+    parameter.whole, parameter.box = tuple(whole), box
+    parameter.initialize(box.shape)
+
+
+def cut_parameter(parameter: Parameter, box: Box) -> Parameter:
+    """A parameter that has a box of what another one has already drawn."""
+    part = Parameter(Part(parameter.initializer, parameter.shape, box))
+    part.whole, part.box = parameter.shape, box
+    part.copydata(Variable(parameter.array[box_index(box)]))
+    return part
+
+
+def box_index(box: Box) -> tuple[slice, ...]:
+    """What picks a box out of the whole array."""
+    return tuple([slice(a, b) for a, b in zip(box.start, box.stop, strict=True)])
+
+
+def gather_parameter(comm: Communicator, parameter: Parameter) -> Array:
+    """The whole array of a parameter that is divided among ranks; of one that is not, its own.
+
+    Args:
+        comm: all its ranks call this.
+        parameter: of a link such as :class:`ColumnParallelLinear` or :class:`SpatialLocalConvolution2D`, initialized.
+
+    Returns:
+        A new array, the same on every rank.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.links as L
+        >>> def program(comm):
+        ...     layer = L.ColumnParallelLinear(comm, 2, 3, initialW=np.arange(6.0).reshape(3, 2))
+        ...     return layer.W.shape, L.gather_parameter(comm, layer.W).tolist()
+        >>> mnpar.run(program, ranks=2)[1]
+        ((1, 2), [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
+    """
+    part = parameter.initializer
+    if not isinstance(part, Part):
+        return parameter.array.copy()
+    boxes = comm.allgather_obj((part.box.start, part.box.stop))
+    with no_backprop_mode():
+        whole = repartition(comm, parameter.array, [Box(*box) for box in boxes], [Box.whole(part.whole)] * comm.size)
+    return whole.array

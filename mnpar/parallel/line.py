@@ -1,0 +1,48 @@
+"""The stages of a pipeline in a row, and how what they say to each other finds its way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mnpar.functions import recv, send
+from mnpar.variable import Variable
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+
+class Line:
+    """The stages in a row, and the messages between them.
+
+    Args:
+        comm: of the pipeline alone.
+        where: the rank of each stage.
+        micro_batches: M.
+    """
+
+    def __init__(self, comm: Communicator, where: Sequence[int], micro_batches: int) -> None:
+        self.comm, self.where, self.M = comm, where, micro_batches
+        self._places = [list(where[:stage]).count(rank) for stage, rank in enumerate(where)]  # which of its rank's stages
+        self._most = 1 + max(self._places)
+
+    def tag(self, source: int, dest: int, micro_batch: int, tag: int) -> int:
+        """One for each pair of stages and micro-batch: however a schedule orders them, none is taken for another."""
+        return ((tag * self._most + self._places[source]) * self._most + self._places[dest]) * self.M + micro_batch
+
+    def send(self, value: Any, source: int, dest: int, micro_batch: int, tag: int = 0) -> None:
+        """Start sending to a stage: a Variable, a tuple of them, or nothing (None)."""
+        self._check(dest, source)
+        send(() if value is None else value, self.comm, self.where[dest], self.tag(source, dest, micro_batch, tag))
+
+    def recv(self, source: int, dest: int, micro_batch: int, tag: int = 0) -> tuple[Variable, ...]:
+        """What a stage sent."""
+        self._check(source, dest)
+        values: tuple[Variable, ...] = recv(
+            self.comm, self.where[source], tag=self.tag(source, dest, micro_batch, tag), force_tuple=True
+        )
+        return values
+
+    def _check(self, stage: int, me: int) -> None:
+        if not 0 <= stage < len(self.where) or stage == me:
+            raise ValueError(f"stage {me} speaks to the other stages, 0 to {len(self.where) - 1}, not to {stage}")

@@ -1,0 +1,183 @@
+"""A network cut into stages on ranks, and a batch cut into micro-batches that follow each other through them.
+
+Every micro-batch in every stage has a tape of its own (visit.py), so a schedule is an order of forwards and backwards and
+nothing more, and the gradients are those of one process whatever the order is.
+
+Why no schedule that was accepted can deadlock: an action waits only to receive, never to send, since a send keeps a copy and
+returns. What a forward receives was sent by forwards of lower stages on the same micro-batch, what a backward receives by the
+backwards of the (higher) stages to which its forward sent. The simulation has carried out all actions in an order in which
+every rank follows its list and each action comes after the same micro-batch's action in the neighbouring stage, hence after
+those in all stages on that side. In that order whatever an action waits for has been sent before; so at any time the first
+action in it that is not done can be done, and the ranks go on until all are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mnpar.chain import ChainList
+from mnpar.config import is_recording
+from mnpar.link import Link
+from mnpar.parallel.line import Line
+from mnpar.parallel.schedule import Schedule, make_schedule
+from mnpar.parallel.simulation import simulate
+from mnpar.parallel.step import Piece, Step, joined
+from mnpar.parameter import Parameter
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+
+class Pipeline(ChainList):
+    """This rank's stages of a network, run by a schedule; all ranks of ``comm`` make one, and call it together.
+
+    Each stage is called with what the stage before it returned (one argument, or several if that was a tuple; the first stage:
+    none) and then with the rank's own piece of the batch. Usually the first stage's rank has the inputs, the last one's the
+    labels, and its stage returns the loss, a mean over the micro-batch; ranks between are called without arguments
+    (:func:`mnpar.create_empty_dataset`). Stages may also speak to any other by :func:`mnpar.parallel.send_to_stage`.
+
+    It is a link, for an optimizer: ``optimizer.update(pipeline, x, t)`` runs the schedule. Gradients are those of the mean loss
+    over the whole batch, whatever the sizes of the micro-batches are. Under ``no_backprop_mode`` it runs the forwards only, and
+    returns on the last stage's rank what the stage returned for the whole batch.
+
+    Args:
+        comm: as many ranks as the schedule has.
+        stage: a link or a function; a list of them where the schedule has several stages on a rank, in order.
+        schedule: ``'gpipe'``, ``'1f1b'``, ``'interleaved'``, ``'zb1p'``, ``'zbv'``, or a :class:`Schedule`.
+        micro_batches: M, or their sizes. A batch of N examples is cut into M pieces that differ by one at most.
+        labels: where one rank has the first stage and the last, how many of its last arguments are for the last stage.
+        recompute: keep only what stages receive, and compute everything else again in backward.
+        shared: names of parameters that several ranks have: all start from those of the first such rank, and all get the sum
+            of the gradients of all. (Stages of one rank may simply use the same link.)
+        late_weights: put the gradients of weights off to the end of the batch, where one product gives those of all
+            micro-batches: much faster where these are small, and the stages before wait less; it keeps the inputs of all
+            layers with weights, and the gradients of their outputs. None: with GPipe, which keeps all inputs anyway.
+
+    Attributes:
+        loss: the mean loss of the last batch, an array, on the last stage's rank; None elsewhere.
+        most_in_flight: how many graphs this rank kept at once, so far.
+
+    Raises:
+        ValueError: the schedule cannot be run, or is for other numbers of ranks, stages or micro-batches.
+
+    Example:
+        >>> import numpy as np, mnpar, mnpar.functions as F, mnpar.links as L
+        >>> from mnpar.parallel import Pipeline
+        >>> def program(comm):
+        ...     stage = L.Linear(2, 4) if comm.rank == 0 else L.Classifier(L.Linear(4, 3))
+        ...     pipeline = Pipeline(comm, stage, "1f1b", micro_batches=4)
+        ...     optimizer = mnpar.optimizers.SGD().setup(pipeline)
+        ...     data = np.ones((10, 2), "f4") if comm.rank == 0 else np.zeros(10, int)
+        ...     optimizer.update(pipeline, data)
+        ...     return pipeline.most_in_flight
+        >>> mnpar.run(program, ranks=2)
+        [2, 1]
+    """
+
+    def __init__(
+        self, comm: Communicator, stage: Any, schedule: str | Schedule = "1f1b", micro_batches: int | Sequence[int] = 1, *,
+        labels: int = 1, recompute: bool = False, shared: Mapping[str, Parameter] | None = None, late_weights: bool | None =
+        None,
+    ) -> None:  # fmt: skip
+        stages = list(stage) if isinstance(stage, list | tuple) else [stage]
+        super().__init__(*[one for one in stages if isinstance(one, Link)])
+        self.sizes = None if isinstance(micro_batches, int) else list(micro_batches)
+        M = micro_batches if isinstance(micro_batches, int) else len(micro_batches)
+        self.schedule = make_schedule(schedule, comm.size, M) if isinstance(schedule, str) else schedule
+        self.labels, self.recompute = labels, recompute
+        self.late_weights = self.schedule.name == "gpipe" if late_weights is None else late_weights
+        self.loss: Any = None
+        self.most_in_flight = 0
+        self.micro_batches = M
+        simulate(self.schedule)  # it complains of a schedule that cannot be run
+        self._mine = self.schedule.stages_of(comm.rank)
+        self._check(comm, stages)
+        self._calls: dict[int, Callable[..., Any]] = dict(zip(self._mine, stages, strict=True))
+        everyone = comm.split(0, comm.rank)
+        assert everyone is not None
+        self.line = Line(everyone, self.schedule.where, M)
+        self._tied = _share(everyone, shared or {})
+
+    def _check(self, comm: Communicator, stages: list[Any]) -> None:
+        plan = self.schedule
+        if (plan.ranks, plan.micro_batches) != (comm.size, self.micro_batches):
+            raise ValueError(
+                f"schedule {plan.name!r} is for {plan.ranks} ranks and {plan.micro_batches} micro-batches, but the pipeline "
+                f"has {comm.size} ranks and {self.micro_batches} micro-batches"
+            )
+        if len(stages) != len(self._mine):
+            raise ValueError(
+                f"rank {comm.rank}: schedule {plan.name!r} puts the stages {self._mine} here, but {len(stages)} were given: "
+                f"give a list of {len(self._mine)}"
+            )
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the batch through the stages.
+
+        Args:
+            args, kwargs: this rank's part of the batch: arrays, whose first axis counts examples, or lists of examples.
+
+        Returns:
+            While gradients are recorded, a :class:`Step`, whose ``backward()`` runs forwards and backwards by the schedule;
+            else the last stage's outputs, joined along the first axis (of losses the mean), and None on other ranks.
+
+        Raises:
+            ValueError: arguments of different lengths, or other than the micro-batches' sizes.
+        """
+        step = Step(self, *self._cut(args, kwargs))
+        if is_recording():
+            return step
+        for action in self.schedule.actions[self.line.comm.rank]:
+            if action.kind == "F":
+                step.act(action)
+        step.report()
+        return joined([visit.result for visit in step.results()], step.weights)
+
+    def _cut(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[int, list[Piece]], list[float]]:
+        """The pieces of each stage, and the weight of each micro-batch in the mean."""
+        lengths = {len(x) for x in [*args, *kwargs.values()]}
+        if len(lengths) > 1:
+            raise ValueError(f"rank {self.line.comm.rank}: the arguments of a batch have different lengths: {sorted(lengths)}")
+        M, N = self.micro_batches, max(lengths, default=0)
+        sizes = self.sizes or [N // M + (i < N % M) for i in range(M)]
+        if lengths and sum(sizes) != N:
+            raise ValueError(f"a batch of {N} examples is not cut into micro-batches of {sizes}, which are {sum(sizes)}")
+        bounds = [sum(sizes[:i]) for i in range(M + 1)]
+        pieces: list[Piece] = [
+            (tuple([x[a:b] for x in args]), {name: x[a:b] for name, x in kwargs.items()}) for a, b in itertools.pairwise(bounds)
+        ]
+        weights = [size / max(N, 1) for size in sizes] if lengths else [1 / M] * M
+        none: list[Piece] = [((), {})] * M
+        if len(self._mine) == 1:
+            return {self._mine[0]: pieces}, weights
+        by_stage = dict.fromkeys(self._mine, none)
+        ends = self._mine[0] == 0, self._mine[-1] == self.schedule.stages - 1
+        cut = len(args) - self.labels if all(ends) else len(args)
+        by_stage[self._mine[-1 if ends == (False, True) else 0]] = [(args[:cut], kwargs) for args, kwargs in pieces]
+        if all(ends):
+            by_stage[self._mine[-1]] = [(args[cut:], {}) for args, _ in pieces]
+        return by_stage, weights
+
+    def share_gradients(self) -> None:
+        """Give all copies of each shared parameter the sum of their gradients; the step does it."""
+        for comm, parameter in self._tied:
+            g = parameter.grad if parameter.grad is not None else parameter.xp.zeros_like(parameter.array)
+            parameter.grad = comm.allreduce(g)
+
+
+def _share(comm: Communicator, shared: Mapping[str, Parameter]) -> list[tuple[Communicator, Parameter]]:
+    """For each name a communicator of those who have it; all ranks call it."""
+    names = sorted({name for some in comm.allgather_obj(sorted(shared)) for name in some})
+    found = []
+    for name in names:
+        group = comm.split(0 if name in shared else None, comm.rank)
+        if group is None or group.size == 1:
+            continue
+        parameter = shared[name]
+        if parameter.array is None:
+            raise ValueError(f"the shared parameter {name!r} has no array yet: give its link the size of its inputs")
+        parameter.array[...] = group.bcast(parameter.array)
+        found.append((group, parameter))
+    return found

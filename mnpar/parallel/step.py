@@ -1,0 +1,225 @@
+"""One batch on its way through a pipeline: the actions of a rank, and what becomes of their gradients, losses and reports."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar.backend import unscalar
+from mnpar.config import is_recording, recording
+from mnpar.function_hook import around_backward, function_hooks
+from mnpar.functions import concat
+from mnpar.functions.products import Linear
+from mnpar.gradients import heard
+from mnpar.graph import Gradient, Owed, VariableNode
+from mnpar.parallel.schedule import Action
+from mnpar.parallel.visit import Frugal, Visit
+from mnpar.reporter import get_current_reporter, report
+from mnpar.variable import Variable, as_variable
+
+if TYPE_CHECKING:
+    from mnpar.parallel.pipeline import Pipeline
+
+Piece = tuple[tuple[Any, ...], dict[str, Any]]  # what a stage is called with, of one micro-batch
+
+
+class Leaves:
+    """Adds the gradients of all micro-batches to what the leaves have; hooks hear of a leaf once, when all are there."""
+
+    def __init__(self) -> None:
+        self._touched: dict[VariableNode, Gradient] = {}  # with the sums that hooks are to hear, apart from what is there
+        self._taken: set[int] = set()
+
+    def add(self, node: VariableNode, g: Gradient) -> None:
+        """One micro-batch's gradient."""
+        if any([not hook.after for hook in node.hooks]):
+            before = self._touched.get(node)
+            self._touched[node] = g if before is None else unscalar(before + g)
+        else:
+            self._touched[node] = None
+            self._keep(node, g)
+
+    def _keep(self, node: VariableNode, g: Gradient) -> None:
+        if node.home is not None and node.home.take(node, g):
+            return
+        if node.gradient is not None:
+            node.gradient = unscalar(node.gradient + g)
+        else:
+            node.gradient = g.copy() if id(g) in self._taken or g.base is not None else g  # functions pass arrays on
+            self._taken.add(id(node.gradient))
+
+    def finish(self, loss_scale: float | None) -> None:
+        """All gradients are there."""
+        for node, total in self._touched.items():
+            if total is not None:
+                self._keep(node, heard(node, total))
+            node.loss_scale = loss_scale
+            for hook in node.hooks:
+                if hook.after:
+                    hook.function(node)
+
+
+class Step:
+    """One batch on its way: ``backward()`` runs the schedule, as a loss's would, and adds to the gradients of the parameters.
+
+    An optimizer calls it; without one, ``pipeline(x, t).backward()`` does the same. To whom it matters it looks like a loss
+    that is not known yet: a scalar, from whose ``grad`` backward starts.
+
+    Args:
+        pipeline, pieces, weights: its stages, what they are called with, and each micro-batch's share of the mean.
+    """
+
+    size, xp, dtype = 1, np, np.dtype(np.float64)
+
+    def __init__(self, pipeline: Pipeline, pieces: dict[int, list[Piece]], weights: list[float]) -> None:
+        self.pipeline, self.pieces, self.weights = pipeline, pieces, weights
+        self.last = pipeline.schedule.stages - 1
+        self.visits: dict[tuple[int, int], Visit] = {}
+        self.owed: dict[tuple[int, int], list[Owed]] = {}
+        self.due: list[Owed] = []
+        self.leaves = Leaves()
+        self.observed: list[dict[str, Any]] = []
+        self.losses: dict[int, Any] = {}
+        self.array = np.zeros((), self.dtype)
+        self.grad: Any = None
+        self.done = False
+
+    def backward(
+        self, retain_grad: bool = False, enable_double_backprop: bool = False, loss_scale: float | None = None, *,
+        retain_tape: bool = False,
+    ) -> None:  # fmt: skip
+        """Run all actions of this rank; all ranks call it.
+
+        Args:
+            loss_scale: as :func:`mnpar.backward` has it; the other arguments are for what a pipeline cannot do.
+
+        Raises:
+            RuntimeError: it ran before; ValueError: gradients were to be kept, or to be differentiated themselves.
+        """
+        if retain_grad or enable_double_backprop or retain_tape:
+            raise ValueError("a pipeline frees each micro-batch after its backward: neither graphs nor gradients can be kept")
+        if self.done:
+            raise RuntimeError("this batch went through the pipeline already: call the pipeline again")
+        self.done = True
+        if self.grad is None:
+            self.grad = 1.0 if loss_scale is None else loss_scale
+        with recording(True):
+            actions = self.pipeline.schedule.actions[self.pipeline.line.comm.rank]
+            for action, following in itertools.zip_longest(actions, actions[1:]):
+                self.act(action, following)
+        self._weights()
+        self.leaves.finish(loss_scale)
+        self.pipeline.share_gradients()
+        self.report()
+
+    def act(self, action: Action, following: Action | None = None) -> None:
+        """One action of the schedule; weights' gradients wait for those that follow at once."""
+        kind, key, late = action.kind, (action.stage, action.micro_batch), self.pipeline.late_weights
+        if kind == "F":
+            self._forward(*key)
+        elif kind == "W":
+            self.due += self.owed.pop(key)
+        else:
+            visit, owed = self.visits.pop(key), self.due if kind == "B" else self.owed.setdefault(key, [])
+            visit.backward(self._seeds(visit), self._collect, owed)
+        if not late and (kind == "B" or (kind == "W" and (following is None or following.kind != "W"))):
+            self._weights()
+        self.pipeline.most_in_flight = max(self.pipeline.most_in_flight, len(self.visits) + len(self.owed))
+
+    def _forward(self, stage: int, m: int) -> None:
+        pipeline = self.pipeline
+        kind = Frugal if pipeline.recompute and is_recording() else Visit
+        visit = kind(pipeline.line, stage, m, pipeline._calls[stage], *self.pieces[stage][m])
+        reporter, found = get_current_reporter(), {"": m}
+        if reporter is None:
+            visit.forward()
+        else:
+            with reporter.scope(found):  # what the stage reports of a micro-batch, apart
+                visit.forward()
+            self.observed.append(found)
+        self.visits[stage, m] = visit
+        if stage == self.last:
+            self.losses[m] = visit.result
+
+    def _seeds(self, visit: Visit) -> list[tuple[VariableNode, Gradient]]:
+        """Where the backward of a micro-batch starts: in the last stage from its share of the loss."""
+        loss = visit.result
+        if visit.stage != self.last or loss is None:
+            return []
+        loss = as_variable(loss)
+        if loss.size != 1:
+            raise ValueError(
+                f"the last stage returned an array of shape {loss.shape}: to be trained it returns a loss, a scalar"
+            )
+        return [(loss.node, loss.xp.full_like(loss.array, self.weights[visit.micro_batch] * float(self.grad)))]
+
+    def _collect(self, found: dict[Any, Gradient]) -> None:
+        """Gradients of leaves that did not have to wait: of what was sent as it is."""
+        for node, g in found.items():
+            if node.requires_grad:
+                self.leaves.add(node, g)
+
+    def _weights(self) -> None:
+        """The gradients of weights that are due, of several micro-batches in one product where that is possible."""
+        groups: dict[Any, list[Owed]] = {}
+        for i, one in enumerate(self.due):
+            joins = type(one.function) is Linear and not one.leaves[0] and one.gys[0] is not None
+            groups.setdefault(tuple(map(id, one.function.inputs[1:])) if joins else i, []).append(one)
+        self.due.clear()
+        hooks = function_hooks()
+        with recording(False):
+            for group in groups.values():
+                function, gys, leaves = group[0]
+                if len(group) > 1:
+                    function, gy = Linear.joined([one.function for one in group], [one.gys[0] for one in group])
+                    gys = [gy]
+                gxs = function.pull(gys, leaves, False)
+                gxs = around_backward(function, gys, gxs, hooks) if hooks else gxs
+                for x, g in zip(function.inputs, gxs, strict=True):
+                    if g is not None:
+                        self.leaves.add(x, g)
+
+    def results(self) -> list[Visit]:
+        """The last stage's visits in order; none on other ranks."""
+        return [visit for (stage, _), visit in sorted(self.visits.items()) if stage == self.last]
+
+    def report(self) -> None:
+        """The loss of the batch, and the means over micro-batches of what stages reported."""
+        pipeline = self.pipeline
+        losses = {m: as_variable(y).array for m, y in sorted(self.losses.items()) if y is not None}
+        mean = None
+        if losses and all(y.size == 1 for y in losses.values()):
+            terms = [y * self.weights[m] for m, y in losses.items()]
+            mean = sum(terms[1:], terms[0])
+        pipeline.loss = mean
+        reporter = get_current_reporter()
+        if reporter is None:
+            return
+        totals: dict[str, tuple[Any, float]] = {}
+        for found in self.observed:
+            weight = self.weights[found.pop("")]
+            for name, value in found.items() if weight else ():
+                value = value.array if isinstance(value, Variable) else value
+                total, weights = totals.get(name, (0.0, 0.0))
+                totals[name] = total + value * weight, weights + weight
+        reporter.observation.update({name: total / weights for name, (total, weights) in totals.items()})
+        if mean is not None:
+            report({"loss": mean}, pipeline)
+
+
+def joined(results: Sequence[Any], weights: Sequence[float]) -> Any:
+    """The results of all micro-batches as the whole batch's; those without examples have None."""
+    there = [(y, w) for y, w in zip(results, weights, strict=False) if y is not None]
+    if not there:
+        return None
+    if isinstance(there[0][0], tuple):
+        columns = zip(*[y for y, _ in there], strict=True)
+        return tuple([joined(column, [w for _, w in there]) for column in columns])
+    ys = [as_variable(y) for y, _ in there]
+    if ys[0].ndim:
+        return concat(ys, axis=0)
+    terms = [y * y.dtype.type(w) for y, (_, w) in zip(ys, there, strict=True)]
+    return sum(terms[1:], terms[0])

@@ -1,0 +1,24 @@
+"""Objects in files: Chainer's npz, and safetensors. No file ever runs code, and none is ever seen half written."""
+
+from mnpar.serializer import AbstractSerializer, Deserializer, Serializer
+from mnpar.serializers.atomic import replacing
+from mnpar.serializers.npz import DictionarySerializer, NpzDeserializer, load_npz, save_npz, serialize
+from mnpar.serializers.npz_file import NpzFile
+from mnpar.serializers.safetensors import load_safetensors, read_safetensors, save_safetensors, write_safetensors
+
+__all__ = [
+    "AbstractSerializer",
+    "Deserializer",
+    "DictionarySerializer",
+    "NpzDeserializer",
+    "NpzFile",
+    "Serializer",
+    "load_npz",
+    "load_safetensors",
+    "read_safetensors",
+    "replacing",
+    "save_npz",
+    "save_safetensors",
+    "serialize",
+    "write_safetensors",
+]

@@ -1,0 +1,63 @@
+"""Files that are there whole or not at all: written beside their place, brought to the disk, then renamed into it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import BinaryIO
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A new file, open for writing, that takes its name when the ``with`` block ends; after an error there is no trace of it.
+
+    Whoever reads the name finds the old file or the new one, whatever happens: an error, a full disk, a kill, a power cut.
+
+    Args:
+        path: of the file; a link is followed, a device or pipe is written to as it is.
+
+    Raises:
+        OSError: the folder is not there, cannot be written to, or is full.
+
+    Example:
+        >>> import os, tempfile
+        >>> from mnpar.serializers import replacing
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = os.path.join(folder, "weights")
+        ...     with replacing(path) as file:
+        ...         n = file.write(b"new")
+        ...         before = os.path.exists(path)
+        ...     print(before, os.listdir(folder))
+        False ['weights']
+    """
+    path = os.path.realpath(path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as file:
+            yield file
+        return
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(6)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # the umask has its say
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    sync_folder(folder)
+
+
+def sync_folder(folder: str | os.PathLike[str]) -> None:
+    """Bring a folder's list of names to the disk, where the file system has such a thing."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network file systems refuse
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

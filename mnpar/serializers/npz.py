@@ -1,0 +1,190 @@
+"""Chainer's npz files: an archive of arrays, each under the path of its part, joined by slashes (``l1/W``).
+
+The one object that Chainer puts into such a file is None, for a parameter without an array: numpy pickles it. It is written
+here by constant bytes that every numpy takes for None, and recognised by its bytes (npz_file.py); nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.serializer import Deserializer, Serializer
+from mnpar.serializers.atomic import replacing
+from mnpar.serializers.npz_file import NpzFile
+from mnpar.serializers.reading import IgnoreNames, ignores, restored
+
+# What numpy writes for numpy.asarray(None), under its older name of the module, which every version understands.
+_NONE = (
+    b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85c_codecs\nencode\nX\x01\x00\x00\x00b"
+    b"X\x06\x00\x00\x00latin1\x86R\x87R(K\x01)cnumpy\ndtype\nX\x02\x00\x00\x00O8\x89\x88\x87R(K\x03X\x01\x00\x00\x00|"
+    b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK?tb\x89]Natb."
+)
+
+
+class DictionarySerializer(Serializer):
+    """Writes an object's arrays into a dict, under slash-joined keys.
+
+    Args:
+        target: the dict; None makes a new one.
+        path: put before all keys.
+
+    Example:
+        >>> import mnpar
+        >>> serializer = mnpar.serializers.DictionarySerializer()
+        >>> serializer.save(mnpar.Chain(l1=mnpar.links.Linear(3, 2)))
+        >>> {key: array.shape for key, array in serializer.target.items()}
+        {'l1/W': (2, 3), 'l1/b': (2,)}
+    """
+
+    def __init__(self, target: dict[str, Array] | None = None, path: str = "") -> None:
+        self.target = {} if target is None else target
+        self.path = path
+
+    def __getitem__(self, key: str) -> DictionarySerializer:
+        return DictionarySerializer(self.target, self.path + key.strip("/") + "/")
+
+    def __call__(self, key: str, value: Any) -> Any:
+        self.target[self.path + key.lstrip("/")] = np.asarray(backend.to_host(value))
+        return value
+
+
+def _collect(obj: Any) -> dict[str, Array]:
+    serializer = DictionarySerializer()
+    serializer.save(obj)
+    return serializer.target
+
+
+def serialize(obj: Any) -> dict[str, Array]:
+    """What an object saves, by slash-joined keys; copies on the host, which training does not change: to be written later.
+
+    Args:
+        obj: has ``serialize``.
+
+    Example:
+        >>> import mnpar
+        >>> list(mnpar.serializers.serialize(mnpar.links.Linear(3, 2)))
+        ['W', 'b']
+    """
+    return {key: np.array(array) for key, array in _collect(obj).items()}
+
+
+def save_npz(file: str | os.PathLike[str] | BinaryIO, obj: Any, compression: bool = True) -> None:
+    """Write an object to a file that Chainer reads too; under a name, it is there whole or not at all.
+
+    Args:
+        file: a path, taken as it is, or a file open for writing.
+        obj: has ``serialize``: a Link, an Optimizer, an iterator, a Trainer; or a dict that :func:`serialize` returned.
+        compression: whether to make the file smaller, which takes time: weights hardly shrink.
+
+    Raises:
+        TypeError: there is something in it that is not an array, a number, a string or None.
+
+    Example:
+        >>> import os, tempfile, mnpar
+        >>> a, b = mnpar.links.Linear(3, 2), mnpar.links.Linear(3, 2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     mnpar.serializers.save_npz(os.path.join(folder, "model.npz"), a)
+        ...     mnpar.serializers.load_npz(os.path.join(folder, "model.npz"), b)
+        >>> bool((a.W.array == b.W.array).all())
+        True
+    """
+    arrays = obj if isinstance(obj, Mapping) else _collect(obj)
+    if isinstance(file, str | os.PathLike):
+        with replacing(file) as stream:
+            save_npz(stream, arrays, compression)
+        return
+    method = zipfile.ZIP_DEFLATED if compression else zipfile.ZIP_STORED
+    with zipfile.ZipFile(file, "w", method, allowZip64=True) as archive:
+        for key, array in arrays.items():
+            with archive.open(key + ".npy", "w", force_zip64=True) as member:
+                _write_array(key, member, array)
+
+
+def _write_array(key: str, member: Any, array: Array) -> None:
+    if not array.dtype.hasobject:
+        np.lib.format.write_array(member, array, allow_pickle=False)
+        return
+    if array.shape != () or array[()] is not None:
+        raise TypeError(f"{key}: a file has arrays, numbers, strings and None, not a {type(array.flat[0]).__name__}")
+    np.lib.format.write_array_header_1_0(member, {"descr": "|O", "fortran_order": False, "shape": ()})
+    member.write(_NONE)
+
+
+class NpzDeserializer(Deserializer):
+    """Reads objects from the arrays of an npz file, as Chainer does.
+
+    Args:
+        npz: an :class:`NpzFile`, a dict from a :class:`DictionarySerializer`, or what ``numpy.load`` returned.
+        path: put before all keys.
+        strict: whether a key that is missing is an error; otherwise the object keeps what it has.
+        ignore_names: keys that are not read: a string, a function of the key that says so, or a list of such.
+
+    Raises:
+        KeyError: a key is missing; ValueError: shapes differ; TypeError: dtypes do not fit; CheckpointError: as NpzFile.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> layer = mnpar.links.Linear(2, 1)
+        >>> mnpar.serializers.NpzDeserializer({"W": np.array([[1.0, 2.0]]), "b": np.zeros(1)}).load(layer)
+        >>> layer.W.array
+        array([[1., 2.]], dtype=float32)
+    """
+
+    def __init__(self, npz: Mapping[str, Any], path: str = "", strict: bool = True, ignore_names: IgnoreNames = None) -> None:
+        self.npz = npz
+        self.path = path
+        self.strict = strict
+        self.ignore_names = ignore_names
+
+    def __getitem__(self, key: str) -> NpzDeserializer:
+        return NpzDeserializer(self.npz, self.path + key.strip("/") + "/", self.strict, self.ignore_names)
+
+    def __call__(self, key: str, value: Any) -> Any:
+        key = self.path + key.lstrip("/")
+        if ignores(self.ignore_names, key) or (not self.strict and key not in self.npz):
+            return value
+        found = self.npz[key]
+        if found is not None and found.dtype == object and found.shape == () and found[()] is None:
+            found = None
+        return restored(key, value, found)
+
+
+def load_npz(
+    file: str | os.PathLike[str] | BinaryIO,
+    obj: Any,
+    path: str = "",
+    strict: bool = True,
+    ignore_names: IgnoreNames = None,
+) -> None:
+    """Read an object from a file that :func:`save_npz` or Chainer wrote. What is in the file and not in the object is left.
+
+    Args:
+        file: a path, or a file open for reading.
+        obj: has ``serialize``; its arrays are filled.
+        path: of the object in the file: ``'updater/model:main'`` is the model in a Trainer's snapshot.
+        strict: whether a key that is missing is an error; otherwise the object keeps what it has.
+        ignore_names: keys that are not read: a string, a function of the key that says so, or a list of such.
+
+    Raises:
+        KeyError: a key is missing; ValueError: shapes differ; TypeError: dtypes do not fit.
+        CheckpointError: the file is damaged, or contains an object, which is never unpickled.
+
+    Example:
+        >>> import io, numpy as np, mnpar
+        >>> file = io.BytesIO()
+        >>> np.savez(file, **{"net/W": np.ones((1, 2)), "net/b": np.zeros(1)})
+        >>> layer = mnpar.links.Linear(2, 1)
+        >>> mnpar.serializers.load_npz(file, layer, path="net")
+        >>> layer.W.array
+        array([[1., 1.]], dtype=float32)
+    """
+    path = path if not path or path.endswith("/") else path + "/"
+    with NpzFile(file) as npz:
+        NpzDeserializer(npz, path, strict, ignore_names).load(obj)

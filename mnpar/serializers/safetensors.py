@@ -1,0 +1,263 @@
+"""The safetensors format, for exchange with other libraries: a list of names, dtypes, shapes and places, then plain bytes.
+
+It needs no library: eight bytes with the length of the list, the list as JSON, the arrays. All that the list says is checked
+against the size of the file before any memory is asked for. (https://github.com/huggingface/safetensors)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.errors import CheckpointError
+from mnpar.serializers.atomic import replacing
+from mnpar.serializers.npz import DictionarySerializer, NpzDeserializer
+from mnpar.serializers.reading import IgnoreNames
+
+NAMES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "complex64": "C64", "bool": "BOOL",
+    "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
+    "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
+}  # fmt: skip
+DTYPES = {name: dtype for dtype, name in NAMES.items()}
+_LONGEST_HEADER = 100_000_000  # the format's own limit
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where an array lies in the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int  # from the beginning of the file
+    stop: int
+
+
+def write_safetensors(
+    file: str | os.PathLike[str] | Any, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write arrays to a safetensors file; under a name, it is there whole or not at all.
+
+    Args:
+        file: a path, or a file open for writing.
+        arrays: by name.
+        metadata: strings, for the reader.
+
+    Raises:
+        TypeError: the format has no name for a dtype.
+
+    Example:
+        >>> import io, numpy as np, mnpar
+        >>> file = io.BytesIO()
+        >>> mnpar.serializers.write_safetensors(file, {"W": np.array([[1.0, 2.0]])})
+        >>> mnpar.serializers.read_safetensors(file)
+        {'W': array([[1., 2.]])}
+    """
+    if isinstance(file, str | os.PathLike):
+        with replacing(file) as stream:
+            write_safetensors(stream, arrays, metadata)
+        return
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    at = 0
+    names = sorted(arrays, key=lambda name: -arrays[name].dtype.itemsize)  # each where its dtype is aligned
+    for name in names:
+        array = arrays[name]
+        if array.dtype.name not in NAMES or name == "__metadata__":
+            raise TypeError(f"{name}: safetensors has no arrays of {array.dtype}; it has {', '.join(NAMES)}")
+        header[name] = {"dtype": NAMES[array.dtype.name], "shape": array.shape, "data_offsets": (at, at + array.nbytes)}
+        at += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+    for name in names:
+        file.write(_bytes(backend.to_host(arrays[name])))
+
+
+def _bytes(array: Array) -> Any:
+    """The array's content, rows first, least byte first, without a copy where it is so already."""
+    array = np.ascontiguousarray(array)
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return array.reshape(-1).view(np.uint8).data
+
+
+def read_header(file: Any, name: str = "the file") -> tuple[dict[str, Entry], dict[str, str]]:
+    """The entries of a file open for reading, and its metadata.
+
+    Raises:
+        CheckpointError: the file is none, or its entries do not cover it exactly.
+    """
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 or length > min(size - 8, _LONGEST_HEADER):
+        raise CheckpointError(f"{name} is no safetensors file: {size} bytes cannot hold a header of {length}")
+    try:
+        header = json.loads(file.read(length).decode(), object_pairs_hook=_once)
+        metadata = header.pop("__metadata__", {})
+        entries = {key: _entry(value, 8 + length) for key, value in header.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{name} is no safetensors file: its header is wrong: {error}") from None
+    at = 8 + length
+    for key, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].stop)):
+        if entry.start != at:
+            raise CheckpointError(f"{name}: {key} begins at byte {entry.start}, where {at} was expected")
+        at = entry.stop
+    if at != size:
+        raise CheckpointError(f"{name} has {size} bytes, but its arrays end at {at}")
+    return entries, metadata
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a name comes twice")
+    return result
+
+
+def _entry(value: dict[str, Any], begin: int) -> Entry:
+    name, shape = value["dtype"], tuple(value["shape"])
+    start, stop = value["data_offsets"]
+    if name not in DTYPES:
+        raise ValueError(f"dtype {name} is not known")
+    if not all(type(n) is int and n >= 0 for n in (*shape, start, stop)):
+        raise ValueError(f"shape {shape} at {start}:{stop}")
+    if stop - start != math.prod(shape) * _stored(name).itemsize:
+        raise ValueError(f"shape {shape} of {name} does not take {stop - start} bytes")
+    return Entry(name, shape, begin + start, begin + stop)
+
+
+def _stored(name: str) -> Any:
+    return np.dtype("<u2") if name == "BF16" else np.dtype(DTYPES[name]).newbyteorder("<")
+
+
+def read_entry(file: Any, entry: Entry) -> Array:
+    """One array of a file open for reading; bfloat16, where no library has registered it with numpy, becomes float32."""
+    raw = np.empty(entry.shape, _stored(entry.dtype))
+    file.seek(entry.start)
+    if raw.nbytes and file.readinto(raw.reshape(-1).view(np.uint8).data) != raw.nbytes:
+        raise CheckpointError(f"the file ends before byte {entry.stop}")
+    if entry.dtype == "BF16":
+        try:
+            return raw.view(np.dtype("bfloat16"))
+        except TypeError:
+            return (raw.astype(np.uint32) << 16).view(np.float32)
+    return raw.astype(raw.dtype.newbyteorder("="), copy=False)
+
+
+def read_safetensors(file: str | os.PathLike[str] | BinaryIO) -> dict[str, Array]:
+    """The arrays of a safetensors file.
+
+    Args:
+        file: a path, or a file open for reading.
+
+    Raises:
+        CheckpointError: the file is damaged, or not of this format.
+
+    Example:
+        >>> import io, numpy as np, mnpar
+        >>> file = io.BytesIO()
+        >>> mnpar.serializers.write_safetensors(file, {"n": np.array(3)})
+        >>> mnpar.serializers.read_safetensors(file)
+        {'n': array(3)}
+    """
+    if isinstance(file, str | os.PathLike):
+        with open(file, "rb") as stream:
+            return read_safetensors(stream)
+    entries, _ = read_header(file, str(getattr(file, "name", "the file")))
+    return {name: read_entry(file, entry) for name, entry in entries.items()}
+
+
+def save_safetensors(
+    file: str | os.PathLike[str] | BinaryIO,
+    obj: Any,
+    metadata: Mapping[str, str] | None = None,
+    rename: Callable[[str], str] | None = None,
+) -> None:
+    """Export an object's parameters and persistent values to a safetensors file.
+
+    Args:
+        file: a path, or a file open for writing.
+        obj: a link, or anything else that has ``serialize`` and consists of arrays and numbers.
+        metadata: strings, for the reader.
+        rename: the name in the file, of the key ``l1/W``; None: the key itself.
+
+    Raises:
+        TypeError: a parameter has no array yet, or there is a value that the format does not have.
+
+    Example:
+        >>> import io, mnpar
+        >>> file = io.BytesIO()
+        >>> model = mnpar.Chain(l1=mnpar.links.Linear(3, 2))
+        >>> mnpar.serializers.save_safetensors(file, model, rename=lambda key: key.replace("/", "."))
+        >>> list(mnpar.serializers.read_safetensors(file))
+        ['l1.W', 'l1.b']
+    """
+    serializer = DictionarySerializer()
+    serializer.save(obj)
+    rename = rename or (lambda key: key)
+    arrays = {rename(key): array for key, array in serializer.target.items()}
+    if len(arrays) != len(serializer.target):
+        raise ValueError(f"rename gives {len(serializer.target)} keys {len(arrays)} names: each needs its own")
+    write_safetensors(file, arrays, metadata)
+
+
+def load_safetensors(
+    file: str | os.PathLike[str] | BinaryIO,
+    obj: Any,
+    path: str = "",
+    strict: bool = True,
+    ignore_names: IgnoreNames = None,
+    rename: Callable[[str], str] | None = None,
+) -> None:
+    """Import an object's arrays from a safetensors file, which another library may have written.
+
+    Args:
+        file: a path, or a file open for reading.
+        obj: has ``serialize``; its arrays are filled.
+        path: put before all keys.
+        strict: whether a key that is missing is an error; otherwise the object keeps what it has.
+        ignore_names: keys that are not read: a string, a function of the key that says so, or a list of such.
+        rename: the name in the file, of the key ``l1/W``; None: the key itself.
+
+    Raises:
+        KeyError: a key is missing; ValueError: shapes differ; TypeError: dtypes do not fit.
+        CheckpointError: the file is damaged, or not of this format.
+
+    Example:
+        >>> import io, numpy as np, mnpar
+        >>> file = io.BytesIO()  # as PyTorch names them
+        >>> mnpar.serializers.write_safetensors(file, {"weight": np.ones((1, 2)), "bias": np.zeros(1)})
+        >>> layer = mnpar.links.Linear(2, 1)
+        >>> mnpar.serializers.load_safetensors(file, layer, rename={"W": "weight", "b": "bias"}.get)
+        >>> layer.W.array
+        array([[1., 1.]], dtype=float32)
+    """
+    arrays = _Renamed(read_safetensors(file), rename or (lambda key: key))
+    path = path if not path or path.endswith("/") else path + "/"
+    NpzDeserializer(arrays, path, strict, ignore_names).load(obj)
+
+
+class _Renamed(dict[str, Array]):
+    """Arrays under other names than those that are asked for."""
+
+    def __init__(self, arrays: dict[str, Array], rename: Callable[[str], str]) -> None:
+        super().__init__(arrays)
+        self._rename = rename
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(self._rename(str(key)))
+
+    def __getitem__(self, key: str) -> Array:
+        name = self._rename(key)
+        if not super().__contains__(name):
+            raise KeyError(f"the file has no {name!r}; it has {', '.join(self) or 'nothing'}")
+        return super().__getitem__(name)

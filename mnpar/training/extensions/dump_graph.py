@@ -1,0 +1,92 @@
+"""The graph of a training step as a picture, once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import warnings
+from typing import Any
+
+from mnpar.computational_graph import build_computational_graph
+from mnpar.config import config
+from mnpar.training.extension import Extension, keep
+from mnpar.training.files import replacing
+from mnpar.variable import Variable
+
+
+class DumpGraph(Extension):
+    """Writes the graph that led to a reported Variable for Graphviz, at the first iteration; and as PNG where ``dot`` is.
+
+    Graphs of reported Variables are kept until then (``mnpar.config.keep_graph_on_report``).
+
+    Args:
+        root_name: the Variable's key in the observation, ``'main/loss'``.
+        filename: in the trainer's folder. (``out_name`` is the same.) Where ranks train together, the default ``'cg.dot'`` is
+            written by rank 0, any other by each rank that is given one.
+        variable_style, function_style: see :func:`mnpar.computational_graph.build_computational_graph`; None: its default.
+
+    Raises:
+        KeyError, TypeError: when it is called: nothing of this name was observed, or it is no Variable.
+
+    Example:
+        >>> from mnpar.training import extensions
+        >>> picture = extensions.DumpGraph("main/loss")  # trainer.extend(picture)
+    """
+
+    default_name = "dump_graph"
+
+    def __init__(
+        self, root_name: str, filename: str | None = None, variable_style: Any = None, function_style: Any = None,
+        *, out_name: str = "cg.dot",
+    ) -> None:  # fmt: skip
+        self._root_name = root_name
+        self._filename = out_name if filename is None else filename
+        self._asked = self._filename != "cg.dot"
+        self._styles: Any = {"variable_style": variable_style or "default", "function_style": function_style or "default"}
+        self._original_flag: bool | None = None  # None: it has not been changed
+        self._flag_called = False
+
+    def initialize(self, trainer: Any) -> None:
+        """Let graphs be kept."""
+        if not self._flag_called:
+            self._original_flag, config.keep_graph_on_report = config.keep_graph_on_report, True
+
+    def trigger(self, trainer: Any) -> bool:
+        """Whether this is the first iteration."""
+        called, self._flag_called = self._flag_called, True
+        return not called
+
+    def __call__(self, trainer: Any) -> None:
+        try:
+            if self._asked or getattr(trainer, "speaks", True):
+                self._write(trainer)
+        finally:
+            self.finalize()
+
+    def _write(self, trainer: Any) -> None:
+        observation = trainer.observation
+        if self._root_name not in observation:
+            raise KeyError(f"{self._root_name} was not observed; observed was {', '.join(observation) or 'nothing'}")
+        root = observation[self._root_name]
+        if not isinstance(root, Variable):
+            raise TypeError(f"a graph leads to a Variable; {self._root_name} is a {type(root).__name__}")
+        path = os.path.join(trainer.out, self._filename)
+        with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+            file.write(build_computational_graph([root], **self._styles).dump())
+        dot = shutil.which("dot")
+        if dot is not None:
+            done = subprocess.run(
+                [dot, "-Tpng", path, "-o", os.path.splitext(path)[0] + ".png"], capture_output=True, check=False
+            )
+            if done.returncode:
+                warnings.warn(f"dot cannot draw {path}: {done.stderr.decode(errors='replace').strip()}", stacklevel=2)
+
+    def finalize(self) -> None:
+        """Let graphs go again, if they were let go before."""
+        if self._original_flag is not None:
+            config.keep_graph_on_report, self._original_flag = self._original_flag, None
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load whether it was called."""
+        self._flag_called = keep(serializer, "_flag_called", self._flag_called, bool)

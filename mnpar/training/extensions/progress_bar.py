@@ -1,0 +1,132 @@
+"""How far training is, and when it will be over: one line that is drawn again and again, by tqdm where it is installed.
+
+Where nobody watches (the output is a file), it is a plain line each time.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+import time
+from collections import deque
+from typing import Any
+
+from mnpar.training.extension import Extension
+
+
+class Bar:
+    """One line: a rate of done, in iterations or epochs.
+
+    Args:
+        length: of the bar, in characters.
+        out: a stream; None: the standard output.
+    """
+
+    def __init__(self, length: int = 50, out: Any = None) -> None:
+        self._length, self._out = length, out
+        self._timings: deque[tuple[float, float]] = deque(maxlen=100)  # (done, seconds)
+        self._tqdm: Any = None
+
+    def show(self, what: str, done: float, total: float, unit: str) -> None:
+        """Draw it.
+
+        Args:
+            what: in front of it.
+            done: of the total.
+            total: in units.
+            unit: ``'epoch'`` or ``'iteration'``.
+        """
+        out = self._out or sys.stdout
+        if is_terminal(out) and self._by_tqdm(what, done, total, unit, out):
+            return
+        self._timings.append((done, time.perf_counter()))
+        rate = min(done / total, 1.0)
+        line = f"{what}  {done:.6g} / {total:g} {unit}s  {rate:.1%}{self._left(done, total)}"
+        if is_terminal(out):
+            marks = "#" * int(rate * self._length)
+            line = f"\r\033[K{what} [{marks.ljust(self._length, '.')}] {line.removeprefix(what).lstrip()}"
+        else:
+            line += "\n"
+        out.write(line)
+        flush(out)
+
+    def _left(self, done: float, total: float) -> str:
+        (then, began), (now, ended) = self._timings[0], self._timings[-1]
+        if now <= then or ended <= began:
+            return ""
+        speed = (now - then) / (ended - began)
+        return f"  {speed:.4g}/s  {datetime.timedelta(seconds=round(max(total - done, 0.0) / speed))} left"
+
+    def _by_tqdm(self, what: str, done: float, total: float, unit: str, out: Any) -> bool:
+        """Draw it by tqdm; False where that is not installed."""
+        if self._tqdm is None:
+            try:
+                from tqdm import tqdm
+            except ImportError:
+                return False
+            bar = f"{{bar:{self._length}}}"
+            layout = "{desc} {percentage:3.0f}%|" + bar + "| {n:.6g}/{total:g} {unit}s [{elapsed}<{remaining}, {rate_fmt}]"
+            self._tqdm = tqdm(total=total, initial=done, desc=what, unit=unit, file=out, leave=False, bar_format=layout)
+        self._tqdm.n = min(done, total)
+        self._tqdm.refresh()
+        return True
+
+    def close(self) -> None:
+        """Wipe it out."""
+        out = self._out or sys.stdout
+        if self._tqdm is not None:
+            self._tqdm.close()
+            self._tqdm = None
+        elif self._timings and is_terminal(out):
+            out.write("\r\033[K")
+            flush(out)
+        self._timings.clear()
+
+
+class ProgressBar(Extension):
+    """Shows how much of training is done, and how long the rest will take.
+
+    Args:
+        training_length: like ``(20, 'epoch')``; None: what the trainer's stop trigger says.
+        update_interval: iterations between two drawings.
+        bar_length: in characters.
+        out: a stream; None: the standard output, of rank 0 only where ranks train together.
+
+    Example:
+        >>> import mnpar
+        >>> from mnpar.training import extensions
+        >>> bar = extensions.ProgressBar(update_interval=10)
+    """
+
+    def __init__(
+        self, training_length: Any = None, update_interval: int = 100, bar_length: int = 50, out: Any = None
+    ) -> None:  # fmt: skip
+        self._training_length, self._update_interval, self._out = training_length, update_interval, out
+        self._bar = Bar(bar_length, out)
+
+    def __call__(self, trainer: Any) -> None:
+        if trainer.updater.iteration % self._update_interval or (self._out is None and not getattr(trainer, "speaks", True)):
+            return
+        if self._training_length is None:
+            length = getattr(trainer.stop_trigger, "get_training_length", None)
+            if length is None:
+                raise TypeError("the stop trigger does not say how long training is: ProgressBar((20, 'epoch'))")
+            self._training_length = length()
+        total, unit = self._training_length
+        updater = trainer.updater
+        self._bar.show("training", updater.iteration if unit == "iteration" else updater.epoch_detail, total, unit)
+
+    def finalize(self) -> None:
+        """Wipe it out."""
+        self._bar.close()
+
+
+def is_terminal(out: Any) -> bool:
+    """Whether somebody watches the stream."""
+    return bool(getattr(out, "isatty", lambda: False)())
+
+
+def flush(out: Any) -> None:
+    """Show what was written, where a stream keeps it back."""
+    if hasattr(out, "flush"):
+        out.flush()

@@ -1,0 +1,172 @@
+"""Who writes a snapshot down: this thread at once, or another one while training goes on.
+
+A file is written beside its place and renamed into it, so that it is whole or not there. What another thread writes is copied
+first. An error in there is raised here, at the next snapshot or at the end of training.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mnpar.backend import to_host
+from mnpar.serializers import save_npz
+from mnpar.training.files import replacing
+
+__all__ = ["ProcessQueueWriter", "ProcessWriter", "SimpleWriter", "ThreadQueueWriter", "ThreadWriter", "Writer"]
+Save = Callable[..., Any]
+
+
+class Writer:
+    """The base: a writer is called with a file's name, its folder, and a dict of arrays.
+
+    Example:
+        >>> from mnpar.training.extensions import snapshot_writers
+        >>> class Silent(snapshot_writers.Writer):
+        ...     def __call__(self, filename, outdir, target):
+        ...         pass
+    """
+
+    def __init__(self, savefun: Save = save_npz, **kwds: Any) -> None:
+        self._savefun, self._kwds = savefun, kwds
+        self._hooks: list[Callable[[], None]] = []
+
+    def __call__(self, filename: str, outdir: str, target: dict[str, Any]) -> None:
+        """Write, or see to it that it is written."""
+        raise NotImplementedError(f"{type(self).__name__} does not define __call__(self, filename, outdir, target)")
+
+    def save(self, filename: str, outdir: str, target: dict[str, Any], savefun: Save, **kwds: Any) -> None:
+        """Write now."""
+        with replacing(os.path.join(outdir, filename)) as temporary:
+            savefun(temporary, target, **kwds)
+        for hook in self._hooks:
+            hook()
+
+    def add_hook(self, hook: Callable[[], None]) -> None:
+        """Call a function after each snapshot that was written."""
+        self._hooks.append(hook)
+
+    def finalize(self) -> None:
+        """Wait until all is written."""
+
+
+class SimpleWriter(Writer):
+    """Writes at once; training waits.
+
+    Args:
+        savefun: ``savefun(path, dict of arrays)``.
+        kwds: more arguments of it.
+
+    Example:
+        >>> from mnpar.training.extensions import snapshot_writers
+        >>> writer = snapshot_writers.SimpleWriter(compression=False)
+    """
+
+    def __call__(self, filename: str, outdir: str, target: dict[str, Any]) -> None:
+        self.save(filename, outdir, target, self._savefun, **self._kwds)
+
+
+class ThreadWriter(Writer):
+    """Writes in a thread; the next snapshot waits for the last one.
+
+    Args:
+        savefun: ``savefun(path, dict of arrays)``.
+        kwds: more arguments of it.
+
+    Example:
+        >>> from mnpar.training.extensions import snapshot_writers
+        >>> writer = snapshot_writers.ThreadWriter()  # extensions.snapshot(writer=writer)
+    """
+
+    def __init__(self, savefun: Save = save_npz, **kwds: Any) -> None:
+        super().__init__(savefun, **kwds)
+        self._worker: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def __call__(self, filename: str, outdir: str, target: dict[str, Any]) -> None:
+        self.finalize()
+        copied = copied_of(target)
+        self._worker = threading.Thread(target=self._work, args=(filename, outdir, copied), name="mnpar-snapshot")
+        self._worker.start()
+
+    def _work(self, filename: str, outdir: str, target: dict[str, Any]) -> None:
+        try:
+            self.save(filename, outdir, target, self._savefun, **self._kwds)
+        except BaseException as error:
+            self._error = error
+
+    def finalize(self) -> None:
+        """Wait until all is written."""
+        if self._worker is not None:
+            self._worker.join()
+            self._worker = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+
+class ThreadQueueWriter(ThreadWriter):
+    """Writes in a thread, one snapshot after the other; training never waits, and the copies wait in memory.
+
+    Args:
+        savefun: ``savefun(path, dict of arrays)``.
+        kwds: more arguments of it.
+
+    Example:
+        >>> from mnpar.training.extensions import snapshot_writers
+        >>> writer = snapshot_writers.ThreadQueueWriter()
+    """
+
+    def __init__(self, savefun: Save = save_npz, **kwds: Any) -> None:
+        super().__init__(savefun, **kwds)
+        self._queue: queue.Queue[Any] = queue.Queue()
+
+    def __call__(self, filename: str, outdir: str, target: dict[str, Any]) -> None:
+        if self._error is not None:
+            self.finalize()
+        self._queue.put((filename, outdir, copied_of(target)))
+        if self._worker is None:
+            self._worker = threading.Thread(target=self._consume, name="mnpar-snapshot")
+            self._worker.start()
+
+    def _consume(self) -> None:
+        while (task := self._queue.get()) is not None:
+            if self._error is None:
+                self._work(*task)
+
+    def finalize(self) -> None:
+        """Wait until all is written."""
+        if self._worker is not None:
+            self._queue.put(None)
+        super().finalize()
+
+
+class ProcessWriter(ThreadWriter):
+    """A :class:`ThreadWriter` under Chainer's other name.
+
+    Processes that are started inside MPI ranks hang or abort with most MPIs; a thread lets training go on just as well, for
+    compression and writing hold no lock of Python's.
+
+    Example:
+        >>> from mnpar.training.extensions import snapshot_writers
+        >>> writer = snapshot_writers.ProcessWriter()
+    """
+
+
+class ProcessQueueWriter(ThreadQueueWriter):
+    """A :class:`ThreadQueueWriter` under Chainer's other name; see :class:`ProcessWriter`.
+
+    Example:
+        >>> from mnpar.training.extensions import snapshot_writers
+        >>> writer = snapshot_writers.ProcessQueueWriter()
+    """
+
+
+def copied_of(target: dict[str, Any]) -> dict[str, Any]:
+    """The arrays as they are now: training changes them in place."""
+    return {name: np.array(to_host(value)) for name, value in target.items()}

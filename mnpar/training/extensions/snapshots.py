@@ -1,0 +1,174 @@
+"""Snapshots: the whole state of training in one file, from which the same training goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Callable
+from string import Formatter
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from mnpar.errors import CheckpointError
+from mnpar.serializers import NpzDeserializer, NpzFile, serialize
+from mnpar.training.extension import Extension
+from mnpar.training.extensions.snapshot_writers import Save, SimpleWriter
+
+FILENAME = "snapshot_iter_{.updater.iteration}"
+
+
+def snapshot(
+    savefun: Save | None = None, filename: Any = FILENAME, *, target: Any = None,
+    condition: Callable[[], bool] | None = None, writer: Any = None, snapshot_on_error: bool = False, n_retains: int = -1,
+    autoload: bool = False,
+) -> _Snapshot:  # fmt: skip
+    """An extension that writes the whole trainer to a file in its folder, at each epoch unless it is told otherwise.
+
+    It comes last in an iteration (priority -100). ``mnpar.serializers.load_npz(file, trainer)``, or ``autoload``, lets a
+    trainer that was made in the same way go on from there: with the same weights, batches, log.
+
+    Args:
+        savefun: ``savefun(path, dict of arrays)``; None: :func:`mnpar.serializers.save_npz`.
+        filename: with fields of the trainer, or a function of it.
+        target: what to write instead of the trainer.
+        condition: called before each; False: none is written.
+        writer: of :mod:`mnpar.training.extensions.snapshot_writers`; None: training waits while it is written.
+        snapshot_on_error: write one when training fails.
+        n_retains: how many to keep, the last ones; -1: all.
+        autoload: load the last one before training; one that is damaged is passed over with a warning.
+
+    Raises:
+        TypeError: both ``savefun`` and ``writer`` are given: the writer has a savefun of its own.
+
+    Example:
+        >>> from mnpar.training import extensions
+        >>> last = extensions.snapshot(n_retains=2, autoload=True)  # trainer.extend(last, trigger=(1000, "iteration"))
+    """
+    if savefun is not None and writer is not None:
+        raise TypeError("savefun and writer were given: give the writer its savefun, ThreadWriter(savefun=…)")
+    if writer is None:
+        writer = SimpleWriter() if savefun is None else SimpleWriter(savefun)
+    return _Snapshot(target, condition, writer, filename, snapshot_on_error, n_retains, autoload)
+
+
+def snapshot_object(
+    target: Any, filename: Any, savefun: Save | None = None, *, condition: Callable[[], bool] | None = None, writer: Any = None,
+    snapshot_on_error: bool = False, n_retains: int = -1, autoload: bool = False,
+) -> _Snapshot:  # fmt: skip
+    """An extension that writes one object, a model, to a file in the trainer's folder; see :func:`snapshot`.
+
+    Args:
+        target: what to write.
+        filename: with fields of the trainer, or a function of it.
+        savefun, condition, writer, snapshot_on_error, n_retains, autoload: as of :func:`snapshot`.
+
+    Example:
+        >>> import mnpar.links as L
+        >>> from mnpar.training import extensions
+        >>> each = extensions.snapshot_object(L.Linear(3, 2), "model_epoch_{.updater.epoch}")
+    """
+    return snapshot(
+        savefun, filename, target=target, condition=condition, writer=writer, snapshot_on_error=snapshot_on_error,
+        n_retains=n_retains, autoload=autoload,
+    )  # fmt: skip
+
+
+class _Snapshot(Extension):
+    """See :func:`snapshot`. (Chainer's name: it stands in the files.)"""
+
+    trigger = (1, "epoch")
+    priority = -100
+
+    def __init__(
+        self, target: Any, condition: Callable[[], bool] | None, writer: Any, filename: Any, snapshot_on_error: bool,
+        n_retains: int, autoload: bool,
+    ) -> None:  # fmt: skip
+        self._target, self.condition, self.writer, self.filename = target, condition, writer, filename
+        self._snapshot_on_error, self.n_retains, self.autoload = snapshot_on_error, n_retains, autoload
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it comes after all others of its priority: what they do in an iteration is in a snapshot of the trainer."""
+        return self._target is None
+
+    def initialize(self, trainer: Any) -> None:
+        """Load the last snapshot, where that is wanted."""
+        if self.autoload:
+            self.load(trainer)
+        self.retain(trainer.out)
+
+    def load(self, trainer: Any) -> str | None:
+        """Load the last whole snapshot; returns its path, None if there is none."""
+        for _, path in reversed(snapshots(self.filename, trainer.out)):
+            content = read(path)
+            if content is not None:
+                self.take(trainer, content)
+                return path
+        return None
+
+    def take(self, trainer: Any, content: dict[str, Any]) -> None:
+        """Load what :func:`read` returned."""
+        NpzDeserializer(content).load(trainer if self._target is None else self._target)
+
+    def retain(self, out: str) -> None:
+        """From now on, remove old ones after each that was written, where that is wanted."""
+        if self.n_retains > 0 and isinstance(self.filename, str) and hasattr(self.writer, "add_hook"):
+            self.writer.add_hook(lambda: self._clean(out))
+
+    def _clean(self, out: str) -> None:
+        for _, path in snapshots(self.filename, out)[: -self.n_retains]:
+            os.remove(path)
+
+    def __call__(self, trainer: Any) -> None:
+        if self.condition is None or self.condition():
+            self._make(trainer)
+
+    def _make(self, trainer: Any) -> None:
+        content = serialize(trainer if self._target is None else self._target)
+        filename = self.filename(trainer) if callable(self.filename) else self.filename.format(trainer)
+        self.writer(filename, trainer.out, content)
+
+    def on_error(self, trainer: Any, exc: Exception, tb: TracebackType | None) -> None:
+        """Write one, where that is wanted."""
+        if self._snapshot_on_error:
+            self._make(trainer)
+
+    def finalize(self) -> None:
+        """Wait until all is written."""
+        self.writer.finalize()
+
+
+def read(path: str | BinaryIO) -> dict[str, Any] | None:
+    """All that is in a snapshot, before anything is changed by it; None, and a warning, if it is damaged."""
+    try:
+        with NpzFile(path) as file:
+            return dict(file)
+    except (OSError, CheckpointError) as error:
+        warnings.warn(f"{path} is damaged, taking the one before it: {error}", stacklevel=2)
+        return None
+
+
+def snapshots(filename: Any, out: str) -> list[tuple[tuple[str, ...], str]]:
+    """The files that a snapshot's filename stands for, the oldest first: what stands in the places of its fields, and the path.
+
+    Files that differ in one number are ordered by it (times of files change when they are copied), others by their times.
+
+    Raises:
+        TypeError: the filename is a function: nobody knows which files it has named.
+    """
+    if not isinstance(filename, str):
+        raise TypeError("autoload needs a filename that is a text: which files a function has named cannot be known")
+    pattern = re.compile("".join(re.escape(text) + _matching(field) for text, field, _, _ in Formatter().parse(filename)))
+    matches = [(pattern.fullmatch(name), os.path.join(out, name)) for name in os.listdir(out)]
+    found = [(match.groups(), path) for match, path in matches if match]
+    if all(len(fields) == 1 and fields[0].isdecimal() for fields, _ in found):
+        return sorted(found, key=lambda file: int(file[0][0]))
+    return sorted(found, key=lambda file: (os.stat(file[1]).st_mtime_ns, file[1]))
+
+
+def _matching(field: str | None) -> str:
+    """What a field of the trainer can be in a name: counts are digits, so that ``best_3`` is none."""
+    if field is None:
+        return ""
+    return r"(\d+)" if field.endswith((".iteration", ".epoch")) else "(.+)"

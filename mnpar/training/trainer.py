@@ -1,0 +1,284 @@
+"""The training loop: an update, then the extensions whose triggers fire, until the stop trigger does.
+
+The loop itself never communicates: what ranks do together is in the updater and in the extensions. A trainer whose ranks
+update together knows their communicator, so that one of them speaks for all, and they stop together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar import random
+from mnpar.reporter import Reporter
+from mnpar.serializer import Deserializer
+from mnpar.training.extension import PRIORITY_READER, keep
+from mnpar.training.triggers.interval import Trigger, get_trigger
+from mnpar.variable import Variable
+
+if TYPE_CHECKING:
+    from mnpar.communicators import Communicator
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An extension, and when it is called."""
+
+    extension: Any
+    priority: int
+    trigger: Trigger
+    call_before_training: bool
+
+
+class Trainer:
+    """Runs an updater, and extensions between its updates.
+
+    Args:
+        updater: does one iteration at a time.
+        stop_trigger: when to end, ``(20, 'epoch')``; None: never.
+        out: the folder for whatever extensions write.
+        extensions: see :meth:`extend`.
+        comm: the ranks that train together; None: those of a multi-node optimizer, if there is one. On ranks other than 0 of
+            it, extensions are silent, and write no files but those that they were given a name for; a stop trigger that
+            depends on what is observed decides for all of them.
+
+    Attributes:
+        observation: what was reported in this iteration, by name: links report under the name of their optimizer.
+        reporter: who collects it.
+
+    Example:
+        >>> import numpy as np, mnpar, mnpar.links as L
+        >>> from mnpar import training
+        >>> data = [(np.ones(3, "f4"), i % 2) for i in range(10)]
+        >>> optimizer = mnpar.optimizers.SGD().setup(L.Classifier(L.Linear(3, 2)))
+        >>> updater = training.StandardUpdater(mnpar.iterators.SerialIterator(data, 5), optimizer)
+        >>> trainer = training.Trainer(updater, (3, "epoch"))
+        >>> trainer.extend(lambda trainer: print("epoch", trainer.updater.epoch), name="say", trigger=(1, "epoch"))
+        >>> trainer.run()
+        epoch 1
+        epoch 2
+        epoch 3
+    """
+
+    def __init__(
+        self, updater: Any, stop_trigger: Any = None, out: str = "result", extensions: Any = None,
+        *, comm: Communicator | None = None,
+    ) -> None:  # fmt: skip
+        self.updater, self.out = updater, out
+        self.stop_trigger = get_trigger(stop_trigger)
+        self.observation: dict[str, Any] = {}
+        self.reporter = Reporter()
+        optimizers = updater.get_all_optimizers()
+        for name, optimizer in optimizers.items():
+            self.reporter.add_observer(name, optimizer.target)
+            self.reporter.add_observers(name, optimizer.target.namedlinks(skipself=True))
+        teams = [getattr(optimizer, "team", None) for optimizer in optimizers.values()]
+        self.comm = next((team.comm for team in teams if team is not None), None) if comm is None else comm
+        if self.comm is not None and getattr(self.stop_trigger, "comm", self.comm) is None:
+            self.stop_trigger.comm = self.comm  # type: ignore[attr-defined]
+        self._entries: dict[str, Entry] = {}
+        self._start_at: float | None = None
+        self._snapshot_elapsed_time = 0.0  # of the runs before a resumption
+        self._final_elapsed_time: float | None = None
+        updater.connect_trainer(self)
+        for extension in extensions or ():
+            self.extend(extension)
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this rank prints, and writes files, for all."""
+        return self.comm is None or self.comm.rank == 0
+
+    @property
+    def is_before_training(self) -> bool:
+        """Whether there was no update yet."""
+        return bool(self.updater.iteration == 0)
+
+    @property
+    def elapsed_time(self) -> float:
+        """Seconds of training, those of the runs before a resumption included.
+
+        Raises:
+            RuntimeError: it was not run.
+        """
+        if self._final_elapsed_time is not None:
+            return self._final_elapsed_time
+        if self._start_at is None:
+            raise RuntimeError("training has not been started yet: there is no elapsed time before trainer.run()")
+        return time.perf_counter() - self._start_at + self._snapshot_elapsed_time
+
+    def extend(
+        self, extension: Any, name: str | None = None, trigger: Any = None, priority: int | None = None,
+        *, call_before_training: bool = False,
+    ) -> None:  # fmt: skip
+        """Call an extension, a function of the trainer, after updates.
+
+        Args:
+            extension: with the attributes of :class:`Extension`, or without.
+            name: to find it by, and to save its state under; None: ``extension.name``, ``default_name`` or ``__name__``. One
+                that is taken gets ``_1``, ``_2`` … behind it.
+            trigger: when; None: ``extension.trigger``, or else at each iteration.
+            priority: the highest is called first, equal ones in the order of this call (but snapshots of the trainer after the
+                others); None: ``extension.priority``, or else ``PRIORITY_READER``.
+            call_before_training: also once before the first update.
+
+        Raises:
+            TypeError: it has no name; ValueError: its name is ``'training'``.
+        """
+        named = (getattr(extension, attribute, None) for attribute in ("name", "default_name", "__name__"))
+        stem = name if name is not None else next((n for n in named if n is not None), None)
+        if stem is None:
+            raise TypeError(f"a {type(extension).__name__} has no name: trainer.extend(extension, name='…')")
+        if stem == "training":
+            raise ValueError("an extension cannot be named 'training'")
+        whole, ordinal = stem, 0
+        while whole in self._entries:
+            ordinal += 1
+            whole = f"{stem}_{ordinal}"
+        with suppress(AttributeError):  # bound methods have no attributes of their own
+            extension.name = whole
+        self._entries[whole] = Entry(
+            extension,
+            getattr(extension, "priority", PRIORITY_READER) if priority is None else priority,
+            get_trigger(getattr(extension, "trigger", (1, "iteration")) if trigger is None else trigger),
+            call_before_training,
+        )
+
+    def get_extension(self, name: str) -> Any:
+        """The extension of a name; ValueError if there is none."""
+        if name not in self._entries:
+            raise ValueError(f"there is no extension {name!r}; there are {', '.join(self._entries) or 'none'}")
+        return self._entries[name].extension
+
+    def run(self, show_loop_exception_msg: bool = True) -> None:
+        """Train until the stop trigger fires; once.
+
+        An error in the loop is told to the extensions (``on_error``) and raised again, with its own traceback, after extensions
+        and updater have been finalized; so they are at Ctrl-C.
+
+        Args:
+            show_loop_exception_msg: add to an error where in training it was raised.
+
+        Raises:
+            RuntimeError: it has been run to its end already.
+        """
+        if self._final_elapsed_time is not None:
+            raise RuntimeError("a trainer runs once: make another one, or load a snapshot into another one, to go on")
+        os.makedirs(self.out, exist_ok=True)
+        entries = sorted(
+            self._entries.values(), key=lambda entry: (-entry.priority, getattr(entry.extension, "is_last", False))
+        )
+        error: BaseException | None = None
+        try:
+            self._start(entries)
+            self._loop(entries)
+        except BaseException as raised:
+            error = raised
+            if isinstance(raised, Exception):
+                self._tell(entries, raised, show_loop_exception_msg)
+            raise
+        finally:
+            self._finalize(entries, error)
+        self._final_elapsed_time = self.elapsed_time
+
+    def _start(self, entries: list[Entry]) -> None:
+        self._start_at = time.perf_counter()
+        # What loads a snapshot comes first: the others' initialize restores by what it has loaded.
+        for entry in sorted(entries, key=lambda entry: not getattr(entry.extension, "autoload", False)):
+            initialize = getattr(entry.extension, "initialize", None)
+            if initialize and not getattr(entry.trigger, "finished", False):
+                initialize(self)
+        if self.is_before_training:
+            self.observation = {}
+            with self.reporter.scope(self.observation):
+                for entry in entries:
+                    if entry.call_before_training:
+                        entry.extension(self)
+
+    def _loop(self, entries: list[Entry]) -> None:
+        update, scope, stops = self.updater.update, self.reporter.scope, self.stop_trigger
+        calls = [(entry.trigger, entry.extension) for entry in entries]
+        while not stops(self):
+            self.observation = {}
+            with scope(self.observation):
+                update()
+                for fires, extension in calls:
+                    if fires(self):
+                        extension(self)
+
+    def _tell(self, entries: list[Entry], error: Exception, show: bool) -> None:
+        """Call the error handlers; one that fails itself only leaves a note."""
+        if show:
+            error.add_note(f"(in the training loop, after {self.updater.iteration} iterations)")
+        for entry in entries:
+            handler = getattr(entry.extension, "on_error", None)
+            if handler:
+                try:
+                    handler(self, error, error.__traceback__)
+                except Exception as another:
+                    error.add_note(f"(on_error of {_name(entry)} raised {type(another).__name__}: {another})")
+
+    def _finalize(self, entries: list[Entry], error: BaseException | None) -> None:
+        """Finalize all; the first failure is raised where training itself has not failed."""
+        failed: Exception | None = None
+        finalizers = [(_name(entry), getattr(entry.extension, "finalize", None)) for entry in entries]
+        for name, finalize in [*finalizers, ("the updater", self.updater.finalize)]:
+            try:
+                if finalize:
+                    finalize()
+            except Exception as another:
+                failed = failed or another
+                if error is not None:
+                    error.add_note(f"(finalize of {name} raised {type(another).__name__}: {another})")
+        if failed is not None and error is None:
+            raise failed
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load all that training needs to go on where it was: loaded into a trainer that was made in the same way.
+
+        That is the updater (models, optimizers, iterators), triggers and extensions by name, the last observation (for the
+        stop trigger) and the state of the rank's random generator, which is only taken by the rank that it was saved by.
+        """
+        self.updater.serialize(serializer["updater"])
+        if hasattr(self.stop_trigger, "serialize"):
+            self.stop_trigger.serialize(serializer["stop_trigger"])
+        extensions, triggers = serializer["extensions"], serializer["extension_triggers"]
+        for name, entry in self._entries.items():
+            if hasattr(entry.extension, "serialize"):
+                entry.extension.serialize(extensions[name])
+            if hasattr(entry.trigger, "serialize"):
+                entry.trigger.serialize(triggers[name])
+        rank = 0 if self.comm is None else self.comm.rank
+        if isinstance(serializer, Deserializer):
+            self._recall(serializer, rank)
+        else:
+            serializer("_snapshot_elapsed_time", self._snapshot_elapsed_time if self._start_at is None else self.elapsed_time)
+            values = {name: _number(value) for name, value in self.observation.items()}
+            serializer("_observation", json.dumps({name: value for name, value in values.items() if value is not None}))
+            serializer("_random", json.dumps([rank, random.get_state()]))
+
+    def _recall(self, serializer: Any, rank: int) -> None:
+        self._snapshot_elapsed_time = keep(serializer, "_snapshot_elapsed_time", self._snapshot_elapsed_time, float)
+        self.observation = json.loads(keep(serializer, "_observation", "{}", str))
+        saved_by, state = json.loads(keep(serializer, "_random", "[null, null]", str))
+        if saved_by == rank:
+            random.set_state(state)
+
+
+def _name(entry: Entry) -> str:
+    return str(getattr(entry.extension, "name", None) or type(entry.extension).__name__)
+
+
+def _number(value: Any) -> float | None:
+    """A scalar as it is written down; None of anything else."""
+    value = value.array if isinstance(value, Variable) else value
+    if isinstance(value, int | float | np.number) or getattr(value, "ndim", None) == 0:
+        with suppress(TypeError, ValueError):
+            return float(value)
+    return None

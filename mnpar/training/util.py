@@ -1,0 +1,5 @@
+"""Chainer's other place of get_trigger."""
+
+from mnpar.training.triggers.interval import get_trigger
+
+__all__ = ["get_trigger"]

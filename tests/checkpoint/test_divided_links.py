@@ -1,0 +1,98 @@
+"""Links that are divided among ranks, trained on P ranks, go on on Q: with the losses of one process."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar import checkpoint
+
+SIZES = (1, 2, 3, 4, 6)
+GRIDS = {1: (1, 1), 2: (1, 2), 3: (3, 1), 4: (2, 2), 6: (3, 2)}
+FIRST, LAST = 2, 4  # steps before and after the checkpoint
+
+
+class Columns(mnpar.Chain):
+    """A layer by columns of W, then one by rows."""
+
+    def __init__(self, comm):
+        super().__init__()
+        self.columns = L.ColumnParallelLinear(comm, 5, 7, gather_output=False)
+        self.rows = L.RowParallelLinear(comm, 7, 3, input_is_parallel=True)
+
+    def loss(self, step):
+        x = np.random.default_rng(step).normal(size=(4, 5))
+        loss = F.sum(self.rows(F.tanh(self.columns(x))) ** 2)
+        return loss, float(loss.array)
+
+
+class Untied(mnpar.Chain):
+    """Filters of which each place of the image has its own, of images in blocks."""
+
+    def __init__(self, comm):
+        super().__init__()
+        self.comm, self.grid = comm, mnpar.SpatialGrid(comm, GRIDS[comm.size])
+        self.local = L.SpatialLocalConvolution2D(self.grid, 2, 3, in_size=(7, 8), ksize=3)
+
+    def loss(self, step):
+        x = np.random.default_rng(step).normal(size=(2, 2, 7, 8))
+        box = self.grid.block((7, 8))
+        loss = F.sum(self.local(x[:, :, box.start[0] : box.stop[0], box.start[1] : box.stop[1]].copy()) ** 2)
+        return loss, float(self.comm.allreduce(loss.array))
+
+
+def train(comm, kind, folder, stop, save):
+    mnpar.random.seed(1)
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        model = kind(comm)
+        everything = {"model": model, "optimizer": mnpar.optimizers.MomentumSGD(lr=0.02).setup(model)}
+        losses = []
+        for step in range(checkpoint.load(folder, everything, comm) or 0, stop):
+            model.cleargrads()
+            loss, value = model.loss(step)
+            loss.backward()
+            everything["optimizer"].update()
+            losses.append(value)
+        return losses, save and checkpoint.save(folder, everything, comm, stop)
+
+
+@pytest.mark.parametrize(("written", "read"), [*itertools.product(SIZES, SIZES)])
+@pytest.mark.parametrize("kind", [Columns, Untied], ids=["columns and rows", "untied"])
+def test_training_goes_on_with_the_losses_of_one_process(kind, written, read, tmp_path):
+    ((expected, _),) = mnpar.run(train, ranks=1, args=(kind, tmp_path / "none", LAST, False))
+    mnpar.run(train, ranks=written, args=(kind, tmp_path, FIRST, True))
+    for losses, _ in mnpar.run(train, ranks=read, args=(kind, tmp_path, LAST, False)):
+        np.testing.assert_allclose(losses, expected[FIRST:], rtol=1e-10)
+
+
+def test_parts_are_stored_as_parts_and_a_plain_link_reads_them(tmp_path):
+    mnpar.run(train, ranks=3, args=(Columns, tmp_path, FIRST, True))
+    shards = [mnpar.serializers.read_safetensors(file) for file in sorted(tmp_path.rglob("*.safetensors"))]
+    names = [name for shard in shards for name in shard if name.startswith("model/columns/W")]
+    assert [shard[name].shape for shard, name in zip(shards, names, strict=True)] == [(3, 5), (2, 5), (2, 5)]
+
+    def plain(comm):
+        with mnpar.using_config("dtype", np.dtype("f8")):
+            model = mnpar.Chain(columns=L.Linear(None, 7), rows=L.Linear(7, 3))
+            model.columns(np.ones((1, 5)))
+            checkpoint.load(tmp_path, {"model": model}, comm)
+        return model.columns.W.array
+
+    np.testing.assert_array_equal(
+        mnpar.run(plain, ranks=1)[0], np.concatenate([shard[name] for shard, name in zip(shards, names, strict=True)])
+    )
+
+
+def test_a_divided_link_without_sizes_yet_takes_its_part_when_it_has_them(tmp_path):
+    def program(comm):
+        whole = L.ColumnParallelLinear(comm, 2, 3, initialW=np.arange(6.0).reshape(3, 2))
+        checkpoint.save(tmp_path, whole, comm, 1)
+        lazy = L.ColumnParallelLinear(comm, None, 3)
+        checkpoint.load(tmp_path, lazy, comm)
+        lazy(np.ones((1, 2), "f4"))
+        return lazy.W.array.tolist()
+
+    assert mnpar.run(program, ranks=2) == [[[0, 1], [2, 3]], [[4, 5]]]

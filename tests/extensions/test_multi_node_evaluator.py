@@ -1,0 +1,208 @@
+"""An evaluation over ranks is that of one process, however the examples are spread."""
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.links as L
+from mnpar.iterators import SerialIterator
+from mnpar.training import extensions
+from tests.trainers import counting
+
+SHARDS = {
+    "even": [4, 4, 4, 4],
+    "97 and 7": [97, 7, 0, 0],
+    "9 and 77": [9, 77, 3, 0],
+    "an empty one": [0, 5, 6, 0],
+    "all empty": [0, 0, 0, 0],
+    "one each": [1, 1, 1, 1],
+}
+shards = pytest.mark.parametrize("sizes", SHARDS.values(), ids=SHARDS)
+ranks = pytest.mark.ranks(1, 2, 3, 4, on="threads")
+
+
+def model():
+    return L.Classifier(L.Linear(3, 4, initialW=np.arange(12.0).reshape(4, 3) / 10, initial_bias=np.zeros(4)))
+
+
+def examples(n):
+    rng = np.random.default_rng(5)
+    return [(rng.standard_normal(3), int(rng.integers(4))) for _ in range(n)]
+
+
+def evaluate(data, comm=None, batch=5, target=None, kind=extensions.Evaluator):
+    evaluator = kind(SerialIterator(data, batch, repeat=False, shuffle=False), target or model())
+    return (evaluator if comm is None else mnpar.create_multi_node_evaluator(evaluator, comm))()
+
+
+def mine(sizes, comm):
+    ends = np.cumsum(sizes[: comm.size])
+    data = examples(int(ends[-1]))
+    return data, data[int(ends[comm.rank]) - sizes[comm.rank] : int(ends[comm.rank])]
+
+
+@ranks
+@shards
+@pytest.mark.parametrize("batch", [1, 5])
+def test_the_result_is_that_of_one_process_on_every_rank(comm, sizes, batch):
+    data, part = mine(sizes, comm)
+    found = evaluate(part, comm, batch)
+    alone = evaluate(data, batch=3)
+    assert list(found) == list(alone)
+    for name, value in alone.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-12)
+    assert comm.allgather_obj(found) == [found] * comm.size  # to the last bit
+
+
+@pytest.mark.ranks(2, on="mpi")
+def test_the_result_is_that_of_one_process_over_mpi(comm):
+    data, part = mine([7, 2], comm)
+    found, alone = evaluate(part, comm), evaluate(data)
+    np.testing.assert_allclose(list(found.values()), list(alone.values()), rtol=1e-12)
+
+
+class Saying(mnpar.Chain):
+    """Reports under names that depend on the rank."""
+
+    def __init__(self, names):
+        super().__init__()
+        self.names = names
+
+    def forward(self, x, t):
+        for name in self.names:
+            mnpar.report({name: float(t[0])}, self)
+
+
+@ranks
+def test_the_names_are_those_of_all_ranks(comm):
+    names = [["loss"], ["accuracy", "loss"], [], ["time"]][comm.rank]
+    found = evaluate([(np.zeros(1), comm.rank)] * (comm.rank + 1), comm, batch=9, target=Saying(names))
+    expected = {"main/loss": 0.0}
+    if comm.size > 1:
+        expected = {"main/loss": 2 / 3, "main/accuracy": 1.0}
+    if comm.size > 3:
+        expected["main/time"] = 3.0
+    assert list(found) == list(expected)
+    np.testing.assert_allclose(list(found.values()), list(expected.values()))
+
+
+class Own(extensions.Evaluator):
+    """Has an evaluation of its own, as translators do."""
+
+    def evaluate(self):
+        return {"score": float(len(self.get_iterator("main").dataset))}
+
+
+@ranks
+def test_an_evaluation_of_ones_own_counts_by_the_length_of_its_data(comm):
+    sizes = [4, 1, 0, 3][: comm.size]
+    found = evaluate(examples(sizes[comm.rank]), comm, kind=Own)
+    assert found == {"score": np.average(sizes, weights=sizes)}
+
+
+class More(extensions.Evaluator):
+    """Adds to the usual evaluation."""
+
+    def evaluate(self):
+        return {**super().evaluate(), "score": mnpar.Variable(np.array(1.0 + len(self.get_iterator("main").dataset)))}
+
+
+class Rare(mnpar.Chain):
+    """Reports of some batches only, with weights of its own."""
+
+    def forward(self, x, t):
+        if t[0] % 2:
+            mnpar.report({"rare": (float(t[0]), 10 + int(t[0]))}, self)
+
+
+@ranks
+@pytest.mark.parametrize("kind", [extensions.Evaluator, More], ids=["usual", "more"])
+def test_weights_that_come_with_values_count_over_ranks_too(comm, kind):
+    _, part = mine([3, 1, 4, 2], comm)
+    labels = [t for each in comm.allgather_obj([t for _, t in part]) for t in each if t % 2]
+    found = evaluate(part, comm, batch=1, target=Rare(), kind=kind)
+    np.testing.assert_allclose(found["main/rare"], np.average(labels, weights=[10 + t for t in labels]))
+
+
+@ranks
+def test_what_an_evaluator_adds_to_the_usual_means_is_there_too(comm):
+    data, part = mine([3, 1, 4, 2], comm)
+    found, alone = evaluate(part, comm, kind=More), evaluate(data)
+    sizes = [3, 1, 4, 2][: comm.size]
+    assert list(found) == [*alone, "score"]
+    np.testing.assert_allclose(found.pop("score"), 1 + np.average(sizes, weights=sizes))
+    np.testing.assert_allclose(list(found.values()), list(alone.values()), rtol=1e-12)
+
+
+@ranks
+def test_every_rank_of_a_trainer_reports_the_result(comm, tmp_path):
+    data, part = mine([6, 2, 3, 1], comm)
+    target = model()
+    evaluator = extensions.Evaluator(SerialIterator(part, 4, repeat=False, shuffle=False), target)
+    trainer = counting(tmp_path, (2, "epoch"), length=2)
+    trainer.extend(mnpar.create_multi_node_evaluator(evaluator, comm))
+    trainer.run()
+    alone = evaluate(data)
+    np.testing.assert_allclose(trainer.observation["validation/main/loss"], alone["main/loss"], rtol=1e-12)
+
+
+# Results that are no means.
+
+
+class Labels(mnpar.extensions.GenericMultiNodeEvaluator):
+    """Its result of a batch is the list of its examples."""
+
+    def calc_local(self, *examples):
+        assert (mnpar.config.train, mnpar.config.enable_backprop) == (False, False)
+        return list(examples)
+
+
+def generic(comm, data, batch=2, kind=Labels, **kwargs):
+    iterator = SerialIterator(data, batch, repeat=False, shuffle=False)
+    return kind(comm, iterator, lambda *args: args, converter=lambda batch, device: tuple(batch), **kwargs)
+
+
+@ranks
+@shards
+@pytest.mark.parametrize("root", [0, -1])
+def test_the_root_gets_all_results_in_turn(comm, sizes, root):
+    root %= comm.size
+    seen = []
+    evaluator = generic(comm, [(comm.rank, i) for i in range(sizes[comm.rank])], root=root, progress_hook=seen.append)
+    found = [evaluator(None), evaluator(None)]
+    batches = [
+        [[(rank, j) for j in range(i, min(i + 2, n))] for i in range(0, n, 2)] for rank, n in enumerate(sizes[: comm.size])
+    ]
+    expected = [mine[i] for i in range(max(map(len, batches))) for mine in batches if i < len(mine)]
+    assert found == [expected if comm.rank == root else None] * 2
+    assert len(seen) == (2 * len(batches[root]) if comm.rank == root else 0)
+
+
+def test_one_process_needs_no_communicator():
+    assert generic(None, "abcde")(None) == [["a", "b"], ["c", "d"], ["e"]]
+
+
+def test_the_target_computes_and_the_list_is_the_result_unless_told_otherwise():
+    assert generic(None, "abc", kind=mnpar.extensions.GenericMultiNodeEvaluator)(None) == [("a", "b"), ("c",)]
+
+
+def test_a_result_can_be_reported(tmp_path):
+    class Counted(Labels):
+        def aggregate(self, results):
+            mnpar.report({"examples": sum(map(len, results))})
+
+    trainer = counting(tmp_path, (1, "epoch"), length=2)
+    trainer.extend(generic(None, "abcde", kind=Counted))
+    trainer.run()
+    assert trainer.observation == {"examples": 5}
+
+
+def test_no_result_and_no_root_are_refused():
+    class Nothing(Labels):
+        def calc_local(self, *examples):
+            return None
+
+    with pytest.raises(TypeError, match=r"Nothing\.calc_local returned None"):
+        generic(None, "ab", kind=Nothing)(None)
+    with pytest.raises(ValueError, match="root = 3 is no rank"):
+        generic(None, "ab", root=3)

@@ -1,0 +1,364 @@
+"""Layers on a grid, against their serial twins: parameters, checkpoints, outputs, gradients and steps of an optimizer."""
+
+import ast
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar.initializers import Normal
+from mnpar.plans import blocks, output_shape
+
+ROOT = Path(__file__).parents[2]
+SHAPE, W, B = (9, 6), Normal(1.0, "d"), Normal(1.0, "d")
+INIT = {"initialW": W, "initial_bias": B}
+
+# the serial layer; the twin on a grid
+LAYERS = {
+    "convolution": (
+        lambda: L.Convolution2D(3, 4, 3, 2, 1, **INIT),
+        lambda grid: L.SpatialConvolution2D(grid, 3, 4, 3, 2, 1, **INIT),
+    ),
+    "convolution, sizes left to the first batch": (
+        lambda: L.Convolution2D(None, 4, (3, 2), nobias=True, initialW=W, dilate=2),
+        lambda grid: L.SpatialConvolution2D(grid, None, 4, (3, 2), nobias=True, initialW=W, dilate=2),
+    ),
+    "any number of axes, groups, all covered": (
+        lambda: L.ConvolutionND(2, 3, 6, 2, 2, cover_all=True, groups=3, **INIT),
+        lambda grid: L.SpatialConvolutionND(grid, 2, 3, 6, 2, 2, cover_all=True, groups=3, **INIT),
+    ),
+    "transposed": (
+        lambda: L.Deconvolution2D(3, 4, 4, 2, 1, **INIT),
+        lambda grid: L.SpatialDeconvolution2D(grid, 3, 4, 4, 2, 1, **INIT),
+    ),
+    "transposed, larger": (
+        lambda: L.DeconvolutionND(2, 3, 2, 2, 3, outsize=(27, 17), **INIT),
+        lambda grid: L.SpatialDeconvolutionND(grid, 2, 3, 2, 2, 3, outsize=(27, 17), **INIT),
+    ),
+    "depthwise": (
+        lambda: L.DepthwiseConvolution2D(None, 2, 3, 1, 1, **INIT),
+        lambda grid: L.SpatialDepthwiseConvolution2D(grid, None, 2, 3, 1, 1, **INIT),
+    ),
+    "batch normalization": (
+        lambda: L.BatchNormalization(3, dtype="d", initial_gamma=W, initial_beta=B),
+        lambda grid: L.SpatialBatchNormalization(grid, 3, dtype="d", initial_gamma=W, initial_beta=B),
+    ),
+    "layer normalization": (
+        lambda: L.LayerNormalization((3, *SHAPE), initial_gamma=W, initial_beta=B),
+        lambda grid: L.SpatialLayerNormalization(grid, (3, *SHAPE), initial_gamma=W, initial_beta=B),
+    ),
+    "group normalization": (
+        lambda: L.GroupNormalization(3, initial_gamma=W, initial_beta=B),
+        lambda grid: L.SpatialGroupNormalization(grid, 3, initial_gamma=W, initial_beta=B),
+    ),
+}
+GRIDS = [(1, 1), (2, 2), (3, 1), (1, 7)]
+each_layer = pytest.mark.parametrize("name", LAYERS)
+on_grids = pytest.mark.parametrize("dims", GRIDS, ids=str)
+
+
+def cut(array, box):
+    return array[(..., *[slice(a, b) for a, b in zip(box.start, box.stop, strict=True)])].copy()
+
+
+def whole_of(pieces, shape, dims):
+    """The array of which these are the blocks."""
+    y = np.full((*pieces[0].shape[:-2], *shape), np.nan)
+    for piece, box in zip(pieces, blocks(shape, dims), strict=True):
+        y[(..., *[slice(a, b) for a, b in zip(box.start, box.stop, strict=True)])] = piece
+    return y
+
+
+def work(layer, x, *args):
+    """Output, the gradient of x, and the parameters with theirs, under their names in a checkpoint."""
+    x = mnpar.Variable(x)
+    y = layer(x, *args)
+    F.sum(F.sin(y) * y).backward()
+    return y.array, x.grad, {name: (p.array, p.grad) for name, p in layer.namedparams()}
+
+
+def seeded(make, *args):
+    mnpar.random.seed(8)
+    return make(*args)
+
+
+@on_grids
+@each_layer
+def test_a_twin_has_the_same_parameters_outputs_and_gradients(name, dims):
+    serial, spatial = LAYERS[name]
+    x = np.random.default_rng(0).standard_normal((2, 3, *SHAPE))
+
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, dims)
+        layer = seeded(spatial, grid)
+        found = work(layer, cut(x, grid.block(SHAPE)), SHAPE)
+        return *found, layer.output_shape(SHAPE) if hasattr(layer, "output_shape") else SHAPE
+
+    y, gx, params = work(seeded(serial), x.copy())
+    results = mnpar.run(program, ranks=int(np.prod(dims)))
+    assert results[0][3] == y.shape[2:]
+    np.testing.assert_allclose(whole_of([r[0] for r in results], y.shape[2:], dims), y, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(whole_of([r[1] for r in results], SHAPE, dims), gx, rtol=1e-9, atol=1e-9)
+    for _, _, mine, _ in results:
+        assert list(mine) == list(params)
+        for path, (array, grad) in mine.items():
+            np.testing.assert_array_equal(array, params[path][0])
+            np.testing.assert_allclose(grad, params[path][1], rtol=1e-9, atol=1e-9)
+
+
+@on_grids
+def test_by_running_values_batch_normalization_has_the_gradients_of_one_process_too(dims):
+    x = np.random.default_rng(0).standard_normal((2, 3, *SHAPE))
+
+    def one(make, *args):
+        layer = seeded(make, *args)
+        layer.avg_mean[...], layer.avg_var[...] = 0.5, 2
+        return layer
+
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, dims)
+        with mnpar.using_config("train", False):
+            return work(one(LAYERS["batch normalization"][1], grid), cut(x, grid.block(SHAPE)), SHAPE)
+
+    with mnpar.using_config("train", False):
+        y, gx, params = work(one(LAYERS["batch normalization"][0]), x.copy())
+    results = mnpar.run(program, ranks=int(np.prod(dims)))
+    np.testing.assert_allclose(whole_of([r[0] for r in results], SHAPE, dims), y)
+    np.testing.assert_allclose(whole_of([r[1] for r in results], SHAPE, dims), gx)
+    for _, _, mine in results:
+        for path in params:
+            np.testing.assert_allclose(mine[path][1], params[path][1])
+
+
+@each_layer
+def test_ranks_with_different_seeds_have_the_parameters_of_rank_0(name):
+    def program(comm):
+        mnpar.random.seed([1, comm.rank])
+        grid = mnpar.SpatialGrid(comm, (2, 1))
+        layer = LAYERS[name][1](grid)
+        layer(np.ones((1, 3, *grid.block(SHAPE).shape)), SHAPE)
+        return [p.array for p in layer.params()]
+
+    for a, b in zip(*mnpar.run(program, ranks=2), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+class Dictionary(mnpar.serializer.Serializer):
+    def __init__(self):
+        self.values = {}
+
+    def __call__(self, key, value):
+        self.values[key] = value if value is None else np.array(value)
+        return value
+
+
+class Back(mnpar.serializer.Deserializer):
+    def __init__(self, values):
+        self.values = values
+
+    def __call__(self, key, value):
+        found = self.values[key]
+        if value is None or found is None:
+            return found
+        value[...] = found
+        return value
+
+
+@pytest.mark.parametrize("target", [None, (1, 1), (3, 2), (1, 7)], ids=str)
+@pytest.mark.parametrize("source", [None, (2, 2), (3, 1)], ids=str)
+@pytest.mark.parametrize("lazy", [False, True], ids=["sized", "lazy"])
+def test_the_matrix_of_a_seam_is_saved_whole_and_loaded_by_any_grid(source, target, lazy):
+    x = np.random.default_rng(0).standard_normal((2, 3, *SHAPE)).astype("f4")
+
+    def layer_of(grid, first_size):
+        return L.Linear(first_size, 4) if grid is None else L.SpatialLinear(grid, first_size and (3, *SHAPE), 4)
+
+    def outputs(layer, grid):
+        with mnpar.no_backprop_mode():
+            return (layer(x) if grid is None else layer(cut(x, grid.block(SHAPE)), SHAPE)).array
+
+    def save(comm, dims):
+        grid = None if dims is None else mnpar.SpatialGrid(comm, dims)
+        layer, written = layer_of(grid, 162), Dictionary()
+        y = outputs(layer, grid)
+        layer.serialize(written)
+        return written.values, y
+
+    values, y = mnpar.run(lambda comm: save(comm, source), ranks=1 if source is None else int(np.prod(source)))[0]
+    assert {key: value.shape for key, value in values.items()} == {"W": (4, 162), "b": (4,)}
+
+    def load(comm):
+        grid = None if target is None else mnpar.SpatialGrid(comm, target)
+        layer = layer_of(grid, None if lazy else 162)
+        layer.serialize(Back(values))
+        return outputs(layer, grid)
+
+    for found in mnpar.run(load, ranks=1 if target is None else int(np.prod(target))):
+        np.testing.assert_allclose(found, y, rtol=1e-5, atol=1e-5)
+
+
+# ---- a network ----
+
+
+class Network(mnpar.Chain):
+    """Two convolutions, pooling, and the seam: the same script in one process and on a grid."""
+
+    def __init__(self, grid):
+        super().__init__()
+        self.grid = grid
+        self.conv1 = L.SpatialConvolution2D(grid, 1, 4, 5, initialW=W)
+        self.bn = L.SpatialBatchNormalization(grid, 4, dtype="d")
+        self.conv2 = L.SpatialConvolution2D(grid, 4, 6, 5, initialW=W)
+        self.fc1 = L.SpatialLinear(grid, (6, 4, 4), 8, initialW=Normal(0.1, "d"), initial_bias=B)
+        self.fc2 = L.Linear(8, 10, initialW=Normal(0.1, "d"), initial_bias=B)
+
+    def forward(self, x, shape):
+        for conv in (self.conv1, self.conv2):
+            x, shape = conv(x, shape), conv.output_shape(shape)
+            x = F.relu(self.bn(x)) if conv is self.conv1 else F.tanh(x)
+            x, shape = F.spatial_max_pooling_nd(x, self.grid, shape, 2), output_shape(shape, 2, 2, cover_all=True)
+        return self.fc2(F.relu(self.fc1(x, shape)))
+
+
+@pytest.mark.parametrize("dims", [(2, 2), (3, 2), (1, 5), (4, 4)], ids=str)
+def test_twenty_steps_of_a_network_are_those_of_one_process(dims):
+    """28 × 28, as in Krizhevsky's and neon's networks; on 4 × 4 ranks blocks shrink to a single cell."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.standard_normal((20, 5, 1, 28, 28)), rng.integers(0, 10, (20, 5))
+
+    def program(comm, dims):
+        mnpar.random.seed(4)
+        grid = mnpar.SpatialGrid(comm, dims)
+        model = Network(grid)
+        optimizer = mnpar.optimizers.MomentumSGD(0.01).setup(model)
+        losses = []
+        for x, t in zip(images, labels, strict=True):
+            model.cleargrads()
+            loss = F.softmax_cross_entropy(model(cut(x, grid.block((28, 28))), (28, 28)), t)
+            loss.backward()
+            optimizer.update()
+            losses.append(loss.item())
+        return losses, model.conv1.W.array, model.bn.avg_var, model.fc1.whole_W(), model.fc2.W.array
+
+    (truth,) = mnpar.run(lambda comm: program(comm, (1, 1)), ranks=1)
+    for found in mnpar.run(lambda comm: program(comm, dims), ranks=int(np.prod(dims))):
+        for mine, theirs in zip(found, truth, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-7, atol=1e-9)
+
+
+def test_grids_that_divide_a_batch_train_as_one_process_does():
+    """Eight ranks: two grids of 2 × 2, with batches of 3 and 2; batch normalization over all of them."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.standard_normal((6, 5, 1, 28, 28)), rng.integers(0, 10, (6, 5))
+
+    def program(comm):
+        mnpar.random.seed(4)
+        group, place = divmod(comm.rank, 4)
+        within, across = comm.split(group, place), comm.split(place, group)
+        grid = mnpar.SpatialGrid(within, (2, 2))
+        model = Network(grid)
+        model.bn = L.SpatialBatchNormalization(grid, 4, dtype="d", comm=comm)
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.MomentumSGD(0.01), across).setup(model)
+        mine = slice(0, 3) if group == 0 else slice(3, 5)
+        for x, t in zip(images, labels, strict=True):
+            x = cut(x[mine], grid.block((28, 28)))
+            optimizer.update(lambda x, t: F.softmax_cross_entropy(model(x, (28, 28)), t), x, t[mine])
+        return model.conv1.W.array, model.bn.gamma.array, model.bn.avg_var, model.fc1.whole_W(), model.fc2.W.array
+
+    def serial(comm):
+        mnpar.random.seed(4)
+        model = Network(mnpar.SpatialGrid(comm, (1, 1)))
+        model.bn = L.SpatialBatchNormalization(model.grid, 4, dtype="d")
+        optimizer = mnpar.optimizers.MomentumSGD(0.01).setup(model)
+        for x, t in zip(images, labels, strict=True):
+            optimizer.update(lambda x, t: F.softmax_cross_entropy(model(x, (28, 28)), t), x, t)
+        return model.conv1.W.array, model.bn.gamma.array, model.bn.avg_var, model.fc1.whole_W(), model.fc2.W.array
+
+    (truth,) = mnpar.run(serial, ranks=1)
+    for found in mnpar.run(program, ranks=8):
+        for mine, theirs in zip(found, truth, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-7, atol=1e-9)
+
+
+def test_the_page_about_blocks_says_what_happens(capsys):
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "spatial.md").read_text(encoding="utf-8"), re.S)
+    exec("\n".join(programs), {"__name__": "page"})
+    one, four, smooth = [ast.literal_eval(line) for line in capsys.readouterr().out.splitlines()]
+    np.testing.assert_allclose(one, four, rtol=1e-5)
+    x = np.pad(np.arange(6.0) ** 2, 1, "reflect")
+    assert np.concatenate(smooth).tolist() == ((x[:-2] + 2 * x[1:-1] + x[2:]) / 4).tolist()
+
+
+class UNet(mnpar.Chain):
+    """Down twice, up twice, the finer images beside: odd sizes all the way."""
+
+    def __init__(self, grid):
+        super().__init__()
+        self.grid = grid
+        self.first = L.SpatialConvolution2D(grid, 2, 3, 3, pad=1, initialW=W)
+        self.down = mnpar.ChainList(
+            *[L.SpatialConvolution2D(grid, 3, 3, 3, pad=1, mode="reflect", initialW=W) for _ in range(2)]
+        )
+        self.up = mnpar.ChainList(*[L.SpatialDeconvolution2D(grid, 3, 3, 3, 2, 1, initialW=W) for _ in range(2)])
+        self.norm = L.SpatialGroupNormalization(grid, 3, initial_gamma=W, initial_beta=B)
+        self.last = L.SpatialConvolution2D(grid, 6, 2, 1, initialW=W)
+
+    def forward(self, x, shape):
+        x = self.norm(F.tanh(self.first(x, shape)), shape)
+        seen = []
+        for layer in self.down:
+            seen.append((x, shape))
+            x, shape = F.spatial_average_pooling_nd(x, self.grid, shape, 3, 2, 1), output_shape(shape, 3, 2, 1)
+            x = F.tanh(layer(x, shape))
+        for layer, (fine, larger) in zip(self.up, reversed(seen), strict=True):
+            layer.outsize = larger
+            x, shape = layer(x, shape) + F.spatial_resize_images(x, self.grid, shape, larger) * fine, larger
+        x = F.concat([x, seen[0][0]])
+        return F.sum(F.square(self.last(x, shape))) * (1 / (shape[0] * shape[1]))
+
+
+class ResNet(mnpar.Chain):
+    """Two blocks of residues, the second at half the size, a mean over the image, and one matrix."""
+
+    def __init__(self, grid):
+        super().__init__()
+        self.grid = grid
+        self.a, self.b = [L.SpatialConvolution2D(grid, 2, 2, 3, 1, 1, nobias=True, initialW=W) for _ in range(2)]
+        self.c, self.d = [L.SpatialConvolution2D(grid, 2, 4, k, 2, p, nobias=True, initialW=W) for k, p in ((3, 1), (1, 0))]
+        self.bn1, self.bn2 = [L.SpatialBatchNormalization(grid, n, dtype="d", initial_gamma=W) for n in (2, 4)]
+        self.fc = L.Linear(4, 3, initialW=W)
+
+    def forward(self, x, shape):
+        x = F.relu(x + self.b(F.relu(self.bn1(self.a(x, shape))), shape))
+        x = F.relu(self.bn2(self.c(x, shape)) + self.d(x, shape))
+        y = self.fc(F.spatial_global_average_pooling(x, self.grid, self.c.output_shape(shape)))
+        return F.softmax_cross_entropy(y, np.arange(len(y.array)) % 3)
+
+
+@pytest.mark.parametrize("dims", [(2, 2), (1, 3), (4, 2)], ids=str)
+@pytest.mark.parametrize("network", [UNet, ResNet])
+def test_gradients_of_networks_are_those_of_one_process(network, dims):
+    shape = (13, 11)
+    x = np.random.default_rng(0).standard_normal((3, 2, *shape))
+
+    def program(comm, dims):
+        grid = mnpar.SpatialGrid(comm, dims)
+        with mnpar.using_config("dtype", np.float64):
+            model = seeded(network, grid)
+        block = mnpar.Variable(cut(x, grid.block(shape)))
+        loss = model(block, shape)
+        loss.backward()
+        return loss.item(), block.grad, {name: p.grad for name, p in model.namedparams()}
+
+    ((loss, gx, params),) = mnpar.run(lambda comm: program(comm, (1, 1)), ranks=1)
+    results = mnpar.run(lambda comm: program(comm, dims), ranks=int(np.prod(dims)))
+    total = sum([found[0] for found in results])  # of the U-Net, a loss of blocks; of the ResNet, one that all have
+    assert (total if network is UNet else total / len(results)) == pytest.approx(loss, rel=1e-10)
+    np.testing.assert_allclose(whole_of([found[1] for found in results], shape, dims), gx, rtol=1e-8, atol=1e-8)
+    for _, _, mine in results:
+        for name, g in params.items():
+            np.testing.assert_allclose(mine[name], g, rtol=1e-8, atol=1e-8, err_msg=name)

@@ -1,0 +1,76 @@
+"""The examples of pipelines, run as a user runs them: with and without mpiexec, by several schedules, and with bad flags."""
+
+import json
+import re
+
+import pytest
+
+from tests.test_examples import PNG, run
+
+WAYS = {
+    "mpiexec -n 3": (3, []),
+    "python, which starts two": (0, []),
+    "threads": (0, ["--threads", "4"]),
+}
+SMALL = ["--batches", "3", "--epoch", "1", "--unit", "20"]
+
+
+def differ(done):
+    assert done.returncode == 0, done.stderr
+    return float(re.search(r"weights differ by (\S+) at most", done.stdout)[1])
+
+
+@pytest.mark.parametrize(("ranks", "flags"), WAYS.values(), ids=WAYS)
+def test_the_mlp_learns_the_weights_of_one_rank_and_draws_its_timeline(ranks, flags, tmp_path):
+    done = run(ranks, "pipeline_mlp.py", [*SMALL, *flags, "--out", str(tmp_path)])
+    assert differ(done) < 1e-10
+    size = ranks or int(flags[1] if flags else 2)
+    assert len(re.findall(r"^rank \d \|[FB\d.-]+ *", done.stdout, re.M)) == size
+    assert len(re.findall(r"^rank \d: computes", done.stdout, re.M)) == size
+    assert re.search(r"^epoch  1  loss [\d.]+", done.stdout, re.M)
+    assert (tmp_path / "timeline.png").read_bytes().startswith(PNG)
+    assert json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
+
+
+SCHEDULES = ["zbv", "F0 F1 B1 B0, F0 F1 B1 B0"]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_mlp_takes_any_schedule(schedule):
+    assert differ(run(0, "pipeline_mlp.py", [*SMALL, "--threads", "2", "--out", "", "--schedule", schedule])) < 1e-10
+
+
+def test_the_mlp_refuses_a_schedule_that_would_hang():
+    done = run(0, "pipeline_mlp.py", ["--threads", "2", "--schedule", "F0 B0 F1 B1, F1 B1 F0 B0"])
+    assert done.returncode != 0
+    assert "cannot end, its ranks wait for each other" in done.stderr
+
+
+UNETS = {
+    "mpiexec -n 2, in a V": (2, []),
+    "mpiexec -n 4": (4, []),
+    "threads, recomputing": (0, ["--threads", "4", "--schedule", "zb1p", "--recompute"]),
+}
+
+
+@pytest.mark.parametrize(("ranks", "flags"), UNETS.values(), ids=UNETS)
+def test_the_u_net_learns_the_weights_of_one_rank(ranks, flags, tmp_path):
+    done = run(ranks, "pipeline_unet.py", ["--steps", "3", "--batchsize", "10", "--out", str(tmp_path), *flags])
+    assert differ(done) < 1e-8
+    assert (tmp_path / "pipeline_unet.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize(("ranks", "flags"), [(2, []), (0, ["--schedule", "zb1p", "--threads"])], ids=["mpiexec", "threads"])
+def test_the_encoder_and_the_decoder_learn_the_weights_of_one_rank(ranks, flags):
+    done = run(ranks, "pipeline_seq2seq.py", ["--lines", "53", "--epoch", "2", "--unit", "16", *flags])
+    assert differ(done) < 1e-8
+    assert len(re.findall(r"^epoch +\d  loss +[\d.]+ per line  digits right [\d.]+$", done.stdout, re.M)) == 2
+
+
+@pytest.mark.parametrize(
+    ("example", "message"), [("pipeline_unet.py", "has 4 stages"), ("pipeline_seq2seq.py", "has two stages")]
+)
+def test_other_numbers_of_ranks_are_refused(example, message):
+    done = run(3, example)
+    assert done.returncode != 0
+    assert message in done.stderr
