@@ -67,7 +67,7 @@ class Halves:
     def __init__(self, what: Communication, number: int | None = None) -> None:
         self.what = what
         what.later, what.answers = True, number
-        self.number = what.channel.next_number if number is None else number
+        self.number = number
         self._first, self._second = Start(self), Finish(self)
         self._answer: Halves | None = None
 
@@ -80,6 +80,8 @@ class Halves:
         arrays = tuple([x.array for x in self._variables])
         for hook in self._hooks():
             hook.forward_preprocess(first, arrays)
+        if self.number is None:
+            self.number = what.channel.next_number
         self._operation = Operation(what.comm.transport, what.steps(*arrays))
         for hook in self._hooks():
             hook.forward_postprocess(first, arrays)

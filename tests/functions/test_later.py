@@ -244,3 +244,25 @@ def test_a_rank_that_ends_before_it_has_waited_keeps_nobody_waiting(comm, n):
         y = F.iallreduce(comm, np.full(n, 2.0))
     if comm.rank == 1:
         np.testing.assert_array_equal(y.array, np.full(n, 2.0 * comm.size))
+
+
+@pytest.mark.ranks(2, on="threads")
+def test_hooks_hear_of_both_halves_forward_and_backward(comm):
+    heard = []
+
+    class Names(mnpar.FunctionHook):
+        name = "Names"
+
+        def forward_preprocess(self, function, in_data):
+            heard.append(f"forward of {type(function).__name__}, {len(in_data)} in")
+
+        def backward_postprocess(self, function, in_data, out_grad):
+            heard.append(f"backward of {type(function).__name__}, {len(out_grad)} out")
+
+    with Names():
+        y = F.iallreduce(comm, mnpar.Variable(np.ones(50)))
+        y.grad = np.ones(50)
+        y.backward()
+    assert heard == [
+        "forward of Start, 1 in", "forward of Finish, 0 in", "backward of Finish, 1 out", "backward of Start, 0 out",
+    ]  # fmt: skip
