@@ -33,7 +33,7 @@ class Layer:
     kinds = ("convolution", "convolution", "deconvolution", "max", "average", "lp", "unpooling")
 
     def __init__(self, seed):
-        rng = self.rng = np.random.default_rng([seed, 77])
+        rng, self.hide = np.random.default_rng([seed, 77]), seed % 4 != 1
         self.kind = self.kinds[rng.integers(len(self.kinds))]
         while not self.draw(rng, wide=seed % 3 == 0):
             pass
@@ -112,7 +112,18 @@ class Layer:
             return F.spatial_unpooling_nd(x, grid, self.shape, w.kernel, w.stride, one, self.out, w.cover_all)
         if self.kind == "convolution":
             return F.spatial_convolution_nd(
-                x, grid, self.shape, W, b, w.stride, self.pad, w.cover_all, w.dilation, self.groups, mode=self.mode, hide=True
+                x,
+                grid,
+                self.shape,
+                W,
+                b,
+                w.stride,
+                self.pad,
+                w.cover_all,
+                w.dilation,
+                self.groups,
+                mode=self.mode,
+                hide=self.hide,
             )
         if self.kind == "average":
             return F.spatial_average_pooling_nd(x, grid, self.shape, w.kernel, w.stride, self.pad)
