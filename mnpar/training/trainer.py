@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar import random
+from mnpar.errors import DeadlockError, MismatchError
 from mnpar.reporter import Reporter
 from mnpar.serializer import Deserializer
 from mnpar.training.extension import PRIORITY_READER, keep
@@ -216,6 +217,12 @@ class Trainer:
         """Call the error handlers; one that fails itself only leaves a note."""
         if show:
             error.add_note(f"(in the training loop, after {self.updater.iteration} iterations)")
+            if self.comm is not None and isinstance(error, MismatchError | DeadlockError):
+                detail = getattr(self.updater, "epoch_detail", 0.0)
+                error.add_note(
+                    f"(rank {self.comm.rank} has had {detail:.4g} epochs: where data differ in length, so do the iterations at "
+                    "which an epoch ends; scatter_dataset gives equal lengths, and triggers can count iterations)"
+                )
         for entry in entries:
             handler = getattr(entry.extension, "on_error", None)
             if handler:

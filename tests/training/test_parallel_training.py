@@ -1,5 +1,7 @@
 """Training over ranks with a trainer: the same weights and the same log as one process, resumed or not."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar import training
+from mnpar.errors import MismatchError
 from mnpar.iterators import SerialIterator, ShuffleOrderSampler
 from mnpar.training import extensions
 from tests.trainers import weights
@@ -216,3 +219,12 @@ def test_copies_learn_digits():
 
     first, second = mnpar.run(program, ranks=2)
     assert first == second > 0.95
+
+
+def test_epochs_of_different_lengths_are_told(tmp_path):
+    def program(comm):
+        run(tmp_path, L.Classifier(Net()), TRAIN[: 9 if comm.rank else 30], TEST, 6, comm)
+
+    with pytest.raises(MismatchError) as caught:
+        mnpar.run(program, ranks=2)
+    assert re.search(r"rank \d has had [\d.]+ epochs: where data differ in length", "\n".join(caught.value.__notes__))

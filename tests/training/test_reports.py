@@ -192,7 +192,6 @@ def test_a_bar_on_a_terminal_is_drawn_in_place_and_wiped_out(tmp_path, monkeypat
 
 
 def test_a_bar_on_a_terminal_is_drawn_by_tqdm(tmp_path):
-    pytest.importorskip("tqdm")
     text = "".join(bars(tmp_path, Stream(terminal=True), bar_length=10))
     assert "training  50%|#####     | 4/8 iterations" in text
     assert "\n" not in text
@@ -211,7 +210,6 @@ PNG = b"\x89PNG\r\n"
 
 
 def test_curves_are_drawn_and_go_on(tmp_path):
-    pytest.importorskip("matplotlib")
     seen = []
 
     def make(stop):
@@ -231,7 +229,6 @@ def test_curves_are_drawn_and_go_on(tmp_path):
 
 
 def test_curves_have_the_name_and_format_that_they_are_told(tmp_path):
-    pytest.importorskip("matplotlib")
     trainer = counting(tmp_path, (5, "iteration"), x=X)
     trainer.extend(extensions.PlotReport("x", filename="a.svg", marker=None, grid=False))
     trainer.extend(extensions.PlotReport("x", file_name="b.pdf"))
@@ -253,7 +250,6 @@ STATISTICS = {
 
 @pytest.mark.parametrize("kwargs", STATISTICS.values(), ids=STATISTICS)
 def test_statistics_of_variables_are_drawn(kwargs, tmp_path):
-    pytest.importorskip("matplotlib")
     trainer = counting(tmp_path, (5, "iteration"))
     model = trainer.updater.model
     model.w.array, model.w.grad = np.array([1.0, 3.0], "f"), np.array([0.0, 2.0], "f")
