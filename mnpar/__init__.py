@@ -52,7 +52,13 @@ from mnpar.launch import relaunch
 from mnpar.link import Link
 from mnpar.link_hook import LinkHook
 from mnpar.optimizers import GradientMethod, Optimizer, UpdateRule
-from mnpar.parallel import DistributedDataParallel, MultiNodeChainList, check_parameter_closeness, create_multi_node_optimizer
+from mnpar.parallel import (
+    DistributedDataParallel,
+    MultiNodeChainList,
+    Pipeline,
+    check_parameter_closeness,
+    create_multi_node_optimizer,
+)
 from mnpar.parameter import Parameter
 from mnpar.reporter import Reporter, get_current_reporter, report, report_scope
 from mnpar.summary import DictSummary, Summary
@@ -81,6 +87,7 @@ __all__ = [
     "Operation",
     "Optimizer",
     "Parameter",
+    "Pipeline",
     "Reporter",
     "Sequential",
     "SpatialGrid",

@@ -198,16 +198,27 @@ class Step:
         reporter = get_current_reporter()
         if reporter is None:
             return
-        totals: dict[str, tuple[Any, float]] = {}
-        for found in self.observed:
-            weight = self.weights[found.pop("")]
-            for name, value in found.items() if weight else ():
-                value = value.array if isinstance(value, Variable) else value
-                total, weights = totals.get(name, (0.0, 0.0))
-                totals[name] = total + value * weight, weights + weight
-        reporter.observation.update({name: total / weights for name, (total, weights) in totals.items()})
+        reporter.observation.update(means(self.observed, self.weights))
         if mean is not None:
             report({"loss": mean}, pipeline)
+
+
+def means(observed: Sequence[dict[str, Any]], weights: Sequence[float]) -> dict[str, Any]:
+    """Of each value, over micro-batches; of pairs (value, weight) by their own weights, which are added up."""
+    totals: dict[str, tuple[Any, Any, bool]] = {}
+    for found in observed:
+        share = weights[found.pop("")]
+        for name, value in found.items() if share else ():
+            paired = isinstance(value, tuple)
+            value, weight = value if paired else (value, share)
+            value = value.array if isinstance(value, Variable) else value
+            total, before, _ = totals.get(name, (0.0, 0.0, paired))
+            totals[name] = total + value * weight, before + weight, paired
+    results = {}
+    for name, (total, weight, paired) in totals.items():
+        mean = total / weight if weight else total
+        results[name] = (mean, weight) if paired else mean
+    return results
 
 
 def joined(results: Sequence[Any], weights: Sequence[float]) -> Any:
