@@ -16,6 +16,12 @@ ChainerMN's tests mostly ask that nothing hangs. Their groups of behaviour, and 
     multi-node batch normalization              links/test_multi_node_batch_normalization.py, here four ways to normalize
     scattered and empty data sets               datasets/test_scatter.py, datasets/test_data_sets.py
     multi-node and synchronized iterators       iterators/
+    bcast_data, mean gradients, debug, options  here
+    optimizers                                  parallel/test_data_parallel.py, here double buffering and later links
+    evaluators                                  extensions/test_multi_node_evaluator.py
+    persistents, observations, early stopping   extensions/test_observations_of_ranks.py
+    snapshots, checkpointers                    extensions/test_multi_node_snapshots.py, checkpoint/
+    a digit recognizer, data parallel           here
 """
 
 import numpy as np
@@ -394,3 +400,99 @@ def test_only_normalization_over_all_ranks_has_the_gradients_of_one_process(comm
         np.testing.assert_allclose(alone[i], g, atol=tolerance * scale, rtol=0)
         np.testing.assert_allclose(comm.allreduce(together[i]), g, atol=tolerance * scale, rtol=0)
     assert any(np.abs(comm.allreduce(a) - g).max() > 0.1 for a, g in zip(ghost, one, strict=True))
+
+
+# ---- models: broadcast, mean gradients, options ----
+
+
+class Lazy(mnpar.Chain):
+    def __init__(self, value, dtypes="ddd"):
+        super().__init__()
+        for i, (name, dtype) in enumerate(zip("abc", dtypes, strict=True)):
+            setattr(self, name, mnpar.Parameter(np.full((2, 3), value + i, dtype)))
+        self.lazy = L.Linear(None, 4)
+
+
+@EVERY
+def test_models_get_rank_0s_values_with_a_parameter_that_has_none_yet_among_them(comm):
+    model = Lazy(10 * comm.rank)
+    comm.bcast_data(model)
+    assert [float(p.array[0, 0]) for p in (model.a, model.b, model.c)] == [0, 1, 2]
+    assert model.lazy.W.array is None
+
+
+@EVERY
+@pytest.mark.parametrize("dtypes", ["ddd", "eee", "fff", "efd"])
+def test_gradients_become_their_means_as_often_as_wanted(comm, dtypes):
+    model = Lazy(0, dtypes)
+    for _ in range(2):
+        for k, param in enumerate((model.a, model.b, model.c)):
+            param.grad = np.full(param.shape, comm.rank + k, param.dtype)
+        comm.multi_node_mean_grad(model)
+        for k, (param, dtype) in enumerate(zip((model.a, model.b, model.c), dtypes, strict=True)):
+            assert param.grad.dtype == dtype
+            np.testing.assert_allclose(param.grad, (comm.size - 1) / 2 + k, rtol=1e-3)
+
+
+@EVERY
+@pytest.mark.parametrize("zero_fill", [False, True])
+def test_gradients_that_are_not_there(comm, zero_fill):
+    model = Lazy(0)
+    if comm.rank % 2 == 0:
+        model.a.grad = np.full((2, 3), comm.rank + 2.0)
+    comm.allreduce_grad(model, zero_fill)
+    np.testing.assert_allclose(model.a.grad, sum(r + 2 for r in range(0, comm.size, 2)) / comm.size)
+    if zero_fill:
+        np.testing.assert_array_equal(model.b.grad, 0)
+    else:
+        assert model.b.grad is None
+
+
+@EVERY
+def test_debug_mode_tells_that_training_has_diverged(comm):
+    model = Lazy(0)
+    model.b.grad = np.full((2, 3), np.nan if comm.rank == comm.size - 1 else 1.0)
+    with mnpar.using_config("debug", True), pytest.raises(ValueError, match="/b is not finite: training has diverged"):
+        comm.multi_node_mean_grad(model)
+
+
+@EVERY
+def test_options_belong_to_a_communicator(comm):
+    other = comm.split(0, comm.rank)
+    comm.set_config("batched_copy", False)
+    other.set_config("batched_copy")
+    assert (comm.get_config("batched_copy"), other.get_config("batched_copy")) == (False, True)
+    assert comm.get_config() == {"batched_copy": False, "allreduce_grad_dtype": None}
+    for method in (comm.set_config, comm.get_config):
+        with pytest.raises(ValueError, match="no option 'batched'"):
+            method("batched")
+
+
+# ---- training ----
+
+
+@EVERY
+def test_an_optimizer_steps_at_its_first_update_and_makes_links_equal_that_come_later(comm):
+    model = mnpar.Chain(a=L.Linear(2, 2, initialW=comm.rank + 1))
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(1.0), comm).setup(model)
+    x = np.full((1, 2), comm.rank, "f4")
+    optimizer.update(lambda x: F.sum(model.a(x)), x)
+    assert optimizer.t == 1
+    np.testing.assert_allclose(model.a.W.array, 1 - (comm.size - 1) / 2)
+    model.b = L.Linear(2, 1, initialW=comm.rank + 5, nobias=True)
+    optimizer.update(lambda x: F.sum(model.b(model.a(x))) * 0, x)
+    np.testing.assert_allclose(model.b.W.array, 5)
+
+
+@pytest.mark.ranks(1, 2)
+def test_digits_are_learnt_data_parallel(comm):
+    train, test = mnpar.datasets.get_digits()
+    model = L.Classifier(mnpar.Sequential(L.Linear(64, 100), F.relu, L.Linear(100, 10)))
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(0.005), comm).setup(model)
+    mine = mnpar.scatter_dataset(train, comm, shuffle=True, seed=0)
+    iterator = mnpar.iterators.SerialIterator(mine, 100 // comm.size)
+    while iterator.epoch < 10:
+        optimizer.update(model, *mnpar.dataset.concat_examples(iterator.next()))
+    with mnpar.using_config("train", False), mnpar.no_backprop_mode():
+        model(*mnpar.dataset.concat_examples([test[i] for i in range(len(test))]))
+    assert float(model.accuracy.array) > 0.95

@@ -20,6 +20,7 @@ the same operations for Variables.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -47,6 +48,11 @@ class Communicator(Calls):
         >>> mnpar.run(program, ranks=3)[0]
         array([3, 3])
     """
+
+    # Of models; parallel/models.py, which knows links, defines these methods and puts them here.
+    bcast_data: Callable[[Any], None]
+    multi_node_mean_grad: Callable[..., None]
+    allreduce_grad: Callable[..., None]
 
     # ---- the group ----
 
@@ -105,6 +111,32 @@ class Communicator(Calls):
         self._now(self.channel(0).barrier(self._call("split")))
         transport = self.transport.split(None if color is None else int(color), int(key))
         return None if transport is None else Communicator(transport)
+
+    def set_config(self, name: str, value: Any = True) -> None:
+        """Set one of ChainerMN's options on this communicator.
+
+        Args:
+            name: ``'allreduce_grad_dtype'``: as what :func:`mnpar.create_multi_node_optimizer` sends gradients, None for their
+                own dtype; ``'batched_copy'``: accepted, and without an effect (gradients lie together already).
+            value: the option's.
+
+        Raises:
+            ValueError: there is no such option.
+        """
+        self.get_config(name)
+        self._configs[name] = value
+
+    def get_config(self, name: str | None = None) -> Any:
+        """The value of an option, or all of them by name.
+
+        Raises:
+            ValueError: there is no such option.
+        """
+        if name is None:
+            return dict(self._configs)
+        if name not in self._configs:
+            raise ValueError(f"there is no option {name!r}: a communicator has {', '.join(self._configs)}")
+        return self._configs[name]
 
     def finalize(self) -> None:
         """Give its resources back; all ranks call it, and none uses it afterwards."""

@@ -5,6 +5,7 @@ from mnpar.parallel.averaging import ElasticAveraging, ParameterAveraging, Param
 from mnpar.parallel.balancing import balance, measure
 from mnpar.parallel.data_parallel import create_multi_node_optimizer
 from mnpar.parallel.distributed import DistributedDataParallel
+from mnpar.parallel.models import bcast_data as _bcast_data  # noqa: F401  puts methods on Communicator
 from mnpar.parallel.multi_node_chain_list import MultiNodeChainList
 from mnpar.parallel.pipeline import Pipeline
 from mnpar.parallel.reducing import (

@@ -61,6 +61,7 @@ def create_multi_node_optimizer(
         >>> mnpar.run(program, ranks=3)
         [-3.0, -3.0, -3.0]
     """
+    wire_dtype = communicator.get_config("allreduce_grad_dtype") if wire_dtype is None else wire_dtype
     if sharded and double_buffering:
         raise ValueError("sharded states and double_buffering do not go together: choose one")
     size = choose_bucket_bytes(communicator) if bucket_bytes == "auto" else bucket_bytes
