@@ -171,10 +171,9 @@ def main():
             ways |= {f"torch {one}": theirs(torch, comm, sizes, cut, x, t, one) for one in ("gpipe", "1f1b")}
         if args.hand:
             ways["by hand"] = by_hand(comm, sizes, cut, x, t, MB)
-        found = in_turn(
-            ways, args.times, rounds=args.rounds, before=comm.barrier, pick=min if args.fastest else statistics.median
-        )
-        found = dict(zip(found, comm.allreduce(np.array(list(found.values())), op="max").tolist(), strict=True))
+        pick = min if args.fastest else statistics.median
+        slowest = lambda values: float(pick(comm.allreduce(np.array(values), op="max")))
+        found = in_turn(ways, args.times, rounds=args.rounds, before=comm.barrier, pick=slowest)
         if comm.rank == 0:
             print(f"{name:30}" + "  ".join(f"{way} {1e3 * s:.2f}" for way, s in found.items()) + " ms")
             best = min(s for way, s in found.items() if way.startswith("mnpar"))
