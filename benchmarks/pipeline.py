@@ -2,10 +2,10 @@
 
     mpiexec -n 2 python benchmarks/pipeline.py [--hand] [--rounds 15] [--times 10]
 
-Softmax cross entropy and SGD; four micro-batches; PyTorch over gloo, with the schedules that it has for one stage a rank, in
-the same processes and in turn with mnpar's. ``alone`` is the whole batch on one rank, ``alone in pieces`` the same micro-batches
-there; ``ideal`` is that, shared between the ranks, with the bubble of the schedule: × (M+P-1)/(M·P). (The last network's
-stages are balanced.) ``--hand`` adds numpy and mpi4py written out, in 1F1B's order.
+Softmax cross entropy and SGD; four micro-batches; PyTorch over gloo, with its schedules for one stage a rank, in the same
+processes and in turn with mnpar's. ``alone`` is the whole batch on one rank, ``alone in pieces`` the same micro-batches there;
+``ideal`` is that, shared between the ranks, with the bubble of the schedule: × (M+P-1)/(M·P). (The last network's stages are
+balanced.) ``--hand`` adds numpy and mpi4py written out, in 1F1B's order.
 """
 
 import argparse
