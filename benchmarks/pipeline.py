@@ -2,9 +2,10 @@
 
     mpiexec -n 2 python benchmarks/pipeline.py [--hand] [--rounds 15] [--times 10]
 
-Softmax cross entropy and SGD; four micro-batches; PyTorch over gloo, with the schedules that it has for one stage a rank, in
-the same processes and in turn with mnpar's. ``alone`` is the whole batch on one rank; ``ideal`` is that, shared between the
-ranks, with the bubble of the schedule: alone × (M+P-1)/(M·P). ``--hand`` adds numpy and mpi4py written out, in 1F1B's order.
+Softmax cross entropy and SGD; four micro-batches; PyTorch over gloo, with its schedules for one stage a rank, in the same
+processes and in turn with mnpar's. ``alone`` is the whole batch on one rank, ``alone in pieces`` the same micro-batches there;
+``ideal`` is that, shared between the ranks, with the bubble of the schedule: × (M+P-1)/(M·P). (The last network's stages are
+balanced.) ``--hand`` adds numpy and mpi4py written out, in 1F1B's order.
 """
 
 import argparse
@@ -26,7 +27,7 @@ M = 4
 NETWORKS = {  # sizes, examples in a micro-batch, layers of the first stage
     "784-1000-1000-10, 25 x 4": ((784, 1000, 1000, 10), 25, 1),
     "1024-256-256-256-32, 16 x 4": ((1024, 256, 256, 256, 32), 16, 2),
-    "4 x 512-512, 32 x 4": ((512,) * 5, 32, 2),
+    "4 x 1024-1024, 64 x 4": ((1024,) * 5, 64, 2),
 }
 
 
@@ -37,21 +38,25 @@ def layers(sizes, linear, relu):
 
 
 def ours(comm, sizes, cut, x, t, schedule):
+    """``late``: weights' gradients at the end of the batch, as GPipe has them anyway."""
+    schedule, _, late = schedule.partition(" ")
     parts = layers(sizes, L.Linear, F.relu)
     mine = mnpar.Sequential(*itertools.chain(*(parts[:cut] if comm.rank == 0 else parts[cut:])))
     stage = mine if comm.rank == 0 else L.Classifier(mine)
     if comm.rank:
         stage.compute_accuracy = False
-    pipeline = Pipeline(comm, stage, schedule, M)
+    pipeline = Pipeline(comm, stage, schedule, M, late_weights=bool(late) or None)
     optimizer = mnpar.optimizers.SGD(lr=0.01).setup(pipeline)
     return lambda: optimizer.update(pipeline, t if comm.rank else x)
 
 
-def alone(comm, sizes, x, t):
-    model = mnpar.Sequential(*itertools.chain(*layers(sizes, L.Linear, F.relu)))
-    optimizer = mnpar.optimizers.SGD(lr=0.01).setup(model)
-    step = lambda: optimizer.update(lambda: F.softmax_cross_entropy(model(x), t))
-    return step if comm.rank == 0 else lambda: None
+def alone(comm, sizes, x, t, pieces):
+    """On rank 0, in so many micro-batches."""
+    model = L.Classifier(mnpar.Sequential(*itertools.chain(*layers(sizes, L.Linear, F.relu))))
+    model.compute_accuracy = False
+    pipeline = Pipeline(mnpar.create_communicator("self"), model, "gpipe", pieces)
+    optimizer = mnpar.optimizers.SGD(lr=0.01).setup(pipeline)
+    return (lambda: optimizer.update(pipeline, x, t)) if comm.rank == 0 else lambda: None
 
 
 def theirs(torch, comm, sizes, cut, x, t, schedule):
@@ -153,7 +158,7 @@ def main():
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--fastest", action="store_true", help="the fastest round instead of the median (on a busy machine)")
     parser.add_argument("--hand", action="store_true", help="numpy and mpi4py written out too")
-    parser.add_argument("--schedules", nargs="*", default=["gpipe", "1f1b", "zb1p"])
+    parser.add_argument("--schedules", nargs="*", default=["gpipe", "1f1b", "1f1b late", "zb1p"])
     args = parser.parse_args()
     comm = mnpar.create_communicator()
     if comm.size != 2:
@@ -162,23 +167,26 @@ def main():
     if torch:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=os.environ.get("MASTER_PORT", "29561"))
         torch.distributed.init_process_group("gloo", rank=comm.rank, world_size=2)
+    pick = min if args.fastest else statistics.median
+
+    def slowest(values):
+        """Of the ranks, round by round."""
+        return float(pick(comm.allreduce(np.array(values), op="max")))
+
     for name, (sizes, MB, cut) in NETWORKS.items():
         rng = np.random.default_rng(0)
         x, t = rng.standard_normal((M * MB, sizes[0])).astype("f4"), rng.integers(0, sizes[-1], M * MB)
         ways = {f"mnpar {one}": ours(comm, sizes, cut, x, t, one) for one in args.schedules}
-        ways["alone"] = alone(comm, sizes, x, t)
+        ways |= {"alone": alone(comm, sizes, x, t, 1), "alone in pieces": alone(comm, sizes, x, t, M)}
         if torch:
             ways |= {f"torch {one}": theirs(torch, comm, sizes, cut, x, t, one) for one in ("gpipe", "1f1b")}
         if args.hand:
             ways["by hand"] = by_hand(comm, sizes, cut, x, t, MB)
-        found = in_turn(
-            ways, args.times, rounds=args.rounds, before=comm.barrier, pick=min if args.fastest else statistics.median
-        )
-        found = dict(zip(found, comm.allreduce(np.array(list(found.values())), op="max").tolist(), strict=True))
+        found = in_turn(ways, args.times, rounds=args.rounds, before=comm.barrier, pick=slowest)
         if comm.rank == 0:
             print(f"{name:30}" + "  ".join(f"{way} {1e3 * s:.2f}" for way, s in found.items()) + " ms")
             best = min(s for way, s in found.items() if way.startswith("mnpar"))
-            ideal = found["alone"] * (M + 1) / (M * 2)
+            ideal = found["alone in pieces"] * (M + 1) / (M * 2)
             line = f"{'':30}ideal {1e3 * ideal:.2f} ms, reached {ideal / best:.2f}"
             if torch:
                 line += f"; best mnpar / best torch {best / min(s for way, s in found.items() if way.startswith('torch')):.2f}"
