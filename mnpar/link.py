@@ -152,7 +152,10 @@ class Link:
 
     def links(self, skipself: bool = False) -> Iterator[Link]:
         """All links, itself first."""
-        return (link for _, link in self.namedlinks(skipself))
+        if not skipself:
+            yield self
+        for _, child in self._named_children():
+            yield from child.links()
 
     def children(self) -> Iterator[Link]:
         """The links directly in it."""
@@ -173,8 +176,14 @@ class Link:
                 yield path.rstrip("/") + name, param
 
     def params(self, include_uninit: bool = True) -> Iterator[Parameter]:
-        """All parameters, in the order of definition."""
-        return (param for _, param in self.namedparams(include_uninit))
+        """All parameters, in the order of definition, a shared one once."""
+        seen: set[int] = set()
+        for link in self.links():  # not by namedparams: each update asks several times, and needs no paths
+            for name in link._params:
+                param = link.__dict__[name]
+                if id(param) not in seen and (include_uninit or param.array is not None):
+                    seen.add(id(param))
+                    yield param
 
     def namedpersistents(self) -> Iterator[tuple[str, Any]]:
         """All persistent values with their paths."""

@@ -77,6 +77,7 @@ class Copies:
     def __init__(self, comm: Communicator) -> None:
         self.comm = comm
         self.ever = False  # made equal
+        self.complete = False  # with an array for each parameter
         self._params: list[tuple[Parameter, tuple[int, ...]]] = []
 
     def make_equal(self, model: Link, arenas: Arenas) -> None:
@@ -87,6 +88,7 @@ class Copies:
     def take_as_equal(self, model: Link) -> None:
         """Give nobody rank 0's values: each rank has loaded what it is to have (``checkpoint.load`` says so)."""
         self._params, self.ever = [(param, param.node.shape) for param in model.params()], True
+        self.complete = all([param.array is not None for param, _ in self._params])
 
     def stale(self, model: Link) -> bool:
         """Whether parameters have appeared, or changed their shapes, since."""

@@ -47,7 +47,7 @@ class Row(NamedTuple):
     weight: float  # of its loss: samples, or 1; -1: it has a loss of it does not know how many samples; 0: it has none
     held: float  # the weight of the gradients that it added up before
     stale: bool  # its parameters are not those that were made equal
-    records: int  # communications of its forward
+    final: bool  # its forward cannot be run again: it communicated, or changed persistent values
     manual: bool  # its gradients are there already, unweighted
     joining: bool  # it has no samples any more
 
@@ -86,14 +86,19 @@ class Team:
     def _make_equal(self) -> None:
         self._copies.make_equal(self.optimizer.target, self.optimizer.arenas)
 
-    def _meet(self, weight: float, manual: bool = False, joining: bool = False) -> list[Row]:
-        """All ranks meet and hear of each other; what is stale is synchronized."""
-        stale = self._copies.stale(self.optimizer.target)
-        row = Row(weight, self._held, stale, len(current_tape().records), manual, joining)
+    def _meet(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> list[Row]:
+        """All ranks meet and hear of each other; what is stale is synchronized.
+
+        ``undoable``: the forward has left nothing that cannot be undone, so that it can be run again.
+        """
+        model = self.optimizer.target
+        stale = self._copies.stale(model)
+        final = bool(current_tape().records) or (stale and not undoable and any([True for _ in model.namedpersistents()]))
+        row = Row(weight, self._held, stale, final, manual, joining)
         rows = [Row(*values) for values in np.stack(self.comm.allgather(np.array(row, np.float64))).tolist()]
         if any([row.stale for row in rows]) and not all([row.joining for row in rows]):
             self._make_equal()
-            if any([row.manual or row.records for row in rows]):
+            if any([row.manual or row.final for row in rows]):
                 self._only_synchronizes = True
                 if self.comm.rank == 0:
                     warnings.warn(_SKIPPED, stacklevel=5)
@@ -105,16 +110,16 @@ class Team:
         """The loss on this rank, to be differentiated; None where there are no samples."""
         if not self._copies.ever:
             self._make_equal()
-        before = self._persistents()
+        before = None if self._copies.complete and not self._copies.stale(self.optimizer.target) else self._persistents()
         loss = lossfun(*args, **kwds)
         own = self._own_weight(loss, self._samples(*args, **kwds))
         self.keeps = self._adds_up
         if self._alone:
             self._add_up(own)
             return self._weighted(loss, own, own)
-        rows = self._meet(own)
+        rows = self._meet(own, before is not None)
         if any([row.stale for row in rows]) and not self._only_synchronizes:
-            for link, name, value in before:
+            for link, name, value in before or []:
                 setattr(link, name, value)
             loss = lossfun(*args, **kwds)  # the first was of other parameters
         return self._weighted(loss, own, self._share(rows))
@@ -170,8 +175,6 @@ class Team:
 
     def _persistents(self) -> list[tuple[Any, str, Any]]:
         """Persistent values, before a forward that may have to be run again: it makes parameters that are not there yet."""
-        if all([param.array is not None for param in self.optimizer.target.params()]):
-            return []
         links = self.optimizer.target.links()
         return [(link, name, copy.deepcopy(getattr(link, name))) for link in links for name in link._persistent]
 

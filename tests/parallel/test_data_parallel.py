@@ -314,3 +314,47 @@ def test_a_loss_of_nobody_knows_how_many_samples_is_refused_beside_one_that_is_k
 def test_bad_options_are_refused(options):
     with pytest.raises(ValueError, match="not"):
         mnpar.run(lambda comm: mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), comm, **options), ranks=1)
+
+
+@RANKS
+@pytest.mark.parametrize("size", [D, None], ids=["sized", "lazily sized"])
+def test_persistent_values_are_updated_once_in_each_step_whatever_appears(comm, size):
+    """With the same samples on all ranks the running mean of each is that of one process."""
+
+    class Net(mnpar.Chain):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.last = L.BatchNormalization(size), L.Linear(size, 1, initialW=1)
+
+        def forward(self, x):
+            return self.last(self.norm(x))
+
+    x = np.random.default_rng(0).standard_normal((6, D))
+    means = []
+    for optimizer in (mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm), mnpar.optimizers.SGD(0.1)):
+        net = Net()
+        optimizer.setup(net)
+        for _ in range(3):
+            optimizer.update(lambda x, net=net: F.mean(net(x)), x)
+        means.append(net.norm.avg_mean)
+    np.testing.assert_allclose(*means, rtol=1e-12)
+
+
+@RANKS
+def test_a_link_that_a_forward_adds_beside_running_statistics_costs_a_step_and_says_so(comm):
+    net = mnpar.Chain(norm=L.BatchNormalization(D), last=L.Linear(D, 1))
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(net)
+    x = np.random.default_rng(0).standard_normal((6, D))
+    optimizer.update(lambda x: F.mean(net.last(net.norm(x))), x)
+
+    def grown(x):
+        if not hasattr(net, "more"):
+            net.more = L.Linear(1, 1, initialW=comm.rank)
+        return F.mean(net.more(net.last(net.norm(x))))
+
+    if comm.rank == 0:
+        with pytest.warns(UserWarning, match="no step was taken"):
+            optimizer.update(grown, x)
+    else:
+        optimizer.update(grown, x)
+    assert (optimizer.t, float(net.more.W.array[0, 0])) == (1, 0)
