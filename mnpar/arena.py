@@ -35,6 +35,7 @@ class Arena:
 
     def __init__(self, params: Sequence[Parameter]) -> None:
         self.params = list(params)
+        self.whole: Any = None  # what updates all of them at once (optimizers/whole.py)
         sizes = [param.array.size for param in params]
         self.data = backend.vector(sum(sizes), params[0].array)
         self.grad = backend.vector(sum(sizes), params[0].array)
@@ -68,6 +69,11 @@ class Arena:
             elif g is None:
                 home.free = True
         return True
+
+    def at_home(self) -> bool:
+        """Whether every parameter has its values and a gradient here now."""
+        members = zip(self.params, self._views, self._homes, strict=True)
+        return all([param.array is view and param.node.gradient is home.array for param, view, home in members])
 
     def fill(self) -> None:
         """Give a gradient of zeros to the parameters that have none."""
@@ -125,8 +131,8 @@ class Arenas:
     def __iter__(self) -> Iterator[Arena]:
         return iter(self._arenas)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Arenas:
-        return Arenas()  # the copied parameters' arrays are no views: they get arenas when they are first gathered
+    def __reduce__(self) -> Any:
+        return Arenas, ()  # copied and pickled parameters' arrays are no views: they get arenas when they are first gathered
 
 
 def _groups(params: Sequence[Parameter], strays: Sequence[Parameter]) -> list[list[Parameter]]:

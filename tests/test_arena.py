@@ -269,3 +269,54 @@ def test_the_gradient_of_a_matrix_is_computed_in_its_place():
     F.sum(link(X) + link(X)).backward()  # the second product has no room there
     assert seen == [True, False]
     np.testing.assert_allclose(link.W.grad, 2 * np.ones((2, 1)) * X.sum(axis=0))
+
+
+ELEMENTWISE = [
+    make
+    for name in mnpar.optimizers.__all__
+    if isinstance(make := getattr(mnpar.optimizers, name), type)
+    and issubclass(make, mnpar.GradientMethod)
+    and name not in ("GradientMethod", "LAMB", "Novograd")
+]
+
+
+@pytest.mark.parametrize("make", ELEMENTWISE, ids=lambda make: make.__name__)
+def test_a_whole_arena_is_updated_as_each_parameter_would_be(make):
+    """A hook that does nothing on one of the rules keeps the twin's parameters from being updated together."""
+    together, each = make().setup(Net()), make().setup(Net())
+    each.target.a.W.update_rule.add_hook(lambda rule, param: None, "nothing")
+    for _ in range(4):
+        for optimizer in (together, each):
+            step(optimizer)
+    (one,), (other,) = together.arenas, each.arenas
+    assert one.whole is not None
+    assert other.whole is None
+    for param, twin in zip(together.target.params(), each.target.params(), strict=True):
+        np.testing.assert_array_equal(param.array, twin.array)
+        assert param.update_rule.t == twin.update_rule.t == 4
+        for name, value in twin.update_rule.state.items():
+            np.testing.assert_array_equal(param.update_rule.state[name], value)
+            assert param.update_rule.state[name].shape == value.shape
+
+
+CHANGES = {
+    "a hyperparameter of its own": lambda o: setattr(o.target.b.W.update_rule.hyperparam, "alpha", 0.5),
+    "not to be updated": lambda o: o.target.b.disable_update(),
+    "a state that was replaced": lambda o: o.target.a.W.update_rule.state.update(m=np.full((4, 3), 0.25)),
+    "a state that was lost": lambda o: o.target.a.W.update_rule.state.clear(),
+    "a rule that was replaced": lambda o: setattr(o.target.a.b, "update_rule", mnpar.optimizers.SGD(0.1).create_update_rule()),
+    "a link that was added": lambda o: setattr(o.target, "c", L.Linear(2, 2, initialW=1)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_changes_between_steps_counts_as_if_each_were_updated_alone(change):
+    twins = [mnpar.optimizers.Adam(0.1).setup(Net()) for _ in range(2)]
+    twins[1].target.a.W.update_rule.add_hook(lambda rule, param: None, "nothing")
+    for t in range(5):
+        for optimizer in twins:
+            if t in (2, 4):
+                change(optimizer)
+            step(optimizer)
+    for param, twin in zip(*[optimizer.target.params() for optimizer in twins], strict=True):
+        np.testing.assert_allclose(param.array, twin.array, rtol=1e-13)

@@ -17,6 +17,8 @@ class AdamRule(UpdateRule):
     With ``amsgrad`` the largest v so far in place of v; with ``adabound`` the rate α_t / (√v + ε) is kept between the bounds.
     """
 
+    elementwise = True
+
     def __init__(self, parent_hyperparam: Hyperparameter | None = None) -> None:
         super().__init__(parent_hyperparam)
         self.initial_alpha = None if parent_hyperparam is None else self.hyperparam.get("alpha")

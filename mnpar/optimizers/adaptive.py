@@ -12,6 +12,8 @@ from mnpar.parameter import Parameter
 class AdaGradRule(UpdateRule):
     """h ← h + g²,  p ← p − lr · g / (√h + ε)"""
 
+    elementwise = True
+
     def init_state(self, param: Parameter) -> None:
         """The sum of squares, 0 at first."""
         self.state["h"] = zeros_like(param)
@@ -50,6 +52,8 @@ class AdaGrad(GradientMethod):
 
 class AdaDeltaRule(UpdateRule):
     """s ← ρ s + (1−ρ) g²,  d = √((x + ε) / (s + ε)) g,  x ← ρ x + (1−ρ) d²,  p ← p − d"""
+
+    elementwise = True
 
     def init_state(self, param: Parameter) -> None:
         """Running means of the squares of gradients and steps, 0 at first."""
@@ -91,6 +95,8 @@ class AdaDelta(GradientMethod):
 
 class RMSpropRule(UpdateRule):
     """s ← α s + (1−α) g²,  p ← p − lr · g / (√s + ε), or with ε inside the root"""
+
+    elementwise = True
 
     def init_state(self, param: Parameter) -> None:
         """The running mean of squares, 0 at first."""
@@ -135,6 +141,8 @@ class RMSprop(GradientMethod):
 
 class RMSpropGravesRule(UpdateRule):
     """n ← α n + (1−α) g²,  m ← α m + (1−α) g,  d ← μ d − lr · g / √(n − m² + ε),  p ← p + d"""
+
+    elementwise = True
 
     def init_state(self, param: Parameter) -> None:
         """Running means of squares and gradients, and the step, 0 at first."""
@@ -184,6 +192,8 @@ class RMSpropGraves(GradientMethod):
 class SMORMS3Rule(UpdateRule):
     """r = 1 / (k + 1),  m ← (1−r) m + r g,  v ← (1−r) v + r g²,  x = m² / (v + ε),
     p ← p − g · min(lr, x) / (√v + ε),  k ← 1 + k (1 − x)"""
+
+    elementwise = True
 
     def init_state(self, param: Parameter) -> None:
         """The memory, 1, and both running means, 0 at first."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from mnpar.arena import Arenas
 from mnpar.link import Link
+from mnpar.optimizers import whole
 from mnpar.optimizers.fp32 import in_float32
 from mnpar.optimizers.optimizer import Optimizer
 from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule, unscale
@@ -136,8 +137,7 @@ class GradientMethod(Optimizer):
     def _change(self, params: list[Any]) -> None:
         self.call_hooks("pre")
         self.t += 1
-        for param in params:
-            param.update()
+        whole.update(params, self.arenas)
         self.call_hooks("post")
 
     def serialize(self, serializer: Any) -> None:

@@ -14,6 +14,8 @@ from mnpar.parameter import Parameter
 class AdaMaxRule(UpdateRule):
     """m ← β₁ m + (1−β₁) g,  u ← max(β₂ u, |g| + ε),  p ← p − α / (1 − β₁ᵗ) · m / u"""
 
+    elementwise = True
+
     def init_state(self, param: Parameter) -> None:
         """The running mean and the running maximum, 0 at first."""
         self.state["m"], self.state["u"] = zeros_like(param), zeros_like(param)
@@ -60,6 +62,8 @@ class AdaMax(GradientMethod):
 class MSVAGRule(UpdateRule):
     """m̂ and v̂: running means of g and g², their bias taken out;  ρ = (1−β)² (1−β²ᵗ) / ((1−βᵗ)² (1−β²)), at most 0.9999,
     s = (v̂ − m̂²) / (1 − ρ),  γ = m̂² / (m̂² + ρ s), in [0, 1],  p ← p − η (lr γ m̂ + λ p)"""
+
+    elementwise = True
 
     def init_state(self, param: Parameter) -> None:
         """Both moments, 0 at first."""

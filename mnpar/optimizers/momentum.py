@@ -11,6 +11,8 @@ from mnpar.parameter import Parameter
 class CorrectedMomentumSGDRule(UpdateRule):
     """v ← μ v − g,  p ← p + lr · v"""
 
+    elementwise = True
+
     def init_state(self, param: Parameter) -> None:
         """The velocity, 0 at first."""
         self.state["v"] = zeros_like(param)
@@ -50,6 +52,8 @@ class CorrectedMomentumSGD(GradientMethod):
 
 class NesterovAGRule(UpdateRule):
     """v ← μ v − lr · g,  p ← p + μ v − lr · g"""
+
+    elementwise = True
 
     def init_state(self, param: Parameter) -> None:
         """The velocity, 0 at first."""

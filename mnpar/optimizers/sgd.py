@@ -11,6 +11,8 @@ from mnpar.parameter import Parameter
 class SGDRule(UpdateRule):
     """p ← p − lr · g"""
 
+    elementwise = True
+
     def update_core(self, param: Parameter) -> None:
         lr = self.hyperparam.get("lr")
         for p, g in blocks(param):
@@ -42,6 +44,8 @@ class SGD(GradientMethod):
 
 class MomentumSGDRule(UpdateRule):
     """v ← μ v − lr · g,  p ← p + v"""
+
+    elementwise = True
 
     def init_state(self, param: Parameter) -> None:
         """The velocity, 0 at first."""

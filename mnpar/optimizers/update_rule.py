@@ -76,6 +76,7 @@ class UpdateRule:
     """
 
     scalars: tuple[str, ...] = ()  # states that are one number for the whole parameter
+    elementwise = False  # each element changes by its own gradient and state alone: parameters can be updated as one vector
 
     def __init__(self, parent_hyperparam: Hyperparameter | None = None) -> None:
         self.hyperparam = Hyperparameter(parent_hyperparam)
@@ -128,6 +129,12 @@ class UpdateRule:
         call_hooks(self._hooks, "pre", self, param)
         self.update_core(param)
         call_hooks(self._hooks, "post", self, param)
+
+    def stands_with(self, other: UpdateRule) -> bool:
+        """Whether it has nothing of its own beside the state, and stands where another rule of its kind does."""
+        plain = self.enabled and not (self._hooks or self.in_fp32 or self.in_pieces) and "fp32" not in self.state
+        own = self.hyperparam.__dict__
+        return plain and self.t == other.t and len(own) == 1 and own["parent"] is other.hyperparam.parent
 
     def update_core(self, param: Parameter) -> None:
         """The rule itself, in place on ``param.array``."""
