@@ -16,7 +16,6 @@ import numpy as np
 from mnpar import backend
 from mnpar.arena import Arena, Arenas
 from mnpar.backend import Array
-from mnpar.graph import VariableNode
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.reducer import Reducer
 from mnpar.parameter import Parameter
@@ -105,7 +104,7 @@ class Shards:
 
 
 def _learning(arenas: Arenas) -> list[Arena]:
-    return [arena for arena in arenas if arena.data.dtype.kind not in VariableNode.WITHOUT_GRADIENT]
+    return [arena for arena in arenas if arena.learns]
 
 
 def _be(param: Parameter, values: Array, gradients: Array | None) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.arena import Arenas
+from mnpar.link import Link
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.agreement import Copies
 from mnpar.parallel.late import Late
@@ -30,7 +31,7 @@ REDUCTIONS = ("weighted", "mean", "sum")
 def samples_of(*args: Any, **kwds: Any) -> float:
     """How many samples the arguments of a loss function hold: the length of the first that has one; -1 if none has."""
     for arg in (*args, *kwds.values()):
-        if getattr(arg, "shape", None) == ():
+        if getattr(arg, "shape", None) == () or isinstance(arg, Link):  # a chain's length counts its links
             continue
         if isinstance(arg, dict | tuple):
             inside = samples_of(*(arg.values() if isinstance(arg, dict) else arg))
@@ -74,6 +75,7 @@ class Team:
         self._copies = Copies(self.comm)
         self._alone = False  # inside no_sync
         self._held = 0.0  # the weight of the gradients that were added up there
+        self._added = 0.0  # by this update
         self._adds_up = False  # some were
         self.keeps = False  # this update's are added to them
         self._factor: float | None = None  # of the sum over ranks, once they have met
@@ -105,7 +107,7 @@ class Team:
         """The loss on this rank, to be differentiated; None where there are no samples."""
         if not self._copies.ever:
             self._make_equal()
-        before = self._persistents()
+        self._added, before = 0.0, self._persistents()
         loss = lossfun(*args, **kwds)
         own = self._own_weight(loss, self._samples(*args, **kwds))
         self.keeps = self._adds_up
@@ -132,6 +134,7 @@ class Team:
             )
         self._adds_up = True
         self._held += own
+        self._added = own
 
     def _own_weight(self, loss: Any, samples: float) -> float:
         """This rank's weight before it knows the others'."""
@@ -179,8 +182,16 @@ class Team:
 
     def listen(self) -> None:
         """Before a backward: gradients may leave while it goes on."""
-        if not (self._alone or self._only_synchronizes or self._late or self._shards):
+        if not (self._alone or self._only_synchronizes or self._late or self._shards or self.reducer.bucket_bytes is None):
+            self.optimizer.arenas.gather(self.optimizer.target.params())  # another optimizer may have moved shared ones
             self.reducer.listen(self.optimizer.arenas)
+
+    def give_up(self) -> None:
+        """Backward failed: the next update begins anew."""
+        self._factor, self._only_synchronizes = None, False
+        self._held -= self._added
+        self._added = 0.0
+        self.reducer.give_up()
 
     def reduce(self) -> bool:
         """After backward: the gradients of all ranks added up; False if no step is to be taken now."""
@@ -196,7 +207,7 @@ class Team:
         arenas = self.optimizer.arenas
         nowhere = self._fill(arenas)
         if self._late is not None:
-            return self._late.reduce(arenas, factor)
+            return self._late.reduce(arenas, factor, self.optimizer.loss_scale or 1.0)
         if self._shards is not None:
             self._shards.reduce(arenas, factor)
         else:
@@ -208,7 +219,7 @@ class Team:
     def _reduce(self, arenas: Arenas, factor: float) -> None:
         self.reducer.reduce(arenas)
         if factor != 1:
-            for grad in [*[arena.grad for arena in arenas], *[param.grad for param in arenas.strays]]:
+            for grad in [*[arena.grad for arena in arenas if arena.learns], *[param.grad for param in arenas.strays]]:
                 grad *= factor
 
     def stepping(self) -> AbstractContextManager[None]:
@@ -251,6 +262,7 @@ class Team:
         rows = self._meet(0.0, joining=True)
         while not all([row.joining for row in rows]):
             self._share(rows)
+            self.keeps = self._adds_up
             self.optimizer.differentiate(None)
             self.optimizer.step()
             rows = self._meet(0.0, joining=True)
