@@ -146,12 +146,14 @@ class Reducer:
     def _forget(self) -> None:
         """After :meth:`give_up`: the rest leaves too, as some ranks may have sent more than others, and all is thrown away."""
         if self._given_up:
-            self._given_up = False
+            kept = [arena.grad.copy() for arena in self._arenas]  # a program may have put others there since
             while self._left < len(self.buckets):
                 self._leave()
             for bucket in self.buckets:
                 bucket.unpack()
-            self._left = 0
+            for arena, grad in zip(self._arenas, kept, strict=True):
+                arena.grad[...] = grad
+            self._given_up, self._left = False, 0
 
     def _leave(self) -> None:
         bucket = self.buckets[self._left]
@@ -165,7 +167,7 @@ class Reducer:
             self.attach(arenas)
             for bucket in self.buckets:
                 bucket.awaited = len(bucket.params)
-            self._listening = True
+            self._listening = self.channel is not None  # now, as all ranks make it together, and in backward none waits
 
     def reduce(self, arenas: Arenas) -> None:
         """The gradients of all ranks added up, in place; all ranks call it, with every parameter's gradient in its place."""

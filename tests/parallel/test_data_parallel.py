@@ -314,3 +314,147 @@ def test_a_loss_of_nobody_knows_how_many_samples_is_refused_beside_one_that_is_k
 def test_bad_options_are_refused(options):
     with pytest.raises(ValueError, match="not"):
         mnpar.run(lambda comm: mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), comm, **options), ranks=1)
+
+
+class Failing(mnpar.FunctionNode):
+    def forward(self, x):
+        return x.copy()
+
+    def backward(self, gy):
+        raise ZeroDivisionError
+
+
+@RANKS
+@pytest.mark.parametrize("options", [{}, {"double_buffering": True}, {"sharded": True}], ids=["plain", "late", "sharded"])
+@pytest.mark.parametrize("bucket_bytes", MESSAGES.values(), ids=MESSAGES)
+def test_after_a_backward_that_failed_the_next_update_is_as_if_it_had_not_been(comm, bucket_bytes, options):
+    def train(fails):
+        net = MLP(0)
+        optimizer = mnpar.create_multi_node_optimizer(OPTIMIZERS["Adam"](), comm, bucket_bytes=bucket_bytes, **options).setup(
+            net
+        )
+        for x, t, edges in batches(4, SHARDS["uneven"](comm.size)):
+            mine = slice(edges[comm.rank], edges[comm.rank + 1])
+            optimizer.update(net.loss, x[mine], t[mine])
+            if fails:
+                with pytest.raises(ZeroDivisionError):
+                    optimizer.update(lambda x: F.mean(net.last(*Failing().apply((F.tanh(net.first(x)),)))), -x[mine])
+        return values(net)
+
+    same(train(True), train(False), rtol=0)
+
+
+@RANKS
+def test_after_a_backward_that_failed_gradients_that_are_there_are_still_averaged(comm):
+    net = mnpar.Chain(a=L.Linear(2, 1, initialW=1, nobias=True), b=L.Linear(1, 1, initialW=1, nobias=True))
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(1.0), comm, bucket_bytes=1).setup(net)
+    optimizer.update(lambda: None)  # parameters are agreed on
+    x = np.ones((1, 2))
+    with pytest.raises(ZeroDivisionError):
+        optimizer.update(lambda x: F.sum(net.b(*Failing().apply((net.a(x),)))), x)
+    net.a.W.grad = np.full((1, 2), comm.rank + 1.0)
+    net.b.W.grad = np.zeros((1, 1))
+    optimizer.update()
+    np.testing.assert_allclose(net.a.W.array, 1 - (comm.size + 1) / 2)
+    np.testing.assert_allclose(net.b.W.array, 1)
+
+
+@RANKS
+@pytest.mark.parametrize("bucket_bytes", MESSAGES.values(), ids=MESSAGES)
+def test_two_optimizers_may_have_parameters_in_common(comm, bucket_bytes):
+    def train(comm):
+        first, second = MLP(0), MLP(1)
+        second.last.W = first.last.W
+        pairs = []
+        for net in (first, second):
+            optimizer = mnpar.optimizers.SGD(0.1)
+            if comm is not None:
+                optimizer = mnpar.create_multi_node_optimizer(optimizer, comm, bucket_bytes=bucket_bytes)
+            pairs.append((net, optimizer.setup(net)))
+        for x, t, edges in batches(3, SHARDS["uneven"](ranks)):
+            mine = slice(None) if comm is None else slice(edges[comm.rank], edges[comm.rank + 1])
+            for net, optimizer in pairs:
+                optimizer.update(net.loss, x[mine], t[mine])
+        return {str(i) + path: value for i, (net, _) in enumerate(pairs) for path, value in values(net).items()}
+
+    ranks = comm.size
+    same(train(comm), train(None))
+
+
+@RANKS
+def test_ranks_that_join_bring_the_gradients_that_they_have_added_up(comm):
+    net = MLP(comm.rank)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(net)
+    ((x, t, edges),) = batches(1, SHARDS["uneven"](comm.size))
+    mine = slice(edges[comm.rank], edges[comm.rank + 1])
+    if comm.rank:
+        with optimizer.no_sync():
+            optimizer.update(net.loss, x[mine], t[mine])
+    else:
+        optimizer.update(net.loss, x[mine], t[mine])
+    optimizer.join()
+    same(values(net), alone(OPTIMIZERS["SGD"], [(x, t, None)]))
+
+
+@RANKS
+def test_a_model_among_the_arguments_is_not_taken_for_samples(comm):
+    net = mnpar.Sequential(L.Linear(D, CLASSES, initialW=1))
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(net)
+    ((x, t, edges),) = batches(1, SHARDS["uneven"](comm.size))
+    mine = slice(edges[comm.rank], edges[comm.rank + 1])
+    optimizer.update(lambda net, x, t: F.softmax_cross_entropy(net(x), t), net, x[mine], t[mine])
+    twin = mnpar.Sequential(L.Linear(D, CLASSES, initialW=1))
+    mnpar.optimizers.SGD(0.1).setup(twin).update(lambda: F.softmax_cross_entropy(twin(x), t))
+    same(values(net), values(twin))
+
+
+@RANKS
+@pytest.mark.parametrize("options", [{}, {"double_buffering": True}, {"sharded": True}], ids=["plain", "late", "sharded"])
+def test_integer_parameters_stay_as_they_are(comm, options):
+    net = mnpar.Chain(a=L.Linear(1, 1, initialW=0, nobias=True))
+    net.n = mnpar.Parameter(np.arange(3))
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm, **options).setup(net)
+    x = np.ones((1, 1))
+    with optimizer.no_sync():  # what is added up is divided in the end
+        optimizer.update(lambda x: F.mean(net.a(x)), x)
+    for _ in range(2):
+        optimizer.update(lambda x: F.mean(net.a(x)), x)
+    np.testing.assert_array_equal(net.n.array, [0, 1, 2])
+    assert net.n.grad is None and net.a.W.array < 0
+
+
+@RANKS
+def test_late_gradients_are_divided_by_the_loss_scale_that_they_had(comm):
+    def train(scaled):
+        net = MLP(0)
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm, double_buffering=True).setup(net)
+        if scaled:
+            optimizer.loss_scaling()  # doubled at each step
+        for x, t, edges in batches(4, SHARDS["uneven"](comm.size)):
+            mine = slice(edges[comm.rank], edges[comm.rank + 1])
+            optimizer.update(net.loss, x[mine], t[mine])
+        return values(net)
+
+    same(train(True), train(False))
+
+
+@RANKS
+@pytest.mark.parametrize("empty", [0, -1], ids=["first", "last"])
+@pytest.mark.parametrize("bucket_bytes", MESSAGES.values(), ids=MESSAGES)
+def test_buckets_leave_before_communications_of_the_model_on_one_rank_and_after_them_on_another(comm, bucket_bytes, empty):
+    def train(comm):
+        net = mnpar.Chain(a=L.Linear(D, 3, initialW=1), b=L.Linear(3, 1, initialW=1))
+        net.norm = L.BatchNormalization(3) if comm is None else L.MultiNodeBatchNormalization(3, comm)
+        optimizer = mnpar.optimizers.SGD(0.1)
+        if comm is not None:
+            optimizer = mnpar.create_multi_node_optimizer(optimizer, comm, bucket_bytes=bucket_bytes)
+        optimizer.setup(net)
+        for x, _, edges in batches(2, shards):
+            mine = x if comm is None else x[edges[comm.rank] : edges[comm.rank + 1]]
+            optimizer.update(lambda x: (F.mean if len(x) else F.sum)(net.b(net.norm(net.a(x))) ** 2), mine)
+        return values(net)
+
+    shards = [4] * comm.size
+    if comm.size > 1:
+        shards[empty] = 0
+    same(train(comm), train(None))
