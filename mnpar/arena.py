@@ -114,6 +114,11 @@ class Arenas:
             self._arenas = [Arena(group) for group in _groups(params, self.strays)]
         return self._arenas
 
+    def renew(self) -> None:
+        """Move to other vectors, for messages may still arrive in these."""
+        params, self._params = self._params, []
+        self.gather(params)
+
     def fill(self) -> None:
         """Give a gradient of zeros to the parameters that have none."""
         for arena in self._arenas:

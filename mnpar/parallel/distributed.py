@@ -134,12 +134,12 @@ class DistributedDataParallel(Chain):
         """The model's own result; recorded so that backward ends with the reduction."""
         if not self._copies.ever:
             self._copies.make_equal(self.module, self._arenas)
+        if self._end is not None and not self._end.waits(self._end.tape):  # its backward failed
+            self._end, self._count = None, 0.0
+            self._reducer.give_up(self._arenas)
         if not is_recording() or self._alone:
             self._count += self._weight(args, kwargs) if is_recording() else 0
             return self.module(*args, **kwargs)
-        if self._end is not None and not self._end.waits(self._end.tape):  # its backward failed
-            self._end, self._count = None, 0.0
-            self._reducer.give_up()
         if self._end is None or not self._end.waits(current_tape()):
             self._end = End(self._finish)
         before = len(current_tape().records)

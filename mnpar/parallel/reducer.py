@@ -139,20 +139,19 @@ class Reducer:
 
         return final
 
-    def give_up(self) -> None:
-        """A backward failed, on all ranks: what has left is not used."""
-        self._given_up, self._listening = self._given_up or self._listening, False
+    def give_up(self, arenas: Arenas) -> None:
+        """A backward failed, on all ranks: what has left is not used, and arrives in vectors that are no longer."""
+        if self._listening:
+            arenas.renew()
+            self._given_up, self._listening = True, False
 
     def _forget(self) -> None:
         """After :meth:`give_up`: the rest leaves too, as some ranks may have sent more than others, and all is thrown away."""
         if self._given_up:
-            kept = [arena.grad.copy() for arena in self._arenas]  # a program may have put others there since
             while self._left < len(self.buckets):
                 self._leave()
             for bucket in self.buckets:
                 bucket.unpack()
-            for arena, grad in zip(self._arenas, kept, strict=True):
-                arena.grad[...] = grad
             self._given_up, self._left = False, 0
 
     def _leave(self) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.arena import Arenas
+from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.agreement import Copies
@@ -86,6 +87,11 @@ class Team:
         self._copies.take_as_equal(self.optimizer.target)
 
     def _make_equal(self) -> None:
+        updates = [int(t) for t in self.comm.allgather(np.array(self.optimizer.t))]
+        if len(set(updates)) > 1:  # values are given to all ranks, and states are not
+            raise MismatchError(
+                f"the ranks' optimizers have made {updates} updates: load the same snapshot on all ranks, or none"
+            )
         self._copies.make_equal(self.optimizer.target, self.optimizer.arenas)
 
     def _meet(self, weight: float, manual: bool = False, joining: bool = False) -> list[Row]:
@@ -191,7 +197,7 @@ class Team:
         self._factor, self._only_synchronizes = None, False
         self._held -= self._added
         self._added = 0.0
-        self.reducer.give_up()
+        self.reducer.give_up(self.optimizer.arenas)
 
     def reduce(self) -> bool:
         """After backward: the gradients of all ranks added up; False if no step is to be taken now."""

@@ -330,9 +330,8 @@ class Failing(mnpar.FunctionNode):
 def test_after_a_backward_that_failed_the_next_update_is_as_if_it_had_not_been(comm, bucket_bytes, options):
     def train(fails):
         net = MLP(0)
-        optimizer = mnpar.create_multi_node_optimizer(OPTIMIZERS["Adam"](), comm, bucket_bytes=bucket_bytes, **options).setup(
-            net
-        )
+        optimizer = OPTIMIZERS["Adam"]().setup(net)
+        mnpar.create_multi_node_optimizer(optimizer, comm, bucket_bytes=bucket_bytes, **options)
         for x, t, edges in batches(4, SHARDS["uneven"](comm.size)):
             mine = slice(edges[comm.rank], edges[comm.rank + 1])
             optimizer.update(net.loss, x[mine], t[mine])
@@ -420,7 +419,8 @@ def test_integer_parameters_stay_as_they_are(comm, options):
     for _ in range(2):
         optimizer.update(lambda x: F.mean(net.a(x)), x)
     np.testing.assert_array_equal(net.n.array, [0, 1, 2])
-    assert net.n.grad is None and net.a.W.array < 0
+    assert net.n.grad is None
+    assert net.a.W.array < 0
 
 
 @RANKS
@@ -458,3 +458,12 @@ def test_buckets_leave_before_communications_of_the_model_on_one_rank_and_after_
     if comm.size > 1:
         shards[empty] = 0
     same(train(comm), train(None))
+
+
+@pytest.mark.ranks(2, on="threads")
+def test_optimizers_of_which_only_one_was_loaded_are_refused(comm):
+    net = MLP(0)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm).setup(net)
+    optimizer.t = 3 * comm.rank  # as a snapshot says
+    with pytest.raises(mnpar.errors.MismatchError, match=r"have made \[0, 3\] updates: load"):
+        optimizer.update(net.loss, np.ones((1, D)), np.zeros(1, int))

@@ -161,7 +161,7 @@ def test_a_second_backward_of_one_forward_is_reduced_too_or_refused(comm, retain
         F.mean(y * y).backward()
         np.testing.assert_allclose(model.module.W.grad[0], (x + 2 * x * x.sum(1, keepdims=True)).mean(0))
     else:
-        with pytest.raises(RuntimeError, match="has reduced already.*retain_tape=True"):
+        with pytest.raises(RuntimeError, match=r"has reduced already.*retain_tape=True"):
             F.mean(y * y).backward()
 
 
