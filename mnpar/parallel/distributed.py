@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 
@@ -47,13 +48,26 @@ class End(FunctionNode):
         return iter(())
 
 
+class Samples:
+    """Those of one forward, as long as its result can be differentiated: what nobody holds any more counts no more.
+
+    Args:
+        count: how many.
+    """
+
+    def __init__(self, count: float) -> None:
+        self.count = count
+        self.held = False  # by results
+
+
 class Result(FunctionNode):
     """Stands behind a forward: a gradient that comes in here is reduced by the end of the same backward, or refused."""
 
     generic = True
 
-    def __init__(self, end: End) -> None:
-        self.end = end
+    def __init__(self, end: End, samples: Samples) -> None:
+        self.end, self.samples = end, samples
+        samples.held = True
 
     def forward(self, *xs: Array) -> tuple[Array, ...]:
         return xs
@@ -64,14 +78,14 @@ class Result(FunctionNode):
         return gys
 
     @classmethod
-    def of(cls, value: Any, end: End) -> Any:
+    def of(cls, value: Any, end: End, samples: Samples) -> Any:
         """The Variables in a result, as outputs of such a function."""
         if isinstance(value, Variable):
-            return cls(end).apply((value,))[0]
+            return cls(end, samples).apply((value,))[0]
         if isinstance(value, dict):
-            return type(value)((name, cls.of(x, end)) for name, x in value.items())
+            return type(value)((name, cls.of(x, end, samples)) for name, x in value.items())
         if type(value) in (tuple, list):
-            return type(value)(cls.of(x, end) for x in value)
+            return type(value)(cls.of(x, end, samples) for x in value)
         return value
 
 
@@ -123,7 +137,8 @@ class DistributedDataParallel(Chain):
         self._reducer = Reducer(comm, size or 2**62)  # type: ignore[arg-type]  # by hooks always: End comes before backward's end
         self._arenas, self._copies = Arenas(), Copies(comm)
         self._end: End | None = None
-        self._count = 0.0  # of the forwards since the last reduction
+        self._count = 0.0  # samples of the forwards since the last reduction,
+        self._pending: list[ref[Samples]] = []  # and of those that may still be forgotten
         self._alone = False
 
     def take_as_given(self) -> None:
@@ -135,7 +150,7 @@ class DistributedDataParallel(Chain):
         if not self._copies.ever:
             self._copies.make_equal(self.module, self._arenas)
         if self._end is not None and not self._end.waits(self._end.tape):  # its backward failed
-            self._end, self._count = None, 0.0
+            self._end, self._count, self._pending = None, 0.0, []
             self._reducer.give_up(self._arenas)
         if not is_recording() or self._alone:
             self._count += self._weight(args, kwargs) if is_recording() else 0
@@ -144,9 +159,17 @@ class DistributedDataParallel(Chain):
             self._end = End(self._finish)
         before = len(current_tape().records)
         result = self.module(*args, **kwargs)
-        self._count += self._weight(args, kwargs)
+        samples, pending = (
+            Samples(self._weight(args, kwargs)),
+            [some for some in [one() for one in self._pending] if some is not None],
+        )
         records = current_tape().records[before:]
-        mine = [self._count, self._copies.stale(self.module), len(records), any([_within(r, self._comm) for r in records])]
+        mine = [
+            self._count + sum([some.count for some in [*pending, samples]]),
+            self._copies.stale(self.module),
+            len(records),
+            any([_within(r, self._comm) for r in records]),
+        ]
         counts, stale, talked, within = np.stack(self._comm.allgather(np.array(mine))).T
         if stale.any():
             self._copies.make_equal(self.module, self._arenas)
@@ -159,7 +182,12 @@ class DistributedDataParallel(Chain):
         self._reducer.weight = float(counts[self._comm.rank] / total) if total else 0.0
         self._arenas.gather(self.module.params())
         self._reducer.listen(self._arenas)
-        return Result.of(result, self._end)
+        result = Result.of(result, self._end, samples)
+        if samples.held and not records:
+            self._pending.append(ref(samples))
+        else:
+            self._count += samples.count
+        return result
 
     def _weight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
         count = self._samples(*args, **kwargs)
@@ -167,7 +195,7 @@ class DistributedDataParallel(Chain):
 
     def _finish(self) -> None:
         """At the end of backward."""
-        self._end, self._count = None, 0.0
+        self._end, self._count, self._pending = None, 0.0, []
         self._arenas.gather(self.module.params())
         self._arenas.fill()
         self._reducer.reduce(self._arenas)

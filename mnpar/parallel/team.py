@@ -18,13 +18,16 @@ import numpy as np
 from mnpar import backend
 from mnpar.arena import Arenas
 from mnpar.errors import MismatchError
+from mnpar.functions import identity
 from mnpar.link import Link
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.agreement import Copies
 from mnpar.parallel.late import Late
 from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.shards import Shards
+from mnpar.parameter import Parameter
 from mnpar.tape import current_tape
+from mnpar.variable import Variable
 
 REDUCTIONS = ("weighted", "mean", "sum")
 
@@ -73,6 +76,7 @@ class Team:
         self._how, self._zero_fill, self._samples = reduce, zero_fill, samples
         self._late = Late(reducer) if double_buffering else None
         self._shards = Shards(reducer) if sharded else None
+        self._nowhere: list[Any] = []  # parameters that had no gradient in the update before, where that comes late
         self._copies = Copies(self.comm)
         self._alone = False  # inside no_sync
         self._held = 0.0  # the weight of the gradients that were added up there
@@ -171,6 +175,10 @@ class Team:
         """Start backward from the weight instead of from 1; a mean over no samples may be NaN, and is left out."""
         if own == 0:
             return loss if getattr(loss, "array", None) is None or not loss.array.size else None
+        if isinstance(loss, Variable):  # it stays as it is: it may be a parameter, or another optimizer's loss too
+            given = None if isinstance(loss, Parameter) else loss.grad
+            loss = identity(loss)
+            loss.grad = given
         if loss.grad is not None:
             loss.grad = backend.unscalar(loss.grad * loss.dtype.type(weight))
         elif loss.size == 1:
@@ -211,16 +219,17 @@ class Team:
         if skipped:
             return False
         arenas = self.optimizer.arenas
-        nowhere = self._fill(arenas)
+        nowhere, steps = self._fill(arenas), True
         if self._late is not None:
-            return self._late.reduce(arenas, factor, self.optimizer.loss_scale or 1.0)
-        if self._shards is not None:
+            steps = self._late.reduce(arenas, factor, self.optimizer.loss_scale or 1.0)
+            nowhere, self._nowhere = self._nowhere, nowhere
+        elif self._shards is not None:
             self._shards.reduce(arenas, factor)
         else:
             self._reduce(arenas, factor)
         for param in nowhere:
             param.cleargrad()
-        return True
+        return steps
 
     def _reduce(self, arenas: Arenas, factor: float) -> None:
         self.reducer.reduce(arenas)

@@ -467,3 +467,44 @@ def test_optimizers_of_which_only_one_was_loaded_are_refused(comm):
     optimizer.t = 3 * comm.rank  # as a snapshot says
     with pytest.raises(mnpar.errors.MismatchError, match=r"have made \[0, 3\] updates: load"):
         optimizer.update(net.loss, np.ones((1, D)), np.zeros(1, int))
+
+
+@RANKS
+def test_one_loss_may_be_that_of_two_optimizers(comm):
+    def train(comm):
+        first, second = L.Linear(D, 3, initialW=1), L.Linear(3, 1, initialW=1)
+        both = [mnpar.optimizers.SGD(0.1) for _ in range(2)]
+        if comm is not None:
+            both = [mnpar.create_multi_node_optimizer(optimizer, comm) for optimizer in both]
+        both = [optimizer.setup(net) for optimizer, net in zip(both, (first, second), strict=True)]
+        for x, _, edges in batches(2, SHARDS["uneven"](ranks)):
+            mine = x if comm is None else x[edges[comm.rank] : edges[comm.rank + 1]]
+            loss = F.mean(second(F.tanh(first(mine))) ** 2)
+            for optimizer in both:
+                optimizer.update(lambda x, loss=loss: loss, mine)
+        return {**values(first), **{f"second{path}": value for path, value in values(second).items()}}
+
+    ranks = comm.size
+    same(train(comm), train(None))
+
+
+@RANKS
+def test_a_parameter_may_be_the_loss(comm):
+    net = L.Linear(1, 1, initialW=1, nobias=True)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.25), comm, reduce="mean").setup(net)
+    for step in (1, 2):
+        optimizer.update(lambda: net.W)
+        np.testing.assert_allclose(net.W.array, 1 - 0.25 * step)
+
+
+@RANKS
+def test_parameters_that_had_no_gradient_are_left_alone_an_update_late_too(comm):
+    net = mnpar.Chain(a=L.Linear(1, 1, initialW=1, nobias=True), b=L.Linear(1, 1, initialW=1, nobias=True))
+    optimizer = mnpar.optimizers.SGD(0.1).setup(net)
+    mnpar.create_multi_node_optimizer(optimizer, comm, double_buffering=True, zero_fill=False)
+    optimizer.add_hook(mnpar.optimizer_hooks.WeightDecay(0.5))
+    used = []
+    for link in (net.a, net.b, net.a, net.b):
+        optimizer.update(lambda x, link=link: F.mean(link(x)), np.ones((1, 1)))
+        used.append((float(net.a.W.array[0, 0]), float(net.b.W.array[0, 0])))
+    np.testing.assert_allclose(used, [(1, 1), (0.85, 1), (0.85, 0.85), (0.7075, 0.85)])

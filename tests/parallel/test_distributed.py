@@ -165,6 +165,16 @@ def test_a_second_backward_of_one_forward_is_reduced_too_or_refused(comm, retain
             F.mean(y * y).backward()
 
 
+@RANKS
+def test_forwards_whose_results_were_dropped_have_no_weight(comm):
+    model = mnpar.DistributedDataParallel(L.Linear(4, 1, initialW=1, nobias=True), comm)
+    shards = [2, 5, 1][: comm.size]
+    x, t = samples(shards)[0]
+    model(np.ones((9 if comm.rank == 0 else 1, 4)))  # an evaluation, by the side, that was recorded
+    F.mean(model(part(comm, shards, x, t)[0])).backward()
+    np.testing.assert_allclose(model.module.W.grad[0], x.mean(0))
+
+
 @pytest.mark.ranks(2, on="threads")
 def test_uneven_shards_are_refused_where_the_model_communicates_among_the_same_ranks(comm):
     model = mnpar.Sequential(L.Linear(4, 4), L.MultiNodeBatchNormalization(4, comm))
