@@ -13,7 +13,7 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.graph import Home
+from mnpar.graph import Home, VariableNode
 from mnpar.parameter import Parameter
 
 
@@ -41,19 +41,19 @@ class Arena:
         self.grad = backend.vector(sum(sizes), params[0].array)
         self.slices: list[slice] = []  # of the vectors, one for each parameter
         self._views: list[Array] = []
-        self._homes: list[Home] = []
+        self.homes: list[Home] = []
         start = 0
         for param, size in zip(self.params, sizes, strict=True):
             place = slice(start, start + size)
             self.slices.append(place)
             self._views.append(self.data[place].reshape(param.array.shape))
-            self._homes.append(Home(self.grad[place].reshape(param.array.shape)))
+            self.homes.append(Home(self.grad[place].reshape(param.array.shape)))
             start += size
         self.gather()
 
     def gather(self) -> bool:
         """Bring values and gradients that are elsewhere into the vectors; False if a parameter has become another one."""
-        for param, view, home in zip(self.params, self._views, self._homes, strict=True):
+        for param, view, home in zip(self.params, self._views, self.homes, strict=True):
             array, node = param.array, param.node
             if array is not view:
                 if array is None or _kind(array) != _kind(view) or array.shape != view.shape:
@@ -72,19 +72,24 @@ class Arena:
 
     def at_home(self) -> bool:
         """Whether every parameter has its values and a gradient here now."""
-        members = zip(self.params, self._views, self._homes, strict=True)
+        members = zip(self.params, self._views, self.homes, strict=True)
         return all([param.array is view and param.node.gradient is home.array for param, view, home in members])
+
+    @property
+    def learns(self) -> bool:
+        """Whether its parameters have gradients at all: integers have none."""
+        return self.data.dtype.kind not in VariableNode.WITHOUT_GRADIENT
 
     def fill(self) -> None:
         """Give a gradient of zeros to the parameters that have none."""
-        for param, home in zip(self.params, self._homes, strict=True):
+        for param, home in zip(self.params, self.homes, strict=True):
             if param.grad is None:
                 home.array.fill(0)
                 param.grad = home.array
 
     def adopt(self) -> None:
         """Let what stands in ``grad`` be the parameters' gradients."""
-        for param, home in zip(self.params, self._homes, strict=True):
+        for param, home in zip(self.params, self.homes, strict=True):
             param.grad = home.array
 
 
@@ -115,10 +120,16 @@ class Arenas:
             self._arenas = [Arena(group) for group in _groups(params, self.strays)]
         return self._arenas
 
+    def renew(self) -> None:
+        """Move to other vectors, for messages may still arrive in these."""
+        params, self._params = self._params, []
+        self.gather(params)
+
     def fill(self) -> None:
         """Give a gradient of zeros to the parameters that have none."""
         for arena in self._arenas:
-            arena.fill()
+            if arena.learns:
+                arena.fill()
         for param in self.strays:
             if param.grad is None:
                 param.zerograd()

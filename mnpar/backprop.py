@@ -49,7 +49,7 @@ def reverse(
             heapq.heappush(heap, -creator.number)
         sums.add(node, g)
 
-    with recording(record):
+    with recording(record), tape.replayed():
         for node, seed in seeds:
             deliver(node, seed)
         while heap:

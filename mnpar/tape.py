@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any
@@ -36,6 +37,15 @@ class Tape:
         while self.unfinished:
             self.unfinished[0]()  # it takes itself off
         return self
+
+    @contextmanager
+    def replayed(self) -> Iterator[None]:
+        """Around a backward: one that fails has visited some of the records, and nobody can visit them again."""
+        try:
+            yield
+        except BaseException:
+            self.records.clear()
+            raise
 
     def append(self, function: Any) -> None:
         self.records.append(function)

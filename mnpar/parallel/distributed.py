@@ -6,19 +6,23 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 
 from mnpar.arena import Arenas
+from mnpar.backend import Array
 from mnpar.chain import Chain
 from mnpar.config import is_recording
 from mnpar.function_node import FunctionNode
+from mnpar.functions.halves import Half
 from mnpar.graph import Gradient, tick
 from mnpar.link import Link
 from mnpar.parallel.agreement import Copies
 from mnpar.parallel.reducer import Reducer, choose_bucket_bytes
 from mnpar.parallel.team import samples_of
-from mnpar.tape import current_tape
+from mnpar.tape import Tape, current_tape
+from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -30,14 +34,59 @@ class End(FunctionNode):
     communicates = True
 
     def __init__(self, act: Callable[[], None]) -> None:
-        self.act = act
+        self.act, self.tape = act, current_tape()
         self.number = tick()
-        current_tape().append(self)
+        self.tape.append(self)
+
+    def waits(self, tape: Tape) -> bool:
+        """Whether a backward of this tape will come here."""
+        return any([record is self for record in tape.records])
 
     def pull(self, gys: list[Gradient], wanted: list[bool], record: bool) -> Iterator[Gradient]:
         """Nothing flows through: it acts."""
         self.act()
         return iter(())
+
+
+class Samples:
+    """Those of one forward, as long as its result can be differentiated: what nobody holds any more counts no more.
+
+    Args:
+        count: how many.
+    """
+
+    def __init__(self, count: float) -> None:
+        self.count = count
+        self.held = False  # by results
+
+
+class Result(FunctionNode):
+    """Stands behind a forward: a gradient that comes in here is reduced by the end of the same backward, or refused."""
+
+    generic = True
+
+    def __init__(self, end: End, samples: Samples) -> None:
+        self.end, self.samples = end, samples
+        samples.held = True
+
+    def forward(self, *xs: Array) -> tuple[Array, ...]:
+        return xs
+
+    def backward(self, *gys: Any) -> Any:
+        if not self.end.waits(current_tape()):
+            raise RuntimeError(_REDUCED)
+        return gys
+
+    @classmethod
+    def of(cls, value: Any, end: End, samples: Samples) -> Any:
+        """The Variables in a result, as outputs of such a function."""
+        if isinstance(value, Variable):
+            return cls(end, samples).apply((value,))[0]
+        if isinstance(value, dict):
+            return type(value)((name, cls.of(x, end, samples)) for name, x in value.items())
+        if type(value) in (tuple, list):
+            return type(value)(cls.of(x, end, samples) for x in value)
+        return value
 
 
 class DistributedDataParallel(Chain):
@@ -53,8 +102,13 @@ class DistributedDataParallel(Chain):
         bucket_bytes: as in :func:`mnpar.create_multi_node_optimizer`.
         samples: called with the arguments of the model: how many samples they are.
 
+    A backward that is recorded leaves reduced gradients too, but as arrays: second derivatives lead through :func:`mnpar.grad`,
+    not through ``grad_var``.
+
     Raises:
-        ValueError: an argument has none of these values.
+        ValueError: an argument has none of these values. In ``forward``, RuntimeError: uneven shards, and a model that
+            communicates on ``comm`` itself: the weights come last here. In backward, RuntimeError: its gradients are reduced
+            already.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.functions as F, mnpar.links as L
@@ -83,7 +137,8 @@ class DistributedDataParallel(Chain):
         self._reducer = Reducer(comm, size or 2**62)  # type: ignore[arg-type]  # by hooks always: End comes before backward's end
         self._arenas, self._copies = Arenas(), Copies(comm)
         self._end: End | None = None
-        self._count = 0.0  # of the forwards since the last reduction
+        self._count = 0.0  # samples of the forwards since the last reduction,
+        self._pending: list[ref[Samples]] = []  # and of those that may still be forgotten
         self._alone = False
 
     def take_as_given(self) -> None:
@@ -94,25 +149,44 @@ class DistributedDataParallel(Chain):
         """The model's own result; recorded so that backward ends with the reduction."""
         if not self._copies.ever:
             self._copies.make_equal(self.module, self._arenas)
+        if self._end is not None and not self._end.waits(self._end.tape):  # its backward failed
+            self._end, self._count, self._pending = None, 0.0, []
+            self._reducer.give_up(self._arenas)
         if not is_recording() or self._alone:
             self._count += self._weight(args, kwargs) if is_recording() else 0
             return self.module(*args, **kwargs)
-        if self._end is None or not any([record is self._end for record in current_tape().records]):
+        if self._end is None or not self._end.waits(current_tape()):
             self._end = End(self._finish)
         before = len(current_tape().records)
         result = self.module(*args, **kwargs)
-        self._count += self._weight(args, kwargs)
-        mine = [self._count, self._copies.stale(self.module), len(current_tape().records) - before]
-        counts, stale, talked = np.stack(self._comm.allgather(np.array(mine))).T
+        samples, pending = (
+            Samples(self._weight(args, kwargs)),
+            [some for some in [one() for one in self._pending] if some is not None],
+        )
+        records = current_tape().records[before:]
+        mine = [
+            self._count + sum([some.count for some in [*pending, samples]]),
+            self._copies.stale(self.module),
+            len(records),
+            any([_within(r, self._comm) for r in records]),
+        ]
+        counts, stale, talked, within = np.stack(self._comm.allgather(np.array(mine))).T
         if stale.any():
             self._copies.make_equal(self.module, self._arenas)
             if talked.any():
                 raise RuntimeError(f"rank {self._comm.rank}: parameters appeared in a forward that communicated: {_SIZES}")
             result = self.module(*args, **kwargs)  # the first was of other parameters
+        if within.any() and len(set(counts[counts > 0].tolist())) > 1:
+            raise RuntimeError(_UNEVEN.format(counts.tolist()))
         total = counts.sum()
         self._reducer.weight = float(counts[self._comm.rank] / total) if total else 0.0
         self._arenas.gather(self.module.params())
         self._reducer.listen(self._arenas)
+        result = Result.of(result, self._end, samples)
+        if samples.held and not records:
+            self._pending.append(ref(samples))
+        else:
+            self._count += samples.count
         return result
 
     def _weight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
@@ -121,7 +195,7 @@ class DistributedDataParallel(Chain):
 
     def _finish(self) -> None:
         """At the end of backward."""
-        self._end, self._count = None, 0.0
+        self._end, self._count, self._pending = None, 0.0, []
         self._arenas.gather(self.module.params())
         self._arenas.fill()
         self._reducer.reduce(self._arenas)
@@ -141,4 +215,19 @@ class DistributedDataParallel(Chain):
         return other
 
 
+def _within(record: Any, comm: Communicator) -> bool:
+    """Whether a function on the tape speaks to ranks of this communicator."""
+    return getattr(record, "comm", None) is comm or (isinstance(record, Half) and record.whole.what.comm is comm)
+
+
+_UNEVEN = (
+    "ranks of {} samples, whose model communicates on the communicator of DistributedDataParallel: gradients that travel in "
+    "backward would be without the weights that end it. Give all ranks as many samples, or train by "
+    "mnpar.create_multi_node_optimizer, whose weights enter with the loss"
+)
+_REDUCED = (
+    "backward reached the result of a DistributedDataParallel whose gradients another backward has reduced already, or that is "
+    "on another tape: start from all losses at once with mnpar.backward([loss1, loss2]), keep the tape with retain_tape=True, "
+    "or give each forward its own `with mnpar.Tape():`"
+)
 _SIZES = "give layers their sizes, or call the model once under mnpar.no_backprop_mode() first"

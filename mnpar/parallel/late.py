@@ -22,13 +22,16 @@ class Late:
         self._flying: list[tuple[Operation | None, Array]] = []  # None: it was loaded, so it has arrived
         self._factor = 1.0
 
-    def reduce(self, arenas: Arenas, factor: float) -> bool:
-        """Send these gradients, and put those of the update before in their place; False if there are none."""
+    def reduce(self, arenas: Arenas, factor: float, loss_scale: float) -> bool:
+        """Send these gradients, and put those of the update before in their place; False if there are none.
+
+        They have this update's loss scale then, which divides them: their own may have been another one.
+        """
         channel = self._reducer.channel
-        grads = [*[arena.grad for arena in arenas], *[param.grad for param in arenas.strays]]
+        grads = [*[arena.grad for arena in arenas if arena.learns], *[param.grad for param in arenas.strays]]
         copies = [grad.copy() for grad in grads]
-        before, scale = self._flying, self._factor
-        self._flying, self._factor = [(channel.iallreduce(grad, out=grad), grad) for grad in copies], factor
+        before, scale = self._flying, self._factor * loss_scale
+        self._flying, self._factor = [(channel.iallreduce(grad, out=grad), grad) for grad in copies], factor / loss_scale
         if [total.shape for _, total in before] != [grad.shape for grad in grads]:
             return False  # the first update, or the first of other parameters
         for (operation, total), grad in zip(before, grads, strict=True):

@@ -16,7 +16,7 @@ import numpy as np
 
 from mnpar.arena import Arena, Arenas
 from mnpar.backend import Array
-from mnpar.graph import VariableNode
+from mnpar.graph import Home, VariableNode
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -32,7 +32,7 @@ class Bucket:
     """
 
     def __init__(self, arena: Arena, start: int, stop: int) -> None:
-        self.params = arena.params[start:stop]
+        self.params, self.homes = arena.params[start:stop], arena.homes[start:stop]
         self.grad = arena.grad[arena.slices[start].start : arena.slices[stop - 1].stop]
         self._sent: Array = None
         self.operation: Operation | None = None
@@ -46,7 +46,9 @@ class Bucket:
         return self._sent
 
     def unpack(self) -> None:
-        """The sums are there."""
+        """Wait for the sums."""
+        if self.operation is not None:
+            self.operation.wait()
         if self._sent is not self.grad:
             self.grad[...] = self._sent
         self._sent = self.operation = None
@@ -75,6 +77,7 @@ class Reducer:
         self._left = 0  # how many buckets are on their way
         self._off: list[Callable[[], None]] = []
         self._listening = False
+        self._given_up = False
         self.weight = 1.0  # of this rank's gradients in the sum
 
     @property
@@ -95,7 +98,8 @@ class Reducer:
         Raises:
             RuntimeError: they changed while gradients were on their way.
         """
-        now = [arena for arena in arenas if arena.grad.dtype.kind not in VariableNode.WITHOUT_GRADIENT]
+        self._forget()
+        now = [arena for arena in arenas if arena.learns]
         if len(now) == len(self._arenas) and all([a is b for a, b in zip(now, self._arenas, strict=True)]):
             return
         if self._left:
@@ -105,7 +109,8 @@ class Reducer:
         self._arenas = now
         self.buckets = [bucket for arena in reversed(now) for bucket in self._cut(arena)]
         self._off = [] if self.bucket_bytes is None else [
-            param.register_hook(self._when_final(bucket), after=True) for bucket in self.buckets for param in bucket.params
+            param.register_hook(self._when_final(bucket, home), after=True)
+            for bucket in self.buckets for param, home in zip(bucket.params, bucket.homes, strict=True)
         ]  # fmt: skip
 
     def _cut(self, arena: Arena) -> Iterator[Bucket]:
@@ -119,13 +124,13 @@ class Reducer:
             yield Bucket(arena, start, stop)
             stop = start
 
-    def _when_final(self, bucket: Bucket) -> Callable[[VariableNode], None]:
+    def _when_final(self, bucket: Bucket, home: Home) -> Callable[[VariableNode], None]:
         def final(node: VariableNode) -> None:
             if not self._listening:
                 return
-            if node.home is not None and node.gradient is not node.home.array:  # a recorded backward's, a Variable
-                node.home.array[...] = getattr(node.gradient, "array", node.gradient)
-                node.gradient = node.home.array
+            if node.gradient is not home.array:  # a recorded backward's, a Variable; or it lived in another optimizer's arena
+                home.array[...] = getattr(node.gradient, "array", node.gradient)
+                node.gradient, node.home, home.free = home.array, home, False
             bucket.awaited -= 1
             while self._left < len(self.buckets) and self.buckets[self._left].awaited == 0:
                 self._leave()
@@ -133,6 +138,21 @@ class Reducer:
                 other.operation.step()  # type: ignore[union-attr]
 
         return final
+
+    def give_up(self, arenas: Arenas) -> None:
+        """A backward failed, on all ranks: what has left is not used, and arrives in vectors that are no longer."""
+        if self._listening:
+            arenas.renew()
+            self._given_up, self._listening = True, False
+
+    def _forget(self) -> None:
+        """After :meth:`give_up`: the rest leaves too, as some ranks may have sent more than others, and all is thrown away."""
+        if self._given_up:
+            while self._left < len(self.buckets):
+                self._leave()
+            for bucket in self.buckets:
+                bucket.unpack()
+            self._given_up, self._left = False, 0
 
     def _leave(self) -> None:
         bucket = self.buckets[self._left]
@@ -146,7 +166,7 @@ class Reducer:
             self.attach(arenas)
             for bucket in self.buckets:
                 bucket.awaited = len(bucket.params)
-            self._listening = True
+            self._listening = self.channel is not None  # now, as all ranks make it together, and in backward none waits
 
     def reduce(self, arenas: Arenas) -> None:
         """The gradients of all ranks added up, in place; all ranks call it, with every parameter's gradient in its place."""
@@ -162,7 +182,6 @@ class Reducer:
                 self._leave()
             self._left = 0
             for bucket in self.buckets:
-                bucket.operation.wait()  # type: ignore[union-attr]
                 bucket.unpack()
         for param in arenas.strays:
             param.grad *= self.weight

@@ -16,7 +16,6 @@ import numpy as np
 from mnpar import backend
 from mnpar.arena import Arena, Arenas
 from mnpar.backend import Array
-from mnpar.graph import VariableNode
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.reducer import Reducer
 from mnpar.parameter import Parameter
@@ -34,6 +33,7 @@ class Shards:
 
     def __init__(self, reducer: Reducer) -> None:
         self._reducer = reducer
+        self._layout: list[tuple[int, slice]] = []  # by which states were cut
 
     def reduce(self, arenas: Arenas, factor: float) -> None:
         """The gradients of all ranks added up, each rank's stretch on that rank; the rest is left as it was.
@@ -63,6 +63,12 @@ class Shards:
     @contextmanager
     def pieces(self, optimizer: GradientMethod) -> Iterator[None]:
         """Around a step: parameters are their pieces inside, and have the values of all ranks afterwards."""
+        layout = [
+            (id(p), place) for arena in _learning(optimizer.arenas) for p, place in zip(arena.params, arena.slices, strict=True)
+        ]
+        if layout != self._layout:
+            self._join(optimizer)  # parameters have come or gone: stretches begin elsewhere
+            self._layout = layout
         wholes = [
             (param, param.array, param.grad, self._piece(arena, i))
             for arena in _learning(optimizer.arenas)
@@ -93,6 +99,11 @@ class Shards:
     @contextmanager
     def whole(self, optimizer: GradientMethod) -> Iterator[None]:
         """Around saving: states have all their elements, on every rank; all call it. The next step cuts what is loaded."""
+        self._join(optimizer)
+        yield
+
+    def _join(self, optimizer: GradientMethod) -> None:
+        """States that are in pieces become whole."""
         for arena in _learning(optimizer.arenas):
             for param in arena.params:
                 rule = param.update_rule
@@ -101,11 +112,10 @@ class Shards:
                 for name in [name for name in rule.state if name not in rule.scalars]:
                     rule.state[name] = _joined(self._reducer.channel.allgather(rule.state[name])).reshape(param.shape)
                 rule.in_pieces = False
-        yield
 
 
 def _learning(arenas: Arenas) -> list[Arena]:
-    return [arena for arena in arenas if arena.data.dtype.kind not in VariableNode.WITHOUT_GRADIENT]
+    return [arena for arena in arenas if arena.learns]
 
 
 def _be(param: Parameter, values: Array, gradients: Array | None) -> None:

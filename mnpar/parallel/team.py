@@ -17,12 +17,17 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.arena import Arenas
+from mnpar.errors import MismatchError
+from mnpar.functions import identity
+from mnpar.link import Link
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.agreement import Copies
 from mnpar.parallel.late import Late
 from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.shards import Shards
+from mnpar.parameter import Parameter
 from mnpar.tape import current_tape
+from mnpar.variable import Variable
 
 REDUCTIONS = ("weighted", "mean", "sum")
 
@@ -30,7 +35,7 @@ REDUCTIONS = ("weighted", "mean", "sum")
 def samples_of(*args: Any, **kwds: Any) -> float:
     """How many samples the arguments of a loss function hold: the length of the first that has one; -1 if none has."""
     for arg in (*args, *kwds.values()):
-        if getattr(arg, "shape", None) == ():
+        if getattr(arg, "shape", None) == () or isinstance(arg, Link):  # a chain's length counts its links
             continue
         if isinstance(arg, dict | tuple):
             inside = samples_of(*(arg.values() if isinstance(arg, dict) else arg))
@@ -71,9 +76,11 @@ class Team:
         self._how, self._zero_fill, self._samples = reduce, zero_fill, samples
         self._late = Late(reducer) if double_buffering else None
         self._shards = Shards(reducer) if sharded else None
+        self._nowhere: list[Any] = []  # parameters that had no gradient in the update before, where that comes late
         self._copies = Copies(self.comm)
         self._alone = False  # inside no_sync
         self._held = 0.0  # the weight of the gradients that were added up there
+        self._added = 0.0  # by this update
         self._adds_up = False  # some were
         self.keeps = False  # this update's are added to them
         self._factor: float | None = None  # of the sum over ranks, once they have met
@@ -84,6 +91,11 @@ class Team:
         self._copies.take_as_equal(self.optimizer.target)
 
     def _make_equal(self) -> None:
+        updates = [int(t) for t in self.comm.allgather(np.array(self.optimizer.t))]
+        if len(set(updates)) > 1:  # values are given to all ranks, and states are not
+            raise MismatchError(
+                f"the ranks' optimizers have made {updates} updates: load the same snapshot on all ranks, or none"
+            )
         self._copies.make_equal(self.optimizer.target, self.optimizer.arenas)
 
     def _meet(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> list[Row]:
@@ -110,6 +122,7 @@ class Team:
         """The loss on this rank, to be differentiated; None where there are no samples."""
         if not self._copies.ever:
             self._make_equal()
+        self._added = 0.0
         before = None if self._copies.complete and not self._copies.stale(self.optimizer.target) else self._persistents()
         loss = lossfun(*args, **kwds)
         own = self._own_weight(loss, self._samples(*args, **kwds))
@@ -137,6 +150,7 @@ class Team:
             )
         self._adds_up = True
         self._held += own
+        self._added = own
 
     def _own_weight(self, loss: Any, samples: float) -> float:
         """This rank's weight before it knows the others'."""
@@ -167,6 +181,10 @@ class Team:
         """Start backward from the weight instead of from 1; a mean over no samples may be NaN, and is left out."""
         if own == 0:
             return loss if getattr(loss, "array", None) is None or not loss.array.size else None
+        if isinstance(loss, Variable):  # it stays as it is: it may be a parameter, or another optimizer's loss too
+            given = None if isinstance(loss, Parameter) else loss.grad
+            loss = identity(loss)
+            loss.grad = given
         if loss.grad is not None:
             loss.grad = backend.unscalar(loss.grad * loss.dtype.type(weight))
         elif loss.size == 1:
@@ -182,8 +200,16 @@ class Team:
 
     def listen(self) -> None:
         """Before a backward: gradients may leave while it goes on."""
-        if not (self._alone or self._only_synchronizes or self._late or self._shards):
+        if not (self._alone or self._only_synchronizes or self._late or self._shards or self.reducer.bucket_bytes is None):
+            self.optimizer.arenas.gather(self.optimizer.target.params())  # another optimizer may have moved shared ones
             self.reducer.listen(self.optimizer.arenas)
+
+    def give_up(self) -> None:
+        """Backward failed: the next update begins anew."""
+        self._factor, self._only_synchronizes = None, False
+        self._held -= self._added
+        self._added = 0.0
+        self.reducer.give_up(self.optimizer.arenas)
 
     def reduce(self) -> bool:
         """After backward: the gradients of all ranks added up; False if no step is to be taken now."""
@@ -197,21 +223,22 @@ class Team:
         if skipped:
             return False
         arenas = self.optimizer.arenas
-        nowhere = self._fill(arenas)
+        nowhere, steps = self._fill(arenas), True
         if self._late is not None:
-            return self._late.reduce(arenas, factor)
-        if self._shards is not None:
+            steps = self._late.reduce(arenas, factor, self.optimizer.loss_scale or 1.0)
+            nowhere, self._nowhere = self._nowhere, nowhere
+        elif self._shards is not None:
             self._shards.reduce(arenas, factor)
         else:
             self._reduce(arenas, factor)
         for param in nowhere:
             param.cleargrad()
-        return True
+        return steps
 
     def _reduce(self, arenas: Arenas, factor: float) -> None:
         self.reducer.reduce(arenas)
         if factor != 1:
-            for grad in [*[arena.grad for arena in arenas], *[param.grad for param in arenas.strays]]:
+            for grad in [*[arena.grad for arena in arenas if arena.learns], *[param.grad for param in arenas.strays]]:
                 grad *= factor
 
     def stepping(self) -> AbstractContextManager[None]:
@@ -254,6 +281,7 @@ class Team:
         rows = self._meet(0.0, joining=True)
         while not all([row.joining for row in rows]):
             self._share(rows)
+            self.keeps = self._adds_up
             self.optimizer.differentiate(None)
             self.optimizer.step()
             rows = self._meet(0.0, joining=True)

@@ -358,3 +358,197 @@ def test_a_link_that_a_forward_adds_beside_running_statistics_costs_a_step_and_s
     else:
         optimizer.update(grown, x)
     assert (optimizer.t, float(net.more.W.array[0, 0])) == (1, 0)
+
+
+class Failing(mnpar.FunctionNode):
+    def forward(self, x):
+        return x.copy()
+
+    def backward(self, gy):
+        raise ZeroDivisionError
+
+
+@RANKS
+@pytest.mark.parametrize("options", [{}, {"double_buffering": True}, {"sharded": True}], ids=["plain", "late", "sharded"])
+@pytest.mark.parametrize("bucket_bytes", MESSAGES.values(), ids=MESSAGES)
+def test_after_a_backward_that_failed_the_next_update_is_as_if_it_had_not_been(comm, bucket_bytes, options):
+    def train(fails):
+        net = MLP(0)
+        optimizer = OPTIMIZERS["Adam"]().setup(net)
+        mnpar.create_multi_node_optimizer(optimizer, comm, bucket_bytes=bucket_bytes, **options)
+        for x, t, edges in batches(4, SHARDS["uneven"](comm.size)):
+            mine = slice(edges[comm.rank], edges[comm.rank + 1])
+            optimizer.update(net.loss, x[mine], t[mine])
+            if fails:
+                with pytest.raises(ZeroDivisionError):
+                    optimizer.update(lambda x: F.mean(net.last(*Failing().apply((F.tanh(net.first(x)),)))), -x[mine])
+        return values(net)
+
+    same(train(True), train(False), rtol=0)
+
+
+@RANKS
+def test_after_a_backward_that_failed_gradients_that_are_there_are_still_averaged(comm):
+    net = mnpar.Chain(a=L.Linear(2, 1, initialW=1, nobias=True), b=L.Linear(1, 1, initialW=1, nobias=True))
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(1.0), comm, bucket_bytes=1).setup(net)
+    optimizer.update(lambda: None)  # parameters are agreed on
+    x = np.ones((1, 2))
+    with pytest.raises(ZeroDivisionError):
+        optimizer.update(lambda x: F.sum(net.b(*Failing().apply((net.a(x),)))), x)
+    net.a.W.grad = np.full((1, 2), comm.rank + 1.0)
+    net.b.W.grad = np.zeros((1, 1))
+    optimizer.update()
+    np.testing.assert_allclose(net.a.W.array, 1 - (comm.size + 1) / 2)
+    np.testing.assert_allclose(net.b.W.array, 1)
+
+
+@RANKS
+@pytest.mark.parametrize("bucket_bytes", MESSAGES.values(), ids=MESSAGES)
+def test_two_optimizers_may_have_parameters_in_common(comm, bucket_bytes):
+    def train(comm):
+        first, second = MLP(0), MLP(1)
+        second.last.W = first.last.W
+        pairs = []
+        for net in (first, second):
+            optimizer = mnpar.optimizers.SGD(0.1)
+            if comm is not None:
+                optimizer = mnpar.create_multi_node_optimizer(optimizer, comm, bucket_bytes=bucket_bytes)
+            pairs.append((net, optimizer.setup(net)))
+        for x, t, edges in batches(3, SHARDS["uneven"](ranks)):
+            mine = slice(None) if comm is None else slice(edges[comm.rank], edges[comm.rank + 1])
+            for net, optimizer in pairs:
+                optimizer.update(net.loss, x[mine], t[mine])
+        return {str(i) + path: value for i, (net, _) in enumerate(pairs) for path, value in values(net).items()}
+
+    ranks = comm.size
+    same(train(comm), train(None))
+
+
+@RANKS
+def test_ranks_that_join_bring_the_gradients_that_they_have_added_up(comm):
+    net = MLP(comm.rank)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(net)
+    ((x, t, edges),) = batches(1, SHARDS["uneven"](comm.size))
+    mine = slice(edges[comm.rank], edges[comm.rank + 1])
+    if comm.rank:
+        with optimizer.no_sync():
+            optimizer.update(net.loss, x[mine], t[mine])
+    else:
+        optimizer.update(net.loss, x[mine], t[mine])
+    optimizer.join()
+    same(values(net), alone(OPTIMIZERS["SGD"], [(x, t, None)]))
+
+
+@RANKS
+def test_a_model_among_the_arguments_is_not_taken_for_samples(comm):
+    net = mnpar.Sequential(L.Linear(D, CLASSES, initialW=1))
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(net)
+    ((x, t, edges),) = batches(1, SHARDS["uneven"](comm.size))
+    mine = slice(edges[comm.rank], edges[comm.rank + 1])
+    optimizer.update(lambda net, x, t: F.softmax_cross_entropy(net(x), t), net, x[mine], t[mine])
+    twin = mnpar.Sequential(L.Linear(D, CLASSES, initialW=1))
+    mnpar.optimizers.SGD(0.1).setup(twin).update(lambda: F.softmax_cross_entropy(twin(x), t))
+    same(values(net), values(twin))
+
+
+@RANKS
+@pytest.mark.parametrize("options", [{}, {"double_buffering": True}, {"sharded": True}], ids=["plain", "late", "sharded"])
+def test_integer_parameters_stay_as_they_are(comm, options):
+    net = mnpar.Chain(a=L.Linear(1, 1, initialW=0, nobias=True))
+    net.n = mnpar.Parameter(np.arange(3))
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm, **options).setup(net)
+    x = np.ones((1, 1))
+    with optimizer.no_sync():  # what is added up is divided in the end
+        optimizer.update(lambda x: F.mean(net.a(x)), x)
+    for _ in range(2):
+        optimizer.update(lambda x: F.mean(net.a(x)), x)
+    np.testing.assert_array_equal(net.n.array, [0, 1, 2])
+    assert net.n.grad is None
+    assert net.a.W.array < 0
+
+
+@RANKS
+def test_late_gradients_are_divided_by_the_loss_scale_that_they_had(comm):
+    def train(scaled):
+        net = MLP(0)
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm, double_buffering=True).setup(net)
+        if scaled:
+            optimizer.loss_scaling()  # doubled at each step
+        for x, t, edges in batches(4, SHARDS["uneven"](comm.size)):
+            mine = slice(edges[comm.rank], edges[comm.rank + 1])
+            optimizer.update(net.loss, x[mine], t[mine])
+        return values(net)
+
+    same(train(True), train(False))
+
+
+@RANKS
+@pytest.mark.parametrize("empty", [0, -1], ids=["first", "last"])
+@pytest.mark.parametrize("bucket_bytes", MESSAGES.values(), ids=MESSAGES)
+def test_buckets_leave_before_communications_of_the_model_on_one_rank_and_after_them_on_another(comm, bucket_bytes, empty):
+    def train(comm):
+        net = mnpar.Chain(a=L.Linear(D, 3, initialW=1), b=L.Linear(3, 1, initialW=1))
+        net.norm = L.BatchNormalization(3) if comm is None else L.MultiNodeBatchNormalization(3, comm)
+        optimizer = mnpar.optimizers.SGD(0.1)
+        if comm is not None:
+            optimizer = mnpar.create_multi_node_optimizer(optimizer, comm, bucket_bytes=bucket_bytes)
+        optimizer.setup(net)
+        for x, _, edges in batches(2, shards):
+            mine = x if comm is None else x[edges[comm.rank] : edges[comm.rank + 1]]
+            optimizer.update(lambda x: (F.mean if len(x) else F.sum)(net.b(net.norm(net.a(x))) ** 2), mine)
+        return values(net)
+
+    shards = [4] * comm.size
+    if comm.size > 1:
+        shards[empty] = 0
+    same(train(comm), train(None))
+
+
+@pytest.mark.ranks(2, on="threads")
+def test_optimizers_of_which_only_one_was_loaded_are_refused(comm):
+    net = MLP(0)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm).setup(net)
+    optimizer.t = 3 * comm.rank  # as a snapshot says
+    with pytest.raises(mnpar.errors.MismatchError, match=r"have made \[0, 3\] updates: load"):
+        optimizer.update(net.loss, np.ones((1, D)), np.zeros(1, int))
+
+
+@RANKS
+def test_one_loss_may_be_that_of_two_optimizers(comm):
+    def train(comm):
+        first, second = L.Linear(D, 3, initialW=1), L.Linear(3, 1, initialW=1)
+        both = [mnpar.optimizers.SGD(0.1) for _ in range(2)]
+        if comm is not None:
+            both = [mnpar.create_multi_node_optimizer(optimizer, comm) for optimizer in both]
+        both = [optimizer.setup(net) for optimizer, net in zip(both, (first, second), strict=True)]
+        for x, _, edges in batches(2, SHARDS["uneven"](ranks)):
+            mine = x if comm is None else x[edges[comm.rank] : edges[comm.rank + 1]]
+            loss = F.mean(second(F.tanh(first(mine))) ** 2)
+            for optimizer in both:
+                optimizer.update(lambda x, loss=loss: loss, mine)
+        return {**values(first), **{f"second{path}": value for path, value in values(second).items()}}
+
+    ranks = comm.size
+    same(train(comm), train(None))
+
+
+@RANKS
+def test_a_parameter_may_be_the_loss(comm):
+    net = L.Linear(1, 1, initialW=1, nobias=True)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.25), comm, reduce="mean").setup(net)
+    for step in (1, 2):
+        optimizer.update(lambda: net.W)
+        np.testing.assert_allclose(net.W.array, 1 - 0.25 * step)
+
+
+@RANKS
+def test_parameters_that_had_no_gradient_are_left_alone_an_update_late_too(comm):
+    net = mnpar.Chain(a=L.Linear(1, 1, initialW=1, nobias=True), b=L.Linear(1, 1, initialW=1, nobias=True))
+    optimizer = mnpar.optimizers.SGD(0.1).setup(net)
+    mnpar.create_multi_node_optimizer(optimizer, comm, double_buffering=True, zero_fill=False)
+    optimizer.add_hook(mnpar.optimizer_hooks.WeightDecay(0.5))
+    used = []
+    for link in (net.a, net.b, net.a, net.b):
+        optimizer.update(lambda x, link=link: F.mean(link(x)), np.ones((1, 1)))
+        used.append((float(net.a.W.array[0, 0]), float(net.b.W.array[0, 0])))
+    np.testing.assert_allclose(used, [(1, 1), (0.85, 1), (0.85, 0.85), (0.7075, 0.85)])

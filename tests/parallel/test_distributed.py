@@ -115,6 +115,76 @@ def test_a_backward_that_is_recorded_leaves_the_same_gradients(comm):
 
 
 @RANKS
+@pytest.mark.parametrize("bucket_bytes", [None, 1])
+def test_after_a_backward_that_failed_the_next_one_is_as_if_it_had_not_been(comm, bucket_bytes):
+    class Failing(mnpar.FunctionNode):
+        def forward(self, x):
+            return x.copy()
+
+        def backward(self, gy):
+            raise ZeroDivisionError
+
+    class Net(MLP):
+        def forward(self, x):
+            h = self.a(x)
+            return self.b(Failing().apply((h,))[0] if broken else F.tanh(h))
+
+    broken = []
+
+    def train(fails):
+        model = mnpar.DistributedDataParallel(Net(0), comm, bucket_bytes=bucket_bytes)
+        for i, (x, t) in enumerate(samples([2, 5, 1][: comm.size])):
+            model.cleargrads()
+            if fails and i == 2:
+                broken.append(True)
+                with pytest.raises(ZeroDivisionError):
+                    loss_of(model, *part(comm, [1, 1, 6][-comm.size :], x, t)).backward()
+                broken.clear()
+                model.cleargrads()
+            loss_of(model, *part(comm, [2, 5, 1][: comm.size], x, t)).backward()
+            descend(model)
+        return [param.array for param in model.params()]
+
+    for mine, expected in zip(train(True), train(False), strict=True):
+        np.testing.assert_array_equal(mine, expected)
+
+
+@RANKS
+@pytest.mark.parametrize("retain_tape", [True, False])
+def test_a_second_backward_of_one_forward_is_reduced_too_or_refused(comm, retain_tape):
+    model = mnpar.DistributedDataParallel(L.Linear(4, 1, initialW=1, nobias=True), comm)
+    shards = [2, 5, 1][: comm.size]
+    x, t = samples(shards)[0]
+    y = model(part(comm, shards, x, t)[0])
+    F.mean(y).backward(retain_tape=retain_tape)
+    if retain_tape:
+        F.mean(y * y).backward()
+        np.testing.assert_allclose(model.module.W.grad[0], (x + 2 * x * x.sum(1, keepdims=True)).mean(0))
+    else:
+        with pytest.raises(RuntimeError, match=r"has reduced already.*retain_tape=True"):
+            F.mean(y * y).backward()
+
+
+@RANKS
+def test_forwards_whose_results_were_dropped_have_no_weight(comm):
+    model = mnpar.DistributedDataParallel(L.Linear(4, 1, initialW=1, nobias=True), comm)
+    shards = [2, 5, 1][: comm.size]
+    x, t = samples(shards)[0]
+    model(np.ones((9 if comm.rank == 0 else 1, 4)))  # an evaluation, by the side, that was recorded
+    F.mean(model(part(comm, shards, x, t)[0])).backward()
+    np.testing.assert_allclose(model.module.W.grad[0], x.mean(0))
+
+
+@pytest.mark.ranks(2, on="threads")
+def test_uneven_shards_are_refused_where_the_model_communicates_among_the_same_ranks(comm):
+    model = mnpar.Sequential(L.Linear(4, 4), L.MultiNodeBatchNormalization(4, comm))
+    model = mnpar.DistributedDataParallel(model, comm)
+    F.sum(model(np.ones((3, 4)))).backward()
+    with pytest.raises(RuntimeError, match=r"ranks of \[1.0, 2.0\] samples.*create_multi_node_optimizer"):
+        model(np.ones((comm.rank + 1, 4)))
+
+
+@RANKS
 def test_evaluation_sends_nothing(comm):
     model = mnpar.DistributedDataParallel(MLP(), comm)
     model(np.ones((1, 4)))

@@ -180,3 +180,21 @@ def test_parameters_that_share_one_array_are_refused(comm):
     optimizer = sharded(comm, opt.SGD()).setup(net)
     with pytest.raises(ValueError, match="share one array"):
         optimizer.update(lambda x: F.sum(net.b(net.a(x))), np.ones((1, 2)))
+
+
+@RANKS
+def test_links_may_come_and_go_while_states_are_in_pieces(comm):
+    def train(comm):
+        net = Net()
+        net.spare = L.Linear(3, 4, initialW=1)
+        optimizer = opt.Adam().setup(net)
+        if comm is not None:
+            sharded(comm, optimizer)
+        run(optimizer, comm, 2)
+        del net.spare
+        run(optimizer, comm, 2)
+        with net.init_scope():
+            net.more = L.Linear(2, 2, initialW=1)
+        return run(optimizer, comm, 2)
+
+    same(train(comm), train(None))
