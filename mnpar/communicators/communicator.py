@@ -20,8 +20,9 @@ the same operations for Variables.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,6 +48,12 @@ class Communicator(Calls):
         >>> mnpar.run(program, ranks=3)[0]
         array([3, 3])
     """
+
+    if TYPE_CHECKING:  # what works on models: parallel/models.py puts it here, by a table
+        bcast_data: Callable[..., None]
+        broadcast_data: Callable[..., None]
+        multi_node_mean_grad: Callable[..., None]
+        allreduce_grad: Callable[..., None]
 
     # ---- the group ----
 
@@ -74,6 +81,47 @@ class Communicator(Calls):
     def inter_size(self) -> int:
         """How many machines there are."""
         return self.transport.places()[3]
+
+    @property
+    def mpi_comm(self) -> Any:
+        """The mpi4py communicator that it was made from.
+
+        Raises:
+            AttributeError: it does not work by MPI.
+        """
+        if self.name != "mpi":
+            raise AttributeError(f"{self!r} has no mpi_comm: no MPI is behind it; it has barrier(), allreduce(x, op) and so on")
+        return self.transport.mpi_comm  # type: ignore[attr-defined]
+
+    def set_config(self, name: str, value: Any = True) -> None:
+        """ChainerMN's settings of how gradients are packed; kept for :meth:`get_config`, and nothing depends on them.
+
+        Args:
+            name: ``'batched_copy'`` or ``'allreduce_grad_dtype'``.
+            value: of this communicator, not of those that were split from it.
+
+        Raises:
+            ValueError: another name.
+        """
+        self.get_config(name)
+        self._configs[name] = value
+
+    def get_config(self, name: str | None = None) -> Any:
+        """What :meth:`set_config` has set: of one name, or all as a dict.
+
+        Raises:
+            ValueError: there is no such setting.
+
+        Example:
+            >>> import mnpar
+            >>> mnpar.create_communicator("self").get_config("batched_copy")
+            True
+        """
+        if name is None:
+            return dict(self._configs)
+        if name not in self._configs:
+            raise ValueError(f"a communicator has the settings {', '.join(self._configs)}, not {name!r}")
+        return self._configs[name]
 
     @property
     def is_root(self) -> bool:
