@@ -18,7 +18,7 @@ IDS = [str(path.relative_to(ROOT)) for path in FILES]
 LAYERS = """
     config errors graph tape random serializer timing
     backend reach function_hook link_hook
-    function backends runtime_info
+    function backends runtime_info configuration
     communicators plans schedule
     launch timeline
     doctor dataset initializers

@@ -38,7 +38,7 @@ class MLP0(chainermn.MultiNodeChainList):
 
 class MLP1Sub(chainer.Chain):
     def __init__(self, n_units, n_out):
-        super(MLP1Sub, self).__init__(l2=L.Linear(None, n_units), l3=L.Linear(None, n_out))
+        super(MLP1Sub, self).__init__(l2=L.Linear(n_units, n_units), l3=L.Linear(n_units, n_out))
 
     def __call__(self, h0):
         h1 = F.relu(self.l2(h0))
@@ -70,8 +70,8 @@ class ExplicitMLP1(chainer.Chain):
         super(ExplicitMLP1, self).__init__()
         self.comm = comm
         with self.init_scope():
-            self.l2 = L.Linear(None, n_units)
-            self.l3 = L.Linear(None, n_out)
+            self.l2 = L.Linear(n_units, n_units)
+            self.l3 = L.Linear(n_units, n_out)
 
     def __call__(self, *_):
         h0 = chainermn.functions.recv(self.comm, rank=0)
