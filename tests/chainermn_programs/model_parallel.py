@@ -1,4 +1,4 @@
-"""A multi-layer perceptron in two halves, with MultiNodeChainList, with explicit delegates, and with copies of the pair of ranks."""
+"""A perceptron in two halves, by MultiNodeChainList or by explicit delegates; and copies of the pair of ranks (``--dual``)."""
 
 import argparse
 
@@ -14,7 +14,7 @@ from mnpar.training import extensions
 
 class MLP0SubA(chainer.Chain):
     def __init__(self, comm, n_out):
-        super(MLP0SubA, self).__init__(l1=L.Linear(784, n_out))
+        super().__init__(l1=L.Linear(784, n_out))
 
     def __call__(self, x):
         return F.relu(self.l1(x))
@@ -22,7 +22,7 @@ class MLP0SubA(chainer.Chain):
 
 class MLP0SubB(chainer.Chain):
     def __init__(self, comm):
-        super(MLP0SubB, self).__init__()
+        super().__init__()
 
     def __call__(self, y):
         return y
@@ -31,14 +31,14 @@ class MLP0SubB(chainer.Chain):
 class MLP0(chainermn.MultiNodeChainList):
     # Model on worker 0.
     def __init__(self, comm, n_out):
-        super(MLP0, self).__init__(comm=comm)
+        super().__init__(comm=comm)
         self.add_link(MLP0SubA(comm, n_out), rank_in=None, rank_out=1)
         self.add_link(MLP0SubB(comm), rank_in=1, rank_out=None)
 
 
 class MLP1Sub(chainer.Chain):
     def __init__(self, n_units, n_out):
-        super(MLP1Sub, self).__init__(l2=L.Linear(n_units, n_units), l3=L.Linear(n_units, n_out))
+        super().__init__(l2=L.Linear(n_units, n_units), l3=L.Linear(n_units, n_out))
 
     def __call__(self, h0):
         h1 = F.relu(self.l2(h0))
@@ -48,13 +48,13 @@ class MLP1Sub(chainer.Chain):
 class MLP1(chainermn.links.MultiNodeChainList):
     # Model on worker 1.
     def __init__(self, comm, n_units, n_out):
-        super(MLP1, self).__init__(comm=comm)
+        super().__init__(comm=comm)
         self.add_link(MLP1Sub(n_units, n_out), rank_in=0, rank_out=0)
 
 
 class ExplicitMLP0(chainer.Chain):
     def __init__(self, comm, n_units):
-        super(ExplicitMLP0, self).__init__()
+        super().__init__()
         self.comm = comm
         with self.init_scope():
             self.l1 = L.Linear(784, n_units)
@@ -67,7 +67,7 @@ class ExplicitMLP0(chainer.Chain):
 
 class ExplicitMLP1(chainer.Chain):
     def __init__(self, comm, n_units, n_out):
-        super(ExplicitMLP1, self).__init__()
+        super().__init__()
         self.comm = comm
         with self.init_scope():
             self.l2 = L.Linear(n_units, n_units)

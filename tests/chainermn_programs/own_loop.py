@@ -1,4 +1,7 @@
-"""A training loop without a trainer, and every differentiable communication once, with delegates where ChainerMN needs them."""
+"""A training loop without a trainer, data parallel, or with communications in the model and delegates as ChainerMN wants them.
+
+With them in the model ChainerMN itself waits for ever, because its backward goes by the depth of the graph.
+"""
 
 import argparse
 
@@ -15,7 +18,7 @@ from mnpar.dataset import concat_examples
 
 class Scale(chainer.Link):
     def __init__(self, n):
-        super(Scale, self).__init__()
+        super().__init__()
         with self.init_scope():
             self.g = chainer.Parameter(chainer.initializers.Constant(1.5), (n,), name="g")
         self.add_persistent("calls", np.zeros((), "i"))
@@ -29,7 +32,7 @@ class Around(chainer.Chain):
     """All ranks' features gathered, exchanged and scattered again."""
 
     def __init__(self, comm, n):
-        super(Around, self).__init__()
+        super().__init__()
         self.comm = comm
         with self.init_scope():
             self.first = L.Linear(n, 4, initialW=chainer.initializers.LeCunNormal())
@@ -99,7 +102,7 @@ def main(argv=None):
 
     with chainer.no_backprop_mode(), cuda.get_device_from_id(-1):
         assert model(x).creator is None
-    name = "{}/own_loop{}.npz".format(args.out, comm.rank)
+    name = f"{args.out}/own_loop{comm.rank}.npz"
     serializers.save_npz(name, model)
     serializers.load_npz(name, model)
     return losses, {name: param.array for name, param in model.namedparams()}

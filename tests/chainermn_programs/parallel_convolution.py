@@ -1,4 +1,4 @@
-"""Channel-wise parallel convolutions, and an ensemble at the end: the same images on every rank, in the manner of ChainerMN's VGG."""
+"""Channel-wise parallel convolutions of the same images on every rank, in the manner of ChainerMN's VGG, and an ensemble."""
 
 import argparse
 
@@ -16,19 +16,19 @@ class ParallelConvolution2D(L.Convolution2D):
         self.comm_size, self.comm_rank = comm.size, comm.rank
         self.channels = slice(comm.rank, None, comm.size)
         n_in, n_out = len(range(in_channels)[self.channels]), len(range(out_channels)[self.channels])
-        super(ParallelConvolution2D, self).__init__(n_in, n_out, *args, **kwargs)
+        super().__init__(n_in, n_out, *args, **kwargs)
         self.comm = comm
 
     def __call__(self, x):
         x = x[:, self.channels, :, :]
-        y = super(ParallelConvolution2D, self).__call__(x)
+        y = super().__call__(x)
         ys = chainermn.functions.allgather(self.comm, y)
         return F.concat(ys, axis=1)
 
 
 class Ensemble(chainer.Chain):
     def __init__(self, comm, block):
-        super(Ensemble, self).__init__(block=block)
+        super().__init__(block=block)
         self.comm = comm
 
     def __call__(self, x):
@@ -41,7 +41,7 @@ class Ensemble(chainer.Chain):
 
 class Net(chainer.Chain):
     def __init__(self, comm):
-        super(Net, self).__init__()
+        super().__init__()
         with self.init_scope():
             self.conv1 = ParallelConvolution2D(comm, 3, 6, 3, pad=1)
             self.conv2 = ParallelConvolution2D(comm, 6, 4, 3, pad=1)

@@ -24,12 +24,12 @@ def sequence_embed(embed, xs):
 
 
 class Seq2seq(chainer.Chain):
-    def __init__(self, n_layers, n_source_vocab, n_target_vocab, n_units):
-        super(Seq2seq, self).__init__(
+    def __init__(self, n_layers, n_source_vocab, n_target_vocab, n_units, dropout):
+        super().__init__(
             embed_x=L.EmbedID(n_source_vocab, n_units),
             embed_y=L.EmbedID(n_target_vocab, n_units),
-            encoder=L.NStepLSTM(n_layers, n_units, n_units, 0.1),
-            decoder=L.NStepLSTM(n_layers, n_units, n_units, 0.1),
+            encoder=L.NStepLSTM(n_layers, n_units, n_units, dropout),
+            decoder=L.NStepLSTM(n_layers, n_units, n_units, dropout),
             W=L.Linear(n_units, n_target_vocab),
         )
         self.n_layers = n_layers
@@ -87,12 +87,12 @@ class Seq2seq(chainer.Chain):
 
 
 class Encoder(chainer.Chain):
-    def __init__(self, comm, n_layers, n_vocab, n_units):
-        super(Encoder, self).__init__(
+    def __init__(self, comm, n_layers, n_vocab, n_units, dropout):
+        super().__init__(
             embed_x=L.EmbedID(n_vocab, n_units),
             # corresponding decoder LSTM will be invoked on process 1
             mn_encoder=chainermn.links.create_multi_node_n_step_rnn(
-                L.NStepLSTM(n_layers, n_units, n_units, 0.1), comm, rank_in=None, rank_out=1
+                L.NStepLSTM(n_layers, n_units, n_units, dropout), comm, rank_in=None, rank_out=1
             ),
         )
         self.comm = comm
@@ -106,11 +106,11 @@ class Encoder(chainer.Chain):
 
 
 class Decoder(chainer.Chain):
-    def __init__(self, comm, n_layers, n_vocab, n_units):
-        super(Decoder, self).__init__(
+    def __init__(self, comm, n_layers, n_vocab, n_units, dropout):
+        super().__init__(
             embed_y=L.EmbedID(n_vocab, n_units),
             mn_decoder=chainermn.links.create_multi_node_n_step_rnn(
-                L.NStepLSTM(n_layers, n_units, n_units, 0.1), comm, rank_in=0, rank_out=None
+                L.NStepLSTM(n_layers, n_units, n_units, dropout), comm, rank_in=0, rank_out=None
             ),
             W=L.Linear(n_units, n_vocab),
         )
@@ -145,13 +145,13 @@ def convert(batch, device):
 
 class WordsRight(chainermn.extensions.GenericMultiNodeEvaluator):
     def __init__(self, comm, iterator, target, device):
-        super(WordsRight, self).__init__(comm, iterator, target, device=device, converter=convert)
+        super().__init__(comm, iterator, target, device=device, converter=convert)
         self.model = target
 
     def calc_local(self, *inputs):
         xs, ys = inputs[: len(inputs) // 2], inputs[len(inputs) // 2 :]
         outs = self.model.translate(xs)
-        return [(y.tolist(), out.tolist()) for y, out in zip(ys, outs)]
+        return [(y.tolist(), out.tolist()) for y, out in zip(ys, outs, strict=False)]
 
     def aggregate(self, results):
         pairs = [pair for result in results for pair in result]
@@ -171,6 +171,7 @@ def get_sentences(n):
 def main(argv=None):
     parser = argparse.ArgumentParser(description="Chainer example: seq2seq")
     parser.add_argument("--batchsize", "-b", type=int, default=8)
+    parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--layer", "-l", type=int, default=2)
     parser.add_argument("--mp1", action="store_true")
     parser.add_argument("--optimizer", default="adam()")
@@ -185,8 +186,8 @@ def main(argv=None):
 
     if comm.rank == 0:
         pairs, source, target = get_sentences(45)
-        source_ids = {word: index for index, word in enumerate(["<UNK>", "<EOS>"] + source)}
-        target_ids = {word: index for index, word in enumerate(["<UNK>", "<EOS>"] + target)}
+        source_ids = {word: index for index, word in enumerate(["<UNK>", "<EOS>", *source])}
+        target_ids = {word: index for index, word in enumerate(["<UNK>", "<EOS>", *target])}
         data = [
             (np.array([source_ids.get(w, UNK) for w in s], "i"), np.array([target_ids.get(w, UNK) for w in t], "i"))
             for s, t in pairs
@@ -200,12 +201,12 @@ def main(argv=None):
     if args.mp1:
         data = comm.bcast_obj(data)
         half = Encoder if comm.rank == 0 else Decoder
-        model = half(comm, args.layer, len(source_ids if comm.rank == 0 else target_ids), args.unit)
+        model = half(comm, args.layer, len(source_ids if comm.rank == 0 else target_ids), args.unit, args.dropout)
         train, test = data, data
     else:
         train = chainermn.scatter_dataset(data, comm)
         test = chainermn.scatter_dataset(data, comm, force_equal_length=False)
-        model = Seq2seq(args.layer, len(source_ids), len(target_ids), args.unit)
+        model = Seq2seq(args.layer, len(source_ids), len(target_ids), args.unit, args.dropout)
 
     optimizer = eval("chainer.optimizers." + args.optimizer.capitalize())
     if not args.mp1:

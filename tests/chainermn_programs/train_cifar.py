@@ -15,9 +15,11 @@ from mnpar.training import extensions, triggers
 
 class Block(chainer.Chain):
     def __init__(self, out_channels, ksize, pad=1):
-        super(Block, self).__init__()
+        super().__init__()
         with self.init_scope():
-            self.conv = L.Convolution2D(None, out_channels, ksize, pad=pad, nobias=True, initialW=chainer.initializers.HeNormal())
+            self.conv = L.Convolution2D(
+                None, out_channels, ksize, pad=pad, nobias=True, initialW=chainer.initializers.HeNormal()
+            )
             self.bn = L.BatchNormalization(out_channels)
 
     def __call__(self, x):
@@ -28,7 +30,7 @@ class VGG(chainer.Chain):
     insize = 8
 
     def __init__(self, class_labels=10):
-        super(VGG, self).__init__()
+        super().__init__()
         with self.init_scope():
             self.block1_1 = Block(8, 3)
             self.block1_2 = Block(8, 3)
@@ -77,7 +79,7 @@ class TestModeEvaluator(extensions.Evaluator):
     def evaluate(self):
         model = self.get_target("main")
         model.predictor.in_evaluation = True
-        ret = super(TestModeEvaluator, self).evaluate()
+        ret = super().evaluate()
         model.predictor.in_evaluation = False
         return ret
 
@@ -87,7 +89,7 @@ def get_images(n=72, size=10):
     labels = rng.randint(0, 10, n).astype(np.int32)
     images = rng.rand(n, 3, size, size).astype(np.float32)
     images += labels[:, None, None, None] / 10
-    return [(image, label) for image, label in zip(images, labels)]
+    return [(image, label) for image, label in zip(images, labels, strict=False)]
 
 
 def main(argv=None):
@@ -163,7 +165,8 @@ def main(argv=None):
 
     with chainer.using_config("train", False), chainer.no_backprop_mode():
         x, t = converter(list(val)[:4], device)
-        assert model.predictor(x).shape == (len(x), 10) and len(t) == len(x)
+        assert model.predictor(x).shape == (len(x), 10)
+        assert len(t) == len(x)
     statistics = model.predictor.bn_fc1.avg_mean
     weights = chainer.backends.cuda.to_cpu(model.predictor.block1_2.conv.W.array)
     return observed, weights, chainer.backends.cuda.to_cpu(statistics), optimizer.lr

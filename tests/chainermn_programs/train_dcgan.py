@@ -22,7 +22,7 @@ def add_noise(h, sigma=0.2):
 
 class Generator(chainer.Chain):
     def __init__(self, n_hidden, bottom_width=2, ch=8, wscale=0.02):
-        super(Generator, self).__init__()
+        super().__init__()
         self.n_hidden = n_hidden
         self.ch = ch
         self.bottom_width = bottom_width
@@ -46,7 +46,7 @@ class Generator(chainer.Chain):
 class Discriminator(chainer.Chain):
     def __init__(self, bottom_width=2, ch=8, wscale=0.02):
         w = chainer.initializers.Normal(wscale)
-        super(Discriminator, self).__init__()
+        super().__init__()
         with self.init_scope():
             self.c0_0 = L.Convolution2D(3, ch // 2, 3, 1, 1, initialW=w)
             self.c0_1 = L.Convolution2D(ch // 2, ch, 4, 2, 1, initialW=w)
@@ -63,7 +63,7 @@ class Discriminator(chainer.Chain):
 class DCGANUpdater(chainer.training.StandardUpdater):
     def __init__(self, *args, **kwargs):
         self.gen, self.dis = kwargs.pop("models")
-        super(DCGANUpdater, self).__init__(*args, **kwargs)
+        super().__init__(*args, **kwargs)
 
     def loss_dis(self, dis, y_fake, y_real):
         batchsize = len(y_fake)
@@ -112,10 +112,10 @@ def out_generated_image(gen, dis, rows, cols, seed, dst):
         x = np.asarray(np.clip(x * 255, 0.0, 255.0), dtype=np.uint8)
         _, _, H, W = x.shape
         x = x.reshape((rows, cols, 3, H, W)).transpose(0, 3, 1, 4, 2).reshape((rows * H, cols * W, 3))
-        preview_dir = "{}/preview".format(dst)
+        preview_dir = f"{dst}/preview"
         if not os.path.exists(preview_dir):
             os.makedirs(preview_dir)
-        np.save(preview_dir + "/image{:0>8}.npy".format(trainer.updater.iteration), x)
+        np.save(preview_dir + f"/image{trainer.updater.iteration:0>8}.npy", x)
 
     return make_image
 
@@ -152,28 +152,17 @@ def main(argv=None):
     opt_gen = make_optimizer(gen, comm)
     opt_dis = make_optimizer(dis, comm)
 
-    if comm.rank == 0:
-        train = np.random.RandomState(0).randint(0, 255, (32, 3, 4, 4)).astype(np.float32)
-    else:
-        train = None
+    train = np.random.RandomState(0).randint(0, 255, (32, 3, 4, 4)).astype(np.float32) if comm.rank == 0 else None
     train = chainermn.scatter_dataset(train, comm)
     train_iter = chainer.iterators.SerialIterator(train, args.batchsize)
 
-    updater = DCGANUpdater(
-        models=(gen, dis), iterator=train_iter, optimizer={"gen": opt_gen, "dis": opt_dis}, device=device
-    )
+    updater = DCGANUpdater(models=(gen, dis), iterator=train_iter, optimizer={"gen": opt_gen, "dis": opt_dis}, device=device)
     trainer = training.Trainer(updater, (args.epoch, "epoch"), out=args.out)
     if comm.rank == 0:
         snapshot_interval = (1, "epoch")
-        trainer.extend(
-            extensions.snapshot(filename="snapshot_iter_{.updater.iteration}.npz"), trigger=snapshot_interval
-        )
-        trainer.extend(
-            extensions.snapshot_object(gen, "gen_iter_{.updater.iteration}.npz"), trigger=snapshot_interval
-        )
-        trainer.extend(
-            extensions.snapshot_object(dis, "dis_iter_{.updater.iteration}.npz"), trigger=snapshot_interval
-        )
+        trainer.extend(extensions.snapshot(filename="snapshot_iter_{.updater.iteration}.npz"), trigger=snapshot_interval)
+        trainer.extend(extensions.snapshot_object(gen, "gen_iter_{.updater.iteration}.npz"), trigger=snapshot_interval)
+        trainer.extend(extensions.snapshot_object(dis, "dis_iter_{.updater.iteration}.npz"), trigger=snapshot_interval)
         trainer.extend(extensions.LogReport(trigger=(1, "iteration")))
         trainer.extend(
             extensions.PrintReport(["epoch", "iteration", "gen/loss", "dis/loss", "elapsed_time"]), trigger=(1, "iteration")

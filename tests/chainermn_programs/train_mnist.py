@@ -14,7 +14,7 @@ from mnpar.training import extensions
 
 class MLP(chainer.Chain):
     def __init__(self, n_units, n_out):
-        super(MLP, self).__init__(
+        super().__init__(
             # the size of the inputs to each layer will be inferred
             l1=L.Linear(784, n_units),
             l2=L.Linear(n_units, n_units),
@@ -66,13 +66,13 @@ def main(argv=None):
 
     if comm.rank == 0:
         print("==========================================")
-        print("Num process (COMM_WORLD): {}".format(comm.size))
+        print(f"Num process (COMM_WORLD): {comm.size}")
         if args.gpu:
             print("Using GPUs")
-        print("Using {} communicator".format(args.communicator))
-        print("Num unit: {}".format(args.unit))
-        print("Num Minibatch-size: {}".format(args.batchsize))
-        print("Num epoch: {}".format(args.epoch))
+        print(f"Using {args.communicator} communicator")
+        print(f"Num unit: {args.unit}")
+        print(f"Num Minibatch-size: {args.batchsize}")
+        print(f"Num epoch: {args.epoch}")
         print("==========================================")
 
     model = L.Classifier(MLP(args.unit, 10))

@@ -13,8 +13,9 @@ from mnpar.training import extensions
 
 
 class RNNForLM(chainer.Chain):
-    def __init__(self, n_vocab, n_units):
-        super(RNNForLM, self).__init__()
+    def __init__(self, n_vocab, n_units, dropout):
+        super().__init__()
+        self.dropout = dropout
         with self.init_scope():
             self.embed = L.EmbedID(n_vocab, n_units)
             self.l1 = L.LSTM(n_units, n_units)
@@ -30,14 +31,14 @@ class RNNForLM(chainer.Chain):
 
     def forward(self, x):
         h0 = self.embed(x)
-        h1 = self.l1(F.dropout(h0, 0.1))
-        h2 = self.l2(F.dropout(h1, 0.1))
-        return self.l3(F.dropout(h2, 0.1))
+        h1 = self.l1(F.dropout(h0, self.dropout))
+        h2 = self.l2(F.dropout(h1, self.dropout))
+        return self.l3(F.dropout(h2, self.dropout))
 
 
 class ParallelSequentialIterator(chainer.dataset.Iterator):
     def __init__(self, dataset, batch_size, repeat=True):
-        super(ParallelSequentialIterator, self).__init__()
+        super().__init__()
         self.dataset = dataset
         self.batch_size = batch_size
         self.repeat = repeat
@@ -63,7 +64,7 @@ class ParallelSequentialIterator(chainer.dataset.Iterator):
         self.is_new_epoch = self.epoch < epoch
         if self.is_new_epoch:
             self.epoch = epoch
-        return list(zip(cur_words, next_words))
+        return list(zip(cur_words, next_words, strict=False))
 
     @property
     def epoch_detail(self):
@@ -83,7 +84,7 @@ class ParallelSequentialIterator(chainer.dataset.Iterator):
 
 class BPTTUpdater(training.updaters.StandardUpdater):
     def __init__(self, train_iter, optimizer, bprop_len, device):
-        super(BPTTUpdater, self).__init__(train_iter, optimizer, device=device)
+        super().__init__(train_iter, optimizer, device=device)
         self.bprop_len = bprop_len
 
     def update_core(self):
@@ -111,6 +112,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser()
     parser.add_argument("--batchsize", "-b", type=int, default=4)
     parser.add_argument("--bproplen", "-l", type=int, default=5)
+    parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--epoch", "-e", type=int, default=2)
     parser.add_argument("--device", "-d", type=str, default="-1")
     parser.add_argument("--gradclip", "-c", type=float, default=5)
@@ -127,7 +129,7 @@ def main(argv=None):
 
     train_iter = ParallelSequentialIterator(train, args.batchsize)
     val_iter = ParallelSequentialIterator(val, 1, repeat=False)
-    rnn = RNNForLM(7, args.unit)
+    rnn = RNNForLM(7, args.unit, args.dropout)
     model = L.Classifier(rnn)
     model.compute_accuracy = False
     model.to_device(device)
@@ -162,7 +164,7 @@ def main(argv=None):
     evaluator = extensions.Evaluator(val_iter, eval_model, device=device)
     result = evaluator()
     assert np.isfinite(result["main/loss"])
-    chainer.serializers.save_npz(args.out + "/rnn{}.npz".format(comm.rank), model)
+    chainer.serializers.save_npz(args.out + f"/rnn{comm.rank}.npz", model)
     return {name: param.array for name, param in model.namedparams()}
 
 
