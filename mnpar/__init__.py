@@ -2,20 +2,29 @@
 
 from mnpar import (
     backend,
+    backends,
     checkpoint,
+    communicators,
     computational_graph,
+    configuration,
     dataset,
     datasets,
     errors,
     extensions,
+    function,
     function_hooks,
     functions,
+    global_except_hook,
     gradient_check,
+    initializer,
     initializers,
     iterators,
     launch,
     link_hooks,
     links,
+    names,  # noqa: F401 - it puts names where Chainer has them
+    nccl,
+    optimizer,
     optimizer_hooks,
     optimizers,
     parallel,
@@ -27,21 +36,27 @@ from mnpar import (
     summary,
     testing,
     training,
+    utils,
 )  # fmt: skip
+from mnpar.arraylike import as_array
+from mnpar.backend import get_array_module, get_device, using_device
+from mnpar.backends import cuda
 from mnpar.chain import Chain, ChainList, Sequential
 from mnpar.checkpoint import create_multi_node_checkpointer
-from mnpar.communicators import ANY_SOURCE, ANY_TAG, Communicator, Operation, create_communicator, run
+from mnpar.communicators import ANY_SOURCE, ANY_TAG, Communicator, CommunicatorBase, Operation, create_communicator, run
 from mnpar.config import (
     Config,
     config,
     force_backprop_mode,
     get_dtype,
     global_config,
+    is_debug,
     mixed16,
     no_backprop_mode,
+    set_debug,
     using_config,
 )
-from mnpar.datasets import create_empty_dataset, scatter_dataset, scatter_index
+from mnpar.datasets import DataSizeError, create_empty_dataset, scatter_dataset, scatter_index
 from mnpar.extensions import create_multi_node_evaluator
 from mnpar.function_hook import FunctionHook, get_function_hooks
 from mnpar.function_node import FunctionNode
@@ -61,6 +76,8 @@ from mnpar.parallel import (
 )
 from mnpar.parameter import Parameter
 from mnpar.reporter import Reporter, get_current_reporter, report, report_scope
+from mnpar.runtime_info import print_runtime_info
+from mnpar.serializer import AbstractSerializer, Deserializer, Serializer
 from mnpar.summary import DictSummary, Summary
 from mnpar.tape import Tape
 from mnpar.timeline import Timeline
@@ -70,10 +87,14 @@ from mnpar.variable import Variable, as_variable, backward, grad
 __all__ = [
     "ANY_SOURCE",
     "ANY_TAG",
+    "AbstractSerializer",
     "Chain",
     "ChainList",
     "Communicator",
+    "CommunicatorBase",
     "Config",
+    "DataSizeError",
+    "Deserializer",
     "DictSummary",
     "DistributedDataParallel",
     "FunctionHook",
@@ -90,48 +111,63 @@ __all__ = [
     "Pipeline",
     "Reporter",
     "Sequential",
+    "Serializer",
     "SpatialGrid",
     "Summary",
     "Tape",
     "Timeline",
     "UpdateRule",
     "Variable",
+    "as_array",
     "as_variable",
     "backend",
+    "backends",
     "backward",
     "check_parameter_closeness",
     "checkpoint",
+    "communicators",
     "computational_graph",
     "config",
+    "configuration",
     "create_communicator",
     "create_empty_dataset",
     "create_multi_node_checkpointer",
     "create_multi_node_evaluator",
     "create_multi_node_optimizer",
+    "cuda",
     "dataset",
     "datasets",
     "errors",
     "extensions",
     "force_backprop_mode",
+    "function",
     "function_hooks",
     "functions",
+    "get_array_module",
     "get_current_reporter",
+    "get_device",
     "get_dtype",
     "get_function_hooks",
     "global_config",
+    "global_except_hook",
     "grad",
     "gradient_check",
+    "initializer",
     "initializers",
+    "is_debug",
     "iterators",
     "launch",
     "link_hooks",
     "links",
     "mixed16",
+    "nccl",
     "no_backprop_mode",
+    "optimizer",
     "optimizer_hooks",
     "optimizers",
     "parallel",
     "plans",
+    "print_runtime_info",
     "profile",
     "random",
     "relaunch",
@@ -143,9 +179,12 @@ __all__ = [
     "scatter_index",
     "serializer",
     "serializers",
+    "set_debug",
     "summary",
     "testing",
     "training",
     "using_config",
+    "using_device",
+    "utils",
 ]
 __version__ = "0.1.0"

@@ -56,8 +56,8 @@ class ArrayLike:
         self.to_device(-1)
 
     def to_gpu(self, device: int | None = None) -> None:
-        """Move to a GPU, the first one unless told."""
-        self.to_device(device or 0)
+        """Move to a GPU, the current one unless told."""
+        self.to_device(backend.get_device("@cupy" if device is None else device))
 
     def to_device(self, device: int | str | None) -> None:
         """Move to a device: ``-1`` or ``'@numpy'`` the host, ``0`` or ``'@cupy:0'`` the first GPU."""
@@ -73,3 +73,14 @@ class ArrayLike:
         raise NotImplementedError(_NO_TRUTH)
 
     __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _no_truth
+
+
+def as_array(obj: Any) -> Array:
+    """The array of a Variable; an array itself.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> mnpar.as_array(mnpar.Variable(np.ones(2)))
+        array([1., 1.])
+    """
+    return obj.array if isinstance(obj, ArrayLike) else obj

@@ -1,11 +1,14 @@
-"""Which library holds an array: the only file that knows CuPy.
+"""Which library holds an array, and on which device: the only file that knows CuPy.
 
-CuPy is never imported to see whether it is there: an array of its can only arrive from a program that has imported it.
+CuPy is not imported to see what an array is: one of its can only arrive from a program that has imported it. (So this file is
+long: all that touches CuPy stands here; ``mnpar.backends.cuda`` has it under Chainer's names.)
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -75,11 +78,153 @@ def to_host(x: Array) -> Array:
     return x if cupy is None or not isinstance(x, cupy.ndarray) else cupy.asnumpy(x)
 
 
+def import_cupy() -> Any:
+    """CuPy, for what needs a GPU.
+
+    Raises:
+        RuntimeError: it is not installed.
+    """
+    try:
+        import cupy
+    except ImportError as error:
+        raise RuntimeError(f"a GPU was asked for, but there is no CuPy ({error}): pip install 'mnpar[gpu]'") from None
+    return cupy
+
+
+class Device(str):
+    """A device by its name, ``'@numpy'`` or ``'@cupy:0'``; :func:`get_device` makes one. It is a string with Chainer's methods.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> device = mnpar.get_device("@numpy")
+        >>> device.use()
+        >>> device.xp.__name__, device.send(np.ones(2)), device == "@numpy"
+        ('numpy', array([1., 1.]), True)
+    """
+
+    __slots__ = ()
+    name = property(lambda self: str(self), doc="``'@numpy'`` or ``'@cupy:0'``.")
+    id = property(lambda self: int(self.partition(":")[2] or -1), doc="The GPU's number, -1 for the host.")
+    device = property(lambda self: import_cupy().cuda.Device(self.id), doc="CuPy's own object, of a GPU.")
+    supported_array_types = property(lambda self: (self.xp.ndarray,), doc="Of the arrays that are on such devices.")
+
+    @property
+    def xp(self) -> Any:
+        """numpy or cupy."""
+        return np if self.id < 0 else import_cupy()
+
+    def use(self) -> None:
+        """Let it be this rank's current GPU: the one where new arrays come to be; the host changes nothing."""
+        if self.id >= 0:
+            self.device.use()
+
+    def create_context(self) -> Any:
+        """A ``with`` block in which it is current."""
+        return using_device(self)
+
+    def send(self, arrays: Any) -> Any:
+        """An array, or a tuple, list or dict of them, on this device; None stays None."""
+        if isinstance(arrays, tuple | list):
+            return type(arrays)([self.send(x) for x in arrays])
+        if isinstance(arrays, dict):
+            return {key: self.send(x) for key, x in arrays.items()}
+        return None if arrays is None else to_device(self, arrays)
+
+    def is_array_supported(self, array: object) -> bool:
+        """Whether the array is there."""
+        return is_array(array) and device_of(array) == self
+
+
+class CpuDevice(Device):
+    """The host, Chainer's ``CpuDevice()``."""
+
+    __slots__ = ()
+
+    def __new__(cls) -> CpuDevice:
+        return super().__new__(cls, "@numpy")
+
+    def __reduce__(self) -> Any:
+        return CpuDevice, ()
+
+
+class GpuDevice(Device):
+    """A GPU, Chainer's ``GpuDevice.from_device_id(0)``.
+
+    Args:
+        device: CuPy's object.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, device: Any) -> GpuDevice:
+        return super().__new__(cls, f"@cupy:{device if isinstance(device, int) else device.id}")
+
+    def __reduce__(self) -> Any:
+        return GpuDevice, (self.id,)
+
+    @classmethod
+    def from_device_id(cls, device_id: int) -> GpuDevice:
+        """The GPU of a number."""
+        return cls(device_id)
+
+
+_HOST = CpuDevice()
+
+
+def get_device(device: Any) -> Device:
+    """The device that one speaks of.
+
+    Args:
+        device: ``'@numpy'``, ``'@cupy:0'``, ``'@cupy'`` (the current GPU), a GPU's number or -1 for the host (as a string,
+            too), a Device, or CuPy's object of a GPU.
+
+    Raises:
+        ValueError: it is none of these.
+
+    Example:
+        >>> import mnpar
+        >>> str(mnpar.get_device("@cupy:1")), str(mnpar.get_device(-1))
+        ('@cupy:1', '@numpy')
+    """
+    if isinstance(device, Device):
+        return device
+    name, _, number = str(device).partition(":")
+    if name == "@numpy" and not number:
+        return _HOST
+    if name == "@cupy" and (not number or number.isdecimal()):
+        return GpuDevice(int(number) if number else import_cupy().cuda.Device())
+    number = str(getattr(device, "id", device))
+    if number.removeprefix("-").isdecimal():
+        return GpuDevice(int(number)) if int(number) >= 0 else _HOST
+    raise ValueError(f"unknown device {device!r}: '@numpy', '@cupy:0' and plain GPU numbers (-1: the host) are known")
+
+
+@contextmanager
+def using_device(device: Any) -> Iterator[Device]:
+    """Let a device be current inside a ``with`` block.
+
+    Args:
+        device: as in :func:`get_device`.
+
+    Example:
+        >>> import mnpar
+        >>> with mnpar.using_device("@numpy") as device:
+        ...     device.xp.ones(2)
+        array([1., 1.])
+    """
+    device = get_device(device)
+    if device.id < 0:
+        yield device
+    else:
+        with device.device:
+            yield device
+
+
 def to_device(device: int | str | None, x: Array) -> Array:
     """The array on a device.
 
     Args:
-        device: a GPU's number (``0``), ``'@cupy:0'``, or ``-1``, ``'@numpy'``, None for the host.
+        device: as in :func:`get_device`; None is the host.
         x: an array.
 
     Example:
@@ -88,30 +233,22 @@ def to_device(device: int | str | None, x: Array) -> Array:
         >>> to_device("@numpy", np.arange(2))
         array([0, 1])
     """
-    if isinstance(device, str):
-        name, _, number = device.partition(":")
-        if name not in ("@numpy", "@cupy"):
-            raise ValueError(f"unknown device {device!r}: '@numpy', '@cupy:0' and plain GPU numbers are known")
-        device = -1 if name == "@numpy" else int(number or 0)
-    if device is None or device < 0:
+    number = -1 if device is None else get_device(device).id
+    if number < 0:
         return to_host(x)
-    import cupy
-
-    with cupy.cuda.Device(device):
+    cupy = import_cupy()
+    with cupy.cuda.Device(number):
         return cupy.asarray(x)
 
 
 def on_device(x: Array) -> Array:
     """The array on this rank's current GPU."""
-    import cupy
-
-    return cupy.asarray(x)
+    return import_cupy().asarray(x)
 
 
 def gpu_summary() -> tuple[str, str]:
     """What CuPy (installed) sees: ``('ok' or 'note', text)``."""
-    import cupy
-
+    cupy = import_cupy()
     try:
         count = cupy.cuda.runtime.getDeviceCount()
         names = [cupy.cuda.runtime.getDeviceProperties(i)["name"].decode() for i in range(count)]
@@ -137,8 +274,8 @@ def synchronize(*arrays: Array) -> None:
         _cupy().cuda.get_current_stream().synchronize()
 
 
-def device_of(x: Array) -> str:
-    """The name of the device that an array is on.
+def device_of(x: Array) -> Device:
+    """The device that an array is on.
 
     Example:
         >>> import numpy as np
@@ -146,12 +283,35 @@ def device_of(x: Array) -> str:
         >>> device_of(np.ones(3))
         '@numpy'
     """
-    return "@numpy" if get_array_module(x) is np else f"@cupy:{x.device.id}"
+    return _HOST if get_array_module(x) is np else GpuDevice(x.device.id)
+
+
+def get_device_from_array(*arrays: Any) -> Device:
+    """The GPU of the first array (or Variable) that is on one; the host if none is.
+
+    Example:
+        >>> import numpy as np
+        >>> from mnpar.backend import get_device_from_array
+        >>> get_device_from_array(np.ones(3))
+        '@numpy'
+    """
+    found = [device_of(x) for x in [getattr(x, "array", x) for x in arrays] if is_array(x)]
+    return next((device for device in found if device.id >= 0), _HOST)
 
 
 def copy_to(target: Array, x: Array) -> None:
     """Write the values of ``x``, on any device, into ``target``."""
     target[...] = beside(x, target)
+
+
+def copyto(dst: Array, src: Array) -> None:
+    """:func:`copy_to` by Chainer's name.
+
+    Args:
+        dst: the array to write into.
+        src: an array of a shape that broadcasts to it.
+    """
+    copy_to(dst, src)
 
 
 def vector(size: int, other: Array) -> Array:

@@ -175,7 +175,8 @@ class ChainList(Link):
         return self._list.count(link)
 
     def _named_children(self) -> Iterator[tuple[str, Link]]:
-        return ((str(i), link) for i, link in enumerate(self._list) if isinstance(link, Link))
+        links = (link for link in self._list if isinstance(link, Link))  # functions have no number, as in Chainer
+        return ((str(i), link) for i, link in enumerate(links))
 
     def _shared(self: CL, memo: dict[int, Any]) -> CL:
         if id(self) in memo:

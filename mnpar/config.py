@@ -77,8 +77,19 @@ class Config:
     cudnn_deterministic = Setting(False)
     cudnn_fast_batch_normalization = Setting(False)
     use_cudnn = Setting("auto")
+    use_cudnn_tensor_core = Setting("auto")
+    warn_nondeterministic = Setting(False)
+    use_static_graph = Setting(True)
+    schedule_func: Setting[Any] = Setting(None)
+    compute_mode: Setting[Any] = Setting(None)
     use_ideep = Setting("never")
     lazy_grad_sum = Setting(False)
+
+    def show(self, file: Any = None) -> None:
+        """Print all settings of this rank, to the standard output unless told."""
+        names = [name for name, entry in sorted(Config.__dict__.items()) if isinstance(entry, Setting)]
+        width = max(map(len, names))
+        print("".join(f"{name:{width}}  {getattr(self, name)!r}\n" for name in names), end="", file=file)
 
 
 config = Config()
@@ -105,13 +116,35 @@ is_debugging = Config.__dict__["debug"].variable.get
 _recording = Config.__dict__["enable_backprop"].variable
 
 
+def set_debug(debug: bool) -> None:
+    """Look for NaN in every output and gradient of this rank, or no longer.
+
+    Args:
+        debug: whether to look.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.set_debug(True)
+        >>> mnpar.is_debug()
+        True
+        >>> mnpar.set_debug(False)
+    """
+    config.debug = debug
+
+
+def is_debug() -> bool:
+    """Whether this rank looks for NaN: ``mnpar.config.debug``."""
+    return config.debug
+
+
 @contextmanager
-def using_config(name: str, value: Any) -> Iterator[None]:
+def using_config(name: str, value: Any, config: Config = config) -> Iterator[None]:
     """Change one setting of this rank inside a ``with`` block.
 
     Args:
         name: a setting of :class:`Config`, ``'train'`` for example.
         value: what it is inside the block.
+        config: Chainer's; there is one.
 
     Raises:
         AttributeError: there is no such setting.

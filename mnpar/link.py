@@ -201,6 +201,11 @@ class Link:
         """numpy or cupy, by the first parameter that has an array."""
         return backend.get_array_module(*[p.array for p in self.params(include_uninit=False)][:1])
 
+    @property
+    def device(self) -> backend.Device:
+        """Where the parameters are: the device of the first that has an array."""
+        return backend.get_device_from_array(*[p.array for p in self.params(include_uninit=False)][:1])
+
     def count_params(self) -> int:
         """The number of elements of all parameters."""
         return sum(param.size for param in self.params(include_uninit=False))
@@ -376,8 +381,8 @@ class Link:
         return self.to_device(-1)
 
     def to_gpu(self: Self, device: int | None = None) -> Self:
-        """Move to a GPU."""
-        return self.to_device(device or 0)
+        """Move to a GPU, the current one unless told."""
+        return self.to_device(backend.get_device("@cupy" if device is None else device))
 
     def serialize(self, serializer: Any) -> None:
         """Save or load its own parameters and persistent values."""

@@ -180,7 +180,7 @@ def test_an_empty_sequential_gives_back_what_it_gets():
 
 def test_functions_have_a_place_but_no_parameters():
     model = mnpar.Sequential(L.Linear(3, 2), F.relu, L.Linear(2, 1))
-    assert paths(model) == ["/0/W", "/0/b", "/2/W", "/2/b"]
+    assert paths(model) == ["/0/W", "/0/b", "/1/W", "/1/b"]
     assert [type(link) for link in model.children()] == [L.Linear, L.Linear]
 
 

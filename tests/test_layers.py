@@ -18,10 +18,11 @@ IDS = [str(path.relative_to(ROOT)) for path in FILES]
 LAYERS = """
     config errors graph tape random serializer timing
     backend reach function_hook link_hook
+    function backends runtime_info configuration
     communicators plans schedule
     launch timeline
     doctor dataset initializers
-    datasets
+    datasets initializer
     iterators
     arraylike
     gradients
@@ -36,12 +37,14 @@ LAYERS = """
     summary
     reporter
     links optimizers serializers
-    optimizer_hooks checkpoint
+    optimizer_hooks checkpoint utils
+    optimizer
     parallel
     computational_graph
     training
     extensions
     gradient_check tracing function_hooks link_hooks testing
+    names global_except_hook nccl
     __init__ __main__
 """
 LAYER = {name: number for number, line in enumerate(LAYERS.strip().splitlines()) for name in line.split()}

@@ -4,4 +4,14 @@ from mnpar.communicators.communicator import ANY_SOURCE, ANY_TAG, Communicator
 from mnpar.communicators.create import create_communicator, current_rank, run
 from mnpar.communicators.operation import Operation
 
-__all__ = ["ANY_SOURCE", "ANY_TAG", "Communicator", "Operation", "create_communicator", "current_rank", "run"]
+CommunicatorBase = Communicator  # ChainerMN's name, for isinstance
+__all__ = [
+    "ANY_SOURCE",
+    "ANY_TAG",
+    "Communicator",
+    "CommunicatorBase",
+    "Operation",
+    "create_communicator",
+    "current_rank",
+    "run",
+]

@@ -34,7 +34,7 @@ class Calls:
         self._channels: dict[int, Channel] = {}
         self.traffic = Traffic()
         self._open = True
-        self._configs: dict[str, Any] = {"batched_copy": True, "allreduce_grad_dtype": None}  # of each its own
+        self._configs: dict[str, Any] = {"batched_copy": True, "allreduce_grad_dtype": None}
 
     def channel(self, order: int) -> Channel:
         """The messages of one order of differentiation: 0 forward, 1 its gradients …"""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -49,10 +49,11 @@ class Communicator(Calls):
         array([3, 3])
     """
 
-    # Of models; parallel/models.py, which knows links, defines these methods and puts them here.
-    bcast_data: Callable[[Any], None]
-    multi_node_mean_grad: Callable[..., None]
-    allreduce_grad: Callable[..., None]
+    if TYPE_CHECKING:  # what works on models: parallel/models.py puts it here, by a table
+        bcast_data: Callable[..., None]
+        broadcast_data: Callable[..., None]
+        multi_node_mean_grad: Callable[..., None]
+        allreduce_grad: Callable[..., None]
 
     # ---- the group ----
 
@@ -80,6 +81,17 @@ class Communicator(Calls):
     def inter_size(self) -> int:
         """How many machines there are."""
         return self.transport.places()[3]
+
+    @property
+    def mpi_comm(self) -> Any:
+        """The mpi4py communicator that it was made from.
+
+        Raises:
+            AttributeError: it does not work by MPI.
+        """
+        if self.name != "mpi":
+            raise AttributeError(f"{self!r} has no mpi_comm: no MPI is behind it; it has barrier(), allreduce(x, op) and so on")
+        return self.transport.mpi_comm  # type: ignore[attr-defined]
 
     @property
     def is_root(self) -> bool:

@@ -45,13 +45,19 @@ def create_communicator(communicator_name: str = "auto", mpi_comm: Any = None, *
         patience = float(stated)
     except ValueError:
         raise ValueError(f"patience (or MNPAR_STALL) is a number of seconds, not {stated!r}") from None
-    for known in ("allreduce_grad_dtype", "batched_copy"):
-        kwargs.pop(known, None)
+    configs = {name: kwargs.pop(name) for name in ("allreduce_grad_dtype", "batched_copy") if name in kwargs}
     if kwargs:
         raise TypeError(f"create_communicator takes patience, not {', '.join(kwargs)}")
     name = "auto" if communicator_name in _CHAINERMN else communicator_name
     if name not in _NAMES:
         raise ValueError(f"unknown communicator {communicator_name!r}: {', '.join(_NAMES)} and ChainerMN's names are known")
+    communicator = _create(name, mpi_comm, patience)
+    for setting, value in configs.items():
+        communicator.set_config(setting, value)
+    return communicator
+
+
+def _create(name: str, mpi_comm: Any, patience: float) -> Communicator:
     transport = current_transport.get()
     if name == "threads" or (name == "auto" and transport is not None and mpi_comm is None):
         if transport is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -67,6 +68,65 @@ def concat_examples(batch: Sequence[Any], device: int | str | None = None, paddi
         for key in keys
     )
     return dict(zip(keys, parts, strict=True)) if isinstance(first, dict) else tuple(parts)
+
+
+class Converter:
+    """The base of converters with a state: called with a list of examples and a device, returns the arrays of a batch.
+
+    Example:
+        >>> import mnpar
+        >>> class Longest(mnpar.dataset.Converter):
+        ...     def __call__(self, batch, device=None):
+        ...         return max(batch, key=len)
+        >>> Longest()(["a", "bc"])
+        'bc'
+    """
+
+    def __call__(self, batch: Sequence[Any], device: Any = None) -> Any:
+        """The arrays of a batch, to be defined by each kind of converter."""
+        raise NotImplementedError(f"{type(self).__name__} does not define __call__(self, batch, device=None)")
+
+
+def converter() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator of a converter function: its ``device`` then is a :class:`mnpar.backend.Device`, or None.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> @mnpar.dataset.converter()
+        ... def convert(batch, device):
+        ...     return device.send(np.stack(batch))
+        >>> convert([np.ones(2), np.zeros(2)], -1).shape
+        (2, 2)
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def convert(batch: Any, device: Any = None, *args: Any, **kwargs: Any) -> Any:
+            return function(batch, None if device is None else backend.get_device(device), *args, **kwargs)
+
+        return convert
+
+    return decorate
+
+
+class ConcatWithAsyncTransfer(Converter):
+    """:func:`concat_examples`, Chainer's form of it that copies to a GPU meanwhile; here it does not.
+
+    Args:
+        stream, compute_stream: Chainer's; accepted and not needed.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.dataset.ConcatWithAsyncTransfer()([1, 2])
+        array([1, 2])
+    """
+
+    def __init__(self, stream: Any = None, compute_stream: Any = None) -> None:
+        pass
+
+    def __call__(self, batch: Sequence[Any], device: Any = None, padding: Any = None) -> Any:
+        """What :func:`concat_examples` returns."""
+        return concat_examples(batch, device, padding)
 
 
 def _same_parts(batch: Sequence[Any], parts: Callable[[Any], Any]) -> None:

@@ -5,7 +5,7 @@ from mnpar.parallel.averaging import ElasticAveraging, ParameterAveraging, Param
 from mnpar.parallel.balancing import balance, measure
 from mnpar.parallel.data_parallel import create_multi_node_optimizer
 from mnpar.parallel.distributed import DistributedDataParallel
-from mnpar.parallel.models import bcast_data as _bcast_data  # noqa: F401  puts methods on Communicator
+from mnpar.parallel.models import bcast_data, multi_node_mean_grad
 from mnpar.parallel.multi_node_chain_list import MultiNodeChainList
 from mnpar.parallel.pipeline import Pipeline
 from mnpar.parallel.reducing import (
@@ -51,6 +51,7 @@ __all__ = [
     "allreduce_multiple",
     "allreduce_parameters",
     "balance",
+    "bcast_data",
     "broadcast_model",
     "check_parameter_closeness",
     "create_multi_node_optimizer",
@@ -60,6 +61,7 @@ __all__ = [
     "interleaved",
     "make_schedule",
     "measure",
+    "multi_node_mean_grad",
     "one_f_one_b",
     "own_schedule",
     "recv_from_stage",

@@ -1,42 +1,85 @@
-"""ChainerMN's methods of communicators that work on models. Communicators know no links, so they get these from here."""
+"""ChainerMN's methods of communicators that work on a model: its values from rank 0, and its gradients' mean over ranks.
+
+A communicator knows arrays and no models, so these are functions here; a table at the end makes methods of them.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mnpar import backend
-from mnpar.communicators import Communicator
-from mnpar.config import config
-from mnpar.link import Link
+from mnpar.communicators.communicator import Communicator
+from mnpar.config import is_debugging
 from mnpar.parallel.agreement import broadcast_model
 from mnpar.parallel.reducing import allreduce_gradients
 
+if TYPE_CHECKING:
+    from mnpar.link import Link
+
 
 def bcast_data(comm: Communicator, model: Link) -> None:
-    """Give all ranks rank 0's parameters and persistent values: :func:`broadcast_model`."""
+    """``comm.bcast_data(model)``: rank 0's parameters and persistent values for all ranks; collective.
+
+    Args:
+        comm: the ranks that hold copies of the model.
+        model: of the same structure on all of them.
+
+    Example:
+        >>> import mnpar, mnpar.links as L
+        >>> def program(comm):
+        ...     model = L.Linear(1, 1, initialW=comm.rank + 5)
+        ...     comm.bcast_data(model)
+        ...     return float(model.W.array[0, 0])
+        >>> mnpar.run(program, ranks=3)
+        [5.0, 5.0, 5.0]
+    """
     broadcast_model(comm, model)
 
 
 def multi_node_mean_grad(comm: Communicator, model: Link, zero_fill: bool = False) -> None:
-    """The mean over ranks of each parameter's gradient, on all of them.
+    """``comm.multi_node_mean_grad(model)``: gradients become their means over ranks, each rank counted alike; collective.
+
+    A gradient that some ranks do not have counts as zeros there. (The multi-node optimizer weighs by samples instead.)
 
     Args:
-        comm: its ranks all call this.
-        model: of the same structure on all ranks.
-        zero_fill: parameters without a gradient on any rank get zeros. One that only some ranks lack counts as zeros there.
+        comm: the ranks that hold copies of the model.
+        model: of the same structure on all of them.
+        zero_fill: a gradient that no rank has becomes zeros, too; else it stays None.
 
     Raises:
-        ValueError: ``mnpar.config.debug`` is on and a gradient is NaN or infinite: training has diverged.
+        ValueError: with ``mnpar.config.debug``: a mean is not finite.
+
+    Example:
+        >>> import mnpar, mnpar.functions as F, mnpar.links as L
+        >>> def program(comm):
+        ...     model = L.Linear(1, 1, nobias=True)
+        ...     F.sum(model.W * comm.rank).backward()
+        ...     comm.multi_node_mean_grad(model)
+        ...     return float(model.W.grad[0, 0])
+        >>> mnpar.run(program, ranks=3)
+        [1.0, 1.0, 1.0]
     """
     if zero_fill:
         for param in model.params(include_uninit=False):
             if param.grad is None and param.requires_grad:
                 param.zerograd()
     allreduce_gradients(model, comm, 1 / comm.size)
-    if config.debug:
-        for path, param in model.namedparams(include_uninit=False):
-            g = param.grad
-            if g is not None and not backend.get_array_module(g).isfinite(g).all():
-                raise ValueError(f"the gradient of {path} is not finite: training has diverged")
+    if is_debugging():
+        _check_finite(model)
 
 
-Communicator.bcast_data = bcast_data  # type: ignore[assignment]
-Communicator.multi_node_mean_grad = Communicator.allreduce_grad = multi_node_mean_grad
+def _check_finite(model: Link) -> None:
+    for path, param in model.namedparams(include_uninit=False):
+        if param.grad is not None and not backend.get_array_module(param.grad).isfinite(param.grad).all():
+            raise ValueError(f"training has diverged: the mean gradient of {path} has NaN or infinity")
+
+
+METHODS = {
+    "bcast_data": bcast_data,
+    "broadcast_data": bcast_data,
+    "multi_node_mean_grad": multi_node_mean_grad,
+    "allreduce_grad": multi_node_mean_grad,
+}
+
+for _name, _method in METHODS.items():
+    setattr(Communicator, _name, _method)

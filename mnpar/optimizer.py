@@ -1,0 +1,26 @@
+"""Chainer's ``optimizer`` module: what optimizers are made of, and their hooks under their older place."""
+
+from mnpar.optimizer_hooks import (
+    GradientClipping,
+    GradientHardClipping,
+    GradientLARS,
+    GradientNoise,
+    Lasso,
+    WeightDecay,
+)
+from mnpar.optimizers import GradientMethod, Hyperparameter, Optimizer, UpdateRule
+from mnpar.optimizers.gradient_method import hyperparameter as HyperparameterProxy
+
+__all__ = [
+    "GradientClipping",
+    "GradientHardClipping",
+    "GradientLARS",
+    "GradientMethod",
+    "GradientNoise",
+    "Hyperparameter",
+    "HyperparameterProxy",
+    "Lasso",
+    "Optimizer",
+    "UpdateRule",
+    "WeightDecay",
+]

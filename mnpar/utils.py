@@ -1,0 +1,42 @@
+"""Small helpers of Chainer's ``utils`` that functions and layers of one's own are written with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.functions.windows import get_conv_outsize, get_deconv_outsize
+
+__all__ = ["force_array", "get_conv_outsize", "get_deconv_outsize", "size_of_shape"]
+
+
+def force_array(x: Any, dtype: Any = None) -> Array:
+    """The array; a 0-d one of a number. (An operation on 0-d numpy arrays returns a number.)
+
+    Args:
+        x: an array or a number.
+        dtype: of the result; None: as it is.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> mnpar.utils.force_array(np.ones(()) + 1)
+        array(2.)
+    """
+    if np.isscalar(x):
+        return np.array(x, dtype)
+    return x if dtype is None else x.astype(dtype, copy=False)
+
+
+def size_of_shape(shape: Sequence[int]) -> int:
+    """The number of elements of an array of that shape.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.utils.size_of_shape((2, 3))
+        6
+    """
+    return math.prod(shape)
