@@ -14,6 +14,9 @@ import mnpar.functions
 DOCS = Path(__file__).parents[1] / "docs"
 
 
+PAGES = sorted(path.name for path in DOCS.glob("*.md"))
+
+
 def reference():
     spec = importlib.util.spec_from_file_location("make_reference", DOCS / "make_reference.py")
     module = importlib.util.module_from_spec(spec)
@@ -21,8 +24,18 @@ def reference():
     return module
 
 
-def test_the_reference_page_is_up_to_date():
-    assert (DOCS / "reference.md").read_text() == reference().page(), "run python docs/make_reference.py"
+def test_the_reference_has_every_public_module():
+    listed = {name for name, _ in reference().MODULES}
+    internal = {"mnpar.backend", "mnpar.serializer", "mnpar.summary"}
+    modules = {f"mnpar.{name}" for name in mnpar.__all__ if inspect.ismodule(getattr(mnpar, name))}
+    assert modules - internal <= listed
+    assert [name for name in sorted(listed) if f"automodule:: {name}" not in reference().page(name)] == []
+
+
+def test_everything_has_one_place_in_the_reference():
+    make = reference()
+    places = [(one, getattr(make.find(name), one)) for name, _ in make.MODULES for one in make.own(name)[0]]
+    assert len(set(places)) == len(places) > 400
 
 
 @pytest.mark.parametrize("owner", [mnpar, mnpar.functions], ids=["mnpar", "mnpar.functions"])
@@ -39,15 +52,33 @@ def test_every_public_function_has_an_example(owner):
     assert not missing
 
 
-@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md") if ">>> " in path.read_text()))
-def test_the_programs_of_a_page_print_what_it_says(page):
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    results = doctest.testfile(str(DOCS / page), module_relative=False, optionflags=flags, encoding="utf-8")
-    assert results.attempted > 0
-    assert results.failed == 0
+def snippets(page):
+    """The Python of a page: (line, text), in order. A snippet goes on from the ones before it, as cells of a notebook do."""
+    text = (DOCS / page).read_text()
+    return [(text.count("\n", 0, found.start(1)), found[1]) for found in re.finditer(r"^```python\n(.*?)^```", text, re.S | re.M)]
 
 
-@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
+@pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)])
+def test_the_snippets_of_a_page_run_and_print_what_it_says(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scope = {"__name__": "__main__"}
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    for line, text in snippets(page):
+        if text.startswith(">>> "):
+            test = doctest.DocTestParser().get_doctest(text, {}, page, str(DOCS / page), line)
+            test.globs = scope
+            runner.run(test, clear_globs=False)
+        else:
+            exec(compile("\n" * line + text, str(DOCS / page), "exec"), scope)
+    assert runner.summarize(verbose=False).failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_linked_from_the_index(page):
+    assert page in ("index.md", *[f"{name}.md" for name in re.findall(r"^(\w+)$", (DOCS / "index.md").read_text(), re.M)])
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_a_page_names_what_there_is(page):
     """Functions as F.name, links as L.name, files of the examples."""
     text = (DOCS / page).read_text()
