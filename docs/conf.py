@@ -1,7 +1,7 @@
 """How Sphinx makes pages of this folder: ``pip install -e '.[docs]'``, then ``sphinx-build -W -b html docs docs/_build``.
 
-The pages are Markdown (MyST), and their programs run in tests/test_docs.py. The reference is made from the docstrings. These have
-Args:, Returns:, Raises: and Example:, which sphinx.ext.napoleon reads; numpydoc knows only NumPy's underlined sections.
+The pages are Markdown (MyST), and their programs run in tests/test_docs.py. The reference is made from the docstrings. These
+have Args:, Returns:, Raises: and Example:, which sphinx.ext.napoleon reads; numpydoc knows only NumPy's underlined sections.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The pages of the reference, one for each module: a table of its public names, and their docstrings. Sphinx's conf.py calls it.
+"""The pages of the reference, one for each module: a table of its names, and their docstrings. Sphinx's conf.py calls it.
 
 Nothing that it writes is kept in the repository: the docstrings are the only place.
 """

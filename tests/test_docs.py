@@ -55,7 +55,8 @@ def test_every_public_function_has_an_example(owner):
 def snippets(page):
     """The Python of a page: (line, text), in order. A snippet goes on from the ones before it, as cells of a notebook do."""
     text = (DOCS / page).read_text()
-    return [(text.count("\n", 0, found.start(1)), found[1]) for found in re.finditer(r"^```python\n(.*?)^```", text, re.S | re.M)]
+    blocks = re.finditer(r"^```python\n(.*?)^```", text, re.S | re.M)
+    return [(text.count("\n", 0, found.start(1)), found[1]) for found in blocks]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)])
