@@ -79,10 +79,20 @@ def test_a_page_is_linked_from_the_index(page):
     assert page in ("index.md", *[f"{name}.md" for name in re.findall(r"^(\w+)$", (DOCS / "index.md").read_text(), re.M)])
 
 
+def there(names, owner=mnpar):
+    """Whether mnpar has this, attribute by attribute; a name that ends in ``_`` stands for several."""
+    return not names or names[0].endswith("_") or (hasattr(owner, names[0]) and there(names[1:], getattr(owner, names[0])))
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_names_what_there_is(page):
-    """Functions as F.name, links as L.name, files of the examples."""
+    """Functions as F.name, links as L.name, mnpar.any.name, what a communicator has, files of the examples."""
     text = (DOCS / page).read_text()
+    assert [
+        name for name in sorted(set(re.findall(r"\bmnpar((?:\.[a-zA-Z]\w*)+)", text))) if not there(name.split(".")[1:])
+    ] == []
+    comm = mnpar.create_communicator("self")
+    assert [name for name in sorted(set(re.findall(r"\bcomm\.([a-z]\w*)", text))) if not hasattr(comm, name)] == []
     for letter, module in (("F", mnpar.functions), ("L", mnpar.links)):
         names = set(re.findall(rf"\b{letter}\.(\w+)", text))
         assert sorted(name for name in names if not name.endswith("_") and not hasattr(module, name)) == []
