@@ -1,5 +1,6 @@
 """The documentation names what there is, and every public function has an example that runs."""
 
+import contextvars
 import doctest
 import importlib.util
 import inspect
@@ -15,6 +16,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
+TUTORIALS = re.search(r":caption: Tutorials\n(.*?)\n```", (DOCS / "index.md").read_text(), re.S)[1].split()
 
 
 def reference():
@@ -59,9 +61,8 @@ def snippets(page):
     return [(text.count("\n", 0, found.start(1)), found[1]) for found in blocks]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)])
-def test_the_snippets_of_a_page_run_and_print_what_it_says(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def failures(page):
+    """Run the snippets of a page; how many did not print what it says."""
     scope = {"__name__": "__main__"}
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     for line, text in snippets(page):
@@ -71,7 +72,32 @@ def test_the_snippets_of_a_page_run_and_print_what_it_says(page, tmp_path, monke
             runner.run(test, clear_globs=False)
         else:
             exec(compile("\n" * line + text, str(DOCS / page), "exec"), scope)
-    assert runner.summarize(verbose=False).failed == 0
+    return runner.summarize(verbose=False).failed
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)])
+def test_the_snippets_of_a_page_run_and_print_what_it_says(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert failures(page) == 0
+
+
+def on_processes(world):
+    """What stands for mnpar.run where ranks are processes: the first so many run the program, each time on a new tape."""
+
+    def run(program, ranks, args=()):
+        group, args = world.split(0 if world.rank < ranks else None, world.rank), world.bcast_obj(args)
+        result = None if group is None else contextvars.Context().run(program, group, *args)
+        return world.allgather_obj(result)[:ranks]
+
+    return run
+
+
+@pytest.mark.ranks(4, on="mpi")
+@pytest.mark.parametrize("page", TUTORIALS)
+def test_a_tutorial_says_the_same_under_mpiexec(page, comm, tmp_path, monkeypatch):
+    monkeypatch.chdir(comm.bcast_obj(str(tmp_path)))
+    monkeypatch.setattr(mnpar, "run", on_processes(comm))
+    assert failures(f"{page}.md") == 0
 
 
 @pytest.mark.parametrize("page", PAGES)
