@@ -13,8 +13,6 @@ import mnpar
 import mnpar.functions
 
 DOCS = Path(__file__).parents[1] / "docs"
-
-
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
 TUTORIALS = re.search(r":caption: Tutorials\n(.*?)\n```", (DOCS / "index.md").read_text(), re.S)[1].split()
 
