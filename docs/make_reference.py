@@ -1,56 +1,102 @@
-"""Write docs/reference.md: every public name with the first line of its docstring. ``python docs/make_reference.py``"""
+"""The pages of the reference, one for each module: a table of its names, and their docstrings. Sphinx's conf.py calls it.
+
+Nothing that it writes is kept in the repository: the docstrings are the only place.
+"""
 
 import inspect
 from pathlib import Path
 
 import mnpar
-import mnpar.functions
-import mnpar.testing
 
-GROUPS = (
-    ("mnpar", mnpar),
-    ("mnpar.functions", mnpar.functions),
-    ("mnpar.plans", mnpar.plans),
-    ("mnpar.links", mnpar.links),
-    ("mnpar.function_hooks", mnpar.function_hooks),
-    ("mnpar.link_hooks", mnpar.link_hooks),
-    ("mnpar.computational_graph", mnpar.computational_graph),
-    ("mnpar.initializers", mnpar.initializers),
-    ("mnpar.optimizers", mnpar.optimizers),
-    ("mnpar.datasets", mnpar.datasets),
-    ("mnpar.dataset", mnpar.dataset),
-    ("mnpar.iterators", mnpar.iterators),
-    ("mnpar.training", mnpar.training),
-    ("mnpar.training.updaters", mnpar.training.updaters),
-    ("mnpar.training.triggers", mnpar.training.triggers),
-    ("mnpar.training.extensions", mnpar.training.extensions),
-    ("mnpar.training.extensions.snapshot_writers", mnpar.training.extensions.snapshot_writers),
-    ("mnpar.extensions", mnpar.extensions),
-    ("mnpar.gradient_check", mnpar.gradient_check),
-    ("mnpar.testing", mnpar.testing),
-    ("mnpar.Variable", mnpar.Variable),
-    ("mnpar.Communicator", mnpar.Communicator),
+MODULES = (
+    ("mnpar", "Variables, links, communicators, data and training over ranks"),
+    ("mnpar.functions", "differentiable functions, communications among them"),
+    ("mnpar.links", "layers"),
+    ("mnpar.parallel", "copies of models, pipelines, parameter servers"),
+    ("mnpar.plans", "who has what and who wants what, as boxes"),
+    ("mnpar.optimizers", "rules that change parameters"),
+    ("mnpar.optimizer_hooks", "what they do besides"),
+    ("mnpar.initializers", "first values of parameters"),
+    ("mnpar.datasets", "data, and their parts for ranks"),
+    ("mnpar.dataset", "examples made into batches"),
+    ("mnpar.iterators", "batches, one after the other"),
+    ("mnpar.training", "the trainer"),
+    ("mnpar.training.updaters", "one step of training"),
+    ("mnpar.training.triggers", "when something is to happen"),
+    ("mnpar.training.extensions", "what is done besides training"),
+    ("mnpar.training.extensions.snapshot_writers", "who writes snapshots"),
+    ("mnpar.extensions", "extensions over ranks"),
+    ("mnpar.checkpoint", "checkpoints of all ranks"),
+    ("mnpar.serializers", "files of one rank"),
+    ("mnpar.reporter", "values that links report"),
+    ("mnpar.function_hooks", "what to do around functions"),
+    ("mnpar.link_hooks", "what to do around links"),
+    ("mnpar.computational_graph", "the graph as a drawing"),
+    ("mnpar.gradient_check", "gradients against differences"),
+    ("mnpar.testing", "tests over ranks"),
+    ("mnpar.launch", "starting ranks"),
+    ("mnpar.random", "random numbers"),
+    ("mnpar.errors", "what is raised"),
 )
 
 
-def entries(owner):
-    """Public names of a module (its __all__) or class, with their first lines."""
-    names = getattr(owner, "__all__", None) or [n for n in vars(owner) if not n.startswith("_")]
-    for name in sorted(names):
-        thing = inspect.getattr_static(owner, name)
-        text = inspect.getdoc(thing)
-        if text and (callable(thing) or isinstance(thing, property)):
-            yield name, text.splitlines()[0]
+def find(name):
+    """The module of this dotted name."""
+    module = mnpar
+    for part in name.split(".")[1:]:
+        module = getattr(module, part)
+    return module
 
 
-def page():
-    """The text of the page."""
-    lines = ["# Reference", "", "Shapes, errors and an example of each stand in its docstring: `help(mnpar.functions.send)`."]
-    for title, owner in GROUPS:
-        lines += ["", f"## {title}", "", "| name | |", "|---|---|"]
-        lines += [f"| `{name}` | {text.replace('|', chr(92) + '|')} |" for name, text in entries(owner)]
-    return "\n".join(lines) + "\n"
+def public(module):
+    """The names of a module that have docstrings of their own: what __all__ says, or what is defined there."""
+    names = getattr(module, "__all__", None)
+    if names is None:
+        defined = (inspect.isfunction, inspect.isclass)
+        here = [n for n, thing in vars(module).items() if any([is_it(thing) for is_it in defined])]
+        names = [n for n in here if getattr(module, n).__module__ == module.__name__ and not n.startswith("_")]
+    return [n for n in names if inspect.isroutine(getattr(module, n)) or inspect.isclass(getattr(module, n))]
 
 
-if __name__ == "__main__":
-    Path(__file__).with_name("reference.md").write_text(page())
+def own(name):
+    """The names whose entries are on this page, and where those of its other names are: each is on the first that has it."""
+    before = [one for one, _ in MODULES[: [one for one, _ in MODULES].index(name)]]
+    mine, elsewhere = [], {}
+    for one in sorted(public(find(name)), key=str.lower):
+        thing = getattr(find(name), one)
+        homes = [home for home in before if one in public(find(home)) and getattr(find(home), one) is thing]
+        if homes:
+            elsewhere[one] = homes[0]
+        else:
+            mine.append(one)
+    return mine, elsewhere
+
+
+def page(name):
+    """The page of a module, in reStructuredText, as docstrings are."""
+    mine, elsewhere = own(name)
+    text = f"{name}\n{'=' * len(name)}\n\n.. currentmodule:: {name}\n\n"
+    if mine:
+        text += ".. autosummary::\n   :nosignatures:\n\n" + "".join(f"   {one}\n" for one in mine) + "\n"
+    if elsewhere:
+        text += f"Also here: {', '.join(f':obj:`{home}.{one}`' for one, home in elsewhere.items())}.\n\n"
+    text += f".. automodule:: {name}\n   :members:\n"
+    return text + (f"   :exclude-members: {', '.join(elsewhere)}\n" if elsewhere else "")
+
+
+def index():
+    """The page that leads to them."""
+    rows = "".join(f"* :doc:`{name}`: {text}\n" for name, text in MODULES)
+    toctree = ".. toctree::\n   :hidden:\n\n" + "".join(f"   {name}\n" for name, _ in MODULES)
+    intro = "Each entry says what the name does not; then shapes, dtypes, what is raised, and an example that runs.\n"
+    return f"Reference\n=========\n\n{intro}``help(mnpar.functions.send)`` prints the same.\n\n{rows}\n{toctree}"
+
+
+def write(folder):
+    """Write the pages that have changed; Sphinx reads only these again."""
+    Path(folder).mkdir(exist_ok=True)
+    pages = {"index": index()} | {name: page(name) for name, _ in MODULES}
+    for name, text in pages.items():
+        path = Path(folder) / f"{name}.rst"
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)

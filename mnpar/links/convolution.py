@@ -85,7 +85,7 @@ class ConvolutionND(_Filters):
         out_channels: K.
         ksize, stride, pad, dilate: a number for each axis, or one for all.
         nobias: no b.
-        initialW: initializer of W (K, C / groups, *ksize); None is LeCunNormal.
+        initialW: initializer of W ``(K, C / groups, *ksize)``; None is LeCunNormal.
         initial_bias: initializer of b (K,); None is 0.
         cover_all: windows reach every cell.
         groups: channels are divided into so many groups that do not see each other.
@@ -196,7 +196,7 @@ class DeconvolutionND(_Filters):
         in_channels: of the values; None (or left out) takes it from the first batch.
         out_channels: of the image.
         outsize: the size of the image, where several have so many windows.
-        initialW: initializer of W (in_channels, out_channels / groups, *ksize); None is LeCunNormal.
+        initialW: initializer of W ``(in_channels, out_channels / groups, *ksize)``; None is LeCunNormal.
         initial_bias: initializer of b (out_channels,); None is 0.
 
     Raises:
