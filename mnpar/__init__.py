@@ -58,6 +58,8 @@ from mnpar.parallel import (
     Pipeline,
     check_parameter_closeness,
     create_multi_node_optimizer,
+    SharedData,
+    parallel_function,
 )
 from mnpar.parameter import Parameter
 from mnpar.reporter import Reporter, get_current_reporter, report, report_scope
@@ -90,6 +92,7 @@ __all__ = [
     "Pipeline",
     "Reporter",
     "Sequential",
+    "SharedData",
     "SpatialGrid",
     "Summary",
     "Tape",
@@ -131,6 +134,7 @@ __all__ = [
     "optimizer_hooks",
     "optimizers",
     "parallel",
+    "parallel_function",
     "plans",
     "profile",
     "random",

@@ -31,6 +31,9 @@ from mnpar.parallel.schedule import (
 from mnpar.parallel.simulation import Simulation, draw, simulate
 from mnpar.parallel.step import Step
 from mnpar.parallel.visit import recv_from_stage, send_to_stage
+from mnpar.parallel.shared_data import SharedData
+from mnpar.parallel.shared_variable import SharedVariable
+from mnpar.parallel.spreading import ParallelFunction, parallel_function
 
 __all__ = [
     "SCHEDULES",
@@ -40,6 +43,7 @@ __all__ = [
     "ElasticAveraging",
     "InlineReducer",
     "MultiNodeChainList",
+    "ParallelFunction",
     "ParameterAveraging",
     "ParameterCheck",
     "ParameterServer",
@@ -47,6 +51,8 @@ __all__ = [
     "Schedule",
     "Simulation",
     "Step",
+    "SharedData",
+    "SharedVariable",
     "allreduce_gradients",
     "allreduce_multiple",
     "allreduce_parameters",
@@ -67,4 +73,5 @@ __all__ = [
     "simulate",
     "zb1p",
     "zbv",
+    "parallel_function",
 ]
