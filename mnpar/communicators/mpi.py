@@ -1,7 +1,8 @@
 """Ranks that are processes started by mpiexec: the only file that knows mpi4py.
 
-No call here blocks: each is posted and polled (``Watch``). The calls that MPI offers only in a blocking form (making a group, or shared memory)
-are made right after an exchange that has brought all their ranks to the same place. (Long: the MPI calls are all here.)
+No call here blocks: each is posted and polled (``Watch``). Calls that MPI offers only in a blocking form (making a group, or
+shared memory) are made right after an exchange that has brought all their ranks to the same
+place. (The file is long because the MPI calls are all here.)
 """
 
 from __future__ import annotations

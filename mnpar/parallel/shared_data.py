@@ -75,7 +75,7 @@ class SharedData:
         def form() -> tuple[tuple[int, ...], str]:
             if value is None and (shape is None or dtype is None):
                 raise ValueError(f"{self.name} is made of a value on rank 0, or of shape and dtype")
-            given = np.empty(shape, dtype) if value is None else np.asarray(backend.to_host(value))  # type: ignore[arg-type]
+            given: Array = np.empty(shape or 0, dtype) if value is None else np.asarray(backend.to_host(value))
             if given.ndim == 0:
                 raise ValueError(f"{self.name} has at least one axis, and was given a single number")
             return given.shape, np.dtype(given.dtype if dtype is None else dtype).str
@@ -140,7 +140,7 @@ class SharedData:
         def condition() -> tuple[int, ...]:
             nonlocal new
             new = self.condition_data(value, force_cast)
-            return new.shape
+            return tuple(new.shape)
 
         shape = agree(self.comm, root, condition)
         self._reshape(shape, oversize, math.prod(shape))

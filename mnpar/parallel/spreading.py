@@ -1,4 +1,4 @@
-"""A function of one process, run by all ranks on their rows of the data: Synkhronos' idea, written as one program for all ranks.
+"""A function of one process, run by all ranks on their rows of the data: Synkhronos' idea as one program of all ranks.
 
 The root's arrays are cut along the first axis and handed out, or (:class:`mnpar.SharedData`) each rank reads its rows itself.
 Results are put together as each output says. Means count rows, so they are those of one process whatever the rows divide into.
@@ -42,7 +42,7 @@ class ParallelFunction:
     ) -> None:
         self.f, self.comm = f, comm
         self.scatter, self.bcast, self.resident = _names(scatter), _names(bcast), _names(resident)
-        pairs = [(output, "avg") if isinstance(output, str) else tuple(output) for output in outputs]
+        pairs: list[Any] = [(output, "avg") if isinstance(output, str) else tuple(output) for output in outputs]
         self.outputs: dict[str, str | None] = dict(pairs)
         self.updates: list[tuple[SharedVariable, str]] = [
             (update, "avg") if isinstance(update, SharedVariable) else tuple(update) for update in updates
@@ -136,16 +136,19 @@ class ParallelFunction:
         if bounds is not None:
             mine = part(slice(*bounds), start, stop)
         else:
-            mine = comm.scatter([rows[slice(*block(total, comm.size, r))] for r in range(comm.size)] if root else None)
+            mine = comm.scatter(self._parts(rows, slice(0, total, 1)) if root else None)
         for name in self.scatter:
             given = arguments.get(name)
             if not isinstance(given, SharedData):
-                whole = None if not root else _array(given)
-                parts = [whole[part(rows, *block(total, comm.size, r))] for r in range(comm.size)] if root else None
-                arguments[name] = comm.scatter(parts)
+                arguments[name] = comm.scatter(self._parts(_array(given), rows) if root else None)
             else:
                 arguments[name] = given[start:stop] if given.minibatch else given[mine]
         return stop - start
+
+    def _parts(self, whole: Array, rows: slice | Array) -> list[Array]:
+        """Each rank's part of some rows."""
+        P, total = self.comm.size, count(rows)
+        return [whole[part(rows, *block(total, P, rank))] for rank in range(P)]
 
     def _rows(self, arguments: dict[str, Any], batch: Any) -> slice | Array:
         """On the root: the rows of the batch; every scattered argument must have them."""
