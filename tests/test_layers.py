@@ -21,6 +21,8 @@ LAYERS = """
     communicators plans schedule
     launch timeline
     doctor dataset initializers
+    launch
+    doctor dataset initializers meters
     datasets
     iterators
     arraylike

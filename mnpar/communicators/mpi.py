@@ -40,6 +40,8 @@ from mnpar.errors import LauncherError
 
 _WORLD_SIZES = ("PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
 
+_RANK_AND_SIZE = (("RANK", "WORLD_SIZE", "torchrun"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "Slurm"))
+
 
 def _boot() -> str:
     """What tells machines of one name apart (containers are often all named alike); empty where the system does not say."""
@@ -61,6 +63,15 @@ def under_launcher() -> bool:
     if loaded is not None and loaded.Is_initialized() and not loaded.Is_finalized() and loaded.COMM_WORLD.Get_size() > 1:
         return True
     return launched_ranks() > 1
+
+
+def told_by_environment() -> tuple[int, int, str] | None:
+    """(rank, size, whose names) of this process by the variables that torchrun and Slurm set; None where there are none."""
+    for rank, size, whose in _RANK_AND_SIZE:
+        values = os.environ.get(rank, ""), os.environ.get(size, "")
+        if all(value.isdigit() for value in values):
+            return int(values[0]), int(values[1]), f"{whose}'s {rank} and {size}"
+    return None
 
 
 def load() -> Any:

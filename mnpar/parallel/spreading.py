@@ -109,18 +109,14 @@ class ParallelFunction:
     def _hand_out(self, arguments: dict[str, Any], batch: Any) -> int | None:
         """Put this rank's rows of what is scattered, and what is broadcast, into ``arguments``; how many rows, if any are."""
         comm, root = self.comm, self.comm.rank == 0
-        if missing := [name for name in [*self.scatter, *self.bcast] if root and arguments.get(name) is None]:
-            problem: Exception | None = TypeError(f"the root gives no values for {missing}")
-        else:
-            problem = None
         if not (self.scatter or self.bcast):
             return None
         rows: Any = None  # on the root
 
         def plan() -> tuple[int, bool, tuple[int, int, int] | None]:
             nonlocal rows
-            if problem is not None:
-                raise problem
+            if missing := [name for name in [*self.scatter, *self.bcast] if arguments.get(name) is None]:
+                raise TypeError(f"the root gives no values for {missing}")
             if not self.scatter:
                 return 0, False, None
             rows = self._rows(arguments, batch)
