@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from mnpar import doctor, launch
+from mnpar.communicators.mpi import launched_ranks
 from mnpar.errors import LauncherError
 
 
@@ -17,7 +18,7 @@ def parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="start ranks of a script",
-        description="Start ranks of a script, by the mpiexec that belongs to this Python.",
+        description="Start ranks of a script by the mpiexec of this Python.",
     )
     run.add_argument("-n", "--ranks", type=int, default=2, metavar="N", help="how many ranks (2)")
     run.add_argument("--hosts", metavar="FILE", help="machines to start them on, one a line, as mpiexec wants them")
@@ -35,7 +36,7 @@ def main() -> int:
         return doctor.examine()
     if args.ranks < 1:
         whole.error(f"-n is at least 1, not {args.ranks}")
-    if launch.launched_ranks() > 1:
+    if launched_ranks() > 1:
         whole.error("this is a rank of a job already: run starts ranks, it is not started by mpiexec")
     try:
         launch.start(args.ranks, [args.script, *args.args], args.hosts, args.module)
