@@ -6,7 +6,7 @@
     python examples/flashlight_perceptron.py --threads 3 --check    ranks that are threads: needs no MPI
 
 In the tutorial each rank draws data of its own, and drops what 10,000 does not divide into. Here all ranks draw the same data
-and rank r of P takes the samples r, r + P, …: so P ranks do exactly what one does with minibatches of P, which ``--check`` shows.
+and rank r of P takes the samples r, r + P, …: so P ranks do what one does with minibatches of P; ``--check`` shows it.
 """
 
 import argparse

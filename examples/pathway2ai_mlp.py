@@ -5,8 +5,8 @@
     python examples/pathway2ai_mlp.py --world-size 2            the same: it starts them itself
     python examples/pathway2ai_mlp.py --threads 2               workers that are threads: needs no MPI
 
-Configuration and printed lines are the exercise's. Its code trains on the first tenth of the samples, where its comment says nine
-tenths (``--train-fraction 0.9``); its test loss is that of the training samples, here it is that of the others: it rises, as a
+Configuration and printed lines are the exercise's. Its code trains on the first tenth of the samples, where its comment says
+nine tenths (``--train-fraction 0.9``); its test loss is that of the training samples, here it is that of the others: it rises, as a
 tenth is only memorized. The batches come in one endless sequence, of which worker r of P takes numbers r, r + P, …: the workers
 never drift apart, whatever their number. (The last rows, less than a batch, are never trained on: hence what is left of the
 training loss.)
@@ -14,6 +14,7 @@ training loss.)
 
 import argparse
 import time
+from itertools import pairwise
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class MLP(mnpar.ChainList):
     def __init__(self, n_layers, d_in, d_hidden, n_classes):
         sizes = [d_in, *[d_hidden] * (n_layers - 1), n_classes]
         initialW = mnpar.initializers.HeUniform()  # Kaiming's, to √(6 / inputs)
-        super().__init__(*[L.Linear(n, m, nobias=True, initialW=initialW) for n, m in zip(sizes, sizes[1:], strict=False)])
+        super().__init__(*[L.Linear(n, m, nobias=True, initialW=initialW) for n, m in pairwise(sizes)])
 
     def forward(self, x):
         for i, layer in enumerate(self):

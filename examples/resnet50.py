@@ -72,16 +72,22 @@ class ResNet50(mnpar.Chain):
 
 
 def data(args, n):
-    """n images (n, 3, S, S) float32 and classes (n,), the same on all ranks."""
+    """n images (n, 3, S, S) and classes (n,), the same on all ranks."""
     rng = np.random.default_rng(args.seed)
     if not args.images:
-        return rng.standard_normal((n, 3, args.size, args.size), "f4"), rng.integers(0, args.classes, n).astype("i4")
+        return rng.standard_normal((n, 3, args.size, args.size), "f4").astype(args.dtype), rng.integers(
+            0, args.classes, n
+        ).astype("i4")
     folders = sorted(path for path in Path(args.images).iterdir() if path.is_dir())
     files = [(file, label) for label, folder in enumerate(folders) for file in sorted(folder.glob("*.npy"))]
     if not files or len(folders) > args.classes:
-        raise SystemExit(f"{args.images}: {len(files)} files class/picture.npy in {len(folders)} folders, for {args.classes} classes")
+        raise SystemExit(
+            f"{args.images}: {len(files)} files class/picture.npy in {len(folders)} folders, for {args.classes} classes"
+        )
     chosen = [files[i % len(files)] for i in rng.permutation(max(n, len(files)))[:n]]
-    return np.stack([cut(np.load(file), args.size) for file, _ in chosen]), np.array([label for _, label in chosen], "i4")
+    return np.stack([cut(np.load(file), args.size) for file, _ in chosen]).astype(args.dtype), np.array(
+        [label for _, label in chosen], "i4"
+    )
 
 
 def cut(image, size):
@@ -144,11 +150,15 @@ def scaling(comm, args):
             comm.barrier()
             if comm.is_root:
                 ratio = found[kind, size] / found[kind, 1]
-                print(f"{kind:6} scaling, {size} rank(s): {found[kind, size]:8.1f} images a second, {ratio:.2f} times one", flush=True)
+                print(
+                    f"{kind:6} scaling, {size} rank(s): {found[kind, size]:8.1f} images a second, {ratio:.2f} times one",
+                    flush=True,
+                )
 
 
 def main(comm, args):
     """Train, or measure; returns the losses."""
+    mnpar.config.dtype = np.dtype(args.dtype)
     if args.scaling:
         return scaling(comm, args)
     x, t = batches(args, args.batchsize * comm.size)
@@ -162,7 +172,9 @@ def main(comm, args):
         args.lr *= comm.size
         twin, alone, _ = train(mnpar.create_communicator("self"), args, x, t, args.steps)
         worst = max(abs(one.array - other.array).max() for one, other in zip(model.params(), twin.params(), strict=True))
-        print(f"from one rank with all images: losses differ by {abs(losses - alone).max():.1e}, weights by {worst:.1e} at most")
+        print(
+            f"from one rank with all images: losses differ by {abs(losses - alone).max():.1e}, weights by {worst:.1e} at most"
+        )
     return losses
 
 
@@ -172,8 +184,11 @@ if __name__ == "__main__":
     parser.add_argument("--size", type=int, default=224, help="rows and columns of the images (224)")
     parser.add_argument("--steps", type=int, default=10, help="steps (10)")
     parser.add_argument("--classes", type=int, default=1000, help="classes (1000)")
-    parser.add_argument("--lr", type=float, default=0.001, help="learning rate for each rank: times the number of ranks (0.001)")
+    parser.add_argument(
+        "--lr", type=float, default=0.001, help="learning rate for each rank: times the number of ranks (0.001)"
+    )
     parser.add_argument("--images", metavar="DIR", help="pictures, DIR/class/picture.npy, instead of noise")
+    parser.add_argument("--dtype", choices=["f4", "f8"], default="f4", help="float32 or float64 (f4)")
     parser.add_argument("--local-bn", action="store_true", help="batch statistics of each rank alone")
     parser.add_argument("--check", action="store_true", help="compare with one rank that has all images")
     parser.add_argument("--scaling", action="store_true", help="measure on 1, 2, 4 … ranks")
