@@ -4,8 +4,8 @@
     python examples/parallel_matmul.py --threads 5 --shape 1000x777x513
 
 Rank 0 has A (M, K) and B (K, N). *By row*: all get B and some rows of A, and rank 0 gathers their rows of C. *By reduction*:
-each gets some columns of A and the same rows of B, and C is the sum of their products. Nobody writes a backward: that of a broadcast
-is a sum (dB = Σ Aᵣᵀ dCᵣ), that of a sum a broadcast (dAᵣ = dC Bᵣᵀ). Any number of ranks, any shape.
+each gets some columns of A and the same rows of B, and C is the sum of their products. Nobody writes a backward: that of a
+broadcast is a sum (dB = Σ Aᵣᵀ dCᵣ), that of a sum a broadcast (dAᵣ = dC Bᵣᵀ). Any number of ranks, any shape.
 """
 
 import argparse

@@ -5,8 +5,8 @@
     mpiexec -n 4 python examples/resnet50.py --scaling          images a second on 1, 2, 4 ranks
     python examples/resnet50.py --images DIR                    DIR/class/picture.npy, each (3, H, W), instead of noise
 
-``--batchsize`` is that of each rank. Because the statistics of batch normalization are those of all ranks (``--local-bn``: those
-of each alone), P ranks with B images each learn exactly what one does with P·B: ``--check`` shows it. Weak scaling keeps the
+``--batchsize`` is that of each rank. Because the statistics of batch normalization are those of all ranks (``--local-bn``:
+those of each alone), P ranks with B images each learn exactly what one does with P·B: ``--check`` shows it. Weak scaling keeps the
 images of each rank as ranks are added, strong scaling those of all together.
 """
 
@@ -75,9 +75,8 @@ def data(args, n):
     """n images (n, 3, S, S) and classes (n,), the same on all ranks."""
     rng = np.random.default_rng(args.seed)
     if not args.images:
-        return rng.standard_normal((n, 3, args.size, args.size), "f4").astype(args.dtype), rng.integers(
-            0, args.classes, n
-        ).astype("i4")
+        x = rng.standard_normal((n, 3, args.size, args.size), "f4")
+        return x.astype(args.dtype), rng.integers(0, args.classes, n).astype("i4")
     folders = sorted(path for path in Path(args.images).iterdir() if path.is_dir())
     files = [(file, label) for label, folder in enumerate(folders) for file in sorted(folder.glob("*.npy"))]
     if not files or len(folders) > args.classes:
@@ -85,9 +84,8 @@ def data(args, n):
             f"{args.images}: {len(files)} files class/picture.npy in {len(folders)} folders, for {args.classes} classes"
         )
     chosen = [files[i % len(files)] for i in rng.permutation(max(n, len(files)))[:n]]
-    return np.stack([cut(np.load(file), args.size) for file, _ in chosen]).astype(args.dtype), np.array(
-        [label for _, label in chosen], "i4"
-    )
+    x = np.stack([cut(np.load(file), args.size) for file, _ in chosen])
+    return x.astype(args.dtype), np.array([label for _, label in chosen], "i4")
 
 
 def cut(image, size):
@@ -149,11 +147,8 @@ def scaling(comm, args):
                 found[kind, size] = speed(part, args, args.batchsize * (size if kind == "weak" else comm.size))
             comm.barrier()
             if comm.is_root:
-                ratio = found[kind, size] / found[kind, 1]
-                print(
-                    f"{kind:6} scaling, {size} rank(s): {found[kind, size]:8.1f} images a second, {ratio:.2f} times one",
-                    flush=True,
-                )
+                rate, ratio = found[kind, size], found[kind, size] / found[kind, 1]
+                print(f"{kind:6} scaling, {size} rank(s): {rate:8.1f} images a second, {ratio:.2f} times one", flush=True)
 
 
 def main(comm, args):

@@ -56,16 +56,16 @@ def test_ranks_with_one_sample_each_learn_what_one_does_with_their_minibatch(way
 
 @pytest.mark.parametrize(
     ("way", "flags", "table"),
-    [((0, []), ["--batch-mean"], (3.73, 1.910, 1.394)), ((2, []), [], (3.71, 0.732, 0.261))],
+    [((0, []), ["--batch-mean"], (3.73, 1.910)), ((2, []), [], (3.71, 0.732))],
     ids=["one worker", "two workers"],
 )
 def test_the_curve_is_the_exercises_and_the_held_out_loss_does_not_fall(way, flags, table):
-    text = run(way, "pathway2ai_mlp.py", "--stop", "200", *flags)
+    text = run(way, "pathway2ai_mlp.py", "--stop", "100", *flags)
     assert text.startswith("{'n_layers': 4, 'd_in': 1024, 'n_classes': 32, 'd_hidden': 256, 'batch_size': 64")
-    assert numbers(r"^step: (\d+) \|", text) == [0] or re.findall(r"step: (\d+) \|", text) == ["0", "100", "200"]
+    assert numbers(r"step: (\d+) \|", text) == [0, 100]
     np.testing.assert_allclose(numbers(r"train_loss: ([\d.]+)", text), table, rtol=0.25)
     held_out = numbers(r"test_loss: ([\d.]+)", text)
-    assert held_out[0] < held_out[1] < held_out[2]
+    assert held_out[0] < held_out[1]
     assert ("the workers' parameters are the same" in text) == (way[0] == 2)
 
 
@@ -84,7 +84,7 @@ def test_three_workers_take_every_third_of_batches_that_three_do_not_divide(laye
 # ---- pathway2ai's products (X2) ----
 
 
-@pytest.mark.parametrize("way", [MPI, *[(0, ["--threads", str(n)]) for n in range(1, 6)]], ids=str)
+@pytest.mark.parametrize("way", [MPI, *[(0, ["--threads", str(n)]) for n in (1, 3, 5)]], ids=str)
 @pytest.mark.parametrize("flags", [["--shape", "100x77x53", "--dtype", "f8"], ["--shape", "3x2x4"]], ids=" ".join)
 def test_products_of_ranks_and_their_gradients_are_those_of_one(way, flags):
     text = run(way, "parallel_matmul.py", *flags)
@@ -113,15 +113,14 @@ def test_any_number_of_ranks_and_of_slices_learns_the_same():
 
 @WAYS
 def test_the_perceptron_with_dropout_learns(way):
-    losses = numbers(
-        r"epoch +\d+ +loss ([\d.]+)", run(way, "synkhronos_mnist.py", "--model", "mlp", "-e", "2", "-b", "100", "-u", "64")
-    )
+    text = run(way, "synkhronos_mnist.py", "--model", "mlp", "-e", "2", "-b", "100", "-u", "64")
+    losses = numbers(r"epoch +\d+ +loss ([\d.]+)", text)
     assert losses[1] < losses[0]
 
 
 # ---- Synkhronos' other one (S8) ----
 
-TINY = ["--size", "32", "--batchsize", "2", "--steps", "1"]
+TINY = ["--size", "16", "--batchsize", "2", "--steps", "1"]
 
 
 def test_a_step_of_resnet_50_on_two_ranks_is_that_of_one():
@@ -161,7 +160,7 @@ BAD = {
 
 @pytest.mark.parametrize(("example", "flags", "message"), BAD.values(), ids=BAD)
 def test_bad_flags_are_one_usage_error(example, flags, message):
-    said = run((2, []), example, *flags, fails=True)
+    said = run((2 if example == "resnet50.py" else 0, []), example, *flags, fails=True)
     assert said.count(message) == 1
     assert said.count("usage:") == 1
     assert "Traceback" not in said
