@@ -6,10 +6,10 @@
     python examples/pathway2ai_mlp.py --threads 2               workers that are threads: needs no MPI
 
 Configuration and printed lines are the exercise's. Its code trains on the first tenth of the samples, where its comment says
-nine tenths (``--train-fraction 0.9``); its test loss is that of the training samples, here it is that of the others: it rises, as
-a tenth is only memorized. The batches come in one endless sequence, of which worker r of P takes numbers r, r + P, …: the workers
-never drift apart, whatever their number. (The last rows, less than a batch, are never trained on: hence what is left of the
-training loss.)
+nine tenths (``--train-fraction 0.9``); its test loss is that of the training samples, here it is that of the others: it
+rises, as a tenth is only memorized. The batches come in one endless sequence, of which worker r of P takes numbers r, r + P,
+…: the workers never drift apart, whatever their number. (The last rows, less than a batch, are never trained on: hence what
+is left of the training loss.)
 """
 
 import argparse

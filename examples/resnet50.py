@@ -6,8 +6,8 @@
     python examples/resnet50.py --images DIR                    DIR/class/picture.npy, each (3, H, W), instead of noise
 
 ``--batchsize`` is that of each rank. Because the statistics of batch normalization are those of all ranks (``--local-bn``:
-those of each alone), P ranks with B images each learn exactly what one does with P·B: ``--check`` shows it. Weak scaling keeps the
-images of each rank as ranks are added, strong scaling those of all together.
+those of each alone), P ranks with B images each learn exactly what one does with P·B: ``--check`` shows it. Weak scaling
+keeps the images of each rank as ranks are added, strong scaling those of all together.
 """
 
 import argparse

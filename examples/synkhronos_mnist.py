@@ -4,10 +4,10 @@
     python examples/synkhronos_mnist.py --model mlp              starts two ranks itself
     python examples/synkhronos_mnist.py --threads 3              ranks that are threads: needs no MPI
 
-A step is Synkhronos': a function computes the gradient of the rank's rows as one vector, one reduction makes the mean over all
-rows of it, and each rank updates its copy. No loss is reduced in a step: that of an epoch is, once. The mean counts rows, so
-any number of ranks learns what one does (``--model cnn``; the perceptron's dropout is each rank's own). Validation goes through the
-test images in ``--slices`` pieces.
+A step is Synkhronos': a function computes the gradient of the rank's rows as one vector, one reduction makes the mean over
+all rows of it, and each rank updates its copy. No loss is reduced in a step: that of an epoch is, once. The mean counts
+rows, so any number of ranks learns what one does (``--model cnn``; the perceptron's dropout is each rank's own). Validation
+goes through the test images in ``--slices`` pieces.
 
 The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead from ``--data DIR``, or where MNPAR_DATA says.
 """
