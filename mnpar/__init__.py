@@ -57,9 +57,9 @@ from mnpar.parallel import (
     DistributedDataParallel,
     MultiNodeChainList,
     Pipeline,
+    SharedData,
     check_parameter_closeness,
     create_multi_node_optimizer,
-    SharedData,
     parallel_function,
 )
 from mnpar.parameter import Parameter

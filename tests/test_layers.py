@@ -20,8 +20,6 @@ LAYERS = """
     backend reach function_hook link_hook
     communicators plans schedule
     launch timeline
-    doctor dataset initializers
-    launch
     doctor dataset initializers meters
     datasets
     iterators

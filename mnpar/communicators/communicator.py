@@ -138,6 +138,7 @@ class Communicator(Calls):
         if name not in self._configs:
             raise ValueError(f"there is no option {name!r}: a communicator has {', '.join(self._configs)}")
         return self._configs[name]
+
     def share(self, nbytes: int) -> SharedMemory:
         """So many bytes, of zeros, on each machine for all its ranks, for :class:`mnpar.SharedData`; every rank calls it."""
         self._now(self.channel(0).barrier(self._call("share")))

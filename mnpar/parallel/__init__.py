@@ -28,12 +28,12 @@ from mnpar.parallel.schedule import (
     zb1p,
     zbv,
 )
-from mnpar.parallel.simulation import Simulation, draw, simulate
-from mnpar.parallel.step import Step
-from mnpar.parallel.visit import recv_from_stage, send_to_stage
 from mnpar.parallel.shared_data import SharedData
 from mnpar.parallel.shared_variable import SharedVariable
+from mnpar.parallel.simulation import Simulation, draw, simulate
 from mnpar.parallel.spreading import ParallelFunction, parallel_function
+from mnpar.parallel.step import Step
+from mnpar.parallel.visit import recv_from_stage, send_to_stage
 
 __all__ = [
     "SCHEDULES",
@@ -49,10 +49,10 @@ __all__ = [
     "ParameterServer",
     "Pipeline",
     "Schedule",
-    "Simulation",
-    "Step",
     "SharedData",
     "SharedVariable",
+    "Simulation",
+    "Step",
     "allreduce_gradients",
     "allreduce_multiple",
     "allreduce_parameters",
@@ -68,10 +68,10 @@ __all__ = [
     "measure",
     "one_f_one_b",
     "own_schedule",
+    "parallel_function",
     "recv_from_stage",
     "send_to_stage",
     "simulate",
     "zb1p",
     "zbv",
-    "parallel_function",
 ]

@@ -67,7 +67,7 @@ import os, mnpar
 os.environ["RANK"] = str(2 - int(os.environ["PMI_RANK"])) if "{good}" else "0"
 os.environ["WORLD_SIZE"] = "3"
 comm = mnpar.create_communicator("env")
-print(comm.allgather_obj(os.environ["RANK"]), comm.rank == int(os.environ["RANK"]), end=";", flush=True)
+print(f"{comm.allgather_obj(os.environ['RANK'])} {comm.rank == int(os.environ['RANK'])};", end="", flush=True)
 """
 
 
