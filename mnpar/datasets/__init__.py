@@ -1,5 +1,6 @@
 """Data sets: digits and toys without a download, MNIST and its like from files, parts of data sets, how ranks share one."""
 
+from mnpar.datasets.blob import FileBlobDataset, MemoryBlobDataset
 from mnpar.datasets.cifar import get_cifar10, get_cifar100
 from mnpar.datasets.combining import (
     BatchDataset,
@@ -31,6 +32,8 @@ __all__ = [
     "BatchDataset",
     "ConcatenatedDataset",
     "DataSizeError",
+    "FileBlobDataset",
+    "MemoryBlobDataset",
     "MergeDataset",
     "PrefetchDataset",
     "ResampleDataset",

@@ -92,7 +92,8 @@ class ParallelFunction:
         wanted = list(self.outputs) if output_subset is None else list(output_subset)
         if unknown := [name for name in wanted if name not in self.outputs]:
             raise ValueError(f"there are no outputs {unknown}: {list(self.outputs)} are there")
-        n = self._hand_out(arguments, batch)
+        shares = self._hand_out(arguments, batch)
+        n = None if shares is None else shares[self.comm.rank]
         own = self._own_rows(arguments, batch_s)
         if n is not None and own is not None and n != own:
             raise ValueError(f"rank {self.comm.rank} has {n} scattered rows and {own} resident ones")
@@ -101,13 +102,13 @@ class ParallelFunction:
         for place, (variable, mode) in enumerate(self.updates, start=len(self.outputs)):
             if values:
                 variable.array = merged([value[place] for value in values], counts, mode)
-        results = self._collect(values, counts, wanted)
+        results = self._collect(values, counts, wanted, shares)
         return None if not results else results[0] if len(results) == 1 else tuple(results)
 
     # ---- before ----
 
-    def _hand_out(self, arguments: dict[str, Any], batch: Any) -> int | None:
-        """Put this rank's rows of what is scattered, and what is broadcast, into ``arguments``; how many rows, if any are."""
+    def _hand_out(self, arguments: dict[str, Any], batch: Any) -> list[int] | None:
+        """Put this rank's rows of what is scattered, and what is broadcast, into ``arguments``; each rank's number of rows."""
         comm, root = self.comm, self.comm.rank == 0
         if not (self.scatter or self.bcast):
             return None
@@ -128,7 +129,8 @@ class ParallelFunction:
             arguments[name] = given.array if isinstance(given, SharedData) else comm.bcast(_array(given) if root else None)
         if not cut:
             return None
-        start, stop = block(total, comm.size, comm.rank)
+        shares = [block(total, comm.size, rank) for rank in range(comm.size)]
+        start, stop = shares[comm.rank]
         if bounds is not None:
             mine = part(slice(*bounds), start, stop)
         else:
@@ -139,7 +141,7 @@ class ParallelFunction:
                 arguments[name] = comm.scatter(self._parts(_array(given), rows) if root else None)
             else:
                 arguments[name] = given[start:stop] if given.minibatch else given[mine]
-        return stop - start
+        return [stop - start for start, stop in shares]
 
     def _parts(self, whole: Array, rows: slice | Array) -> list[Array]:
         """Each rank's part of some rows."""
@@ -210,16 +212,15 @@ class ParallelFunction:
 
     # ---- after ----
 
-    def _collect(self, values: list[list[Array]], counts: list[int], wanted: list[str]) -> list[Any]:
+    def _collect(self, values: list[list[Array]], counts: list[int], wanted: list[str], shares: list[int] | None) -> list[Any]:
         """The wanted outputs, of all ranks."""
-        here = sum(counts)
         places = {name: place for place, name in enumerate(self.outputs)}
         modes = [self.outputs[name] for name in wanted]
         mine = [merged([value[places[name]] for value in values], counts, self.outputs[name]) if values else None
                 for name in wanted]  # fmt: skip
         if all(mode is None for mode in modes):
             return mine
-        everywhere = [int(n) for n in np.stack(self.comm.allgather(np.array(here)))]
+        everywhere = shares or [int(n) for n in np.stack(self.comm.allgather(np.array(sum(counts))))]
         if not any(everywhere):
             raise ValueError("no rank has any rows: there is nothing to run the function on")
         return [self._combined(value, mode, everywhere) for value, mode in zip(mine, modes, strict=True)]
