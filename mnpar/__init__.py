@@ -22,6 +22,7 @@ from mnpar import (
     launch,
     link_hooks,
     links,
+    meters,
     names,  # noqa: F401 - it puts names where Chainer has them
     nccl,
     optimizer,
@@ -71,8 +72,10 @@ from mnpar.parallel import (
     DistributedDataParallel,
     MultiNodeChainList,
     Pipeline,
+    SharedData,
     check_parameter_closeness,
     create_multi_node_optimizer,
+    parallel_function,
 )
 from mnpar.parameter import Parameter
 from mnpar.reporter import Reporter, get_current_reporter, report, report_scope
@@ -112,6 +115,7 @@ __all__ = [
     "Reporter",
     "Sequential",
     "Serializer",
+    "SharedData",
     "SpatialGrid",
     "Summary",
     "Tape",
@@ -159,6 +163,7 @@ __all__ = [
     "launch",
     "link_hooks",
     "links",
+    "meters",
     "mixed16",
     "nccl",
     "no_backprop_mode",
@@ -166,6 +171,7 @@ __all__ = [
     "optimizer_hooks",
     "optimizers",
     "parallel",
+    "parallel_function",
     "plans",
     "print_runtime_info",
     "profile",

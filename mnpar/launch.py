@@ -9,7 +9,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from mnpar.communicators.mpi import launched_ranks
 from mnpar.errors import LauncherError
@@ -42,20 +43,28 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith(_LAUNCHERS_MARKS)}
 
 
-def mpiexec_command(ranks: int, python: str | None = None) -> tuple[list[str], dict[str, str]]:
+def mpiexec_command(ranks: int, python: str | None = None, hosts: str | None = None) -> tuple[list[str], dict[str, str]]:
     """The command that starts ``ranks`` ranks on this machine, and the environment to start it in.
 
     Open MPI alone refuses more ranks than cores, and to run as root (containers, CI): both are allowed here.
+
+    Args:
+        ranks: how many.
+        python: another Python than the one that runs: its mpiexec is taken.
+        hosts: a file that names machines, one a line, in the form of the launcher (MPICH's ``name:slots``, Open MPI's
+            ``name slots=4``): the ranks are started there instead.
     """
     mpiexec = find_mpiexec(python)
     environment = clean_environment(os.environ)
     version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, env=environment, check=False).stdout
-    if "Open MPI" in version or "OpenRTE" in version or "prte" in version.lower():
+    openmpi = "Open MPI" in version or "OpenRTE" in version or "prte" in version.lower()
+    where = [] if hosts is None else ["--hostfile" if openmpi else "-f", hosts]
+    if openmpi:
         environment["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
         if os.getuid() == 0:
             environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
             environment |= {"PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return [mpiexec, "-n", str(ranks)], environment
+    return [mpiexec, *where, "-n", str(ranks)], environment
 
 
 def parse_args(parser: argparse.ArgumentParser) -> argparse.Namespace:
@@ -133,3 +142,26 @@ def relaunch(ranks: int) -> bool:
     environment[_AGAIN] = "1"
     sys.stdout.flush()
     return os.execve(command[0], [*command, sys.executable, *sys.argv], environment)  # it never does return
+
+
+def start(ranks: int, command: Sequence[str], hosts: str | None = None, module: bool = False) -> NoReturn:
+    """Become ``mpiexec -n ranks python command …``: what ``python -m mnpar run`` does. The exit code is the job's.
+
+    Args:
+        ranks: how many.
+        command: a script and its arguments.
+        hosts: as :func:`mpiexec_command` has it.
+        module: the first word is the name of a module, as after ``python -m``.
+
+    Raises:
+        LauncherError: there is no mpiexec, no mpi4py, no such script or no such file of hosts.
+    """
+    if importlib.util.find_spec("mpi4py") is None:
+        raise LauncherError("mpi4py is missing: pip install 'mnpar[mpi]'")
+    for what, file in (("script", None if module else command[0]), ("file of hosts", hosts)):
+        if file is not None and not os.path.isfile(file):
+            raise LauncherError(f"there is no {what} {file}")
+    start, environment = mpiexec_command(ranks, hosts=hosts)
+    environment[_AGAIN] = "1"  # a script that would start ranks itself has them
+    sys.stdout.flush()
+    os.execve(start[0], [*start, sys.executable, *(["-m"] if module else []), *command], environment)

@@ -21,7 +21,7 @@ LAYERS = """
     function backends runtime_info configuration
     communicators plans schedule
     launch timeline
-    doctor dataset initializers
+    doctor dataset initializers meters
     datasets initializer
     iterators
     arraylike

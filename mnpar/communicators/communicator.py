@@ -29,6 +29,7 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.communicators.calls import Calls
 from mnpar.communicators.operation import Operation, complete, no_steps
+from mnpar.communicators.shared_memory import SharedMemory
 from mnpar.communicators.transport import ANY, Steps, T
 
 ANY_SOURCE = ANY
@@ -149,6 +150,11 @@ class Communicator(Calls):
         if name not in self._configs:
             raise ValueError(f"there is no option {name!r}: a communicator has {', '.join(self._configs)}")
         return self._configs[name]
+
+    def share(self, nbytes: int) -> SharedMemory:
+        """So many bytes, of zeros, on each machine for all its ranks, for :class:`mnpar.SharedData`; every rank calls it."""
+        self._now(self.channel(0).barrier(self._call("share")))
+        return self.transport.share(nbytes)
 
     def finalize(self) -> None:
         """Give its resources back; all ranks call it, and none uses it afterwards."""

@@ -13,10 +13,12 @@ from mnpar.communicators import mpi
 from mnpar.communicators.communicator import Communicator
 from mnpar.communicators.process import Process
 from mnpar.communicators.threads import ThreadTransport, World, current_transport, run_threads
+from mnpar.errors import LauncherError
 from mnpar.tape import Tape
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-_NAMES = ("auto", "mpi", "threads", "self")
+_NAMES = ("auto", "mpi", "threads", "self", "env", "none", "file")
+_INSTEAD = "start the ranks with mpiexec -n 4 python …, python -m mnpar run -n 4 …, or srun (with its MPI plugin)"
 _CHAINERMN = ("naive", "flat", "hierarchical", "two_dimensional", "single_node", "non_cuda_aware", "pure_nccl", "dummy")
 
 
@@ -25,14 +27,17 @@ def create_communicator(communicator_name: str = "auto", mpi_comm: Any = None, *
 
     Args:
         communicator_name: ``'auto'`` takes thread ranks inside :func:`mnpar.run`, MPI under mpiexec, and one rank alone
-            otherwise; ``'mpi'``, ``'threads'`` and ``'self'`` insist. ChainerMN's names mean ``'auto'``.
+            otherwise; ``'mpi'``, ``'threads'`` and ``'self'`` (or ``'none'``) insist. ``'env'``: as many ranks, in that order,
+            as the variables of torchrun (RANK, WORLD_SIZE) or Slurm say; an MPI launcher must have started them all the same.
+            ChainerMN's names mean ``'auto'``.
         mpi_comm: an mpi4py communicator to work on (a private duplicate of it), instead of COMM_WORLD.
         patience: seconds (10, or ``MNPAR_STALL``) after which a rank that waits asks the others why.
         allreduce_grad_dtype, batched_copy: ChainerMN's; accepted and not needed.
 
     Raises:
         ValueError: an unknown name.
-        LauncherError: MPI is missing, or the launcher and the MPI library do not belong together.
+        LauncherError: MPI is missing, or the launcher and the MPI library do not belong together; or something else has
+            started several processes, which MPI cannot join (torchrun does): it says what to type instead.
 
     Example:
         >>> import mnpar
@@ -63,14 +68,43 @@ def _create(name: str, mpi_comm: Any, patience: float) -> Communicator:
         if transport is None:
             raise ValueError("thread ranks are made by mnpar.run(program, ranks=4), which hands each its communicator")
         return Communicator(transport.duplicate())
-    if name == "mpi" or mpi_comm is not None or (name == "auto" and mpi.under_launcher()):
+    if name == "file":
+        raise LauncherError(f"processes that only share a file cannot join in one MPI job: {_INSTEAD}")
+    told = mpi.told_by_environment() if name in ("auto", "env") and mpi_comm is None else None
+    if name == "env":
+        _check_environment(told)
+    elif name == "auto" and told is not None and told[1] > 1 and not mpi.under_launcher():
+        raise LauncherError(f"this is rank {told[0]} of {told[1]} by {told[2]}, but no MPI launcher started it: {_INSTEAD}")
+    if name == "mpi" or mpi_comm is not None or (name in ("auto", "env") and mpi.under_launcher()):
         process = Process.get(mpi.load(), patience)
         communicator = Communicator(mpi.MpiTransport(process, mpi_comm or process.MPI.COMM_WORLD))
+        if name == "env" and told is not None:
+            communicator = _in_told_order(communicator, told)
         share_cores(communicator)
         keep_memory()
         return communicator
     keep_memory()
     return Communicator(ThreadTransport(World(1), 0, [0], 0))
+
+
+def _check_environment(told: tuple[int, int, str] | None) -> None:
+    if told is None:
+        raise LauncherError("communicator 'env' reads RANK and WORLD_SIZE, or Slurm's variables: they are not set to numbers")
+    rank, size, names = told
+    if not rank < size:
+        raise LauncherError(f"{names} say rank {rank} of {size}: ranks count from 0 to {size - 1}")
+    if size > 1 and not mpi.under_launcher():
+        raise LauncherError(f"this is rank {rank} of {size} by {names}, but no MPI launcher started it: {_INSTEAD}")
+
+
+def _in_told_order(comm: Communicator, told: tuple[int, int, str]) -> Communicator:
+    """The ranks of an MPI job, numbered as the environment says."""
+    everyone = comm.allgather_obj(told[:2])
+    if sorted(rank for rank, _ in everyone) != list(range(comm.size)) or {size for _, size in everyone} != {comm.size}:
+        raise LauncherError(f"MPI has {comm.size} ranks; (rank, size) by {told[2]} are {everyone}")
+    ordered = comm.split(0, told[0])
+    assert ordered is not None
+    return ordered
 
 
 def current_rank() -> int:

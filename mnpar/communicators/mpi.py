@@ -1,7 +1,8 @@
 """Ranks that are processes started by mpiexec: the only file that knows mpi4py.
 
-No call here blocks: each is posted and polled (``Watch``). The calls that MPI offers only in a blocking form (making a group)
-are made right after an exchange that has brought all their ranks to the same place.
+No call here blocks: each is posted and polled (``Watch``). Calls that MPI offers only in a blocking form (making a group, or
+shared memory) are made right after an exchange that has brought all their ranks to the same
+place. (The file is long because the MPI calls are all here.)
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from mnpar.communicators import message
 from mnpar.communicators.mpi_reduction import PIECE, Reductions, nothing
 from mnpar.communicators.operation import complete, wait
 from mnpar.communicators.process import Process
+from mnpar.communicators.shared_memory import Root
 from mnpar.communicators.transport import (
     ANY,
     BACKWARD,
@@ -37,6 +39,8 @@ from mnpar.communicators.watch import COMPLAINT
 from mnpar.errors import LauncherError
 
 _WORLD_SIZES = ("PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
+
+_RANK_AND_SIZE = (("RANK", "WORLD_SIZE", "torchrun"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "Slurm"))
 
 
 def _boot() -> str:
@@ -59,6 +63,15 @@ def under_launcher() -> bool:
     if loaded is not None and loaded.Is_initialized() and not loaded.Is_finalized() and loaded.COMM_WORLD.Get_size() > 1:
         return True
     return launched_ranks() > 1
+
+
+def told_by_environment() -> tuple[int, int, str] | None:
+    """(rank, size, whose names) of this process by the variables that torchrun and Slurm set; None where there are none."""
+    for rank, size, whose in _RANK_AND_SIZE:
+        values = os.environ.get(rank, ""), os.environ.get(size, "")
+        if all(value.isdigit() for value in values):
+            return int(values[0]), int(values[1]), f"{whose}'s {rank} and {size}"
+    return None
 
 
 def load() -> Any:
@@ -128,6 +141,7 @@ class MpiTransport(Reductions):
         complete(self, self.bcast(number.view(np.uint8), 0, FORWARD, making))
         self.label = f"{self._world_ranks[0]}.{number[0]}"
         self._places: tuple[int, int, int, int] | None = None
+        self._machine: Any = None  # the ranks on this one, once they share memory
 
     @property
     def world_ranks(self) -> list[int]:
@@ -268,6 +282,14 @@ class MpiTransport(Reductions):
         raw = naming.value()
         return [raw[start : start + BLOCK].rstrip(b"\0").decode() for start in range(0, len(raw), BLOCK)]
 
+    def share(self, nbytes: int) -> Window:
+        place = self.places()
+        if self._machine is None:
+            self._machine = self.mpi_comm.Split(place[2], self.rank)
+        self._gather_names("")  # all are here again: the next call blocks
+        window = self.MPI.Win.Allocate_shared(max(nbytes, 1) if place[0] == 0 else 0, 1, comm=self._machine)
+        return Window(self.MPI, window, place[0] == 0)
+
     def finalize(self) -> None:
         while self._outbox and self._outbox[0][0].Test():
             self._outbox.popleft()
@@ -278,5 +300,28 @@ class MpiTransport(Reductions):
                 comm.Free()
             self.lanes.clear()
             self.process.transports[self._place] = None
+            if self._machine is not None:
+                self._machine.Free()
             if self._own:
                 self.mpi_comm.Free()
+
+
+class Window(Root):
+    """Memory that MPI lets the ranks of a machine share; its first rank has made it."""
+
+    def __init__(self, MPI: Any, window: Any, first: bool) -> None:
+        self._window = window
+        window.Lock_all(MPI.MODE_NOCHECK)  # for good: plain loads and stores, put in order by sync
+        super().__init__(window.Shared_query(0)[0])
+        if first:
+            self.array.fill(0)
+
+    def sync(self) -> None:
+        """MPI's memory barrier; it does not wait."""
+        self._window.Sync()
+
+    def free(self) -> None:
+        """The call waits for the others of this machine, which have come."""
+        del self.array
+        self._window.Unlock_all()
+        self._window.Free()

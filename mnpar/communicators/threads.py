@@ -19,6 +19,7 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import reduce_arrays
+from mnpar.communicators.shared_memory import OwnMemory, allocate
 from mnpar.communicators.transport import ANY, Letter, Pending, Steps, Waiting
 from mnpar.errors import DeadlockError, MismatchError, RankFailedError
 
@@ -128,7 +129,7 @@ class ThreadTransport:
         self._world, self._group, self._members = world, group, members
         self.rank, self.size = rank, len(members)
         self._me = members[rank]
-        self._splits = 0  # so far
+        self._splits = self._shares = 0  # so far
         self.active = world.active[self._me]
 
     @property
@@ -229,6 +230,11 @@ class ThreadTransport:
 
     def places(self) -> tuple[int, int, int, int]:
         return self.rank, self.size, 0, 1
+
+    def share(self, nbytes: int) -> OwnMemory:
+        self._shares += 1
+        mine = allocate(nbytes) if self.rank == 0 else None
+        return OwnMemory(self._now(self._meet(mine, ("share", self._shares), Waiting("share", "")))[0])
 
     def unreceived(self) -> list[tuple[int, int, int, Array]]:
         """(source, dest, tag, bytes) of the messages that nobody took."""

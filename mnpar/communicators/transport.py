@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from mnpar.backend import Array
 from mnpar.communicators.message import SIZE
+from mnpar.communicators.shared_memory import SharedMemory
 
 ANY = -1  # any source, any tag
 BLOCK = 512  # bytes of the opening of a collective: a header, and the value itself where it fits
@@ -130,6 +131,9 @@ class Transport(Protocol):
 
     def places(self) -> tuple[int, int, int, int]:
         """intra_rank, intra_size, inter_rank, inter_size: the rank on its machine, the machine among machines. It waits."""
+
+    def share(self, nbytes: int) -> SharedMemory:
+        """So many bytes on each machine, of zeros, for all its ranks. It waits; all ranks have just met."""
 
     def finalize(self) -> None:
         """Give the group's resources back."""

@@ -28,7 +28,10 @@ from mnpar.parallel.schedule import (
     zb1p,
     zbv,
 )
+from mnpar.parallel.shared_data import SharedData
+from mnpar.parallel.shared_variable import SharedVariable
 from mnpar.parallel.simulation import Simulation, draw, simulate
+from mnpar.parallel.spreading import ParallelFunction, parallel_function
 from mnpar.parallel.step import Step
 from mnpar.parallel.visit import recv_from_stage, send_to_stage
 
@@ -40,11 +43,14 @@ __all__ = [
     "ElasticAveraging",
     "InlineReducer",
     "MultiNodeChainList",
+    "ParallelFunction",
     "ParameterAveraging",
     "ParameterCheck",
     "ParameterServer",
     "Pipeline",
     "Schedule",
+    "SharedData",
+    "SharedVariable",
     "Simulation",
     "Step",
     "allreduce_gradients",
@@ -64,6 +70,7 @@ __all__ = [
     "multi_node_mean_grad",
     "one_f_one_b",
     "own_schedule",
+    "parallel_function",
     "recv_from_stage",
     "send_to_stage",
     "simulate",

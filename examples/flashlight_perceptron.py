@@ -1,0 +1,115 @@
+"""flashlight's tutorial: a perceptron learns y = Σ x³ + noise from one sample at a time; ranks take samples by turns.
+
+    python examples/flashlight_perceptron.py                        one rank, 100 epochs of 10,000 steps
+    mpiexec -n 2 python examples/flashlight_perceptron.py           two ranks, 100 epochs of 5,000 steps
+    mpiexec -n 3 python examples/flashlight_perceptron.py --check   and the same weights as one rank with minibatches of 3
+    python examples/flashlight_perceptron.py --threads 3 --check    ranks that are threads: needs no MPI
+
+In the tutorial each rank draws data of its own, and drops what 10,000 does not divide into. Here all ranks draw the same data
+and rank r of P takes the samples r, r + P, …: so P ranks do what one does with minibatches of P; ``--check`` shows it.
+"""
+
+import argparse
+import time
+
+import numpy as np
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+
+
+class Perceptron(mnpar.Chain):
+    """10 - 100 - 1."""
+
+    def __init__(self, n_units):
+        super().__init__()
+        self.l1 = L.Linear(10, n_units)
+        self.l2 = L.Linear(n_units, 1)
+
+    def forward(self, x):
+        return self.l2(F.relu(self.l1(x)))
+
+
+def draw(args):
+    """x (N, 10) in [1, 2], y (N, 1) = Σ x³ + sin 2πu: the noise has variance 1/2, so the error ends above that."""
+    rng = np.random.default_rng(args.seed)
+    x = rng.uniform(1, 2, (args.samples, 10))
+    y = (x**3).sum(axis=1, keepdims=True) + np.sin(2 * np.pi * rng.uniform(size=(args.samples, 1)))
+    return x.astype(mnpar.get_dtype()), y.astype(mnpar.get_dtype())
+
+
+def train(comm, args, batches, say):
+    """The model after all epochs; ``batches`` are this rank's indices, and say how many steps all ranks make."""
+    mnpar.random.seed(args.seed)
+    x, y = draw(args)
+    model = Perceptron(args.unit)
+    optimizer = mnpar.optimizers.MomentumSGD(args.lr, momentum=0.9)
+    if comm.size > 1:
+        optimizer = mnpar.create_multi_node_optimizer(optimizer, comm)
+    optimizer.setup(model)
+    losses, meter = [], mnpar.meters.AverageValueMeter()
+
+    def error(x, y):
+        if not len(x):  # the others' last samples
+            return None
+        losses.append(F.mean_squared_error(model(x), y))
+        return losses[-1]
+
+    for epoch in range(1, args.epoch + 1):
+        start = time.perf_counter()
+        for batch in batches:
+            optimizer.update(error, x[batch], y[batch])
+        step = (time.perf_counter() - start) / len(batches)
+        for loss, batch in zip(losses, batches, strict=False):
+            meter.add(loss.array, weight=len(y[batch]))
+        meter.sync(comm)  # once an epoch: not in each step
+        if say:
+            print(f"epoch {epoch:3d}   mean squared error {meter.value().mean:.4f}   {1e6 * step:.0f} µs a step", flush=True)
+        meter.reset()
+        losses.clear()
+    return model
+
+
+def main(comm, args):
+    """Train; returns the model."""
+    if args.check:
+        mnpar.config.dtype = np.dtype("f8")  # so that weights can be compared digit for digit
+    if comm.is_root:
+        print(f"{comm.size} rank(s), {args.samples} samples, each rank one at a time", flush=True)
+    mine = mnpar.datasets.partition_by_round_robin(args.samples, comm.rank, comm.size, allow_empty=True)
+    steps = -(-args.samples // comm.size)
+    batches = [slice(i, i + 1) for i in mine] + [slice(0, 0)] * (steps - len(mine))
+    model = train(comm, args, batches, comm.is_root)
+    if args.check and comm.is_root:
+        whole = [slice(i, min(i + comm.size, args.samples)) for i in range(0, args.samples, comm.size)]
+        twin = train(mnpar.create_communicator("self"), args, whole, say=False)
+        pairs = zip(model.params(), twin.params(), strict=True)
+        print(f"from one rank with minibatches of {comm.size} the weights differ by "
+              f"{max(abs(one.array - other.array).max() for one, other in pairs):.1e} at most")  # fmt: skip
+    return model
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epoch", "-e", type=int, default=100, help="epochs (100)")
+    parser.add_argument("--samples", "-n", type=int, default=10000, help="samples of an epoch, of all ranks (10000)")
+    parser.add_argument("--unit", "-u", type=int, default=100, help="width of the hidden layer (100)")
+    parser.add_argument("--lr", type=float, default=1e-4, help="learning rate (0.0001); the momentum is 0.9")
+    parser.add_argument("--seed", "-s", type=int, default=0, help="of data and weights (0)")
+    parser.add_argument("--check", action="store_true", help="compare with one rank that has all samples, in float64")
+    parser.add_argument("--ranks", type=int, default=1, help="ranks to start where no launcher has started several (1)")
+    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    args = mnpar.launch.parse_args(parser)
+    for name in ("epoch", "samples", "unit", "ranks", "threads"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            parser.error(f"--{name} is at least 1, not {getattr(args, name)}")
+    if not args.lr > 0:
+        parser.error(f"--lr is positive, not {args.lr}")
+    if args.seed < 0:
+        parser.error(f"--seed is at least 0, not {args.seed}")
+    if args.threads:
+        mnpar.run(main, ranks=args.threads, args=(args,))
+    else:
+        mnpar.launch.relaunch(args.ranks)
+        main(mnpar.create_communicator(), args)

@@ -1,0 +1,207 @@
+"""ResNet-50, whole, by data parallelism; batch statistics are those of all ranks, and weak and strong scaling are printed.
+
+    mpiexec -n 4 python examples/resnet50.py --size 64 --batchsize 8 --steps 10
+    python examples/resnet50.py --threads 2 --size 32 --batchsize 4 --steps 2 --check
+    mpiexec -n 4 python examples/resnet50.py --scaling          images a second on 1, 2, 4 ranks
+    python examples/resnet50.py --images DIR                    DIR/class/picture.npy, each (3, H, W), instead of noise
+
+``--batchsize`` is that of each rank. Because the statistics of batch normalization are those of all ranks (``--local-bn``:
+those of each alone), P ranks with B images each learn exactly what one does with P·B: ``--check`` shows it. Weak scaling
+keeps the images of each rank as ranks are added, strong scaling those of all together.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar.plans import block
+
+BLOCKS = ((3, 64), (4, 128), (6, 256), (3, 512))  # (blocks, width) of the four stages
+
+
+class ConvBN(mnpar.Chain):
+    """A convolution without bias and a batch normalization."""
+
+    def __init__(self, norm, c_in, c_out, ksize, stride=1, pad=0):
+        super().__init__()
+        self.conv = L.Convolution2D(c_in, c_out, ksize, stride, pad, nobias=True, initialW=mnpar.initializers.HeNormal())
+        self.bn = norm(c_out)
+
+    def forward(self, x):
+        return self.bn(self.conv(x))
+
+
+class Bottleneck(mnpar.Chain):
+    """1 × 1 to the width, 3 × 3, 1 × 1 to four times the width; added to its input."""
+
+    def __init__(self, norm, c_in, width, stride):
+        super().__init__()
+        self.a = ConvBN(norm, c_in, width, 1)
+        self.b = ConvBN(norm, width, width, 3, stride, 1)
+        self.c = ConvBN(norm, width, 4 * width, 1)
+        if c_in != 4 * width:
+            self.shortcut = ConvBN(norm, c_in, 4 * width, 1, stride)
+
+    def forward(self, x):
+        h = self.c(F.relu(self.b(F.relu(self.a(x)))))
+        return F.relu(h + (self.shortcut(x) if hasattr(self, "shortcut") else x))
+
+
+class ResNet50(mnpar.Chain):
+    """He et al. 2016, arXiv 1512.03385: 25.6 million parameters with 1,000 classes. Images of any size."""
+
+    def __init__(self, norm, n_classes):
+        super().__init__()
+        self.stem = ConvBN(norm, 3, 64, 7, 2, 3)
+        blocks, c_in = [], 64
+        for stage, (number, width) in enumerate(BLOCKS):
+            for i in range(number):
+                blocks.append(Bottleneck(norm, c_in, width, 2 if stage and i == 0 else 1))
+                c_in = 4 * width
+        self.blocks = mnpar.Sequential(*blocks)
+        self.fc = L.Linear(c_in, n_classes)
+
+    def forward(self, x):
+        h = self.blocks(F.max_pooling_2d(F.relu(self.stem(x)), 3, 2, 1, cover_all=False))
+        return self.fc(F.mean(h, axis=(2, 3)))
+
+
+def data(args, n):
+    """n images (n, 3, S, S) and classes (n,), the same on all ranks."""
+    rng = np.random.default_rng(args.seed)
+    if not args.images:
+        x = rng.standard_normal((n, 3, args.size, args.size), "f4")
+        return x.astype(args.dtype), rng.integers(0, args.classes, n).astype("i4")
+    folders = sorted(path for path in Path(args.images).iterdir() if path.is_dir())
+    files = [(file, label) for label, folder in enumerate(folders) for file in sorted(folder.glob("*.npy"))]
+    if not files or len(folders) > args.classes:
+        raise SystemExit(
+            f"{args.images}: {len(files)} files class/picture.npy in {len(folders)} folders, for {args.classes} classes"
+        )
+    chosen = [files[i % len(files)] for i in rng.permutation(max(n, len(files)))[:n]]
+    x = np.stack([cut(np.load(file), args.size) for file, _ in chosen])
+    return x.astype(args.dtype), np.array([label for _, label in chosen], "i4")
+
+
+def cut(image, size):
+    """The middle (3, S, S) of a picture, which is repeated where it is smaller; uint8 becomes 0 … 1."""
+    if image.ndim != 3 or image.shape[0] != 3:
+        raise SystemExit(f"a picture is (3, H, W), not {image.shape}")
+    image = image / np.float32(255) if image.dtype == np.uint8 else image.astype("f4")
+    _, H, W = image.shape
+    rows, columns = [(np.arange(size) + max(length - size, 0) // 2) % length for length in (H, W)]
+    return image[:, rows[:, None], columns]
+
+
+def train(comm, args, x, t, steps, say=False):
+    """(model, losses, seconds of each step) of one batch after the other; ``x`` is the whole of every step: (steps, N, …)."""
+    norm = L.BatchNormalization if args.local_bn else lambda size: L.MultiNodeBatchNormalization(size, comm)
+    mnpar.random.seed(args.seed)
+    model = ResNet50(norm, args.classes)
+    optimizer = mnpar.optimizers.MomentumSGD(args.lr * comm.size)
+    optimizer = mnpar.create_multi_node_optimizer(optimizer, comm).setup(model)
+    losses, seconds = [], []
+
+    def loss(x, t):
+        losses.append(F.softmax_cross_entropy(model(x), t))
+        return losses[-1]
+
+    for step in range(steps):
+        mine = slice(*block(len(x[step]), comm.size, comm.rank))
+        comm.barrier()
+        start = time.perf_counter()
+        optimizer.update(loss, x[step][mine], t[step][mine])
+        seconds.append(time.perf_counter() - start)
+        losses[-1] = float(losses[-1].item() * len(t[step][mine]))
+        if say:
+            print(f"step {step + 1:3d}   {seconds[-1]:7.2f} s   {len(x[step]) / seconds[-1]:7.1f} images a second", flush=True)
+    totals = comm.allreduce(np.array(losses)) / x.shape[1]
+    return model, totals, seconds
+
+
+def batches(args, n):
+    """The images of all steps, n in each."""
+    x, t = data(args, args.steps * n)
+    return x.reshape(args.steps, n, *x.shape[1:]), t.reshape(args.steps, n)
+
+
+def speed(comm, args, n):
+    """Images a second of the fastest step, of n images."""
+    _, _, seconds = train(comm, args, *batches(args, n), args.steps)
+    return n / comm.allreduce_obj(min(seconds), "max")
+
+
+def scaling(comm, args):
+    """Images a second on 1, 2, 4 … ranks, weak and strong."""
+    sizes = [2**k for k in range(comm.size.bit_length()) if 2**k < comm.size] + [comm.size]
+    found = {}
+    for kind in ("weak", "strong"):
+        for size in sizes:
+            part = comm.split(0 if comm.rank < size else None, comm.rank)
+            if part is not None:
+                found[kind, size] = speed(part, args, args.batchsize * (size if kind == "weak" else comm.size))
+            comm.barrier()
+            if comm.is_root:
+                rate, ratio = found[kind, size], found[kind, size] / found[kind, 1]
+                print(f"{kind:6} scaling, {size} rank(s): {rate:8.1f} images a second, {ratio:.2f} times one", flush=True)
+
+
+def main(comm, args):
+    """Train, or measure; returns the losses."""
+    mnpar.config.dtype = np.dtype(args.dtype)
+    if args.scaling:
+        return scaling(comm, args)
+    x, t = batches(args, args.batchsize * comm.size)
+    if comm.is_root:
+        print(f"{comm.size} rank(s) with {args.batchsize} images of {args.size} × {args.size} each", flush=True)
+    model, losses, _ = train(comm, args, x, t, args.steps, comm.is_root)
+    if comm.is_root:
+        print(f"ResNet-50 of {sum(p.size for p in model.params()):,} parameters   loss at first {losses[0]:.4f}, "
+              f"at last {losses[-1]:.4f}", flush=True)  # fmt: skip
+    if args.check and comm.is_root:
+        args.lr *= comm.size
+        twin, alone, _ = train(mnpar.create_communicator("self"), args, x, t, args.steps)
+        worst = max(abs(one.array - other.array).max() for one, other in zip(model.params(), twin.params(), strict=True))
+        print(
+            f"from one rank with all images: losses differ by {abs(losses - alone).max():.1e}, weights by {worst:.1e} at most"
+        )
+    return losses
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batchsize", "-b", type=int, default=8, help="images of each rank per step (8)")
+    parser.add_argument("--size", type=int, default=224, help="rows and columns of the images (224)")
+    parser.add_argument("--steps", type=int, default=10, help="steps (10)")
+    parser.add_argument("--classes", type=int, default=1000, help="classes (1000)")
+    parser.add_argument(
+        "--lr", type=float, default=0.001, help="learning rate for each rank: times the number of ranks (0.001)"
+    )
+    parser.add_argument("--images", metavar="DIR", help="pictures, DIR/class/picture.npy, instead of noise")
+    parser.add_argument("--dtype", choices=["f4", "f8"], default="f4", help="float32 or float64 (f4)")
+    parser.add_argument("--local-bn", action="store_true", help="batch statistics of each rank alone")
+    parser.add_argument("--check", action="store_true", help="compare with one rank that has all images")
+    parser.add_argument("--scaling", action="store_true", help="measure on 1, 2, 4 … ranks")
+    parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and images (0)")
+    parser.add_argument("--ranks", type=int, default=2, help="ranks to start where no launcher has started several (2)")
+    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    args = mnpar.launch.parse_args(parser)
+    for name in ("batchsize", "steps", "classes", "ranks", "threads"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            parser.error(f"--{name} is at least 1, not {getattr(args, name)}")
+    if args.size < 8:
+        parser.error(f"--size is at least 8, not {args.size}")
+    if not args.lr > 0 or args.seed < 0:
+        parser.error("--lr is positive, and --seed at least 0")
+    if args.images and not Path(args.images).is_dir():
+        parser.error(f"--images: there is no folder {args.images}")
+    if args.threads:
+        mnpar.run(main, ranks=args.threads, args=(args,))
+    else:
+        mnpar.launch.relaunch(args.ranks)
+        main(mnpar.create_communicator(), args)

@@ -1,0 +1,141 @@
+"""Synkhronos' demo: digits in memory that the ranks share; each step, every rank takes its rows of the batch.
+
+    mpiexec -n 2 python examples/synkhronos_mnist.py
+    python examples/synkhronos_mnist.py --model mlp              starts two ranks itself
+    python examples/synkhronos_mnist.py --threads 3              ranks that are threads: needs no MPI
+
+A step is Synkhronos': a function computes the gradient of the rank's rows as one vector, one reduction makes the mean over
+all rows of it, and each rank updates its copy. No loss is reduced in a step: that of an epoch is, once. The mean counts
+rows, so any number of ranks learns what one does (``--model cnn``; the perceptron's dropout is each rank's own). Validation
+goes through the test images in ``--slices`` pieces.
+
+The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead from ``--data DIR``, or where MNPAR_DATA says.
+"""
+
+import argparse
+import os
+import time
+
+import numpy as np
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+
+
+class MLP(mnpar.Chain):
+    """800 - 800 - 10, with dropout."""
+
+    def __init__(self, n_units):
+        super().__init__()
+        self.l1, self.l2, self.l3 = L.Linear(None, n_units), L.Linear(None, n_units), L.Linear(None, 10)
+
+    def forward(self, x):
+        h = F.dropout(F.relu(self.l1(F.dropout(x, 0.2))), 0.5)
+        return self.l3(F.dropout(F.relu(self.l2(h)), 0.5))
+
+
+class CNN(mnpar.Chain):
+    """Twice a convolution of 32 filters of 5 × 5 and a pooling of 2 × 2; then 256 - 10."""
+
+    def __init__(self, n_units, pad):
+        super().__init__()
+        self.conv1, self.conv2 = L.Convolution2D(None, 32, 5, pad=pad), L.Convolution2D(None, 32, 5, pad=pad)
+        self.l1, self.l2 = L.Linear(None, n_units), L.Linear(None, 10)
+
+    def forward(self, x):
+        h = F.max_pooling_2d(F.relu(self.conv1(x)), 2)
+        h = F.max_pooling_2d(F.relu(self.conv2(h)), 2)
+        return self.l2(F.relu(self.l1(h)))
+
+
+def load(args):
+    """x (N, 1, H, W), t (N,) to train and to test with."""
+    where = args.data or os.environ.get("MNPAR_DATA")
+    train, test = mnpar.datasets.get_mnist(ndim=3, data=where) if where else mnpar.datasets.get_digits(ndim=3)
+    return *map(np.asarray, train.datasets), *map(np.asarray, test.datasets)
+
+
+def main(comm, args):
+    """Train; returns [(loss, validation loss, accuracy)] of the epochs."""
+    names = ("x", "t", "x_test", "t_test")
+    data = dict(zip(names, load(args) if comm.is_root else [None] * 4, strict=True))
+    x, t, x_test, t_test = [mnpar.SharedData(data[name], comm=comm, name=name) for name in names]
+
+    mnpar.random.seed(args.seed)
+    model = MLP(args.unit or 800) if args.model == "mlp" else CNN(args.unit or 256, pad=0 if x.shape[2] >= 28 else 2)
+    with mnpar.no_backprop_mode(), mnpar.using_config("train", False):
+        model(np.array(x[:1]))  # finds out the sizes; the seed is everyone's, so the weights are
+    optimizer = mnpar.optimizers.NesterovAG(args.lr, momentum=0.9).setup(model)
+    mnpar.random.seed([args.seed, comm.rank])
+    params = list(model.params())
+    losses = mnpar.meters.AverageValueMeter()
+
+    def gradient(x, t):
+        model.cleargrads()
+        loss = F.softmax_cross_entropy(model(x), t)
+        loss.backward()
+        losses.add(loss.array, weight=len(t))
+        return np.concatenate([param.grad.ravel() for param in params])
+
+    def validate(x, t):
+        with mnpar.no_backprop_mode(), mnpar.using_config("train", False):
+            y = model(x)
+            return F.softmax_cross_entropy(y, t), F.accuracy(y, t)
+
+    f_grad = mnpar.parallel_function(gradient, ["x", "t"], outputs=["gradient"], comm=comm)  # the mean over rows
+    f_validate = mnpar.parallel_function(validate, ["x", "t"], outputs=["loss", "accuracy"], comm=comm)
+
+    def update(vector):
+        start = 0
+        for param in params:
+            param.grad = vector[start : start + param.size].reshape(param.shape)
+            start += param.size
+        optimizer.update()
+
+    if comm.is_root:
+        print(f"{comm.size} rank(s), {args.model} of {sum(p.size for p in params):,} parameters, {len(x)} images of "
+              f"{x.shape[2]} × {x.shape[3]} and {len(x_test)} to test with", flush=True)  # fmt: skip
+    rng, epochs = np.random.default_rng(args.seed), []
+    for epoch in range(1, args.epoch + 1):
+        start, order = time.perf_counter(), rng.permutation(len(x))
+        for first in range(0, len(x), args.batchsize):
+            update(f_grad(x=x, t=t, batch=order[first : first + args.batchsize]))
+        seconds = time.perf_counter() - start
+        losses.sync(comm)
+        loss, accuracy = map(float, f_validate(x=x_test, t=t_test, num_slices=args.slices))
+        epochs.append((losses.value().mean, loss, accuracy))
+        if comm.is_root:
+            print(f"epoch {epoch:3d}   loss {epochs[-1][0]:.5f}   validation: loss {loss:.5f}   right {100 * accuracy:.2f} %   "
+                  f"{seconds:.2f} s", flush=True)  # fmt: skip
+        losses.reset()
+    return epochs
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=["mlp", "cnn"], default="cnn", help="perceptron or convolutions (cnn)")
+    parser.add_argument("--batchsize", "-b", type=int, default=500, help="images of a step, of all ranks together (500)")
+    parser.add_argument("--epoch", "-e", type=int, default=10, help="epochs (10)")
+    parser.add_argument("--unit", "-u", type=int, help="width of the hidden layers (800 in mlp, 256 in cnn)")
+    parser.add_argument("--lr", type=float, default=0.01, help="learning rate (0.01); Nesterov's momentum is 0.9")
+    parser.add_argument("--slices", type=int, default=4, help="pieces of the test images on each rank (4)")
+    parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and orders (0)")
+    parser.add_argument("--data", metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz")
+    parser.add_argument("--ranks", type=int, default=2, help="ranks to start where no launcher has started several (2)")
+    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    args = mnpar.launch.parse_args(parser)
+    for name in ("batchsize", "epoch", "unit", "slices", "ranks", "threads"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            parser.error(f"--{name} is at least 1, not {getattr(args, name)}")
+    if not args.lr > 0:
+        parser.error(f"--lr is positive, not {args.lr}")
+    if args.seed < 0:
+        parser.error(f"--seed is at least 0, not {args.seed}")
+    if args.data and not os.path.isdir(args.data):
+        parser.error(f"--data: there is no folder {args.data}")
+    if args.threads:
+        mnpar.run(main, ranks=args.threads, args=(args,))
+    else:
+        mnpar.launch.relaunch(args.ranks)
+        main(mnpar.create_communicator(), args)

@@ -1,0 +1,257 @@
+"""Data sets made of data sets: in batches, one after the other, side by side with gaps, in another order, read ahead."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.dataset.convert import concat_examples
+from mnpar.dataset.mixin import DatasetMixin
+from mnpar.datasets.sub_dataset import permutation
+
+POLICIES = ("include_last", "skip_last", "divisible_only")
+
+
+class BatchDataset(DatasetMixin):
+    """Example ``i`` is the batch number ``i`` of another data set.
+
+    Args:
+        dataset: of n examples.
+        batch_size: examples of a batch; or a list with the size of each batch, which add up to n at most.
+        policy: of the last batch, where n is not divisible: ``'include_last'``: it is shorter; ``'skip_last'``: it is left
+            out; ``'divisible_only'``: that is an error.
+        converter: makes a batch of a list of examples; None leaves the list.
+
+    Raises:
+        ValueError: ``'divisible_only'`` and n is not; sizes below 1, or of more than n examples.
+
+    Example:
+        >>> import numpy as np
+        >>> from mnpar.datasets import BatchDataset
+        >>> [len(batch) for batch in BatchDataset(np.zeros((42, 3)), 10)]
+        [10, 10, 10, 10, 2]
+
+    Source:
+        flashlight's BatchDataset and BatchDatasetPolicy.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | Sequence[int],
+        policy: str = "include_last",
+        converter: Callable[[list[Any]], Any] | None = concat_examples,
+    ) -> None:
+        if policy not in POLICIES:
+            raise ValueError(f"policy is one of {', '.join(POLICIES)}, not {policy!r}")
+        n = len(dataset)
+        if isinstance(batch_size, int | np.integer):
+            full, rest = divmod(n, _positive(int(batch_size)))
+            if rest and policy == "divisible_only":
+                raise ValueError(f"{n} examples are not divisible into batches of {batch_size}")
+            sizes = [int(batch_size)] * full + [rest] * (rest > 0 and policy == "include_last")
+        else:
+            sizes = [_positive(int(size)) for size in batch_size]
+            if sum(sizes) > n:
+                raise ValueError(f"batches of {sum(sizes)} examples in all are asked of a data set of {n}")
+        self.dataset, self.converter = dataset, converter
+        self._edges = [0, *accumulate(sizes)]
+
+    def __len__(self) -> int:
+        return len(self._edges) - 1
+
+    def get_example(self, i: int) -> Any:
+        examples = [self.dataset[j] for j in range(self._edges[i], self._edges[i + 1])]
+        return examples if self.converter is None else self.converter(examples)
+
+
+class ConcatenatedDataset(DatasetMixin):
+    """One data set after the other.
+
+    Args:
+        *datasets: of any lengths.
+
+    Example:
+        >>> from mnpar.datasets import ConcatenatedDataset
+        >>> list(ConcatenatedDataset("ab", "", "cde"))
+        ['a', 'b', 'c', 'd', 'e']
+    """
+
+    def __init__(self, *datasets: Any) -> None:
+        self.datasets = datasets
+        self._edges = [0, *accumulate(len(dataset) for dataset in datasets)]
+
+    def __len__(self) -> int:
+        return self._edges[-1]
+
+    def get_example(self, i: int) -> Any:
+        which = int(np.searchsorted(self._edges, i, side="right")) - 1
+        return self.datasets[which][i - self._edges[which]]
+
+
+class MergeDataset(DatasetMixin):
+    """Data sets side by side, as long as the longest: example ``i`` is the tuple of the examples ``i`` of those that have one.
+
+    Args:
+        *datasets: one or more. Of equal length, they are a :class:`TupleDataset`.
+
+    Example:
+        >>> from mnpar.datasets import MergeDataset
+        >>> list(MergeDataset("abc", [1, 2]))
+        [('a', 1), ('b', 2), ('c',)]
+
+    Source:
+        flashlight's MergeDataset.
+    """
+
+    def __init__(self, *datasets: Any) -> None:
+        if not datasets:
+            raise ValueError("MergeDataset needs at least one data set")
+        self.datasets = datasets
+
+    def __len__(self) -> int:
+        return max(len(dataset) for dataset in self.datasets)
+
+    def get_example(self, i: int) -> tuple[Any, ...]:
+        return tuple([dataset[i] for dataset in self.datasets if i < len(dataset)])
+
+
+class ResampleDataset(DatasetMixin):
+    """Example ``i`` is another data set's example ``order(i)``: any choice of examples, in any order, with repetitions.
+
+    Args:
+        dataset: of n examples.
+        order: indices, or a function of i that gives one.
+        n: how many examples, if ``order`` is a function; None: as many as the data set has.
+
+    Raises:
+        IndexError: an index that is not in 0 … n - 1.
+
+    Example:
+        >>> from mnpar.datasets import ResampleDataset
+        >>> list(ResampleDataset("abc", [2, 0, 0])), list(ResampleDataset("abc", lambda i: 2 - i))
+        (['c', 'a', 'a'], ['c', 'b', 'a'])
+
+    Source:
+        flashlight's ResampleDataset.
+    """
+
+    def __init__(self, dataset: Any, order: Sequence[int] | Array | Callable[[int], int], n: int | None = None) -> None:
+        self.dataset = dataset
+        self.resample(order, n)
+
+    def resample(self, order: Sequence[int] | Array | Callable[[int], int], n: int | None = None) -> None:
+        """Take another choice."""
+        length = len(self.dataset)
+        if callable(order):
+            self._order: Any = order
+            self._n = length if n is None else n
+            return
+        indices = np.asarray(order, dtype=None if len(order) else np.intp)
+        if indices.size and (indices.dtype.kind not in "iu" or indices.min() < 0 or indices.max() >= length):
+            raise IndexError(f"indices from {indices.min()} to {indices.max()} are asked of a data set of {length} examples")
+        self._order, self._n = indices.tolist().__getitem__, len(indices)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def get_example(self, i: int) -> Any:
+        return self.dataset[self._order(i)]
+
+
+class ShuffleDataset(ResampleDataset):
+    """The examples of a data set in a drawn order; :meth:`resample` draws the next one.
+
+    Args:
+        dataset: the whole.
+        seed: of the first order; the next ones have the next seeds. The same on every rank; None draws from the rank's own
+            generator (:func:`mnpar.random.seed`).
+
+    Example:
+        >>> from mnpar.datasets import ShuffleDataset
+        >>> sorted(ShuffleDataset("cab", seed=0))
+        ['a', 'b', 'c']
+
+    Source:
+        flashlight's ShuffleDataset.
+    """
+
+    def __init__(self, dataset: Any, seed: int | None = None) -> None:
+        self._seed = seed
+        super().__init__(dataset, permutation(len(dataset), seed))
+
+    def resample(self, order: Any = None, n: int | None = None) -> None:
+        """Draw another order, or take one."""
+        if order is None:
+            self._seed = None if self._seed is None else self._seed + 1
+            order = permutation(len(self.dataset), self._seed)
+        super().resample(order, n)
+
+
+class PrefetchDataset(DatasetMixin):
+    """Another data set, of which the examples after the one that was asked for are read ahead, by threads.
+
+    They may be asked for in any order: those that were not foreseen are read then and there. What reading raises is raised
+    where the example is asked for.
+
+    Args:
+        dataset: its examples can be read by several threads at once, without communication.
+        n_threads: how many; 0 reads nothing ahead.
+        n_prefetch: how many examples ahead.
+
+    Example:
+        >>> from mnpar.datasets import PrefetchDataset, TransformDataset
+        >>> with PrefetchDataset(TransformDataset(range(5), lambda x: x * x), n_threads=2, n_prefetch=3) as squares:
+        ...     list(squares)
+        [0, 1, 4, 9, 16]
+
+    Source:
+        flashlight's PrefetchDataset, which can be read in sequence only.
+    """
+
+    def __init__(self, dataset: Any, n_threads: int = 1, n_prefetch: int = 2) -> None:
+        if n_threads < 0 or n_prefetch < 0:
+            raise ValueError(f"{n_threads} threads cannot read {n_prefetch} examples ahead: both are 0 or more")
+        self.dataset, self.n_prefetch = dataset, n_prefetch
+        self._pool = ThreadPoolExecutor(n_threads, "prefetch") if n_threads and n_prefetch else None
+        self._ahead: dict[int, Future[Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def get_example(self, i: int) -> Any:
+        if self._pool is None:
+            return self.dataset[i]
+        foreseen = range(i + 1, min(i + 1 + self.n_prefetch, len(self)))
+        mine = self._ahead.pop(i, None)
+        for j in [j for j in self._ahead if j not in foreseen]:
+            self._ahead.pop(j).cancel()
+        for j in foreseen:
+            if j not in self._ahead:  # with the settings of the thread that asks
+                self._ahead[j] = self._pool.submit(contextvars.copy_context().run, self.dataset.__getitem__, j)
+        return self.dataset[i] if mine is None else mine.result()
+
+    def finalize(self) -> None:
+        """Stop the threads; it can be read on without them."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+            self._ahead.clear()
+
+    def __enter__(self) -> PrefetchDataset:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.finalize()
+
+
+def _positive(size: int) -> int:
+    if size < 1:
+        raise ValueError(f"a batch has 1 or more examples, not {size}")
+    return size

@@ -1,0 +1,108 @@
+"""Which rows of an array: the first so many, a slice, or a list of indices; and the reductions of what pieces of them gave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.communicators.reduction import UFUNCS
+
+MODES = ("avg", "sum", "prod", "min", "max", "gather", None)
+
+
+def chosen(batch: Any, length: int, name: str) -> slice | Array:
+    """What an array of so many rows is indexed with, checked.
+
+    Args:
+        batch: None for all rows, an int n for the first n, a slice, or a list or array of indices, which may repeat.
+        length: the rows that there are.
+        name: for the error.
+
+    Raises:
+        IndexError: it goes beyond the rows.
+        TypeError: it is something else.
+
+    Example:
+        >>> from mnpar.parallel.selecting import chosen
+        >>> chosen(3, 10, "x"), chosen(slice(2, None, 2), 10, "x")
+        (slice(0, 3, 1), slice(2, 10, 2))
+    """
+    if batch is None:
+        return slice(0, length, 1)
+    if isinstance(batch, bool):
+        raise TypeError(f"{name}: a batch is an int, a slice or a list of indices, not {batch!r}")
+    if isinstance(batch, int | np.integer):
+        return _within(slice(0, int(batch), 1), length, name)
+    if isinstance(batch, slice):
+        step = 1 if batch.step is None else batch.step
+        if step < 1:
+            raise IndexError(f"{name}: the step of a batch is 1 or more, not {step}")
+        return _within(slice(batch.start or 0, length if batch.stop is None else batch.stop, step), length, name)
+    indices = np.asarray(backend.to_host(batch))
+    if indices.size == 0:
+        return np.empty(0, np.intp)
+    if indices.ndim != 1 or indices.dtype.kind not in "iu":
+        raise TypeError(
+            f"{name}: a batch is an int, a slice or a list of indices, not of {indices.dtype} and {indices.ndim} axes"
+        )
+    if indices.min() < 0 or indices.max() >= length:
+        raise IndexError(f"{name} has rows 0 … {length - 1}: a batch from {indices.min()} to {indices.max()} goes beyond them")
+    return indices.astype(np.intp)
+
+
+def _within(rows: slice, length: int, name: str) -> slice:
+    if not 0 <= rows.start <= rows.stop <= length:
+        raise IndexError(f"{name} has {length} rows: a batch of rows {rows.start} … {rows.stop - 1} goes beyond them")
+    return rows
+
+
+def count(rows: slice | Array) -> int:
+    """How many rows that are."""
+    return len(range(rows.start, rows.stop, rows.step)) if isinstance(rows, slice) else len(rows)
+
+
+def part(rows: slice | Array, start: int, stop: int) -> slice | Array:
+    """The rows number ``start`` … ``stop - 1`` of these."""
+    if not isinstance(rows, slice):
+        return rows[start:stop]
+    return slice(rows.start + start * rows.step, min(rows.start + stop * rows.step, rows.stop), rows.step)
+
+
+def merged(values: list[Array], counts: list[int], mode: str | None) -> Array:
+    """One value of those of several pieces; ``counts`` are their rows. None is averaged too.
+
+    Example:
+        >>> import numpy as np
+        >>> from mnpar.parallel.selecting import merged
+        >>> float(merged([np.array(1.0), np.array(5.0)], [3, 1], "avg"))
+        2.0
+    """
+    if len(values) == 1:
+        return values[0]
+    xp = backend.get_array_module(*values)
+    if mode == "gather":
+        return xp.concatenate([xp.atleast_1d(value) for value in values])
+    if mode in ("avg", None):
+        total = weighted(values[0], counts[0])
+        for value, n in zip(values[1:], counts[1:], strict=True):
+            total = total + weighted(value, n)
+        return mean(total, sum(counts), values[0].dtype)
+    result = values[0]
+    for value in values[1:]:
+        result = UFUNCS[mode](result, value)
+    return backend.unscalar(result)
+
+
+def weighted(value: Array, n: int) -> Array:
+    """n times the value, in at least 32 bits; integers as float64."""
+    wide = np.result_type(value.dtype, np.float32 if value.dtype.kind in "fc" else np.float64)
+    return backend.unscalar(value.astype(wide) * n)
+
+
+def mean(total: Array, n: int, dtype: Any) -> Array:
+    """The total of n rows, divided, in the floating-point dtype that the values had."""
+    result = backend.unscalar(total / n)
+    return result.astype(dtype, copy=False) if np.dtype(dtype).kind in "fc" else result

@@ -1,0 +1,300 @@
+"""A function of one process, run by all ranks on their rows of the data: Synkhronos' idea as one program of all ranks.
+
+The root's arrays are cut along the first axis and handed out, or (:class:`mnpar.SharedData`) each rank reads its rows itself.
+Results are put together as each output says. Means count rows, so they are those of one process whatever the rows divide into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.communicators import create_communicator
+from mnpar.communicators.reduction import reduce_arrays
+from mnpar.dataset.agreement import agree
+from mnpar.parallel.selecting import MODES, chosen, count, mean, merged, part, weighted
+from mnpar.parallel.shared_data import SharedData
+from mnpar.parallel.shared_variable import SharedVariable
+from mnpar.plans import block
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+Output = str | tuple[str, str | None]
+
+
+class ParallelFunction:
+    """What :func:`mnpar.parallel_function` makes: called by all ranks, with the function's arguments by name."""
+
+    def __init__(
+        self,
+        f: Callable[..., Any],
+        scatter: Sequence[str],
+        bcast: Sequence[str],
+        outputs: Sequence[Output],
+        resident: Sequence[str],
+        updates: Sequence[Any],
+        comm: Communicator,
+    ) -> None:
+        self.f, self.comm = f, comm
+        self.scatter, self.bcast, self.resident = _names(scatter), _names(bcast), _names(resident)
+        pairs: list[Any] = [(output, "avg") if isinstance(output, str) else tuple(output) for output in outputs]
+        self.outputs: dict[str, str | None] = dict(pairs)
+        self.updates: list[tuple[SharedVariable, str]] = [
+            (update, "avg") if isinstance(update, SharedVariable) else tuple(update) for update in updates
+        ]
+        self._check([*self.scatter, *self.bcast, *self.resident], pairs)
+
+    def _check(self, names: list[str], pairs: list[Any]) -> None:
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"argument {name!r} is named twice: it is scattered, broadcast or resident")
+        if len(self.outputs) < len(pairs):
+            raise ValueError(f"two outputs have one name: {[name for name, _ in pairs]}")
+        for name, mode in [*pairs, *[(variable.name, mode) for variable, mode in self.updates]]:
+            if mode not in MODES:
+                raise ValueError(f"output {name!r} has the mode {mode!r}: {', '.join(map(str, MODES))} are known")
+
+    def __call__(
+        self,
+        *,
+        batch: Any = None,
+        batch_s: Any = None,
+        num_slices: int = 1,
+        output_subset: Sequence[str] | None = None,
+        **arguments: Any,
+    ) -> Any:
+        """Run it; every rank calls this.
+
+        Args:
+            batch: which rows of the whole are cut and handed out: the first so many (int), a slice, or a list of indices, in
+                their order and with repetitions. The root's counts.
+            batch_s: which rows of its resident arguments each rank takes: a slice or list of indices for all, or a tuple or
+                list with one of them for each rank.
+            num_slices: each rank runs the function on so many pieces of its rows, one after the other, and puts their results
+                together, as those of ranks are: for data that do not fit at once.
+            output_subset: names of the outputs that are put together and returned; None: all.
+            arguments: scattered and broadcast ones count on the root (or are SharedData, on every rank); others are the
+                rank's own.
+
+        Returns:
+            On every rank: the value of a single output, or a tuple in the order of the outputs; None if there is none.
+
+        Raises:
+            IndexError: a batch goes beyond the rows; ValueError: arguments differ in length. On every rank.
+        """
+        if num_slices < 1:
+            raise ValueError(f"num_slices is 1 or more, not {num_slices}")
+        wanted = list(self.outputs) if output_subset is None else list(output_subset)
+        if unknown := [name for name in wanted if name not in self.outputs]:
+            raise ValueError(f"there are no outputs {unknown}: {list(self.outputs)} are there")
+        shares = self._hand_out(arguments, batch)
+        n = None if shares is None else shares[self.comm.rank]
+        own = self._own_rows(arguments, batch_s)
+        if n is not None and own is not None and n != own:
+            raise ValueError(f"rank {self.comm.rank} has {n} scattered rows and {own} resident ones")
+        rows = n if n is not None else own
+        values, counts = self._run(arguments, rows, num_slices)
+        for place, (variable, mode) in enumerate(self.updates, start=len(self.outputs)):
+            if values:
+                variable.array = merged([value[place] for value in values], counts, mode)
+        results = self._collect(values, counts, wanted, shares)
+        return None if not results else results[0] if len(results) == 1 else tuple(results)
+
+    # ---- before ----
+
+    def _hand_out(self, arguments: dict[str, Any], batch: Any) -> list[int] | None:
+        """Put this rank's rows of what is scattered, and what is broadcast, into ``arguments``; each rank's number of rows."""
+        comm, root = self.comm, self.comm.rank == 0
+        if not (self.scatter or self.bcast):
+            return None
+        rows: Any = None  # on the root
+
+        def plan() -> tuple[int, bool, tuple[int, int, int] | None]:
+            nonlocal rows
+            if missing := [name for name in [*self.scatter, *self.bcast] if arguments.get(name) is None]:
+                raise TypeError(f"the root gives no values for {missing}")
+            if not self.scatter:
+                return 0, False, None
+            rows = self._rows(arguments, batch)
+            return count(rows), True, (rows.start, rows.stop, rows.step) if isinstance(rows, slice) else None
+
+        total, cut, bounds = agree(comm, 0, plan)
+        for name in self.bcast:
+            given = arguments.get(name)
+            arguments[name] = given.array if isinstance(given, SharedData) else comm.bcast(_array(given) if root else None)
+        if not cut:
+            return None
+        shares = [block(total, comm.size, rank) for rank in range(comm.size)]
+        start, stop = shares[comm.rank]
+        if bounds is not None:
+            mine = part(slice(*bounds), start, stop)
+        else:
+            mine = comm.scatter(self._parts(rows, slice(0, total, 1)) if root else None)
+        for name in self.scatter:
+            given = arguments.get(name)
+            if not isinstance(given, SharedData):
+                arguments[name] = comm.scatter(self._parts(_array(given), rows) if root else None)
+            else:
+                arguments[name] = given[start:stop] if given.minibatch else given[mine]
+        return [stop - start for start, stop in shares]
+
+    def _parts(self, whole: Array, rows: slice | Array) -> list[Array]:
+        """Each rank's part of some rows."""
+        P, total = self.comm.size, count(rows)
+        return [whole[part(rows, *block(total, P, rank))] for rank in range(P)]
+
+    def _rows(self, arguments: dict[str, Any], batch: Any) -> slice | Array:
+        """On the root: the rows of the batch; every scattered argument must have them."""
+        whole = {name: arguments[name] for name in self.scatter}
+        exact = {name: x for name, x in whole.items() if isinstance(x, SharedData) and x.minibatch}
+        lengths = {name: len(x) for name, x in whole.items() if name not in exact}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"scattered arguments have as many rows as each other; these have {lengths}")
+        length = next(iter(lengths.values()), None)
+        if length is None:  # batches only
+            length = len(next(iter(exact.values())))
+            batch = None
+        rows = chosen(batch, length, "/".join(lengths or exact))
+        for name, x in exact.items():
+            if len(x) != count(rows):
+                raise ValueError(f"{name} is a minibatch of {len(x)} rows, and the batch has {count(rows)}")
+        return rows
+
+    def _own_rows(self, arguments: dict[str, Any], batch_s: Any) -> int | None:
+        """Put the rows that ``batch_s`` chooses of the resident arguments into ``arguments``."""
+        if not self.resident:
+            if batch_s is not None:
+                raise ValueError("batch_s chooses from resident arguments, and this function has none")
+            return None
+        if isinstance(batch_s, tuple | list) and any([isinstance(one, slice | list | np.ndarray) for one in batch_s]):
+            if len(batch_s) != self.comm.size:
+                raise ValueError(f"batch_s has {len(batch_s)} batches for {self.comm.size} ranks: one for all, or one for each")
+            batch_s = batch_s[self.comm.rank]
+        counts = {}
+        for name in self.resident:
+            given = arguments[name]
+            given = given.array if isinstance(given, SharedVariable | SharedData) else _array(given)
+            arguments[name] = given[chosen(batch_s, len(given), name)]
+            counts[name] = len(arguments[name])
+        if len(set(counts.values())) > 1:
+            raise ValueError(f"resident arguments have as many rows as each other; on rank {self.comm.rank} they have {counts}")
+        return next(iter(counts.values()))
+
+    # ---- during ----
+
+    def _run(self, arguments: dict[str, Any], rows: int | None, num_slices: int) -> tuple[list[list[Array]], list[int]]:
+        """The results of each piece that has rows, and how many."""
+        if rows is None:
+            return [self._results(self.f(**arguments))], [1]
+        values, counts = [], []
+        for i in range(num_slices):
+            start, stop = block(rows, num_slices, i)
+            if start == stop:
+                continue
+            cut = {name: arguments[name][start:stop] for name in [*self.scatter, *self.resident]}
+            values.append(self._results(self.f(**{**arguments, **cut})))
+            counts.append(stop - start)
+        return values, counts
+
+    def _results(self, returned: Any) -> list[Array]:
+        many = len(self.outputs) + len(self.updates)
+        if isinstance(returned, dict):
+            returned = [returned[name] for name in [*self.outputs, *[variable.name for variable, _ in self.updates]]]
+        results = [] if returned is None else list(returned) if isinstance(returned, tuple | list) else [returned]
+        if len(results) != many:
+            raise ValueError(f"the function returned {len(results)} values; its outputs and updates are {many}")
+        return [_array(result) for result in results]
+
+    # ---- after ----
+
+    def _collect(self, values: list[list[Array]], counts: list[int], wanted: list[str], shares: list[int] | None) -> list[Any]:
+        """The wanted outputs, of all ranks."""
+        places = {name: place for place, name in enumerate(self.outputs)}
+        modes = [self.outputs[name] for name in wanted]
+        mine = [merged([value[places[name]] for value in values], counts, self.outputs[name]) if values else None
+                for name in wanted]  # fmt: skip
+        if all(mode is None for mode in modes):
+            return mine
+        everywhere = shares or [int(n) for n in np.stack(self.comm.allgather(np.array(sum(counts))))]
+        if not any(everywhere):
+            raise ValueError("no rank has any rows: there is nothing to run the function on")
+        return [self._combined(value, mode, everywhere) for value, mode in zip(mine, modes, strict=True)]
+
+    def _combined(self, value: Array, mode: str | None, counts: list[int]) -> Any:
+        comm, n = self.comm, counts[self.comm.rank]
+        if mode is None or comm.size == 1:
+            return value
+        if mode == "avg" and value is not None:
+            dtype, value = value.dtype, weighted(value, n)
+        if mode == "gather" or not all(counts):  # of ranks without rows nobody knows the shape
+            value = comm.allgather(np.zeros(0, np.bool_) if value is None else value)
+            parts = [x for x, there in zip(value, counts, strict=True) if there]
+            if mode == "gather":
+                return merged(parts, counts, mode)
+            total = reduce_arrays([backend.unscalar(x) for x in parts], "sum" if mode == "avg" else mode)
+            if mode == "avg":
+                dtype = comm.bcast_obj(dtype if n else None, root=next(r for r, there in enumerate(counts) if there))
+        else:
+            total = comm.allreduce(value, "sum" if mode == "avg" else mode)
+        return mean(total, sum(counts), dtype) if mode == "avg" else total
+
+
+def parallel_function(
+    f: Callable[..., Any],
+    scatter: Sequence[str] = (),
+    bcast: Sequence[str] = (),
+    outputs: Sequence[Output] = ("value",),
+    *,
+    resident: Sequence[str] = (),
+    updates: Sequence[Any] = (),
+    comm: Communicator | None = None,
+) -> ParallelFunction:
+    """Let all ranks run a function, each on its rows; the results are those of one process that has all rows.
+
+    Args:
+        f: takes its arguments by name, arrays; returns one result, or a tuple or dict of them: the outputs, then the updates.
+            Variables among them are taken as arrays: gradients are computed inside. It is not run on pieces without rows.
+        scatter: names of the arguments whose rows are divided among the ranks.
+        bcast: names of the arguments that every rank gets whole.
+        outputs: name, or (name, mode), of each result. ``'avg'`` (by rows), ``'sum'``, ``'prod'``, ``'min'``, ``'max'``,
+            ``'gather'`` (joined along the first axis); None: each rank keeps its own.
+        resident: names of arguments that are each rank's own, of which ``batch_s`` chooses rows and ``num_slices`` pieces.
+        updates: :class:`~mnpar.parallel.SharedVariable`, or (it, mode), for each result after the outputs: that becomes what
+            the rank's variable holds. Nothing is communicated; the mode is for the pieces of ``num_slices``.
+        comm: the ranks; None: all of the job.
+
+    Returns:
+        What all ranks call: see :class:`~mnpar.parallel.ParallelFunction` for ``batch``, ``batch_s``, ….
+
+    Raises:
+        ValueError: an unknown mode, or a name that is used twice.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> def program(comm):
+        ...     f = mnpar.parallel_function(lambda x, w: (x * w).mean(), ["x"], ["w"], comm=comm)
+        ...     root = comm.rank == 0
+        ...     x, w = (np.arange(10.0), np.array(2.0)) if root else (None, None)
+        ...     return float(f(x=x, w=w)), float(f(x=x, w=w, batch=[9, 9, 0]))
+        >>> mnpar.run(program, ranks=3)[2]
+        (9.0, 12.0)
+
+    Source:
+        Stooke and Abbeel 2017, "Synkhronos", arXiv 1710.04162.
+    """
+    comm = create_communicator() if comm is None else comm
+    return ParallelFunction(f, scatter, bcast, outputs, resident, updates, comm)
+
+
+def _names(names: Sequence[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _array(x: Any) -> Array:
+    x = getattr(x, "array", x)
+    return x if backend.is_array(x) else np.asarray(x)

@@ -1,0 +1,89 @@
+"""How ranks come together: by MPI, by environment variables that must agree with it, and what MPI cannot join."""
+
+import subprocess
+import sys
+
+import pytest
+
+import mnpar
+from mnpar.communicators import mpi
+from mnpar.errors import LauncherError
+from mnpar.launch import clean_environment, mpiexec_command
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """No launcher."""
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", *mpi._WORLD_SIZES):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("name", ["none", "self", "auto"])
+def test_without_a_launcher_there_is_one_rank_and_its_collectives_are_the_identity(name):
+    comm = mnpar.create_communicator(name)
+    assert (comm.rank, comm.size, comm.allreduce_obj(7), comm.bcast_obj("x")) == (0, 1, 7, "x")
+
+
+@pytest.mark.parametrize("name", ["auto", "env"])
+def test_processes_that_torchrun_started_are_told_what_to_type_instead_of_training_alone(monkeypatch, name):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(LauncherError, match=r"rank 1 of 4 by torchrun's RANK and WORLD_SIZE.*python -m mnpar run -n 4"):
+        mnpar.create_communicator(name)
+    assert mnpar.create_communicator("self").size == 1
+    assert mnpar.run(lambda comm: mnpar.create_communicator().size, ranks=2) == [2, 2]
+
+
+def test_one_process_of_torchrun_is_one_rank(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert mnpar.create_communicator("env").size == mnpar.create_communicator().size == 1
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({}, "not set to numbers"),
+        ({"RANK": "one", "WORLD_SIZE": "2"}, "not set to numbers"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "say rank 2 of 2"),
+        ({"SLURM_PROCID": "0"}, "not set to numbers"),
+    ],
+    ids=["none", "no number", "no such rank", "half"],
+)
+def test_environments_that_say_nothing_are_errors(monkeypatch, variables, message):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(LauncherError, match=message):
+        mnpar.create_communicator("env")
+
+
+def test_a_file_cannot_bring_processes_together():
+    with pytest.raises(LauncherError, match="only share a file"):
+        mnpar.create_communicator("file")
+
+
+SCRIPT = """
+import os, mnpar
+os.environ["RANK"] = str(2 - int(os.environ["PMI_RANK"])) if "{good}" else "0"
+os.environ["WORLD_SIZE"] = "3"
+comm = mnpar.create_communicator("env")
+print(f"{comm.allgather_obj(os.environ['RANK'])} {comm.rank == int(os.environ['RANK'])};", end="", flush=True)
+"""
+
+
+@pytest.mark.parametrize("good", ["yes", ""])
+def test_ranks_of_mpi_are_numbered_as_the_environment_says(tmp_path, good):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.replace("{good}", good).replace("PMI_RANK", "MPI_RANK_HERE"))
+    command, environment = mpiexec_command(3)
+    text = "import mpi4py.MPI as MPI, os; os.environ['MPI_RANK_HERE'] = str(MPI.COMM_WORLD.rank)\n" + script.read_text()
+    script.write_text(text)
+    done = subprocess.run(
+        [*command, sys.executable, str(script)],
+        env=clean_environment(environment), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    if good:
+        assert done.stdout.count("['0', '1', '2'] True;") == 3, done.stderr
+    else:
+        assert done.returncode != 0
+        assert "MPI has 3 ranks" in done.stderr

@@ -1,0 +1,132 @@
+"""Synkhronos' update rules over ranks (S6), pathway2ai's wrappers and products (X3, X4), flashlight's all-reduces (F1)."""
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+
+RULES = {
+    "sgd": lambda: mnpar.optimizers.SGD(0.1),
+    "momentum": lambda: mnpar.optimizers.MomentumSGD(0.1),
+    "nesterov": lambda: mnpar.optimizers.NesterovAG(0.1),
+    "adagrad": lambda: mnpar.optimizers.AdaGrad(0.1, 1e-6),
+    "rmsprop": lambda: mnpar.optimizers.RMSprop(0.01, 0.9, 1e-6, eps_inside_sqrt=True),
+    "adadelta": lambda: mnpar.optimizers.AdaDelta(0.95, 1e-6),
+    "adam": lambda: mnpar.optimizers.Adam(1e-3),
+    "adamax": lambda: mnpar.optimizers.AdaMax(2e-3),
+}
+RNG = np.random.default_rng(0)
+X, T = RNG.standard_normal((50, 7, 3)), RNG.standard_normal((50, 7, 2))  # steps of seven rows
+WEIGHTS = [RNG.standard_normal(shape) for shape in ((4, 3), (4,), (2, 4), (2,))]
+
+
+def chain():
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        return mnpar.Sequential(L.Linear(3, 4, False, *WEIGHTS[:2]), F.tanh, L.Linear(4, 2, False, *WEIGHTS[2:]))
+
+
+def values(link):
+    return np.concatenate([param.array.ravel() for param in link.params()])
+
+
+def part(comm, step):
+    """Uneven rows of a step: the ranks have 4, 2, 1 of seven."""
+    edges = [*[0, 4, 6, 7][: comm.size], 7]
+    return slice(edges[comm.rank], edges[comm.rank + 1])
+
+
+def taught(optimizer, steps, rows):
+    net = chain()
+    optimizer.setup(net)
+    for step in range(steps):
+        mine = rows(step)
+        optimizer.update(lambda x, t: F.mean_squared_error(net(x), t), X[step, mine], T[step, mine])
+    return values(net)
+
+
+@pytest.mark.ranks(1, 2, 3, on="threads")
+@pytest.mark.parametrize("make", RULES.values(), ids=RULES)
+def test_five_steps_of_uneven_ranks_are_those_of_one_with_one_reduction_each(comm, make, monkeypatch):
+    optimizer = mnpar.create_multi_node_optimizer(make(), comm, bucket_bytes=None)
+    channel, sent = optimizer.team.reducer.channel, []
+
+    def spy(original):
+        return lambda x, *args, **kwds: sent.append(x.size) or original(x, *args, **kwds)
+
+    for name in ("allreduce", "iallreduce"):
+        monkeypatch.setattr(channel, name, spy(getattr(channel, name)))
+    mine = taught(optimizer, 5, lambda step: part(comm, step))
+    assert comm.size == 1 or sent == [4 * 3 + 4 + 2 * 4 + 2] * 5
+    comm.barrier()
+    np.testing.assert_allclose(mine, taught(make(), 5, lambda step: slice(0, 7)), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.ranks(2, 3, on="threads")
+def test_a_wrapped_model_with_every_pth_batch_learns_what_one_does_from_the_joined_batches(comm):
+    net = mnpar.DistributedDataParallel(chain(), comm)  # the changed line
+    optimizer = mnpar.optimizers.SGD(0.05).setup(net)
+    for i in range(comm.rank, 50 // comm.size * comm.size, comm.size):
+        optimizer.update(lambda x, t: F.mean_squared_error(net(x), t), X[i], T[i])
+    twin = chain()
+    optimizer = mnpar.optimizers.SGD(0.05).setup(twin)
+    for i in range(50 // comm.size):
+        rows = slice(i * comm.size, (i + 1) * comm.size)
+        optimizer.update(lambda x, t: F.mean_squared_error(twin(x), t), X[rows].reshape(-1, 3), T[rows].reshape(-1, 2))
+    np.testing.assert_allclose(values(net), values(twin), rtol=1e-10)
+    assert mnpar.check_parameter_closeness(net, comm, tolerance=1e-6)
+
+
+class MyDP(mnpar.Chain):
+    """pathway2ai's fourth exercise: what a user writes to have data parallelism of his own."""
+
+    def __init__(self, module, comm, scale):
+        super().__init__()
+        self.module = module
+        for param in module.params():
+            param.array[...] = comm.bcast(param.array)
+            param.register_hook(lambda node: self.reduce(comm, node.gradient, scale), after=True)
+
+    def reduce(self, comm, gradient, scale):
+        comm.allreduce(gradient, out=gradient)
+        gradient *= scale
+
+    def forward(self, x):
+        return self.module(x)
+
+
+@pytest.mark.ranks(1, 2, 3, on="threads")
+@pytest.mark.parametrize("how", ["sum", "mean"])
+def test_a_wrapper_of_fifteen_lines_sums_or_averages_gradients(comm, how):
+    net = chain()
+    for param in net.params():
+        param.array[...] += comm.rank  # seeded differently
+    scale = 1 / comm.size if how == "mean" else 1
+    wrapped = MyDP(net, comm, scale)
+    np.testing.assert_array_equal(values(net), values(chain()))
+    wrapped.cleargrads()
+    F.sum(wrapped(X[comm.rank]) ** 2).backward()
+    twin = chain()
+    (F.sum(twin(X[: comm.size].reshape(-1, 3)) ** 2) * scale).backward()
+    for one, other in zip(net.params(), twin.params(), strict=True):
+        np.testing.assert_allclose(one.grad, other.grad, rtol=1e-12)
+
+
+# ---- F1 ----
+
+
+@pytest.mark.ranks(1, 2, 3, 4, on="threads")
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i4", "i8", "c8"])
+def test_sums_over_ranks_scaled_now_or_later_in_every_layout(comm, dtype):
+    P = comm.size
+    for shape in ((10,), (3, 3), (0, 4), ()):
+        x = np.full(shape, comm.rank, dtype)
+        operation = comm.iallreduce(x)  # started, and waited for after other work
+        np.testing.assert_array_equal(comm.allreduce(np.full((4, 6), comm.rank, dtype)[::2, 1::2]) * 2, P * (P - 1))
+        np.testing.assert_array_equal(operation.wait() * 2, np.full(shape, P * (P - 1)))
+
+
+@pytest.mark.ranks(3, on="threads")
+def test_one_of_several_truths_is_a_truth(comm):
+    np.testing.assert_array_equal(comm.allreduce(np.array([comm.rank == 1, False]), "max"), [True, False])

@@ -1,0 +1,71 @@
+"""``python -m mnpar run``: ranks of a script, by a command that is the same for every MPI."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mnpar import launch
+from mnpar.launch import clean_environment
+
+SCRIPT = """
+import sys, mnpar
+mnpar.relaunch(5)
+comm = mnpar.create_communicator()
+sys.stdout.write(f"[{comm.rank} {comm.size} {sys.argv[1:]}]\\n")
+sys.exit(7)
+"""
+
+
+def command(*arguments, cwd=None, **more):
+    return subprocess.run(
+        [sys.executable, "-m", "mnpar", *arguments], capture_output=True, text=True, timeout=60, check=False, cwd=cwd,
+        env=clean_environment(os.environ) | more,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    return tmp_path / "mine.py"
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_script_runs_on_as_many_ranks_with_its_own_flags_and_gives_its_exit_code(script, ranks):
+    done = command("run", "-n", str(ranks), str(script), "-n", "9", "--help")
+    assert done.returncode == 7, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{rank} {ranks} ['-n', '9', '--help']]" for rank in range(ranks)]
+
+
+def test_a_module_and_a_file_of_hosts(script, tmp_path):
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost\n")
+    done = command("run", "--hosts", str(hosts), "-m", "mine", "a", cwd=tmp_path, PYTHONPATH=os.environ.get("PYTHONPATH", ""))
+    assert sorted(done.stdout.splitlines()) == ["[0 2 ['a']]", "[1 2 ['a']]"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run"], "required: SCRIPT"),
+        (["run", "/nonexistent.py"], "there is no script /nonexistent.py"),
+        (["run", "-n", "0", "x.py"], "-n is at least 1, not 0"),
+        (["run", "--hosts", "/nonexistent", __file__], "there is no file of hosts /nonexistent"),
+        ([], "required: command"),
+    ],
+    ids=["no script", "no such script", "no ranks", "no hosts", "no command"],
+)
+def test_bad_command_lines_are_usage_errors(arguments, message):
+    done = command(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize(("version", "flag"), [("HYDRA build details:", "-f"), ("mpiexec (Open MPI) 5.0.8", "--hostfile")])
+def test_each_mpi_is_given_the_hosts_in_its_own_way(monkeypatch, tmp_path, version, flag):
+    mpiexec = tmp_path / "mpiexec"
+    mpiexec.write_text(f"#!/bin/sh\necho '{version}'\n")
+    mpiexec.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert launch.mpiexec_command(3, hosts="machines")[0] == [str(mpiexec), flag, "machines", "-n", "3"]
