@@ -79,7 +79,7 @@ def read_examples(fd: int, head: int, slot: int) -> list[Any]:
     for dtype, shape in shapes:
         array = np.empty(shape, dtype)
         if array.size:
-            offset = read(fd, memoryview(array.reshape(-1).view(np.uint8)), offset)
+            offset = read(fd, array.reshape(-1).view(np.uint8).data, offset)
         arrays.append(array)
     return Folded(spec, arrays, objects, length).unfold()
 
