@@ -1,4 +1,4 @@
-"""A part of a data set, splits into parts, and cross-validation. Nothing is copied: a part looks up its examples in the whole."""
+"""Parts of a data set, splits, and cross-validation. Nothing is copied: a part looks up its examples in the whole."""
 
 from __future__ import annotations
 

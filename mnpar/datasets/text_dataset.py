@@ -79,7 +79,7 @@ class TextDataset(DatasetMixin):
         if self._files is None:
             self._files = []
             for path, options in zip(self._paths, self._options, strict=True):
-                self._files.append(open(path, **options))  # type: ignore[call-overload]  # noqa: SIM115 (kept open)
+                self._files.append(open(path, **options))  # noqa: SIM115 (they stay open)
         return self._files
 
     def __len__(self) -> int:

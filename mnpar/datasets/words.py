@@ -110,8 +110,8 @@ def _number(path: str | Path, words: list[str], vocabulary: dict[str, int]) -> A
     if wrong.size:
         line = words[: wrong[0]].count(EOS) + 1
         raise DatasetError(
-            f"{path}: on line {line}: the training text has no word {words[wrong[0]]!r} ({wrong.size} of {len(words)} words are "
-            f"not in it) and no {UNKNOWN}: write {UNKNOWN} for rare words"
+            f"{path}: on line {line}: the training text has no word {words[wrong[0]]!r} ({wrong.size} of {len(words)} words "
+            f"are not in it) and no {UNKNOWN}: write {UNKNOWN} for rare words"
         )
     return numbers
 
