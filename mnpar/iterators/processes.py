@@ -156,7 +156,7 @@ def describe(dataset: Any) -> Setup:
             f"a MultiprocessIterator sends its data set, a {type(dataset).__name__}, to other processes, and it cannot be "
             f"pickled: {error}; use functions and classes that a module defines (no lambda), or a MultithreadIterator"
         ) from error
-    message = pickle.dumps((pickled, places, fd, main))
+    message = pickle.dumps((pickled, places, fd, main, sys.argv))
     environment = clean_environment(os.environ) | {
         WORKER: "1",
         "MPI4PY_RC_INITIALIZE": "0",  # a script that imports MPI starts none here

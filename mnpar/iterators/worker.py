@@ -45,7 +45,7 @@ def serve(requests: int, replies: int, memory: int) -> None:
         sys.stdout.reconfigure(line_buffering=True)  # nothing is lost when it is ended
     try:
         size = int.from_bytes(_receive(requests, 8), "little")
-        pickled, places, fd, main = pickle.loads(_receive(requests, size))
+        pickled, places, fd, main, sys.argv = pickle.loads(_receive(requests, size))
         if main is not None:
             _import_main(*main)
         dataset = shared_file.read_object(fd, pickled, places)
