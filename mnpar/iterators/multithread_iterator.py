@@ -82,6 +82,8 @@ class Piece:
 class Threads:
     """Threads that read. They are daemons: a data set that hangs does not keep the program from ending."""
 
+    broken = False
+
     def __init__(self, dataset: Any, n: int) -> None:
         self.n = n
         self.queue: SimpleQueue[Piece | None] = SimpleQueue()

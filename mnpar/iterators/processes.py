@@ -13,7 +13,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ import numpy as np
 from mnpar.iterators import shared_file
 from mnpar.iterators.multithread_iterator import raise_for
 from mnpar.iterators.read_ahead import pieces
-from mnpar.iterators.worker import DONE, MAIN, REPLY, REQUEST, UNREADY, WORKER
+from mnpar.iterators.worker import BORN, DONE, MAIN, REPLY, REQUEST, STATUS, UNREADY, WORKER
 from mnpar.launch import clean_environment
 
 GUARD = (
@@ -70,22 +69,26 @@ class Processes:
         self.n_slots = n_slots
         self.timeout = timeout
         self.tasks = tasks
+        self.broken = False
         self.setup = describe(dataset)
         self.ticket = 0
-        self.workers: list[Worker] = []
-        self.retired: list[Worker] = []
         self.owner = os.getpid()
+        self.broods: list[Brood] = []
+        self.workers: list[Worker] = []
         try:
-            for number in range(n):
-                self.workers.append(Worker(number, self.setup))
-            for worker in self.workers:  # which by now start side by side
-                worker.send(self.setup.message)
+            self.workers = self._start(list(range(n)))
         except BaseException:
             self.stop()
             raise
 
+    def _start(self, numbers: list[int]) -> list[Worker]:
+        brood = Brood(numbers, self.setup)
+        self.broods.append(brood)
+        return list(brood.workers)
+
     def submit(self, rows: list[int], seed: list[int]) -> list[Piece]:
         """Begin to read a batch."""
+        self.broken = True  # until all is said
         self.ticket += 1
         slot = self.ticket % self.n_slots
         batch = []
@@ -94,22 +97,25 @@ class Processes:
             worker.n_tasks += 1
             worker.send(REQUEST.pack(self.ticket, slot, len(part), *seed, number) + np.array(part, np.int64).tobytes())
             batch.append(Piece(worker, self.ticket, slot, part))
+        self.broken = False
         return batch
 
     def _worker(self, number: int) -> Worker:
         worker = self.workers[number]
         if worker.n_tasks == self.tasks:
             worker.send(REQUEST.pack(0, 0, 0, 0, 0, 0, 0))  # then it ends
-            self.retired = [old for old in self.retired if not old.has_ended()] + [worker]
-            worker = self.workers[number] = Worker(number, self.setup)
-            worker.send(self.setup.message)
+            self.broods = [brood for brood in self.broods if not brood.is_over()]
+            (worker,) = self._start([number])
+            self.workers[number] = worker
         return worker
 
     def collect(self, ticket: list[Piece]) -> list[Any]:
         """Wait for the batch."""
+        self.broken = True
         examples: list[Any] = []
         for piece in ticket:
             examples += self._take(piece)
+        self.broken = False
         return examples
 
     def _take(self, piece: Piece) -> list[Any]:
@@ -124,6 +130,7 @@ class Processes:
             if status == DONE:
                 return shared_file.read_examples(worker.memory, head, piece.slot)
             error, text, trace = pickle.loads(shared_file.read_bytes(worker.memory, head, piece.slot * shared_file.SLOT))
+            self.broken = False  # the data set's error, and the workers go on
             raise_for(_load(error, text), f"(raised while {worker} read example {row})\n{trace}")
 
     def cancel(self, ticket: list[Piece]) -> None:
@@ -131,15 +138,11 @@ class Processes:
 
     def stop(self) -> None:
         """End all workers, now."""
-        workers, self.workers, self.retired = [*self.workers, *self.retired], [], []
-        if not workers and self.setup.fd < 0:
+        if self.setup.fd < 0:
             return
         mine = os.getpid() == self.owner  # not in a fork
-        for worker in workers:
-            worker.close(end=mine)
-        for worker in workers:
-            if mine:
-                worker.wait()
+        for brood in self.broods:
+            brood.stop(mine)
         os.close(self.setup.fd)
         self.setup = self.setup._replace(fd=-1)
 
@@ -185,35 +188,99 @@ def _load(dumped: bytes, text: str) -> BaseException:
     return error
 
 
-class Worker:
-    """One worker process and the pipes to it."""
+class Brood:
+    """Workers that were started together: a group of processes, whose first one says how the others end."""
 
-    def __init__(self, number: int, setup: Setup) -> None:
-        self.number = number
-        self.n_tasks = 0
-        self.memory = shared_file.make()
-        theirs, self.requests = os.pipe()
-        self.replies, other = os.pipe()
-        code = (
-            f"import sys; sys.path[:] = {sys.path!r}; import mnpar.iterators.worker as w; w.serve{theirs, other, self.memory}"
-        )
+    def __init__(self, numbers: list[int], setup: Setup) -> None:
+        self.pids: dict[int, int] = {}
+        self.ends: dict[int, int] = {}
+        self.process: subprocess.Popen[bytes] | None = None
+        self.status, status = os.pipe()
+        self.workers = []
+        theirs: list[tuple[int, int, int]] = []
         try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                env=setup.environment,
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs, other, self.memory, setup.fd),
-                process_group=0,  # Ctrl-C is not for it
-            )
+            for which, number in enumerate(numbers):
+                worker = Worker(number, self, which)
+                self.workers.append(worker)
+                theirs.append(worker.open())
+            self.process = _execute(theirs, status, setup)
         except BaseException:
-            self._close_files()
+            self.stop(False)
             raise
         finally:
-            os.close(theirs)
-            os.close(other)
+            for fd in (status, *[fd for requests, replies, _ in theirs for fd in (requests, replies)]):
+                os.close(fd)
+        for worker in self.workers:
+            worker.send(setup.message)
+
+    def look(self, seconds: float = 0.0) -> bool:
+        """Take in what became of the workers; whether there was anything within so many seconds."""
+        seen = False
+        while _readable(self.status, 0.0 if seen else seconds) and (data := os.read(self.status, STATUS.size)):
+            which, pid, how = STATUS.unpack(data)
+            if how == BORN:
+                self.pids[which] = pid
+            else:
+                self.ends[which] = os.waitstatus_to_exitcode(how)
+            seen = True
+        return seen
+
+    def is_over(self) -> bool:
+        """Whether no worker is left and nothing of them is wanted."""
+        over = all(worker.requests < 0 or worker.has_ended() for worker in self.workers)
+        if over:
+            self.stop(True)
+        return over
+
+    def stop(self, end: bool) -> None:
+        """Close all files, which ends the workers; ``end``: with a signal, too, as they may not have begun to watch them."""
+        for worker in self.workers:
+            worker.close()
+        if self.status >= 0:
+            os.close(self.status)
+        self.status = -1
+        if self.process is None or not end:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self.process.returncode is None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.process.pid, number)
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(5)
+
+
+def _execute(files: list[tuple[int, int, int]], status: int, setup: Setup) -> subprocess.Popen[bytes]:
+    """Start the process that forks the workers."""
+    code = f"import sys; sys.path[:] = {sys.path!r}; import mnpar.iterators.worker as w; w.fork({files}, {status}, {setup.fd})"
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=setup.environment,
+        stdin=subprocess.DEVNULL,
+        pass_fds=(status, setup.fd, *[fd for three in files for fd in three]),
+        process_group=0,  # Ctrl-C is not for it
+    )
+
+
+class Worker:
+    """One worker process: the pipes to it and the memory for its results."""
+
+    def __init__(self, number: int, brood: Brood, which: int) -> None:
+        self.number = number
+        self.brood = brood
+        self.which = which
+        self.n_tasks = 0
+        self.requests = self.replies = self.memory = -1
+
+    def open(self) -> tuple[int, int, int]:
+        """Make the files; returns the worker's ends of them."""
+        theirs, self.requests = os.pipe()
+        self.replies, other = os.pipe()
+        self.memory = shared_file.make()
+        return theirs, other, self.memory
 
     def __str__(self) -> str:
-        return f"worker process {self.number} (pid {self.process.pid})"
+        self.brood.look()
+        return f"worker process {self.number} (pid {self.brood.pids.get(self.which, 'not yet known')})"
 
     def send(self, data: bytes) -> None:
         """Write to the worker; if it is gone, that is said when its results are asked for."""
@@ -224,27 +291,25 @@ class Worker:
 
     def receive(self, rows: list[int], timeout: float | None) -> tuple[int, int, int, int]:
         """The next reply."""
-        poll = select.poll()
-        poll.register(self.replies, select.POLLIN)
-        begin = time.monotonic()
-        if timeout is not None and not poll.poll(timeout * 1000):
+        if timeout is not None and not _readable(self.replies, timeout):
             warnings.warn(
-                f"{self} has been at the examples {_few(rows)} for {time.monotonic() - begin:.1f} s and goes on "
+                f"{self} has been at the examples {_few(rows)} for {timeout} s and goes on "
                 "(dataset_timeout says after how many seconds to warn)",
                 TimeoutWarning,
                 stacklevel=6,
             )
         data = os.read(self.replies, REPLY.size)
         if len(data) < REPLY.size:
-            raise RuntimeError(f"{self} ended by {self._how()} when it was to read the examples {_few(rows)}")
+            how = self._how()
+            raise RuntimeError(f"{self} ended by {how} when it was to read the examples {_few(rows)}")
         ticket, status, head, row = REPLY.unpack(data)
         return ticket, status, head, row
 
     def _how(self) -> str:
-        try:
-            code = self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            return "closing its pipe"
+        while self.which not in self.brood.ends:
+            if not self.brood.look(5):
+                return "an error when it was started (see above)"
+        code = self.brood.ends[self.which]
         if code >= 0:
             return f"exit code {code}"
         hint = ": perhaps there was no memory left" if -code == signal.SIGKILL else ""
@@ -254,30 +319,21 @@ class Worker:
         """Whether a worker that was told to end has, and nothing of it is wanted."""
         poll = select.poll()
         poll.register(self.replies, select.POLLIN)
-        if self.process.poll() is None or any(event & select.POLLIN for _, event in poll.poll(0)):
-            return False
-        self._close_files()
-        return True
+        events = [event for _, event in poll.poll(0)]
+        return bool(events) and not events[0] & select.POLLIN
 
-    def close(self, end: bool) -> None:
-        """Close the pipes, which ends it; ``end``: with a signal, too, as it may not have begun to watch them."""
-        self._close_files()
-        if end and self.process.poll() is None:
-            self.process.terminate()
-
-    def _close_files(self) -> None:
+    def close(self) -> None:
+        """Close its files, which ends it."""
         for fd in (self.requests, self.replies, self.memory):
             if fd >= 0:
                 os.close(fd)
         self.requests = self.replies = self.memory = -1
 
-    def wait(self) -> None:
-        """Wait until it has ended."""
-        try:
-            self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+
+def _readable(fd: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def _few(rows: list[int]) -> str:

@@ -23,6 +23,8 @@ from mnpar.iterators.serial_iterator import SerialIterator, State
 class Readers(Protocol):
     """Threads or processes that read examples."""
 
+    broken: bool  # one has died, or Ctrl-C came in the middle of a message: others have to begin anew
+
     def submit(self, rows: list[int], seed: list[int]) -> Any:
         """Begin to read a batch; returns a ticket. What its data set draws comes from the seed."""
 
@@ -74,8 +76,10 @@ class ReadAheadIterator(SerialIterator):
             batch = self._hired().collect(self._pending[0].ticket)
         except StopIteration:
             raise
-        except BaseException:  # of the data set, of readers that died, or Ctrl-C in the middle of a message: begin anew
-            self.finalize()
+        except BaseException:
+            if self._readers is not None and self._readers.broken:
+                self.finalize()
+            self._forget()
             raise
         previous = self.epoch_detail
         self._state, self._previous = self._pending.popleft().state, previous

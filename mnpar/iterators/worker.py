@@ -1,7 +1,8 @@
 """What a worker process of :class:`MultiprocessIterator` does: it reads the examples that it is told to.
 
-It was started by exec with a cleaned environment and knows nothing of MPI. It ends when the pipe from its parent is closed,
-in the middle of an example, too: so it never outlives the parent, however that ended.
+A process started by exec with a cleaned environment, which knows nothing of MPI and has one thread, imports mnpar once and
+forks the workers; each then makes the data set for itself, with its own open files. A worker ends when the pipe from the
+program is closed, in the middle of an example, too: so it never outlives the program, however that ended.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import threading
 import traceback
 import types
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -27,9 +29,57 @@ from mnpar.iterators import shared_file
 
 REQUEST = struct.Struct("<qqqqqqq")  # ticket, slot, how many rows; four numbers of the seed
 REPLY = struct.Struct("<qqqq")  # ticket, one of the following, size of the head, the row that failed
+STATUS = struct.Struct("<qqq")  # which worker, its pid, how it ended as the system says it
+BORN = -1  # instead: it did not
 DONE, FAILED, UNREADY = range(3)
 WORKER = "MNPAR_WORKER"  # is in a worker's environment
 MAIN = "__mp_main__"  # what the parent's __main__ is called here, as in multiprocessing
+
+
+def fork(files: list[tuple[int, int, int]], status: int, dataset: int) -> None:
+    """Become workers, and stay to say how they ended.
+
+    Args:
+        files: the arguments of :func:`serve` for each worker.
+        status: file descriptor of a pipe that the program reads.
+        dataset: of the shared file with the arrays of the data set, which each worker closes.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's business
+    pids: dict[int, int] = {}
+    for number, own in enumerate(files):
+        pid = os.fork()
+        if pid == 0:
+            for fd in {status, *[fd for others in files for fd in others]} - set(own):
+                os.close(fd)
+            _work(*own)
+        _tell(status, number, pid, BORN)
+        pids[pid] = number
+        for fd in own:
+            os.close(fd)
+        files = [others for others in files if others is not own]
+    os.close(dataset)
+    while pids:
+        pid, how = os.wait()
+        _tell(status, pids.pop(pid), pid, how)
+
+
+def _tell(status: int, number: int, pid: int, how: int) -> None:
+    with suppress(BrokenPipeError):  # the program is gone
+        os.write(status, STATUS.pack(number, pid, how))
+
+
+def _work(requests: int, replies: int, memory: int) -> None:
+    """What a fork does; it does not return."""
+    code = 1
+    try:
+        serve(requests, replies, memory)
+        sys.stdout.flush()
+        code = 0
+    except BrokenPipeError:  # the program is gone
+        pass
+    except BaseException:
+        traceback.print_exc()
+    os._exit(code)
 
 
 def serve(requests: int, replies: int, memory: int) -> None:
@@ -39,7 +89,6 @@ def serve(requests: int, replies: int, memory: int) -> None:
         requests, replies: file descriptors of pipes.
         memory: of the shared file that the results are written to.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     threading.Thread(target=_end_with_parent, args=(requests,), daemon=True).start()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)  # nothing is lost when it is ended
