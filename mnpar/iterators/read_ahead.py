@@ -155,7 +155,7 @@ class ReadAheadIterator(SerialIterator):
         before = self._where()
         super().serialize(serializer)
         with suppress(KeyError):  # of an iterator without readers
-            self._seed = int(serializer("reader_seed", np.int64(self._seed)))
+            self._seed = int(serializer("reader_seed", self._seed))
         if self._where() != before:  # it was read
             self._pending, pending = deque(), self._pending
             for one in pending:

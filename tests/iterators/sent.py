@@ -102,3 +102,17 @@ class Unready:
 
     def __getstate__(self):
         return {"a": 1}
+
+
+class Noisy:
+    """Pairs (row, label), each row with noise that is drawn when it is read."""
+
+    def __init__(self, n):
+        self.rows = np.random.default_rng(1).standard_normal((n, 4))
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, i):
+        noise = mnpar.random.generator().standard_normal(4)
+        return (self.rows[i] + 0.1 * noise).astype(np.float32), np.int32(self.rows[i, 0] > 0)

@@ -71,10 +71,7 @@ FEW = ("one at a time", "uneven", "once", "empty")
 
 @pytest.mark.parametrize(
     ("kind", "shape"),
-    [
-        *[("threads", shape) for shape in SHAPES],
-        *[("processes", shape) for shape in ("one at a time", "uneven", "once", "empty")],
-    ],
+    [*[("threads", shape) for shape in SHAPES], *[("processes", shape) for shape in FEW]],
 )
 def test_batches_and_states_are_a_serial_iterators(kind, shape):
     make, (n, batch_size, options) = KINDS[kind], SHAPES[shape]
@@ -110,13 +107,8 @@ def test_a_reset_draws_the_orders_that_a_serial_iterator_draws(make):
 
 @pytest.mark.parametrize(
     ("make", "n_before"),
-    [
-        (KINDS["threads"], 0),
-        (KINDS["threads"], 1),
-        (KINDS["threads"], 2),
-        (KINDS["threads"], 3),
-        *[(KINDS[k], 2) for k in PROCESSES],
-    ],
+    [*[(KINDS["threads"], n) for n in range(4)], *[(KINDS[kind], 2) for kind in PROCESSES]],
+    ids=[*[f"threads-{n}" for n in range(4)], *PROCESSES],
 )
 def test_a_resumed_run_has_the_same_order_and_position(make, n_before, tmp_path):
     data = list(range(5))
