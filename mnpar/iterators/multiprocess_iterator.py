@@ -1,7 +1,7 @@
 """Batches read ahead by processes: for data sets that compute in Python.
 
-The processes are started by exec, never by fork, with an environment from which the MPI launcher's marks are removed: they
-work beside every MPI library, and beside threads. What travels is a pickle of the data set once and lists of indices; arrays
+The processes are forked from one that was started by exec, with an environment from which the MPI launcher's marks are
+removed, never from the program: they work beside every MPI library, and beside threads. What travels is a pickle of the data set once and lists of indices; arrays
 go through shared memory that has no name in the file system, so nothing is left whoever is killed.
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from mnpar.iterators.brood import TimeoutWarning as _TimeoutWarning
 from mnpar.iterators.order_samplers import OrderSampler
 from mnpar.iterators.processes import Processes
-from mnpar.iterators.processes import TimeoutWarning as _TimeoutWarning
 from mnpar.iterators.read_ahead import ReadAheadIterator, Readers
 
 
