@@ -1,8 +1,9 @@
 """Batches read ahead by processes: for data sets that compute in Python.
 
 The processes are forked from one that was started by exec, with an environment from which the MPI launcher's marks are
-removed, never from the program: they work beside every MPI library, and beside threads. What travels is a pickle of the data set once and lists of indices; arrays
-go through shared memory that has no name in the file system, so nothing is left whoever is killed.
+removed, never from the program: they work beside every MPI library, and beside threads. What travels is a pickle of the data
+set once and lists of indices; arrays go through shared memory that has no name in the file system, so nothing is left whoever
+is killed.
 """
 
 from __future__ import annotations
