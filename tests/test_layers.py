@@ -56,6 +56,7 @@ LATE = {
     "communicators/create.py": {"threadpoolctl"},
     "datasets/digits.py": {"sklearn"},
     "datasets/download.py": {"urllib"},
+    "datasets/image_dataset.py": {"PIL"},
     "training/extensions/plot_report.py": {"matplotlib"},
     "training/extensions/progress_bar.py": {"tqdm"},
     "timeline.py": {"matplotlib"},

@@ -71,30 +71,6 @@ class BatchDataset(DatasetMixin):
         return examples if self.converter is None else self.converter(examples)
 
 
-class ConcatenatedDataset(DatasetMixin):
-    """One data set after the other.
-
-    Args:
-        *datasets: of any lengths.
-
-    Example:
-        >>> from mnpar.datasets import ConcatenatedDataset
-        >>> list(ConcatenatedDataset("ab", "", "cde"))
-        ['a', 'b', 'c', 'd', 'e']
-    """
-
-    def __init__(self, *datasets: Any) -> None:
-        self.datasets = datasets
-        self._edges = [0, *accumulate(len(dataset) for dataset in datasets)]
-
-    def __len__(self) -> int:
-        return self._edges[-1]
-
-    def get_example(self, i: int) -> Any:
-        which = int(np.searchsorted(self._edges, i, side="right")) - 1
-        return self.datasets[which][i - self._edges[which]]
-
-
 class MergeDataset(DatasetMixin):
     """Data sets side by side, as long as the longest: example ``i`` is the tuple of the examples ``i`` of those that have one.
 

@@ -1,8 +1,9 @@
-"""A part of a data set, and splits into two parts. Nothing is copied: a part looks up its examples in the whole."""
+"""Parts of a data set, splits, and cross-validation. Nothing is copied: a part looks up its examples in the whole."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,99 @@ def split_dataset_random(dataset: Any, first_size: int, seed: int | None = None)
         ['a', 'b', 'c', 'd', 'e']
     """
     return split_dataset(dataset, first_size, permutation(len(dataset), seed))
+
+
+def split_dataset_n(dataset: Any, n: int, order: Sequence[int] | Array | None = None) -> list[SubDataset]:
+    """n parts of the same length, one after the other; the remainder of the division is in none of them.
+
+    Args:
+        dataset: the whole.
+        n: 1 or more.
+        order: as in :class:`SubDataset`.
+
+    Raises:
+        ValueError: ``n`` is not positive.
+
+    Example:
+        >>> from mnpar.datasets import split_dataset_n
+        >>> [list(part) for part in split_dataset_n("abcde", 2)]
+        [['a', 'b'], ['c', 'd']]
+    """
+    if n < 1:
+        raise ValueError(f"a data set cannot be split into {n} parts")
+    size = len(dataset) // n
+    return [SubDataset(dataset, size * i, size * (i + 1), order) for i in range(n)]
+
+
+def split_dataset_n_random(dataset: Any, n: int, seed: int | None = None) -> list[SubDataset]:
+    """n random parts of the same length; the remainder of the division is in none of them.
+
+    Args:
+        dataset: the whole.
+        n: 1 or more.
+        seed: as in :func:`split_dataset_random`.
+
+    Raises:
+        ValueError: ``n`` is not positive.
+
+    Example:
+        >>> from mnpar.datasets import split_dataset_n_random
+        >>> a, b = split_dataset_n_random("abcd", 2, seed=0)
+        >>> len(a), len(b), sorted([*a, *b])
+        (2, 2, ['a', 'b', 'c', 'd'])
+    """
+    return split_dataset_n(dataset, n, permutation(len(dataset), seed))
+
+
+def get_cross_validation_datasets(
+    dataset: Any, n_fold: int, order: Sequence[int] | Array | None = None
+) -> list[tuple[SubDataset, SubDataset]]:
+    """``n_fold`` ways to train on most of a data set and test with the rest; each example is in one of the test sets.
+
+    Args:
+        dataset: the whole, of n examples.
+        n_fold: ``1 <= n_fold <= n``; the test sets' lengths differ by one at most. The first has the last examples.
+        order: as in :class:`SubDataset`.
+
+    Returns:
+        Pairs (training set, test set).
+
+    Raises:
+        ValueError: ``n_fold`` is out of range.
+
+    Example:
+        >>> from mnpar.datasets import get_cross_validation_datasets
+        >>> [(list(train), list(test)) for train, test in get_cross_validation_datasets("abc", 2)]
+        [(['a'], ['b', 'c']), (['b', 'c'], ['a'])]
+    """
+    n = len(dataset)
+    if not 1 <= n_fold <= n:
+        raise ValueError(f"n_fold = {n_fold}: a data set of {n} examples has 1 … {n} folds")
+    order = np.arange(n) if order is None else np.array(order)
+    borders = [n * i // n_fold for i in range(n_fold + 1)]
+    splits = []
+    for begin, end in reversed(list(pairwise(borders))):
+        splits.append(split_dataset(dataset, n - (end - begin), order))
+        order = np.roll(order, end - begin)  # the next test set comes to the end
+    return splits
+
+
+def get_cross_validation_datasets_random(
+    dataset: Any, n_fold: int, seed: int | None = None
+) -> list[tuple[SubDataset, SubDataset]]:
+    """:func:`get_cross_validation_datasets` in a random order.
+
+    Args:
+        dataset, n_fold: as there.
+        seed: as in :func:`split_dataset_random`.
+
+    Example:
+        >>> from mnpar.datasets import get_cross_validation_datasets_random
+        >>> splits = get_cross_validation_datasets_random("abc", 3, seed=0)
+        >>> sorted(test[0] for _, test in splits)
+        ['a', 'b', 'c']
+    """
+    return get_cross_validation_datasets(dataset, n_fold, permutation(len(dataset), seed))
 
 
 def permutation(n: int, seed: int | None) -> Array:

@@ -1,7 +1,9 @@
-"""Batches of examples: on one rank, the same on all ranks, and in one order on all ranks."""
+"""Batches of examples: on one rank, read ahead by threads or processes, the same on all ranks, in one order on all ranks."""
 
 from mnpar.dataset import Iterator
 from mnpar.iterators.multi_node_iterator import MultiNodeIterator, create_multi_node_iterator
+from mnpar.iterators.multiprocess_iterator import MultiprocessIterator
+from mnpar.iterators.multithread_iterator import MultithreadIterator
 from mnpar.iterators.order_samplers import OrderSampler, ShuffleOrderSampler
 from mnpar.iterators.serial_iterator import SerialIterator
 from mnpar.iterators.synchronized_iterator import create_synchronized_iterator
@@ -9,6 +11,8 @@ from mnpar.iterators.synchronized_iterator import create_synchronized_iterator
 __all__ = [
     "Iterator",
     "MultiNodeIterator",
+    "MultiprocessIterator",
+    "MultithreadIterator",
     "OrderSampler",
     "SerialIterator",
     "ShuffleOrderSampler",

@@ -78,14 +78,14 @@ class SerialIterator(Iterator):
 
     def __next__(self) -> list[Any]:
         previous = self.epoch_detail
-        state, rows = self._advance()
+        state, rows = self._advance(self._state)
         batch = [self.dataset[i] for i in rows]  # before the state changes: an error here loses nothing
         self._state, self._previous = state, previous
         return batch
 
-    def _advance(self) -> tuple[State, list[int]]:
-        """The state after the next batch, and the batch's indices."""
-        position, epoch, _, order = self._state
+    def _advance(self, state: State) -> tuple[State, list[int]]:
+        """The state after the batch that comes next in a state, and the batch's indices."""
+        position, epoch, _, order = state
         n = self._length
         if not self.repeat and (epoch > 0 or n == 0):
             raise StopIteration

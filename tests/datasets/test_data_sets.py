@@ -4,7 +4,20 @@ import numpy as np
 import pytest
 
 from mnpar.dataset import DatasetMixin
-from mnpar.datasets import SubDataset, TransformDataset, TupleDataset, create_empty_dataset, split_dataset, split_dataset_random
+from mnpar.datasets import (
+    ConcatenatedDataset,
+    DictDataset,
+    SubDataset,
+    TransformDataset,
+    TupleDataset,
+    create_empty_dataset,
+    get_cross_validation_datasets,
+    get_cross_validation_datasets_random,
+    split_dataset,
+    split_dataset_n,
+    split_dataset_n_random,
+    split_dataset_random,
+)
 
 
 class Squares(DatasetMixin):
@@ -21,6 +34,8 @@ DATASETS = {
     "sub": (SubDataset([7, 8, 9, 10], 1, 4), [8, 9, 10]),
     "sub with order": (SubDataset([7, 8, 9, 10], 1, 4, np.array([3, 0, 1, 2])), [7, 8, 9]),
     "transform": (TransformDataset([1, 2, 3], lambda x: -x), [-1, -2, -3]),
+    "dict": (DictDataset(x=[1, 2], t="ab"), [{"x": 1, "t": "a"}, {"x": 2, "t": "b"}]),
+    "concatenated": (ConcatenatedDataset("ab", [], [3], "", TupleDataset([4])), ["a", "b", 3, (4,)]),
     "sub of sub": (SubDataset(SubDataset("abcdef", 1, 5), 1, 3), ["c", "d"]),
 }
 
@@ -136,3 +151,71 @@ def test_a_class_without_get_example_says_so():
         Forgot()[0]
     with pytest.raises(NotImplementedError, match="__len__"):
         len(DatasetMixin())
+
+
+# ---- data sets of data sets, splits into n ----
+
+
+def test_data_sets_of_no_data_sets():
+    assert len(ConcatenatedDataset()) == len(ConcatenatedDataset([], "")) == 0
+    assert ConcatenatedDataset([], "")[:] == []
+    with pytest.raises(IndexError):
+        ConcatenatedDataset()[0]
+    with pytest.raises(ValueError, match="at least one"):
+        DictDataset()
+    with pytest.raises(ValueError, match="'a': 2, 'b': 1"):
+        DictDataset(a=[1, 2], b=[1])
+
+
+SPLITS = {"even": (6, 3), "uneven": (7, 3), "one": (5, 1), "each": (4, 4), "more parts than examples": (2, 3), "empty": (0, 2)}
+
+
+@pytest.mark.parametrize(("n", "parts"), SPLITS.values(), ids=SPLITS)
+def test_n_parts_have_one_length_and_leave_out_the_remainder(n, parts):
+    size = n // parts
+    order = np.arange(n)[::-1]
+    assert [list(part) for part in split_dataset_n(range(n), parts)] == [
+        list(range(i * size, (i + 1) * size)) for i in range(parts)
+    ]
+    assert [list(part) for part in split_dataset_n(range(n), parts, order)] == [
+        order[i * size : (i + 1) * size].tolist() for i in range(parts)
+    ]
+    drawn = np.random.RandomState(3).permutation(n).tolist()
+    assert [i for part in split_dataset_n_random(range(n), parts, 3) for i in part] == drawn[: size * parts]
+
+
+def test_cross_validation_as_chainer_orders_it():
+    table = [
+        ([0, 1, 2, 3, 4], [5, 6, 7]),
+        ([5, 6, 7, 0, 1], [2, 3, 4]),
+        ([2, 3, 4, 5, 6, 7], [0, 1]),
+    ]
+    assert [(list(a), list(b)) for a, b in get_cross_validation_datasets(range(8), 3)] == table
+    letters = "hgfedcba"
+    reordered = get_cross_validation_datasets(letters, 3, order=list(range(7, -1, -1)))
+    assert [(list(a), list(b)) for a, b in reordered] == [
+        (["abcdefgh"[i] for i in a], ["abcdefgh"[i] for i in b]) for a, b in table
+    ]
+
+
+@pytest.mark.parametrize(("n", "folds"), [(5, 1), (5, 5), (7, 3), (1, 1)])
+def test_each_example_is_tested_once_and_never_trained_on_in_that_fold(n, folds):
+    splits = get_cross_validation_datasets_random(range(n), folds, seed=1)
+    assert sorted(i for _, test in splits for i in test) == list(range(n))
+    assert all(sorted([*train, *test]) == list(range(n)) for train, test in splits)
+    sizes = [len(test) for _, test in splits]
+    assert max(sizes) - min(sizes) <= 1
+    order = np.random.RandomState(1).permutation(n)
+    assert [list(a) for a, _ in splits] == [list(a) for a, _ in get_cross_validation_datasets(range(n), folds, order)]
+
+
+@pytest.mark.parametrize("split", [split_dataset_n, split_dataset_n_random])
+def test_no_parts_are_refused(split):
+    with pytest.raises(ValueError, match="0 parts"):
+        split([1], 0)
+
+
+@pytest.mark.parametrize(("n", "folds"), [(3, 0), (3, 4), (0, 1)])
+def test_folds_without_examples_are_refused(n, folds):
+    with pytest.raises(ValueError, match=f"n_fold = {folds}: a data set of {n}"):
+        get_cross_validation_datasets(range(n), folds)

@@ -1,0 +1,134 @@
+"""Batches read ahead by threads: for data sets that wait (files, network) or compute in numpy, which lets other threads run.
+
+Threads are safe under every MPI, start at once and share the data set; Python code itself does not get faster by them.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextvars import Context, copy_context
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+import mnpar.random
+from mnpar.iterators.order_samplers import OrderSampler
+from mnpar.iterators.read_ahead import ReadAheadIterator, Readers, pieces
+
+
+class MultithreadIterator(ReadAheadIterator):
+    """A :class:`SerialIterator` that reads the next batch in threads while the program works with this one.
+
+    The examples and their order are those of a SerialIterator. What the data set draws from :func:`mnpar.random.generator`
+    is seeded for every batch and thread: with ``mnpar.random.seed`` and the same ``n_threads`` runs repeat, resumed ones too.
+
+    Args:
+        dataset: anything with ``len`` and ``[i]``; several threads read it at the same time.
+        batch_size, repeat, shuffle, order_sampler: as in :class:`SerialIterator`.
+        n_threads: how many threads share the examples of a batch.
+
+    Raises:
+        ValueError: as :class:`SerialIterator`, or ``n_threads`` is not positive.
+        Exception: what the data set raises, ``next`` raises, with the number of the example; the iterator stays where it was.
+
+    Example:
+        >>> from mnpar.iterators import MultithreadIterator
+        >>> with MultithreadIterator("abcde", 2, repeat=False, shuffle=False, n_threads=2) as iterator:
+        ...     list(iterator)
+        [['a', 'b'], ['c', 'd'], ['e']]
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        repeat: bool = True,
+        shuffle: bool | None = None,
+        n_threads: int = 1,
+        order_sampler: OrderSampler | None = None,
+    ) -> None:
+        if n_threads < 1:
+            raise ValueError(f"n_threads = {n_threads}: a batch is read by one thread or more")
+        self.n_threads = n_threads
+        super().__init__(dataset, batch_size, repeat, shuffle, order_sampler, n_prefetch=1)
+
+    def _hire(self) -> Readers:
+        return Threads(self.dataset, self.n_threads)
+
+
+class Piece:
+    """A part of a batch: what is to be read, and then what was."""
+
+    def __init__(self, rows: list[int], seed: list[int]) -> None:
+        self.rows = rows
+        self.seed = seed
+        self.context: Context = copy_context()  # the rank's configuration
+        self.done = threading.Event()
+        self.cancelled = False
+        self.examples: list[Any] = []
+        self.error: BaseException | None = None
+
+    def read(self, dataset: Any) -> None:
+        """In a thread, inside the context."""
+        mnpar.random.use(np.random.default_rng(self.seed))
+        try:
+            for i in self.rows:
+                self.examples.append(dataset[i])
+        except BaseException as error:
+            self.error = error
+
+
+class Threads:
+    """Threads that read. They are daemons: a data set that hangs does not keep the program from ending."""
+
+    broken = False
+
+    def __init__(self, dataset: Any, n: int) -> None:
+        self.n = n
+        self.queue: SimpleQueue[Piece | None] = SimpleQueue()
+        for _ in range(n):
+            threading.Thread(target=work, args=(dataset, self.queue), name="MultithreadIterator", daemon=True).start()
+
+    def submit(self, rows: list[int], seed: list[int]) -> list[Piece]:
+        """Begin to read a batch."""
+        batch = [Piece(part, [*seed, number]) for number, part in enumerate(pieces(rows, self.n))]
+        for piece in batch:
+            self.queue.put(piece)
+        return batch
+
+    def collect(self, ticket: list[Piece]) -> list[Any]:
+        """Wait for the batch."""
+        examples: list[Any] = []
+        for piece in ticket:
+            piece.done.wait()
+            if piece.error is not None:
+                raise_for(piece.error, f"(raised while a thread read example {piece.rows[len(piece.examples)]})")
+            examples += piece.examples
+        return examples
+
+    def cancel(self, ticket: list[Piece]) -> None:
+        """Nobody will ask for it."""
+        for piece in ticket:
+            piece.cancelled = True
+
+    def stop(self) -> None:
+        """Let the threads end, each after the piece that it is reading."""
+        for _ in range(self.n):
+            self.queue.put(None)
+
+
+def work(dataset: Any, queue: SimpleQueue[Piece | None]) -> None:
+    """What a thread does."""
+    while (piece := queue.get()) is not None:
+        if not piece.cancelled:
+            piece.context.run(piece.read, dataset)
+        piece.done.set()
+
+
+def raise_for(error: BaseException, note: str) -> None:
+    """Raise what a reader met; a StopIteration of the data set's would look like the end of the data."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        error.add_note(note)
+        raise error
+    raise RuntimeError(f"{type(error).__name__} {error} {note}") from error
