@@ -12,6 +12,7 @@ import os
 import pickle
 import struct
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -270,6 +271,7 @@ def as_array(body: Array, header: Header) -> Array:
 
 
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_WITH = contextmanager.__code__.co_filename  # stands between a function of mnpar and the ``with`` that entered it
 _SITES: dict[tuple[CodeType, int], str] = {}
 
 
@@ -285,7 +287,7 @@ def call_site() -> str:
 
 def site_of(frame: FrameType) -> str:
     """The innermost source line outside mnpar at which a frame is, ``"train/model.py:42"``."""
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and (is_internal(frame.f_code.co_filename) or frame.f_code.co_filename == _WITH):
         frame = frame.f_back
     key = (frame.f_code, frame.f_lineno)
     site = _SITES.get(key)

@@ -29,13 +29,16 @@ if TYPE_CHECKING:
 
 
 class End(FunctionNode):
-    """Stands before a forward, and so at the end of its backward, which visits it whatever happened (law 4)."""
+    """Stands before all else, and so at the end of backward, which visits it whatever happened (law 4).
+
+    Before the forward alone would not do: what read a parameter earlier, a penalty say, gives it a gradient later.
+    """
 
     communicates = True
 
-    def __init__(self, act: Callable[[], None]) -> None:
-        self.act, self.tape = act, current_tape()
-        self.number = tick()
+    def __init__(self, act: Callable[[], None], module: Link) -> None:
+        self.act, self.module, self.tape = act, module, current_tape()
+        self.number = -tick()
         self.tape.append(self)
 
     def waits(self, tape: Tape) -> bool:
@@ -136,6 +139,7 @@ class DistributedDataParallel(Chain):
         self._comm, self._by_samples, self._samples = comm, reduce == "weighted", samples
         self._reducer = Reducer(comm, size or 2**62)  # type: ignore[arg-type]  # by hooks always: End comes before backward's end
         self._arenas, self._copies = Arenas(), Copies(comm)
+        self.reduces_over = comm  # optimizers look here
         self._end: End | None = None
         self._count = 0.0  # samples of the forwards since the last reduction,
         self._pending: list[ref[Samples]] = []  # and of those that may still be forgotten
@@ -156,7 +160,7 @@ class DistributedDataParallel(Chain):
             self._count += self._weight(args, kwargs) if is_recording() else 0
             return self.module(*args, **kwargs)
         if self._end is None or not self._end.waits(current_tape()):
-            self._end = End(self._finish)
+            self._end = self._begin()
         before = len(current_tape().records)
         result = self.module(*args, **kwargs)
         samples, pending = (
@@ -188,6 +192,13 @@ class DistributedDataParallel(Chain):
         else:
             self._count += samples.count
         return result
+
+    def _begin(self) -> End:
+        mine = {id(param) for param in self.module.params()}
+        for end in current_tape().records:
+            if isinstance(end, End) and end.module is not self.module and any([id(p) in mine for p in end.module.params()]):
+                raise RuntimeError(_SHARED)
+        return End(self._finish, self.module)
 
     def _weight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
         count = self._samples(*args, **kwargs)
@@ -224,6 +235,10 @@ _UNEVEN = (
     "ranks of {} samples, whose model communicates on the communicator of DistributedDataParallel: gradients that travel in "
     "backward would be without the weights that end it. Give all ranks as many samples, or train by "
     "mnpar.create_multi_node_optimizer, whose weights enter with the loss"
+)
+_SHARED = (
+    "two DistributedDataParallel that have parameters in common would both reduce these at the end of one backward: let one "
+    "have both models, as links of a chain"
 )
 _REDUCED = (
     "backward reached the result of a DistributedDataParallel whose gradients another backward has reduced already, or that is "

@@ -16,7 +16,7 @@ import numpy as np
 
 from mnpar.arena import Arena, Arenas
 from mnpar.backend import Array
-from mnpar.graph import Home, VariableNode
+from mnpar.graph import Home, Hook, VariableNode
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -73,6 +73,7 @@ class Reducer:
         self._wire_dtype = None if wire_dtype is None else np.dtype(wire_dtype)
         self._channel: Any = None
         self._arenas: list[Arena] = []
+        self._strays: list[VariableNode] = []
         self.buckets: list[Bucket] = []
         self._left = 0  # how many buckets are on their way
         self._off: list[Callable[[], None]] = []
@@ -100,18 +101,27 @@ class Reducer:
         """
         self._forget()
         now = [arena for arena in arenas if arena.learns]
-        if len(now) == len(self._arenas) and all([a is b for a, b in zip(now, self._arenas, strict=True)]):
+        strays = [param.node for param in arenas.strays]
+        if (
+            strays == self._strays
+            and len(now) == len(self._arenas)
+            and all([a is b for a, b in zip(now, self._arenas, strict=True)])
+        ):
             return
         if self._left:
             raise RuntimeError("parameters were added, removed, moved or reshaped while their gradients were on their way")
         for off in self._off:
             off()
-        self._arenas = now
+        self._arenas, self._strays = now, strays
         self.buckets = [bucket for arena in reversed(now) for bucket in self._cut(arena)]
-        self._off = [] if self.bucket_bytes is None else [
-            param.register_hook(self._when_final(bucket, home), after=True)
-            for bucket in self.buckets for param, home in zip(bucket.params, bucket.homes, strict=True)
-        ]  # fmt: skip
+        self._off = []
+        if self.bucket_bytes is None:
+            return
+        for bucket in self.buckets:
+            for param, home in zip(bucket.params, bucket.homes, strict=True):
+                self._off.append(param.register_hook(self._when_final(bucket, home), after=True))
+        for node in strays:  # who is heard is kept when it is final, and not after backward
+            self._off.append(node.listen(Hook(lambda node: None, after=True)))
 
     def _cut(self, arena: Arena) -> Iterator[Bucket]:
         """An arena's buckets, from its end."""

@@ -35,7 +35,9 @@ REDUCTIONS = ("weighted", "mean", "sum")
 def samples_of(*args: Any, **kwds: Any) -> float:
     """How many samples the arguments of a loss function hold: the length of the first that has one; -1 if none has."""
     for arg in (*args, *kwds.values()):
-        if getattr(arg, "shape", None) == () or isinstance(arg, Link):  # a chain's length counts its links
+        if (
+            getattr(arg, "array", arg) is None or getattr(arg, "shape", None) == () or isinstance(arg, Link)
+        ):  # a chain's length counts its links
             continue
         if isinstance(arg, dict | tuple):
             inside = samples_of(*(arg.values() if isinstance(arg, dict) else arg))
@@ -93,9 +95,9 @@ class Team:
     def _make_equal(self) -> None:
         updates = [int(t) for t in self.comm.allgather(np.array(self.optimizer.t))]
         if len(set(updates)) > 1:  # values are given to all ranks, and states are not
-            raise MismatchError(
-                f"the ranks' optimizers have made {updates} updates: load the same snapshot on all ranks, or none"
-            )
+            raise MismatchError(f"the ranks' optimizers have made {updates} updates: load one snapshot on all ranks, or none")
+        if any([getattr(link, "reduces_over", None) is self.comm for link in self.optimizer.target.links()]):
+            raise RuntimeError(_TWICE)
         self._copies.make_equal(self.optimizer.target, self.optimizer.arenas)
 
     def _meet(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> list[Row]:
@@ -290,6 +292,10 @@ class Team:
 _UNKNOWN = (
     "of how many samples {} loss is the mean cannot be told from the arguments of the loss function: give "
     "create_multi_node_optimizer(samples=a function of these arguments), or reduce='mean'"
+)
+_TWICE = (
+    "the optimizer's model has a DistributedDataParallel of the same communicator, and gradients would be reduced twice: make "
+    "either that or a multi-node optimizer"
 )
 _SKIPPED = (
     "this update only made the parameters equal on all ranks, and no step was taken: they appeared or changed in a forward "

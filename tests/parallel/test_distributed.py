@@ -175,6 +175,56 @@ def test_forwards_whose_results_were_dropped_have_no_weight(comm):
     np.testing.assert_allclose(model.module.W.grad[0], x.mean(0))
 
 
+@RANKS
+@pytest.mark.parametrize("bucket_bytes", [None, 1])
+def test_gradients_of_what_read_the_parameters_before_the_forward_are_reduced_too(comm, bucket_bytes):
+    def gradient(comm, x):
+        link = L.Linear(4, 1, initialW=1, nobias=True)
+        model = link if comm is None else mnpar.DistributedDataParallel(link, comm, bucket_bytes=bucket_bytes)
+        penalty = F.sum(link.W**4)
+        (F.mean(model(x) ** 2) + penalty).backward()
+        return link.W.grad
+
+    shards = [2, 5, 1][: comm.size]
+    x, t = samples(shards)[0]
+    np.testing.assert_allclose(gradient(comm, part(comm, shards, x, t)[0]), gradient(None, x))
+
+
+@RANKS
+@pytest.mark.parametrize("bucket_bytes", [None, 1])
+def test_parameters_that_share_an_array_are_reduced_each(comm, bucket_bytes):
+    def gradients(comm, x):
+        link = L.Linear(4, 4, initialW=0.5 * np.eye(4))
+        both = mnpar.Sequential(link, F.tanh, link.copy())
+        model = both if comm is None else mnpar.DistributedDataParallel(both, comm, bucket_bytes=bucket_bytes)
+        for _ in range(2):
+            both.cleargrads()
+            F.mean(model(x) ** 2).backward()
+        return [param.grad for param in both.params()]
+
+    shards = [2, 5, 1][: comm.size]
+    x, t = samples(shards)[0]
+    for mine, expected in zip(gradients(comm, part(comm, shards, x, t)[0]), gradients(None, x), strict=True):
+        np.testing.assert_allclose(mine, expected)
+
+
+@pytest.mark.ranks(2, on="threads")
+def test_two_models_that_have_parameters_in_common_are_refused_in_one_backward(comm):
+    link = L.Linear(4, 4)
+    one, other = (mnpar.DistributedDataParallel(mnpar.Sequential(link, f), comm) for f in (F.tanh, F.sigmoid))
+    y = one(np.ones((1, 4)))
+    with pytest.raises(RuntimeError, match="parameters in common"):
+        other(y)
+
+
+@pytest.mark.ranks(2, on="threads")
+def test_a_multi_node_optimizer_of_it_is_refused(comm):
+    model = mnpar.DistributedDataParallel(L.Linear(4, 1), comm)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), comm).setup(model)
+    with pytest.raises(RuntimeError, match="reduced twice"):
+        optimizer.update(lambda x: F.sum(model(x)), np.ones((1, 4)))
+
+
 @pytest.mark.ranks(2, on="threads")
 def test_uneven_shards_are_refused_where_the_model_communicates_among_the_same_ranks(comm):
     model = mnpar.Sequential(L.Linear(4, 4), L.MultiNodeBatchNormalization(4, comm))
