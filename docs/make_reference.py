@@ -20,6 +20,7 @@ MODULES = (
     ("mnpar.datasets", "data, and their parts for ranks"),
     ("mnpar.dataset", "examples made into batches"),
     ("mnpar.iterators", "batches, one after the other"),
+    ("mnpar.meters", "running values of training, over ranks"),
     ("mnpar.training", "the trainer"),
     ("mnpar.training.updaters", "one step of training"),
     ("mnpar.training.triggers", "when something is to happen"),
@@ -35,6 +36,9 @@ MODULES = (
     ("mnpar.gradient_check", "gradients against differences"),
     ("mnpar.testing", "tests over ranks"),
     ("mnpar.launch", "starting ranks"),
+    ("mnpar.backends.cuda", "arrays on GPUs"),
+    ("mnpar.utils", "small helpers"),
+    ("mnpar.global_except_hook", "ChainerMN's hook, for programs that call it"),
     ("mnpar.random", "random numbers"),
     ("mnpar.errors", "what is raised"),
 )

@@ -133,7 +133,14 @@ def set_debug(debug: bool) -> None:
 
 
 def is_debug() -> bool:
-    """Whether this rank looks for NaN: ``mnpar.config.debug``."""
+    """Whether this rank looks for NaN: ``mnpar.config.debug``.
+
+    Example:
+        >>> import mnpar
+        >>> with mnpar.using_config("debug", True):
+        ...     mnpar.is_debug()
+        True
+    """
     return config.debug
 
 

@@ -62,7 +62,22 @@ def persistent(serializer: Any) -> Any:
 
 
 class Serializer(AbstractSerializer):
-    """Writes objects down."""
+    """Writes objects down.
+
+    Example:
+        >>> import mnpar
+        >>> class Count(mnpar.Serializer):
+        ...     keys = 0
+        ...     def __getitem__(self, key):
+        ...         return self
+        ...     def __call__(self, key, value):
+        ...         self.keys += 1
+        ...         return value
+        >>> count = Count()
+        >>> count.save(mnpar.links.Linear(3, 2))
+        >>> count.keys
+        2
+    """
 
     def save(self, obj: Any) -> None:
         """Write an object that has a ``serialize`` method."""
@@ -70,7 +85,21 @@ class Serializer(AbstractSerializer):
 
 
 class Deserializer(AbstractSerializer):
-    """Reads objects back."""
+    """Reads objects back.
+
+    Example:
+        >>> import mnpar
+        >>> class Ones(mnpar.Deserializer):
+        ...     def __getitem__(self, key):
+        ...         return self
+        ...     def __call__(self, key, value):
+        ...         value[...] = 1
+        ...         return value
+        >>> layer = mnpar.links.Linear(1, 1)
+        >>> Ones().load(layer)
+        >>> layer.W.array
+        array([[1.]], dtype=float32)
+    """
 
     def load(self, obj: Any) -> None:
         """Read an object that has a ``serialize`` method."""
