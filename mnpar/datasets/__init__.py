@@ -40,6 +40,7 @@ from mnpar.datasets.toys import get_synthetic_images, get_toy_images
 from mnpar.datasets.transform_dataset import TransformDataset
 from mnpar.datasets.tuple_dataset import TupleDataset
 from mnpar.datasets.words import get_ptb_words, get_ptb_words_vocabulary, get_words
+from mnpar.datasets.zipped_image_dataset import LabeledZippedImageDataset, MultiZippedImageDataset, ZippedImageDataset
 
 __all__ = [
     "BatchDataset",
@@ -49,8 +50,10 @@ __all__ = [
     "FileBlobDataset",
     "ImageDataset",
     "LabeledImageDataset",
+    "LabeledZippedImageDataset",
     "MemoryBlobDataset",
     "MergeDataset",
+    "MultiZippedImageDataset",
     "PrefetchDataset",
     "ResampleDataset",
     "ScatteredDataset",
@@ -59,6 +62,7 @@ __all__ = [
     "TextDataset",
     "TransformDataset",
     "TupleDataset",
+    "ZippedImageDataset",
     "create_empty_dataset",
     "dynamic_partition_by_round_robin",
     "get_cifar10",

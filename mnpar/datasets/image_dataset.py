@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -83,7 +83,7 @@ class LabeledImageDataset(DatasetMixin):
         self, pairs: Path | Sequence[tuple[Path, int]], root: Path = ".", dtype: Any = None, label_dtype: Any = np.int32
     ) -> None:
         check_pillow()
-        self._pairs = _read_pairs(pairs) if isinstance(pairs, str | os.PathLike) else pairs
+        self._pairs = read_pairs(pairs) if isinstance(pairs, str | os.PathLike) else pairs
         self._root = root
         self._dtype = get_dtype(dtype)
         self._label_dtype = label_dtype
@@ -102,13 +102,13 @@ def check_pillow() -> None:
         raise ModuleNotFoundError("images are read by Pillow, which is not installed: pip install pillow")
 
 
-def read_image(path: Path, dtype: Any) -> Array:
-    """A file's pixels (C, H, W)."""
+def read_image(path: Path, dtype: Any, file: IO[bytes] | None = None) -> Array:
+    """A file's pixels (C, H, W); ``file``: it is open already, ``path`` is what it is called."""
     from PIL import Image
 
     try:
-        with Image.open(path) as file:
-            pixels = np.array(file, dtype)  # (H, W) or (H, W, C)
+        with Image.open(path if file is None else file) as image:
+            pixels = np.array(image, dtype)  # (H, W) or (H, W, C)
     except (FileNotFoundError, PermissionError, IsADirectoryError):
         raise
     except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for damaged files
@@ -124,7 +124,8 @@ def _lines(path: Path) -> list[tuple[int, str]]:
         return [(number, line.strip()) for number, line in enumerate(file, 1) if line.strip()]
 
 
-def _read_pairs(path: Path) -> list[tuple[Path, int]]:
+def read_pairs(path: Path) -> list[tuple[Path, int]]:
+    """The paths and numbers in a text file."""
     pairs: list[tuple[Path, int]] = []
     for number, line in _lines(path):
         try:

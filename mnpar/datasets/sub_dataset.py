@@ -135,20 +135,21 @@ def split_dataset_n_random(dataset: Any, n: int, seed: int | None = None) -> lis
 
 
 def get_cross_validation_datasets(
-    dataset: Any, n_fold: int, order: Sequence[int] | Array | None = None
+    dataset: Any, n_folds: int | None = None, order: Sequence[int] | Array | None = None, *, n_fold: int | None = None
 ) -> list[tuple[SubDataset, SubDataset]]:
-    """``n_fold`` ways to train on most of a data set and test with the rest; each example is in one of the test sets.
+    """``n_folds`` ways to train on most of a data set and test with the rest; each example is in one of the test sets.
 
     Args:
         dataset: the whole, of n examples.
-        n_fold: ``1 <= n_fold <= n``; the test sets' lengths differ by one at most. The first has the last examples.
+        n_folds: ``1 <= n_folds <= n``; the test sets' lengths differ by one at most. The first has the last examples.
         order: as in :class:`SubDataset`.
+        n_fold: Chainer's older name of ``n_folds``.
 
     Returns:
         Pairs (training set, test set).
 
     Raises:
-        ValueError: ``n_fold`` is out of range.
+        ValueError: ``n_folds`` is out of range.
 
     Example:
         >>> from mnpar.datasets import get_cross_validation_datasets
@@ -156,10 +157,11 @@ def get_cross_validation_datasets(
         [(['a'], ['b', 'c']), (['b', 'c'], ['a'])]
     """
     n = len(dataset)
-    if not 1 <= n_fold <= n:
-        raise ValueError(f"n_fold = {n_fold}: a data set of {n} examples has 1 … {n} folds")
+    n_folds = n_fold if n_folds is None else n_folds
+    if n_folds is None or not 1 <= n_folds <= n:
+        raise ValueError(f"n_folds = {n_folds}: a data set of {n} examples has 1 … {n} folds")
     order = np.arange(n) if order is None else np.array(order)
-    borders = [n * i // n_fold for i in range(n_fold + 1)]
+    borders = [n * i // n_folds for i in range(n_folds + 1)]
     splits = []
     for begin, end in reversed(list(pairwise(borders))):
         splits.append(split_dataset(dataset, n - (end - begin), order))
@@ -168,12 +170,12 @@ def get_cross_validation_datasets(
 
 
 def get_cross_validation_datasets_random(
-    dataset: Any, n_fold: int, seed: int | None = None
+    dataset: Any, n_folds: int, seed: int | None = None
 ) -> list[tuple[SubDataset, SubDataset]]:
     """:func:`get_cross_validation_datasets` in a random order.
 
     Args:
-        dataset, n_fold: as there.
+        dataset, n_folds: as there.
         seed: as in :func:`split_dataset_random`.
 
     Example:
@@ -182,7 +184,7 @@ def get_cross_validation_datasets_random(
         >>> sorted(test[0] for _, test in splits)
         ['a', 'b', 'c']
     """
-    return get_cross_validation_datasets(dataset, n_fold, permutation(len(dataset), seed))
+    return get_cross_validation_datasets(dataset, n_folds, permutation(len(dataset), seed))
 
 
 def permutation(n: int, seed: int | None) -> Array:

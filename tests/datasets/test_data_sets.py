@@ -191,6 +191,7 @@ def test_cross_validation_as_chainer_orders_it():
         ([2, 3, 4, 5, 6, 7], [0, 1]),
     ]
     assert [(list(a), list(b)) for a, b in get_cross_validation_datasets(range(8), 3)] == table
+    assert [(list(a), list(b)) for a, b in get_cross_validation_datasets(range(8), n_fold=3)] == table
     letters = "hgfedcba"
     reordered = get_cross_validation_datasets(letters, 3, order=list(range(7, -1, -1)))
     assert [(list(a), list(b)) for a, b in reordered] == [
@@ -217,5 +218,5 @@ def test_no_parts_are_refused(split):
 
 @pytest.mark.parametrize(("n", "folds"), [(3, 0), (3, 4), (0, 1)])
 def test_folds_without_examples_are_refused(n, folds):
-    with pytest.raises(ValueError, match=f"n_fold = {folds}: a data set of {n}"):
+    with pytest.raises(ValueError, match=f"n_folds = {folds}: a data set of {n}"):
         get_cross_validation_datasets(range(n), folds)

@@ -2,6 +2,7 @@
 
 import pickle
 import types
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,10 @@ import mnpar
 from mnpar.datasets import (
     ImageDataset,
     LabeledImageDataset,
+    LabeledZippedImageDataset,
+    MultiZippedImageDataset,
     TextDataset,
+    ZippedImageDataset,
     get_photograph_patches,
     get_ptb_words,
     get_ptb_words_vocabulary,
@@ -82,11 +86,34 @@ def test_files_that_are_no_images_are_named(folder):
 
 def test_without_pillow_a_data_set_of_images_says_what_to_install(monkeypatch):
     monkeypatch.setattr("mnpar.datasets.image_dataset.find_spec", lambda name: None)
-    for make in (ImageDataset, LabeledImageDataset):
+    for make in (ImageDataset, LabeledImageDataset, ZippedImageDataset):
         with pytest.raises(ModuleNotFoundError, match="pip install pillow"):
             make([])
     with pytest.raises(ModuleNotFoundError, match="pip install pillow"):
         get_photograph_patches()
+
+
+def test_images_are_read_from_archives(folder):
+    for name, members in {"a.zip": ["grey.png", "rgb.png"], "b.zip": [], "c.zip": ["rgba.png", "broken.png"]}.items():
+        with zipfile.ZipFile(folder / name, "w") as archive:
+            archive.mkdir("folder") if name == "a.zip" else None
+            for member in members:
+                archive.write(folder / member, member)
+    plain = ImageDataset(list(PIXELS), folder)
+    whole = MultiZippedImageDataset([folder / name for name in ("a.zip", "b.zip", "c.zip")])
+    assert len(whole) == 4
+    for images in (whole, pickle.loads(pickle.dumps(whole))):
+        for image, expected in zip(images[:3], plain, strict=True):
+            assert np.array_equal(image, expected)
+            assert image.dtype == np.float32
+    with pytest.raises(DatasetError, match=r"c\.zip: broken\.png"):
+        whole[3]
+    pairs = LabeledZippedImageDataset(folder / "a.zip", folder / "pairs")
+    assert [(image.shape, int(label)) for image, label in pairs] == [((1, 2, 3), 3), ((3, 2, 3), -1)]
+    with pytest.raises(DatasetError, match=r"b\.zip: expected an image grey\.png"):
+        LabeledZippedImageDataset(folder / "b.zip", folder / "pairs")[0]
+    with pytest.raises(DatasetError, match=r"text\.png: expected a zip archive"):
+        ZippedImageDataset(folder / "text.png")
 
 
 # ---- lines ----
