@@ -7,6 +7,7 @@ from mnpar import (
     communicators,
     computational_graph,
     configuration,
+    cuda,
     dataset,
     datasets,
     errors,
@@ -41,7 +42,6 @@ from mnpar import (
 )  # fmt: skip
 from mnpar.arraylike import as_array
 from mnpar.backend import get_array_module, get_device, using_device
-from mnpar.backends import cuda
 from mnpar.chain import Chain, ChainList, Sequential
 from mnpar.checkpoint import create_multi_node_checkpointer
 from mnpar.communicators import ANY_SOURCE, ANY_TAG, Communicator, CommunicatorBase, Operation, create_communicator, run

@@ -19,6 +19,7 @@ LAYERS = """
     config errors graph tape random serializer timing
     backend reach function_hook link_hook
     function backends runtime_info configuration
+    cuda
     communicators plans schedule
     launch timeline
     doctor dataset initializers meters

@@ -93,6 +93,9 @@ class GradientMethod(Optimizer):
             if param.update_rule is not None:
                 param.update_rule.use_fp32_update(flag)
 
+    def use_cleargrads(self, use: bool = True) -> None:
+        """Chainer's; gradients are cleared before each backward in any case."""
+
     def update(self, lossfun: Callable[..., Any] | None = None, *args: Any, **kwds: Any) -> None:
         """One step.
 

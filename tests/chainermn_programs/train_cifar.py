@@ -155,7 +155,7 @@ def main(argv=None):
         )
     observed = []
 
-    @training.make_extension(trigger=(1, "iteration"), priority=extensions.LogReport.priority)
+    @training.make_extension(trigger=(1, "iteration"), priority=training.extension.PRIORITY_WRITER)
     def watch(trainer):
         reporter.report({"watched": float(model.count_params())})
         observed.append(float(trainer.observation["main/loss"].array))

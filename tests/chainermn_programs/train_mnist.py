@@ -30,7 +30,7 @@ class MLP(chainer.Chain):
 def get_data(n=200):
     rng = np.random.RandomState(0)
     t = rng.randint(0, 10, n).astype(np.int32)
-    x = rng.rand(n, 784).astype(np.float32)
+    x = rng.rand(n, 784).astype(np.float32) / 10
     x[np.arange(n), t * 7] += 10
     data = chainer.datasets.TupleDataset(x, t)
     return chainer.datasets.split_dataset(data, n - n // 4)

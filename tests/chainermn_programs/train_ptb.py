@@ -1,5 +1,4 @@
-"""A language model with an iterator and an updater of its own (truncated backpropagation), in the manner of Chainer's ptb
-example."""
+"""A language model with its own iterator and updater (truncated backpropagation), in the manner of Chainer's ptb example."""
 
 import argparse
 
