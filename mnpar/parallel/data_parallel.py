@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.reducer import Reducer, choose_bucket_bytes
-from mnpar.parallel.team import Team, samples_of
+from mnpar.parallel.samples import samples_of
+from mnpar.parallel.team import Team
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator

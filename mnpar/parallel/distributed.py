@@ -20,7 +20,7 @@ from mnpar.graph import Gradient, tick
 from mnpar.link import Link
 from mnpar.parallel.agreement import Copies
 from mnpar.parallel.reducer import Reducer, choose_bucket_bytes
-from mnpar.parallel.team import samples_of
+from mnpar.parallel.samples import samples_of
 from mnpar.tape import Tape, current_tape
 from mnpar.variable import Variable
 

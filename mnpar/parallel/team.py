@@ -19,33 +19,17 @@ from mnpar import backend
 from mnpar.arena import Arenas
 from mnpar.errors import MismatchError
 from mnpar.functions import identity
-from mnpar.link import Link
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.agreement import Copies
 from mnpar.parallel.late import Late
 from mnpar.parallel.reducer import Reducer
+from mnpar.parallel.samples import samples_of
 from mnpar.parallel.shards import Shards
 from mnpar.parameter import Parameter
 from mnpar.tape import current_tape
 from mnpar.variable import Variable
 
 REDUCTIONS = ("weighted", "mean", "sum")
-
-
-def samples_of(*args: Any, **kwds: Any) -> float:
-    """How many samples the arguments of a loss function hold: the length of the first that has one; -1 if none has."""
-    for arg in (*args, *kwds.values()):
-        if (
-            getattr(arg, "array", arg) is None or getattr(arg, "shape", None) == () or isinstance(arg, Link)
-        ):  # a chain's length counts its links
-            continue
-        if isinstance(arg, dict | tuple):
-            inside = samples_of(*(arg.values() if isinstance(arg, dict) else arg))
-            if inside >= 0:
-                return inside
-        elif hasattr(arg, "__len__") and not isinstance(arg, str):
-            return len(arg)
-    return -1
 
 
 class Row(NamedTuple):
