@@ -35,10 +35,8 @@ REDUCTIONS = ("weighted", "mean", "sum")
 def samples_of(*args: Any, **kwds: Any) -> float:
     """How many samples the arguments of a loss function hold: the length of the first that has one; -1 if none has."""
     for arg in (*args, *kwds.values()):
-        if (
-            getattr(arg, "array", arg) is None or getattr(arg, "shape", None) == () or isinstance(arg, Link)
-        ):  # a chain's length counts its links
-            continue
+        if isinstance(arg, Link) or getattr(arg, "array", arg) is None or getattr(arg, "shape", None) == ():
+            continue  # a chain's length counts its links
         if isinstance(arg, dict | tuple):
             inside = samples_of(*(arg.values() if isinstance(arg, dict) else arg))
             if inside >= 0:
@@ -294,8 +292,7 @@ _UNKNOWN = (
     "create_multi_node_optimizer(samples=a function of these arguments), or reduce='mean'"
 )
 _TWICE = (
-    "the optimizer's model has a DistributedDataParallel of the same communicator, and gradients would be reduced twice: make "
-    "either that or a multi-node optimizer"
+    "the model has a DistributedDataParallel of the same communicator: gradients would be reduced twice. Use one of the two"
 )
 _SKIPPED = (
     "this update only made the parameters equal on all ranks, and no step was taken: they appeared or changed in a forward "
