@@ -135,7 +135,11 @@ def share_cores(comm: Communicator) -> int | None:
         if comm.rank == 0:
             warnings.warn("threadpoolctl is missing, so each rank uses all cores: pip install threadpoolctl", stacklevel=3)
         return None
-    threads = max(1, len(os.sched_getaffinity(0)) // local_ranks)
+    mine = os.sched_getaffinity(0)  # a launcher may have given each rank cores of its own
+    others = [
+        set(cores) for machine, cores in comm.allgather_obj((comm.inter_rank, sorted(mine))) if machine == comm.inter_rank
+    ]
+    threads = max(1, len(mine) // sum(not mine.isdisjoint(cores) for cores in others))
     threadpoolctl.threadpool_limits(threads)
     return threads
 

@@ -278,8 +278,7 @@ _UNKNOWN = (
     "create_multi_node_optimizer(samples=a function of these arguments), or reduce='mean'"
 )
 _TWICE = (
-    "the optimizer's model has a DistributedDataParallel of the same communicator, and gradients would be reduced twice: make "
-    "either that or a multi-node optimizer"
+    "the model has a DistributedDataParallel of the same communicator: gradients would be reduced twice. Use one of the two"
 )
 _SKIPPED = (
     "this update only made the parameters equal on all ranks, and no step was taken: they appeared or changed in a forward "

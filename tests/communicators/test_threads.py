@@ -9,6 +9,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
+import mnpar.links as L
 from mnpar.errors import DeadlockError, RankFailedError
 
 HERE = f"{Path(__file__).parent.name}/{Path(__file__).name}"
@@ -339,3 +340,15 @@ def test_the_table_of_a_deadlock_matches_what_the_documentation_says():
     with pytest.raises(DeadlockError) as caught:
         mnpar.run(ring, 2)
     assert re.fullmatch(r"no rank can go on, each waits for another:(\n  rank \d: [^\n]+){2}", str(caught.value))
+
+
+def test_the_line_of_a_wait_is_where_a_with_block_was_entered():
+    def program(comm):
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm, sharded=True).setup(L.Linear(2, 1))
+        optimizer.update(lambda x: F.sum(optimizer.target(x)), np.ones((1, 2), "f4"))
+        if comm.rank == 0:
+            with optimizer.team.saving():  # only here
+                pass
+
+    with pytest.raises(DeadlockError, match=f"waits in allgather at {line('only here')}"):
+        mnpar.run(program, ranks=2)
