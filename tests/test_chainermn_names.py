@@ -30,6 +30,8 @@ cuda: available cupy get_array_module get_device_from_id to_cpu to_gpu
 dataset: ConcatWithAsyncTransfer Converter DatasetMixin Iterator concat_examples converter to_device
 dataset.convert: concat_examples converter to_device
 datasets: SubDataset TransformDataset TupleDataset create_empty_dataset scatter_dataset scatter_index split_dataset
+datasets: ConcatenatedDataset DictDataset ImageDataset LabeledImageDataset TextDataset get_cross_validation_datasets
+datasets: split_dataset_n split_dataset_n_random get_cross_validation_datasets_random get_ptb_words
 datasets: get_cifar10 get_cifar100 get_fashion_mnist get_mnist split_dataset_random DataSizeError
 extensions: AllreducePersistent GenericMultiNodeEvaluator MultiNodeEarlyStoppingTrigger ObservationAggregator
 extensions: create_multi_node_checkpointer create_multi_node_evaluator multi_node_snapshot
@@ -38,6 +40,7 @@ function_node: FunctionNode grad
 functions: allgather alltoall bcast gather pseudo_connect recv scatter send identity
 global_except_hook: add_hook
 initializer: Initializer get_fans
+iterators: MultiprocessIterator MultithreadIterator
 iterators: SerialIterator ShuffleOrderSampler create_multi_node_iterator create_synchronized_iterator
 link: Chain ChainList Link Sequential
 links: MultiNodeBatchNormalization MultiNodeChainList create_mnbn_model create_multi_node_n_step_rnn
@@ -229,7 +232,7 @@ def test_a_communicator_keeps_its_own_settings():
     comm.set_config("batched_copy", False)
     assert comm.get_config("batched_copy") is False
     assert other.get_config("batched_copy") is True
-    with pytest.raises(ValueError, match="not 'nothing'"):
+    with pytest.raises(ValueError, match="no option 'nothing'"):
         comm.set_config("nothing", 1)
     with pytest.raises(AttributeError, match="no MPI is behind it"):
         comm.mpi_comm.Barrier()

@@ -1,6 +1,7 @@
 """Data parallel: a convolutional network with batch normalization, in the manner of train_cifar.py and train_imagenet.py."""
 
 import argparse
+import multiprocessing
 import random
 
 import numpy as np
@@ -98,11 +99,15 @@ def main(argv=None):
     parser.add_argument("--learnrate", "-l", type=float, default=0.05)
     parser.add_argument("--epoch", "-e", type=int, default=3)
     parser.add_argument("--device", "-d", type=str, default="-1")
+    parser.add_argument("--loader", choices=["serial", "thread", "process"], default="serial")
     parser.add_argument("--mnbn", action="store_true")
     parser.add_argument("--stop-together", action="store_true")
     parser.add_argument("--out", "-o", default="result")
     args = parser.parse_args(argv)
 
+    if args.loader == "process":
+        # We need to change the start method of multiprocessing if we are using InfiniBand and MultiprocessIterator.
+        multiprocessing.set_start_method("forkserver")
     comm = chainermn.create_communicator("naive")
     device = chainer.get_device(args.device)
     device.use()
@@ -123,9 +128,14 @@ def main(argv=None):
         val = PreprocessedDataset(images[50:], mean, model.predictor.insize, False)
     train = chainermn.scatter_dataset(train, comm, shuffle=True)
     val = chainermn.scatter_dataset(val, comm)
-    train = chainer.datasets.TransformDataset(train, lambda pair: (pair[0] * 2, pair[1]))
 
-    train_iter = chainer.iterators.SerialIterator(train, args.batchsize)
+    if args.loader == "process":
+        train_iter = chainer.iterators.MultiprocessIterator(train, args.batchsize, n_processes=1)
+    elif args.loader == "thread":
+        train_iter = chainer.iterators.MultithreadIterator(train, args.batchsize, n_threads=2)
+    else:
+        train = chainer.datasets.TransformDataset(train, lambda pair: (pair[0] * 2, pair[1]))
+        train_iter = chainer.iterators.SerialIterator(train, args.batchsize)
     val_iter = chainer.iterators.SerialIterator(val, args.batchsize, repeat=False, shuffle=False)
     converter = dataset.concat_examples
 
