@@ -17,7 +17,7 @@ def assert_allclose(x: Any, y: Any, atol: float = 1e-5, rtol: float = 1e-4, verb
 
     Args:
         x, y: what to compare; y is the reference.
-        atol, rtol: |x - y| <= atol + rtol |y|.
+        atol, rtol: ``|x - y| <= atol + rtol |y|``.
         verbose: show the values.
 
     Example:
