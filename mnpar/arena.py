@@ -115,10 +115,15 @@ class Arenas:
         same = len(params) == len(self._params) and all([p is q for p, q in zip(params, self._params, strict=True)])
         if not (same and all([arena.gather() for arena in self._arenas])):
             self._params = params
-            arrays = [id(param.array) for param in params]
-            self.strays = [param for i, param in enumerate(params) if arrays[i] in arrays[:i]]
+            first = {id(param.array): param for param in reversed(params)}  # of those that share an array
+            self.strays = [param for param in params if first[id(param.array)] is not param]
             self._arenas = [Arena(group) for group in _groups(params, self.strays)]
         return self._arenas
+
+    @property
+    def learning(self) -> list[Arena]:
+        """Those whose parameters have gradients."""
+        return [arena for arena in self._arenas if arena.learns]
 
     def renew(self) -> None:
         """Move to other vectors, for messages may still arrive in these."""
@@ -127,9 +132,8 @@ class Arenas:
 
     def fill(self) -> None:
         """Give a gradient of zeros to the parameters that have none."""
-        for arena in self._arenas:
-            if arena.learns:
-                arena.fill()
+        for arena in self.learning:
+            arena.fill()
         for param in self.strays:
             if param.grad is None:
                 param.zerograd()

@@ -13,7 +13,6 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import ANY_SOURCE
 from mnpar.errors import MismatchError
-from mnpar.graph import VariableNode
 from mnpar.optimizers import GradientMethod
 
 if TYPE_CHECKING:
@@ -164,7 +163,8 @@ class ParameterServer:
                 workers -= 1
                 continue
             params = list(optimizer.target.params())
-            arenas = [arena for arena in optimizer.arenas.gather(params) if _learns(arena.data)]
+            optimizer.arenas.gather(params)
+            arenas = optimizer.arenas.learning
             vectors = [arena.data for arena in arenas]
             self._check(worker, given, vectors)
             if request == self._PULL:
@@ -198,7 +198,7 @@ class ParameterServer:
         arenas = optimizer.arenas
         arenas.gather(optimizer.target.params())
         arenas.fill()
-        grads = [arena.grad for arena in arenas if _learns(arena.data)]
+        grads = [arena.grad for arena in arenas.learning]
         for x, c in zip(_vectors(optimizer), self._ask(self._STEP, grads), strict=True):
             backend.copy_to(x, c)
 
@@ -225,11 +225,8 @@ class ParameterServer:
 
 def _vectors(optimizer: GradientMethod) -> list[Array]:
     """The parameters that learn, as the vectors in which they live."""
-    return [arena.data for arena in optimizer.arenas.gather(optimizer.target.params()) if _learns(arena.data)]
-
-
-def _learns(array: Array) -> bool:
-    return array.dtype.kind not in VariableNode.WITHOUT_GRADIENT
+    optimizer.arenas.gather(optimizer.target.params())
+    return [arena.data for arena in optimizer.arenas.learning]
 
 
 def _positive(every: int) -> int:

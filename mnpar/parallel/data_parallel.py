@@ -41,7 +41,7 @@ def create_multi_node_optimizer(
             weight enters with the loss, so ranks of a model-parallel model that have none need nothing. ``update()`` without
             a loss function divides by the number of ranks, unless it is ``'sum'``.
         bucket_bytes: gradients leave during backward when so many are final; None: all leave after it, in one message;
-            ``'auto'``: what is faster here, measured at the first update.
+            ``'auto'``: what is faster here, which all ranks measure now.
         wire_dtype: what wider floating-point gradients travel as: ``np.float16``, ml_dtypes' bfloat16, ``np.float32``.
         samples: called with the arguments of the loss function: how many samples its loss is the mean of. By default the length
             of the first argument that has one.

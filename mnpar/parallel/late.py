@@ -28,7 +28,7 @@ class Late:
         They have this update's loss scale then, which divides them: their own may have been another one.
         """
         channel = self._reducer.channel
-        grads = [*[arena.grad for arena in arenas if arena.learns], *[param.grad for param in arenas.strays]]
+        grads = [*[arena.grad for arena in arenas.learning], *[param.grad for param in arenas.strays]]
         copies = [grad.copy() for grad in grads]
         before, scale = self._flying, self._factor * loss_scale
         self._flying, self._factor = [(channel.iallreduce(grad, out=grad), grad) for grad in copies], factor / loss_scale

@@ -100,7 +100,7 @@ class Reducer:
             RuntimeError: they changed while gradients were on their way.
         """
         self._forget()
-        now = [arena for arena in arenas if arena.learns]
+        now = arenas.learning
         strays = [param.node for param in arenas.strays]
         if (
             strays == self._strays
@@ -128,9 +128,10 @@ class Reducer:
         sizes = [param.array.nbytes for param in arena.params]
         stop, room = len(sizes), arena.grad.nbytes if self.bucket_bytes is None else self.bucket_bytes
         while stop:
-            start = stop - 1
-            while start and sum(sizes[start - 1 : stop]) <= room:
+            start, size = stop - 1, sizes[stop - 1]
+            while start and size + sizes[start - 1] <= room:
                 start -= 1
+                size += sizes[start]
             yield Bucket(arena, start, stop)
             stop = start
 

@@ -44,7 +44,7 @@ class Shards:
         if arenas.strays:
             raise ValueError("parameters that share one array cannot be updated in shards: let links share one parameter")
         channel, wire = self._reducer.channel, self._reducer.wire
-        for arena in _learning(arenas):
+        for arena in arenas.learning:
             sent = wire(arena.grad)
             mine = channel.reduce_scatter([sent[cut] for cut in self._cuts(arena)])
             arena.grad[self._own(arena)] = mine if factor == 1 else mine * factor
@@ -64,14 +64,14 @@ class Shards:
     def pieces(self, optimizer: GradientMethod) -> Iterator[None]:
         """Around a step: parameters are their pieces inside, and have the values of all ranks afterwards."""
         layout = [
-            (id(p), place) for arena in _learning(optimizer.arenas) for p, place in zip(arena.params, arena.slices, strict=True)
+            (id(p), place) for arena in optimizer.arenas.learning for p, place in zip(arena.params, arena.slices, strict=True)
         ]
         if layout != self._layout:
             self._join(optimizer)  # parameters have come or gone: stretches begin elsewhere
             self._layout = layout
         wholes = [
             (param, param.array, param.grad, self._piece(arena, i))
-            for arena in _learning(optimizer.arenas)
+            for arena in optimizer.arenas.learning
             for i, param in enumerate(arena.params)
             if param.grad is not None
         ]
@@ -85,7 +85,7 @@ class Shards:
         finally:
             for param, values, gradients, _ in wholes:
                 _be(param, values, None if param.grad is None else gradients)
-        for arena in _learning(optimizer.arenas):
+        for arena in optimizer.arenas.learning:
             for cut, part in zip(self._cuts(arena), self._reducer.channel.allgather(arena.data[self._own(arena)]), strict=True):
                 arena.data[cut] = part
 
@@ -104,7 +104,7 @@ class Shards:
 
     def _join(self, optimizer: GradientMethod) -> None:
         """States that are in pieces become whole."""
-        for arena in _learning(optimizer.arenas):
+        for arena in optimizer.arenas.learning:
             for param in arena.params:
                 rule = param.update_rule
                 if rule is None or not rule.in_pieces:
@@ -112,10 +112,6 @@ class Shards:
                 for name in [name for name in rule.state if name not in rule.scalars]:
                     rule.state[name] = _joined(self._reducer.channel.allgather(rule.state[name])).reshape(param.shape)
                 rule.in_pieces = False
-
-
-def _learning(arenas: Arenas) -> list[Arena]:
-    return [arena for arena in arenas if arena.learns]
 
 
 def _be(param: Parameter, values: Array, gradients: Array | None) -> None:

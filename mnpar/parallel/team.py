@@ -224,7 +224,7 @@ class Team:
     def _reduce(self, arenas: Arenas, factor: float) -> None:
         self.reducer.reduce(arenas)
         if factor != 1:
-            for grad in [*[arena.grad for arena in arenas if arena.learns], *[param.grad for param in arenas.strays]]:
+            for grad in [*[arena.grad for arena in arenas.learning], *[param.grad for param in arenas.strays]]:
                 grad *= factor
 
     def stepping(self) -> AbstractContextManager[None]:
@@ -243,13 +243,15 @@ class Team:
     def _fill(self, arenas: Arenas) -> list[Any]:
         """Zeros for gradients that are not there. If they are not wanted, the parameters that have a gradient on no rank."""
         params = [param for arena in arenas for param in arena.params] + arenas.strays
-        here = np.array([param.grad is not None for param in params], np.uint8)
-        anywhere = here if self._zero_fill else self.comm.allreduce(here, "max")
-        for param, there in zip(params, here, strict=True):
-            if not there:
+        nowhere: list[Any] = []
+        if not self._zero_fill:
+            anywhere = self.comm.allreduce(np.array([param.grad is not None for param in params], np.uint8), "max")
+            nowhere = [param for param, there in zip(params, anywhere, strict=True) if not there]
+        for param in params:
+            if param.grad is None:
                 param.node.loss_scale = self.optimizer.loss_scale
         arenas.fill()
-        return [] if self._zero_fill else [param for param, there in zip(params, anywhere, strict=True) if not there]
+        return nowhere
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
