@@ -161,7 +161,5 @@ class FunctionNode(Hookable):
             raise ValueError(f"its gradient for input {i} has shape {array.shape}, but the input has shape {x.shape}")
         if is_debugging():
             backend.check_finite(self.label, "gradient", (array,))
-        if not record:
-            return array if array.dtype == x.dtype else array.astype(x.dtype)
-        gx = as_variable(gx)
+        gx = as_variable(gx) if record else array
         return gx if array.dtype == x.dtype else gx.astype(x.dtype)
