@@ -80,12 +80,12 @@ class Arena:
         """Whether its parameters have gradients at all: integers have none."""
         return self.data.dtype.kind not in VariableNode.WITHOUT_GRADIENT
 
-    def fill(self) -> None:
-        """Give a gradient of zeros to the parameters that have none."""
+    def fill(self, loss_scale: float | None = None) -> None:
+        """Give a gradient of zeros to the parameters that have none, as if the loss had been scaled by so much."""
         for param, home in zip(self.params, self.homes, strict=True):
-            if param.grad is None:
+            if param.node.gradient is None:
                 home.array.fill(0)
-                param.grad = home.array
+                param.grad, param.node.loss_scale = home.array, loss_scale
 
     def adopt(self) -> None:
         """Let what stands in ``grad`` be the parameters' gradients."""
@@ -130,13 +130,14 @@ class Arenas:
         params, self._params = self._params, []
         self.gather(params)
 
-    def fill(self) -> None:
-        """Give a gradient of zeros to the parameters that have none."""
+    def fill(self, loss_scale: float | None = None) -> None:
+        """Give a gradient of zeros to the parameters that have none, as if the loss had been scaled by so much."""
         for arena in self.learning:
-            arena.fill()
+            arena.fill(loss_scale)
         for param in self.strays:
             if param.grad is None:
                 param.zerograd()
+                param.node.loss_scale = loss_scale
 
     def adopt(self) -> None:
         """Let what stands in the arenas' gradients be the parameters'."""

@@ -56,8 +56,7 @@ def reverse(
             function = functions[-heapq.heappop(heap)]
             if sums.awaited:
                 sums.passed(function.number + 1)
-            keys = [(function.number, i) for i in range(len(function.outputs))]
-            gys = [sums.pop(key, key in stays) for key in keys]
+            gys = [sums.pop((function.number, i), stays) for i in range(len(function.outputs))]
             if retain_grad:
                 for node, gy in zip([reference() for reference in function.outputs], gys, strict=True):
                     if node is not None:  # somebody holds it still; a copy, because functions pass arrays on

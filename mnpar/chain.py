@@ -67,6 +67,9 @@ class Chain(Link):
     def _named_children(self) -> Iterator[tuple[str, Link]]:
         return ((name, self.__dict__[name]) for name in self._children)
 
+    def _links(self) -> list[Link]:
+        return [self.__dict__[name] for name in self._children]
+
     def _shared(self: C, memo: dict[int, Any]) -> C:
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
@@ -175,8 +178,10 @@ class ChainList(Link):
         return self._list.count(link)
 
     def _named_children(self) -> Iterator[tuple[str, Link]]:
-        links = (link for link in self._list if isinstance(link, Link))  # functions have no number, as in Chainer
-        return ((str(i), link) for i, link in enumerate(links))
+        return ((str(i), link) for i, link in enumerate(self._links()))
+
+    def _links(self) -> list[Link]:
+        return [link for link in self._list if isinstance(link, Link)]  # functions have no number, as in Chainer
 
     def _shared(self: CL, memo: dict[int, Any]) -> CL:
         if id(self) in memo:

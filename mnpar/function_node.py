@@ -113,22 +113,23 @@ class FunctionNode(Hookable):
 
     def connect(self, variables: list[Variable], ys: Any) -> tuple[Variable, ...]:
         """The second half of ``apply``: the outputs as Variables, recorded if a gradient can flow."""
-        ys = [
-            y if type(y) is np.ndarray or y is None else backend.unscalar(y) for y in (ys if isinstance(ys, tuple) else (ys,))
-        ]
+        recorded = self if self.differentiable else None
+        outputs = []
+        for i, y in enumerate(ys if isinstance(ys, tuple) else (ys,)):
+            y = y if type(y) is np.ndarray or y is None else backend.unscalar(y)
+            outputs.append(Variable.of(y, VariableNode(y, self.differentiable, recorded, i)))
         if is_debugging():
-            backend.check_finite(self.label, "output", tuple(ys), self.infinite)
-        if not self.differentiable:
-            return tuple([Variable.of(y, VariableNode(y, False)) for y in ys])
+            backend.check_finite(self.label, "output", tuple([y.array for y in outputs]), self.infinite)
+        if recorded is None:
+            return tuple(outputs)
         self.number = self.number or tick()
         self.inputs = tuple([x.node for x in variables])
-        nodes = [VariableNode(y, True, self, i) for i, y in enumerate(ys)]
-        self.outputs = tuple([ref(node) for node in nodes])
+        self.outputs = tuple([ref(y.node) for y in outputs])
         self._kept_inputs = tuple([variables[i].array for i in self._inputs_kept])
-        self._kept_outputs = tuple([ys[i] for i in self._outputs_kept])
+        self._kept_outputs = tuple([outputs[i].array for i in self._outputs_kept])
         if self.communicates:
             current_tape().append(self)
-        return tuple([Variable.of(y, node) for y, node in zip(ys, nodes, strict=True)])
+        return tuple(outputs)
 
     def pull(self, gys: list[Gradient], wanted: list[bool], record: bool) -> Iterator[Gradient]:
         """The wanted gradients of the inputs, one by one; what nobody wants is None and is not computed."""
@@ -141,7 +142,7 @@ class FunctionNode(Hookable):
             if len(gxs) != len(self.inputs):
                 raise ValueError(f"it returned {len(gxs)} gradients for {len(self.inputs)} inputs")
             for i, gx in enumerate(gxs):
-                yield self._checked(i, gx() if callable(gx) else gx, record) if wanted[i] else None
+                yield None if not wanted[i] else self._checked(i, gx() if callable(gx) else gx, record)
         except Exception as error:
             error.add_note(f"in the backward of {self.label}")
             raise
@@ -149,6 +150,8 @@ class FunctionNode(Hookable):
     def _checked(self, i: int, gx: Any, record: bool) -> Gradient:
         """The gradient in the form in which the loop adds it up: array or Variable, of the input's shape and dtype."""
         x = self.inputs[i]
+        if type(gx) is np.ndarray and not record and gx.shape == x.shape and gx.dtype == x.dtype and not is_debugging():
+            return gx  # the common case, without a detour
         array = gx.array if isinstance(gx, Variable) else gx
         if array is None:
             return None
@@ -158,7 +161,5 @@ class FunctionNode(Hookable):
             raise ValueError(f"its gradient for input {i} has shape {array.shape}, but the input has shape {x.shape}")
         if is_debugging():
             backend.check_finite(self.label, "gradient", (array,))
-        if not record:
-            return array if array.dtype == x.dtype else array.astype(x.dtype)
-        gx = as_variable(gx)
+        gx = as_variable(gx) if record else array
         return gx if array.dtype == x.dtype else gx.astype(x.dtype)

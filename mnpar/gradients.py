@@ -36,7 +36,8 @@ class Gradients:
         self._readers: dict[VariableNode, tuple[int, int]] | None = None
 
     def add(self, node: VariableNode, g: Gradient) -> None:
-        key = node.key
+        creator = node.creator
+        key = node if creator is None else (creator.number, node.index)  # node.key, for every gradient
         old = self.totals.get(key)
         if old is None:
             self.totals[key] = g
@@ -73,10 +74,11 @@ class Gradients:
                     if hook.after:
                         hook.function(node)
 
-    def pop(self, key: Any, stays: bool) -> Gradient:
-        """The gradient of what a function made, when the function is visited."""
+    def pop(self, key: Any, stay: set[Any]) -> Gradient:
+        """The gradient of what a function made, when the function is visited; it is kept too if it is among those that stay."""
+        stays = key in stay
         g = self.totals.get(key) if stays else self.totals.pop(key, None)
-        if key in self.heard and g is not None:
+        if self.heard and g is not None and key in self.heard:
             g = heard(self.heard[key], g)
             if stays:
                 self.totals[key] = g

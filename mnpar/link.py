@@ -152,14 +152,21 @@ class Link:
 
     def links(self, skipself: bool = False) -> Iterator[Link]:
         """All links, itself first."""
-        if not skipself:
-            yield self
-        for _, child in self._named_children():
-            yield from child.links()
+        found: list[Link] = []
+        self._collect(found)
+        return iter(found[1:] if skipself else found)
+
+    def _collect(self, found: list[Link]) -> None:
+        found.append(self)
+        for child in self._links():
+            child._collect(found)
+
+    def _links(self) -> list[Link]:
+        return []
 
     def children(self) -> Iterator[Link]:
         """The links directly in it."""
-        return (child for _, child in self._named_children())
+        return iter(self._links())
 
     def namedparams(self, include_uninit: bool = True) -> Iterator[tuple[str, Parameter]]:
         """All parameters with their paths (``'/l1/W'``), in the order of definition; a shared one once, by its first path."""

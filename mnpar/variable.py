@@ -246,7 +246,7 @@ def _seeds(
     for i, y in enumerate(outputs):
         g: Any = gys[i] if gys is not None else y.node.gradient
         if g is None and y.array is not None and y.size == 1:
-            g = y.xp.full_like(y.array, 1 if loss_scale is None else loss_scale)
+            g = y.xp.array(1 if loss_scale is None else loss_scale, y.dtype).reshape(y.shape)
         if g is not None:
             seeds.append((y.node, as_variable(g) if record else getattr(g, "array", g)))
         elif y.array is not None and y.size:  # a send's delegate is empty and starts from nothing

@@ -4,13 +4,14 @@ Every collective opens with one exchange of fixed size, the same for all: each r
 how-manieth on this communicator, with which root, reduction, dtype and shape, and from which source line. Ranks that do not
 mean the same thing so find out together, before any value is delivered, and raise the same table. Values of up to 320 bytes
 travel inside the opening; larger ones follow by the MPI collective or, where parts differ, as self-describing messages.
-A rank may have *nothing* to give (None): a gradient that does not exist. Reductions skip it; others deliver None.
+A rank may have *nothing* to give (None): a gradient that does not exist. Reductions skip it; others deliver None. (The file is
+long because the collectives are all here.)
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, Call, Hea
 from mnpar.communicators.opening import EMPTY, Opening, as_bytes, form_of
 from mnpar.communicators.operation import complete, wait
 from mnpar.communicators.reduction import reduce_arrays
-from mnpar.communicators.transport import ANY, BACKWARD, BLOCK, PART, ROOM, Steps, Transport, Waiting
+from mnpar.communicators.transport import ANY, BACKWARD, PART, Steps, Transport, Waiting
 
 _PIECE = 2**30  # bytes; more than this is sent part by part
 
@@ -41,6 +42,8 @@ class Channel(Mailbox):
     def __init__(self, transport: Transport, order: int) -> None:
         super().__init__(transport, order)
         self._collectives = 0
+        self._block = transport.block
+        self._room = transport.block - message.SIZE
         self._known: dict[Any, bytes] = {}  # headers of collectives by call, shape and dtype: programs repeat themselves
 
     @property
@@ -69,16 +72,16 @@ class Channel(Mailbox):
     def allreduce_now(self, x: Array | None, call: Call) -> tuple[Array | None, bool]:
         """``complete(allreduce(x, call))``; without steps where small arrays of one form come from a line known already."""
         transport = self.transport
-        known = self._known.get((call, x.shape, x.dtype)) if type(x) is np.ndarray and x.nbytes <= ROOM else None
+        known = self._known.get((call, x.shape, x.dtype)) if type(x) is np.ndarray and x.nbytes <= self._room else None
         if known is None or x is None:
             return complete(transport, self.allreduce(x, call))
         seq, waiting = self._number(call)
-        block = (message.numbered(known, seq) + x.tobytes()).ljust(BLOCK, b"\0")
+        block = (message.numbered(known, seq) + x.tobytes()).ljust(self._block, b"\0")
         exchange = transport.exchange(block, self.lane, waiting)
         wait(transport, exchange)
         raw, head = exchange.value(), block[: message.FLAGS + 1]
-        if all([raw.startswith(head, start) for start in range(0, len(raw), BLOCK)]):
-            arrays = [np.ndarray(x.shape, x.dtype, raw, start) for start in range(message.SIZE, len(raw), BLOCK)]
+        if all([raw.startswith(head, start) for start in range(0, len(raw), self._block)]):
+            arrays = [np.ndarray(x.shape, x.dtype, raw, start) for start in range(message.SIZE, len(raw), self._block)]
             return reduce_arrays(arrays, call.reduction), call.wants
         return complete(transport, self._reduced(Opening(raw, transport.size, call, seq, EMPTY).agreed(), x))
 
@@ -87,7 +90,7 @@ class Channel(Mailbox):
     ) -> Steps[tuple[Array | None, bool]]:
         call = opening.call
         if opening.alike and type(x) is np.ndarray:  # the common case, without a detour
-            small = x.nbytes <= ROOM
+            small = x.nbytes <= self._room
             total = (
                 reduce_arrays(opening.arrays(x), call.reduction) if small else (yield from self._reduce(x, opening, root, out))
             )
@@ -99,7 +102,7 @@ class Channel(Mailbox):
         if len(given) < len(headers) and call.reduction in ("max", "min"):
             raise opening.mismatch(f"some ranks have nothing to give to {call.name} ({call.reduction})")
         form = headers[given[0]]
-        if form.nbytes <= ROOM:
+        if form.nbytes <= self._room:
             total = reduce_arrays([backend.to_host(opening.value(rank, form)) for rank in given], call.reduction)
         else:
             if x is None:
@@ -108,6 +111,34 @@ class Channel(Mailbox):
         if root is not None and root != self.transport.rank:
             return None, opening.wants
         return (backend.on_device(total) if form.flags & message.ON_DEVICE else total), opening.wants
+
+    def allreduce_noted(self, x: Array, call: Call, note: bytes, usual: Callable[[list[bytes]], bool], out: Array) -> bool:
+        """The sum, into ``out``, if what the ranks say beside it is as usual: whether it is. It waits.
+
+        All ranks judge alike, as they all hear the same: there is a sum on all of them, or on none. Where there is none the
+        arrays need not be alike.
+        """
+        transport, host = self.transport, backend.to_host(x)
+        seq, waiting = self._number(call)
+        block, body, fault = self._say(call, x, None, seq)
+        if fault is not None:
+            raise fault
+        block = block[: -len(note)] + note
+        exchange = transport.exchange(block, self.lane, waiting)
+        wait(transport, exchange)
+        raw, length = exchange.value(), self._block
+        if not usual([raw[end - len(note) : end] for end in range(length, len(raw) + 1, length)]):
+            return False
+        head, inside = block[: message.FORM.stop], message.SIZE + host.nbytes + len(note) <= length
+        if inside and all([raw.startswith(head, start) for start in range(0, len(raw), length)]):  # without a detour
+            arrays = [np.ndarray(host.shape, host.dtype, raw, start) for start in range(message.SIZE, len(raw), length)]
+            total = reduce_arrays(arrays, call.reduction, out if type(out) is np.ndarray else None)
+        else:
+            opening = Opening(raw, transport.size, call, seq, body).agreed()
+            total = complete(transport, self._reduce(host, opening, None, out if type(out) is np.ndarray else None))
+        if type(out) is not np.ndarray or not np.may_share_memory(total, out):
+            backend.copy_to(out, total)
+        return True
 
     def scan(self, x: Array | None, call: Call, exclusive: bool, up: bool) -> Steps[tuple[Array | None, bool]]:
         """The reduction of the ranks up to this one (or from it on), with or without its own."""
@@ -126,7 +157,7 @@ class Channel(Mailbox):
         at_root = transport.rank == root
         opening = yield from self._open(call, x if at_root else None)
         header = opening.header(root)
-        if header.nbytes <= ROOM:
+        if header.nbytes <= self._room:
             return (x if at_root else opening.value(root, header)), opening.wants
         if call.later:
             if at_root:
@@ -142,7 +173,7 @@ class Channel(Mailbox):
         opening = yield from self._open(call, x)
         headers = opening.headers()
         counts = [header.nbytes for header in headers]
-        if max(counts) <= ROOM:
+        if max(counts) <= self._room:
             return tuple([opening.value(rank, header) for rank, header in enumerate(headers)]), opening.wants
         if call.later or sum(counts) > _PIECE:
             return (yield from self._trade([x] * self.transport.size, opening)), opening.wants
@@ -159,7 +190,7 @@ class Channel(Mailbox):
         """Every rank's value on the root, in rank order; None elsewhere."""
         opening = yield from self._open(call, x)
         headers, me, root = opening.headers(), self.transport.rank, call.root
-        if max(header.nbytes for header in headers) <= ROOM:
+        if max(header.nbytes for header in headers) <= self._room:
             values = [opening.value(rank, header) for rank, header in enumerate(headers)] if me == root else None
         elif me != root:
             self._post_part(x, opening, root)
@@ -222,19 +253,19 @@ class Channel(Mailbox):
         """This rank's block of an opening, its value as bytes, and what is wrong with it: the others shall hear of that too."""
         key = (call, x.shape, x.dtype) if type(x) is np.ndarray else None
         if key in self._known:  # the common case: numbers like those of the last time, from the same line
-            inside = x.nbytes <= ROOM
+            inside = x.nbytes <= self._room
             block = message.numbered(self._known[key], seq) + (x.tobytes() if inside else b"")
-            return block.ljust(BLOCK, b"\0"), EMPTY if inside else as_bytes(x), None
+            return block.ljust(self._block, b"\0"), EMPTY if inside else as_bytes(x), None
         fault = None
         try:
             kind, nbytes, shape, dtype, body, on_device = form_of(x, call, parts)
         except Exception as error:  # an object can fail to be pickled for any reason
-            fault, reason = error, np.frombuffer(str(error).encode()[:ROOM], np.uint8)
+            fault, reason = error, np.frombuffer(str(error).encode()[: self._room], np.uint8)
             kind, nbytes, shape, dtype, body, on_device = FAULT, len(reason), (0,), "", reason, False
         head = message.pack_header(call, seq, kind, nbytes, shape, dtype, on_device)
         if kind == ARRAY and key is not None and len(self._known) < 10_000:
             self._known[key] = head
-        return (head + (body.tobytes() if nbytes <= ROOM else b"")).ljust(BLOCK, b"\0"), body, fault
+        return (head + (body.tobytes() if nbytes <= self._room else b"")).ljust(self._block, b"\0"), body, fault
 
     def _reduce(self, x: Array, opening: Opening, root: int | None, out: Array | None = None) -> Steps[Array]:
         flat, reduction, waiting = np.ascontiguousarray(x).reshape(-1), opening.call.reduction, self._waiting(opening)

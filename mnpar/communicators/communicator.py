@@ -28,9 +28,10 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators.calls import Calls
+from mnpar.communicators.message import SIZE
 from mnpar.communicators.operation import Operation, complete, no_steps
 from mnpar.communicators.shared_memory import SharedMemory
-from mnpar.communicators.transport import ANY, Steps, T
+from mnpar.communicators.transport import ANY, BLOCK, Steps, T
 
 ANY_SOURCE = ANY
 ANY_TAG = ANY
@@ -124,6 +125,18 @@ class Communicator(Calls):
         self._now(self.channel(0).barrier(self._call("split")))
         transport = self.transport.split(None if color is None else int(color), int(key))
         return None if transport is None else Communicator(transport)
+
+    def duplicate(self, room: int = 0) -> Communicator:
+        """The same ranks, whose messages are apart from all others; all ranks call it.
+
+        Args:
+            room: bytes of a value that collectives carry at once, with their opening: the same on all ranks. Where more is
+                opened than most values need, each opening takes longer.
+        """
+        self._now(self.channel(0).barrier(self._call("split")))
+        transport = self.transport.split(0, self.rank, max(BLOCK, SIZE + room))
+        assert transport is not None
+        return Communicator(transport)
 
     def set_config(self, name: str, value: Any = True) -> None:
         """Set one of ChainerMN's options on this communicator.
@@ -252,6 +265,17 @@ class Communicator(Calls):
             out: an array like ``x``, or ``x`` itself, to write the result to.
         """
         return self._now(self._allreduce(x, op, out=out))
+
+    def allreduce_noted(self, x: Array, note: bytes, usual: Callable[[list[bytes]], bool], out: Array) -> bool:
+        """The sum over ranks into ``out``, if what the ranks say in the same message is as usual; whether it is.
+
+        Args:
+            x: an array, of one shape and dtype on all ranks, if it is as usual.
+            note: bytes, as many on all ranks, at most 256.
+            usual: is given the notes in rank order, and decides the same on all ranks; if it is false nothing is summed.
+            out: an array like ``x``, or ``x`` itself.
+        """
+        return self.channel(0).allreduce_noted(x, self._call("allreduce"), note, usual, out)
 
     def iallreduce(self, x: Array, op: str = "sum", out: Array | None = None) -> Operation:
         """:meth:`allreduce`, later; neither ``x`` nor ``out`` may change before it is done."""

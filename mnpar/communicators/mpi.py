@@ -114,8 +114,9 @@ class MpiTransport(Reductions):
 
     name = "mpi"
 
-    def __init__(self, process: Process, mpi_comm: Any, own: bool = False) -> None:
+    def __init__(self, process: Process, mpi_comm: Any, own: bool = False, block: int = BLOCK) -> None:
         self.process, self.MPI = process, process.MPI
+        self.block = block
         self.mpi_comm = mpi_comm
         self.active = process.active
         self._own = own
@@ -236,8 +237,8 @@ class MpiTransport(Reductions):
     def exchange(self, block: bytes, lane: int, waiting: Waiting, later: bool = False) -> Pending:
         mine, whole, request, value = self._exchanges[lane]
         if later or request is None:  # what is prepared is for those that are waited for at once, on all ranks
-            mine, whole = bytearray(block), bytearray(self.size * BLOCK)
-            request = self.lanes[lane].Iallgather([mine, BLOCK, self.MPI.BYTE], [whole, BLOCK, self.MPI.BYTE])
+            mine, whole = bytearray(block), bytearray(self.size * self.block)
+            request = self.lanes[lane].Iallgather([mine, self.block, self.MPI.BYTE], [whole, self.block, self.MPI.BYTE])
             return Pending(request.Test, partial(bytes, whole), waiting, self.meeting(waiting, "later" if later else ""))
         mine[:] = block
         request.Start()
@@ -245,9 +246,9 @@ class MpiTransport(Reductions):
 
     def _prepared(self, lane: Any) -> tuple[bytearray, bytearray, Any, Callable[[], bytes]]:
         """Buffers, request and result of exchanges on a lane, made once; no request without persistent collectives (MPI 4)."""
-        mine, whole = bytearray(BLOCK), bytearray(self.size * BLOCK)
+        mine, whole = bytearray(self.block), bytearray(self.size * self.block)
         try:
-            request = lane.Allgather_init([mine, BLOCK, self.MPI.BYTE], [whole, BLOCK, self.MPI.BYTE])
+            request = lane.Allgather_init([mine, self.block, self.MPI.BYTE], [whole, self.block, self.MPI.BYTE])
         except NotImplementedError:
             request = None
         return mine, whole, request, partial(bytes, whole)
@@ -259,11 +260,11 @@ class MpiTransport(Reductions):
 
     # ---- the group ----
 
-    def split(self, color: int | None, key: int) -> MpiTransport | None:
+    def split(self, color: int | None, key: int, block: int = BLOCK) -> MpiTransport | None:
         comm = self.mpi_comm.Split(
             self.MPI.UNDEFINED if color is None else color, key
         )  # everybody is here: see Communicator.split
-        return None if color is None else MpiTransport(self.process, comm, own=True)
+        return None if color is None else MpiTransport(self.process, comm, own=True, block=block)
 
     def places(self) -> tuple[int, int, int, int]:
         if self._places is None:
@@ -276,11 +277,11 @@ class MpiTransport(Reductions):
 
     def _gather_names(self, name: str) -> list[str]:
         naming = self.exchange(
-            name.encode()[:BLOCK].ljust(BLOCK, b"\0"), 0, Waiting("naming the machines", message.call_site())
+            name.encode()[: self.block].ljust(self.block, b"\0"), 0, Waiting("naming the machines", message.call_site())
         )
         wait(self, naming)
         raw = naming.value()
-        return [raw[start : start + BLOCK].rstrip(b"\0").decode() for start in range(0, len(raw), BLOCK)]
+        return [raw[start : start + self.block].rstrip(b"\0").decode() for start in range(0, len(raw), self.block)]
 
     def share(self, nbytes: int) -> Window:
         place = self.places()

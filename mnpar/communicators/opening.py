@@ -12,23 +12,23 @@ from mnpar.backend import Array
 from mnpar.communicators import message
 from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, TUPLE, Call, Header, read_header
 from mnpar.communicators.reduction import REDUCING, check_reducible
-from mnpar.communicators.transport import BLOCK
 from mnpar.errors import MismatchError
 
 
 class Opening:
     """What the opening of a collective told: every rank's header, and the values that came with it."""
 
-    __slots__ = ("_flags", "_raw", "alike", "body", "call", "seq", "size", "wants")
+    __slots__ = ("_block", "_flags", "_raw", "alike", "body", "call", "seq", "size", "wants")
 
     def __init__(self, raw: bytes, size: int, call: Call, seq: int, body: Array) -> None:
         self._raw = raw
         self.call, self.seq, self.body = call, seq, body  # this rank's own part in it
         self.size = size
-        self._flags = raw[message.FLAGS :: BLOCK]  # one byte of each rank
+        self._block = block = len(raw) // size
+        self._flags = raw[message.FLAGS :: block]  # one byte of each rank
         self.wants = any([flags & message.WANTS for flags in self._flags])
         head = raw[: message.FORM.stop]  # all ranks say the same, and give values of one form:
-        self.alike = all([raw.startswith(head, start) for start in range(BLOCK, len(raw), BLOCK)])
+        self.alike = all([raw.startswith(head, start) for start in range(block, len(raw), block)])
 
     @property
     def all_record(self) -> bool:
@@ -37,12 +37,12 @@ class Opening:
 
     def arrays(self, like: Array) -> list[Array]:
         """The values that travelled inside the opening, where all have the form of ``like``."""
-        starts = range(message.SIZE, len(self._raw), BLOCK)
+        starts = range(message.SIZE, len(self._raw), self._block)
         return [np.ndarray(like.shape, like.dtype, self._raw, start) for start in starts]
 
     def header(self, rank: int) -> Header:
         """What this rank said of itself."""
-        return read_header(memoryview(self._raw)[rank * BLOCK :])
+        return read_header(memoryview(self._raw)[rank * self._block :])
 
     def headers(self) -> list[Header]:
         """All of them, in rank order."""
@@ -50,7 +50,7 @@ class Opening:
 
     def value(self, rank: int, header: Header) -> Any:
         """The value that travelled inside the opening."""
-        start = rank * BLOCK + message.SIZE
+        start = rank * self._block + message.SIZE
         body = np.frombuffer(self._raw, np.uint8, header.nbytes, start)
         if header.kind == ARRAY:
             return message.as_array(body, header).copy()
@@ -58,7 +58,7 @@ class Opening:
 
     def same_form(self) -> bool:
         """Whether all values have one dtype and shape."""
-        forms = [self._raw[r * BLOCK :][message.FORM] for r in range(self.size)]
+        forms = [self._raw[r * self._block :][message.FORM] for r in range(self.size)]
         forms = [form for form in forms if form[0] != NOTHING]
         return all([form == forms[0] for form in forms])
 
@@ -68,15 +68,15 @@ class Opening:
         Raises:
             MismatchError: what the ranks said does not go together.
         """
-        raw, call = self._raw, self.call
+        raw, call, block = self._raw, self.call, self._block
         identity = raw[: message.IDENTITY]
-        for start in () if self.alike else range(0, len(raw), BLOCK):
+        for start in () if self.alike else range(0, len(raw), block):
             if raw[start : start + message.IDENTITY] != identity:
                 raise self.mismatch("ranks are in different collectives")
             if raw[start + message.FORM.start] == FAULT:
-                header = self.header(start // BLOCK)
+                header = self.header(start // block)
                 text = raw[start + message.SIZE : start + message.SIZE + header.nbytes].decode(errors="replace")
-                raise MismatchError(f"rank {start // BLOCK} could not take part in {header.name} at {header.site}: {text}")
+                raise MismatchError(f"rank {start // block} could not take part in {header.name} at {header.site}: {text}")
         if call.op in REDUCING and not (self.alike or self.same_form()):
             raise self.mismatch("ranks reduce values of different dtype or shape")
         if self.wants and not self.all_record:

@@ -20,7 +20,7 @@ from mnpar.backend import Array
 from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import reduce_arrays
 from mnpar.communicators.shared_memory import OwnMemory, allocate
-from mnpar.communicators.transport import ANY, Letter, Pending, Steps, Waiting
+from mnpar.communicators.transport import ANY, BLOCK, Letter, Pending, Steps, Waiting
 from mnpar.errors import DeadlockError, MismatchError, RankFailedError
 
 
@@ -125,7 +125,8 @@ class ThreadTransport:
     name = "threads"
     tag_limit = 2**31 - 1
 
-    def __init__(self, world: World, group: int, members: list[int], rank: int) -> None:
+    def __init__(self, world: World, group: int, members: list[int], rank: int, block: int = BLOCK) -> None:
+        self.block = block
         self._world, self._group, self._members = world, group, members
         self.rank, self.size = rank, len(members)
         self._me = members[rank]
@@ -201,7 +202,7 @@ class ThreadTransport:
         arrays = yield self._meet(array.copy(), ("data", waiting.order, waiting.seq), waiting)
         return reduce_arrays(arrays, reduction)
 
-    def split(self, color: int | None, key: int) -> ThreadTransport | None:
+    def split(self, color: int | None, key: int, block: int = BLOCK) -> ThreadTransport | None:
         self._splits += 1
         waiting = Waiting("split", "")
         keys = self._now(self._meet((color, key), ("split", self._splits), waiting))
@@ -210,7 +211,7 @@ class ThreadTransport:
             return None
         mine = sorted((k, rank) for rank, (c, k) in enumerate(keys) if c == color)
         members = [self._members[rank] for _, rank in mine]
-        return ThreadTransport(self._world, groups[color], members, [rank for _, rank in mine].index(self.rank))
+        return ThreadTransport(self._world, groups[color], members, [rank for _, rank in mine].index(self.rank), block)
 
     def _now(self, meeting: Pending) -> Any:
         wait(self, meeting)

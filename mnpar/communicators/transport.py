@@ -11,12 +11,10 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from mnpar.backend import Array
-from mnpar.communicators.message import SIZE
 from mnpar.communicators.shared_memory import SharedMemory
 
 ANY = -1  # any source, any tag
 BLOCK = 512  # bytes of the opening of a collective: a header, and the value itself where it fits
-ROOM = BLOCK - SIZE
 FORWARD, BACKWARD = 0, 1
 
 
@@ -78,6 +76,7 @@ class Transport(Protocol):
     size: int
     tag_limit: int  # the largest tag
     name: str
+    block: int  # bytes that each rank gives to an exchange: ``BLOCK``, unless it was split off for more
     active: list[Any]  # the operations that this rank has started and not finished, on all its communicators
 
     @property
@@ -107,7 +106,7 @@ class Transport(Protocol):
         """Have a rank raise MismatchError with this text when it next waits: what it sent does not belong."""
 
     def exchange(self, block: bytes, lane: int, waiting: Waiting, later: bool = False) -> Pending:
-        """Every rank gives ``BLOCK`` bytes; every rank gets all of them, in rank order. ``later``: other collectives may be
+        """Every rank gives ``block`` bytes; every rank gets all of them, in rank order. ``later``: other collectives may be
         started before it is ready."""
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
@@ -126,8 +125,8 @@ class Transport(Protocol):
     ) -> Steps[Array]:
         """The same, by messages under ``waiting.tag``: it can also be waited for later."""
 
-    def split(self, color: int | None, key: int) -> Transport | None:
-        """The group of those who gave the same color, ordered by (key, rank). It waits."""
+    def split(self, color: int | None, key: int, block: int = BLOCK) -> Transport | None:
+        """The group of those who gave the same color, ordered by (key, rank), with exchanges of so many bytes. It waits."""
 
     def places(self) -> tuple[int, int, int, int]:
         """intra_rank, intra_size, inter_rank, inter_size: the rank on its machine, the machine among machines. It waits."""

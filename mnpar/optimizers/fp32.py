@@ -7,7 +7,7 @@ scale, and a step that is lost beside a float16 parameter, both count. Before an
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,10 +19,17 @@ if TYPE_CHECKING:
     from mnpar.optimizers.update_rule import UpdateRule
 
 
-@contextmanager
-def in_float32(params: Iterable[Parameter]) -> Iterator[None]:
+def in_float32(params: Iterable[Parameter]) -> AbstractContextManager[None]:
     """Widen the parameters that are about to be updated by a rule with ``use_fp32_update``; narrow them again at the end."""
     wide = [p for p in params if wants_float32(p.update_rule, p) and p.update_rule.enabled and p.grad is not None]
+    return _widened(wide) if wide else _NOTHING
+
+
+_NOTHING = nullcontext()
+
+
+@contextmanager
+def _widened(wide: list[Parameter]) -> Iterator[None]:
     narrow = [(p, p.array, p.grad) for p in wide]
     for param in wide:
         _put(param, _copy(param.update_rule, param), param.grad.astype(np.float32))

@@ -5,17 +5,20 @@ An update has two halves: ``differentiate`` (backward) and ``step``. Ranks that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
-from mnpar.arena import Arenas
+from mnpar.arena import Arena, Arenas
 from mnpar.link import Link
 from mnpar.optimizers import whole
 from mnpar.optimizers.fp32 import in_float32
 from mnpar.optimizers.optimizer import Optimizer
 from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule, unscale
+from mnpar.parameter import Parameter
 from mnpar.variable import backward
+
+_ALONE = nullcontext()
 
 
 class Team(Protocol):
@@ -26,7 +29,8 @@ class Team(Protocol):
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any: ...
     def listen(self) -> None: ...
     def give_up(self) -> None: ...
-    def reduce(self) -> bool: ...
+    def reduce(self, by_pieces: bool) -> bool | None: ...
+    def pieces(self) -> Iterator[tuple[Arena, slice, list[Parameter]]] | None: ...
     def stepping(self) -> AbstractContextManager[None]: ...
     def saving(self) -> AbstractContextManager[None]: ...
     def serialize(self, serializer: Any) -> None: ...
@@ -127,13 +131,37 @@ class GradientMethod(Optimizer):
             if param.update_rule is None:
                 param.update_rule = self._new_rule()  # the link has grown since setup
         self.arenas.gather(params)
-        if self.team is not None and not self.team.reduce():
+        steps = True if self.team is None else self.team.reduce(self._takes_pieces())
+        if steps is None:
+            self.step()
+        if not steps:
             return
-        with nullcontext() if self.team is None else self.team.stepping(), in_float32(params):
+        if self.team is not None and (pieces := self.team.pieces()) is not None:
+            self._change_by(pieces)
+            return
+        with _ALONE if self.team is None else self.team.stepping(), in_float32(params):
             for param in params:
                 unscale(param)
             if self._accepted():
                 self._change(params)
+
+    def _takes_pieces(self) -> bool:
+        """Whether a part of the gradients is enough to update a part of the parameters."""
+        hooked = any([timing == "pre" for timing, _ in self._hooks.values()])
+        return self._scaling is None and not (hooked or self.arenas.strays) and all(map(whole.is_whole, self.arenas.learning))
+
+    def _change_by(self, pieces: Iterator[tuple[Arena, slice, list[Parameter]]]) -> None:
+        """A step with gradients that are still arriving."""
+        self.t += 1
+        for arena in self.arenas.learning:
+            whole.begin(arena)
+        for arena, place, params in pieces:
+            for param in params:
+                unscale(param)
+            arena.whole.step(place)
+        for arena in self.arenas.learning:
+            arena.whole.end(arena)
+        self.call_hooks("post")
 
     def _accepted(self) -> bool:
         """Whether loss scaling, if there is any, lets the step be taken."""

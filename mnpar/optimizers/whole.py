@@ -24,7 +24,7 @@ class Whole:
     """
 
     def __init__(self, arena: Arena) -> None:
-        self.param = Parameter(arena.data)
+        self.param, self.data, self.grad = Parameter(arena.data), arena.data, arena.grad
         self.rule = copy.copy(arena.params[0].update_rule)
         self.rule.state = {}
         self.rule.prepare(self.param)
@@ -47,32 +47,48 @@ class Whole:
                     state[name] = view
         return True
 
-    def step(self, arena: Arena) -> None:
-        """Change the values by the gradients."""
-        self.param.node.gradient = arena.grad
-        self.rule.t = arena.params[0].update_rule.t + 1
-        self.rule.update_core(self.param)
-        self.param.node.gradient = None
+    def begin(self, arena: Arena) -> None:
+        """A step begins."""
+        self.grad, self.rule.t = arena.grad, arena.params[0].update_rule.t + 1
+
+    def step(self, place: slice = slice(None)) -> None:
+        """Change a stretch of the values by its gradients."""
+        param, rule, state, data = self.param, self.rule, self.rule.state, self.data
+        param.array, param.node.gradient = data[place], self.grad[place]
+        rule.state = {name: vector[place] for name, vector in state.items()}
+        rule.update_core(param)
+        param.array, param.node.gradient, rule.state = data, None, state
+
+    def end(self, arena: Arena) -> None:
+        """All stretches are changed."""
         for param in arena.params:
             param.update_rule.t = self.rule.t
+
+
+def begin(arena: Arena) -> None:
+    """A step of all parameters of an arena, of which :func:`is_whole` was said, begins; ``arena.whole`` takes it."""
+    if arena.whole is None or not arena.whole.gather(arena):
+        arena.whole = None
+        arena.whole = Whole(arena)
+    arena.whole.begin(arena)
 
 
 def update(params: Iterable[Parameter], arenas: Iterable[Arena]) -> None:
     """Update parameters, those of an arena together where that is the same."""
     done: set[int] = set()
     for arena in arenas:
-        if _alike(arena):
-            if arena.whole is None or not arena.whole.gather(arena):
-                arena.whole = None
-                arena.whole = Whole(arena)
-            arena.whole.step(arena)
+        if is_whole(arena):
+            begin(arena)
+            arena.whole.step()
+            arena.whole.end(arena)
             done.update([id(param) for param in arena.params])
     for param in params:
         if id(param) not in done:
             param.update()
 
 
-def _alike(arena: Arena) -> bool:
+def is_whole(arena: Arena) -> bool:
+    """Whether an update of its vector is the update of each of its parameters."""
     first: Any = arena.params[0].update_rule
     kind = type(first)
     if first is None or not first.elementwise or kind.update is not UpdateRule.update or kind._update is not UpdateRule._update:

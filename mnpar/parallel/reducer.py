@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from mnpar.communicators.operation import Operation
 
 
+SMALL = 2**16  # bytes, of all ranks: gradients that are no more travel in one message with what opens their sum
+NOTE = 64  # bytes that may travel with them
+
+
 class Bucket:
     """A stretch of an arena's gradients.
 
@@ -33,7 +37,8 @@ class Bucket:
 
     def __init__(self, arena: Arena, start: int, stop: int) -> None:
         self.params, self.homes = arena.params[start:stop], arena.homes[start:stop]
-        self.grad = arena.grad[arena.slices[start].start : arena.slices[stop - 1].stop]
+        self.arena, self.place = arena, slice(arena.slices[start].start, arena.slices[stop - 1].stop)
+        self.grad = arena.grad[self.place]
         self._sent: Array = None
         self.operation: Operation | None = None
         self.awaited = 0  # parameters whose gradients are not final yet
@@ -85,7 +90,9 @@ class Reducer:
     def channel(self) -> Communicator:
         """Its own communicator: buckets may leave between any other communications. All ranks first come here together."""
         if self._channel is None:
-            self._channel = self.comm.split(0, self.comm.rank)
+            nbytes = sum([arena.grad.nbytes for arena in self._arenas])
+            room = int(self.comm.allreduce(np.array(nbytes), "max")) + NOTE
+            self._channel = self.comm.duplicate(room if room * self.comm.size <= SMALL else 0)
         return self._channel  # type: ignore[no-any-return]
 
     def wire(self, grad: Array) -> Array:
@@ -181,19 +188,42 @@ class Reducer:
 
     def reduce(self, arenas: Arenas) -> None:
         """The gradients of all ranks added up, in place; all ranks call it, with every parameter's gradient in its place."""
+        for _ in self.arrivals(arenas):
+            pass
+
+    def arrivals(self, arenas: Arenas) -> Iterator[Bucket]:
+        """The same, bucket by bucket, as they come: what is not asked for may still be on its way. To be exhausted."""
         self._listening = False
         self.attach(arenas)
         if self.bucket_bytes is None:
-            for bucket in self.buckets:
-                sent = bucket.pack(self)
-                self.channel.allreduce(sent, out=sent)
+            self._reduce_at_once(arenas, self.buckets)
+            yield from self.buckets
+            return
+        while self._left < len(self.buckets):
+            self._leave()
+        self._left = 0
+        for bucket in self.buckets:
+            bucket.unpack()
+            yield bucket
+        self._reduce_at_once(arenas, [])
+
+    def reduce_noted(self, arenas: Arenas, note: bytes, usual: Callable[[list[bytes]], bool]) -> None:
+        """:meth:`reduce` without buckets; with the first gradients a note travels, and if by all notes something is unusual
+        nothing is added up (:meth:`Communicator.allreduce_noted`)."""
+        self.attach(arenas)
+        first = self.buckets[:1]
+        sent = first[0].pack(self) if first else np.empty(0, np.float32)
+        if self.channel.allreduce_noted(sent, note, usual, sent):
+            for bucket in first:
                 bucket.unpack()
-        else:
-            while self._left < len(self.buckets):
-                self._leave()
-            self._left = 0
-            for bucket in self.buckets:
-                bucket.unpack()
+            self._reduce_at_once(arenas, self.buckets[1:])
+
+    def _reduce_at_once(self, arenas: Arenas, buckets: list[Bucket]) -> None:
+        """Buckets one after the other, and what has no place in one."""
+        for bucket in buckets:
+            sent = bucket.pack(self)
+            self.channel.allreduce(sent, out=sent)
+            bucket.unpack()
         for param in arenas.strays:
             param.grad *= self.weight
             self.channel.allreduce(param.grad, out=param.grad)

@@ -3,6 +3,8 @@
 Each rank's loss is a mean over its own n samples; weighted by n / N, with N the samples of all ranks, the losses add up to the
 mean over all, and so do the gradients (law 1): uneven shards and empty ones need nothing else. The weight enters with the loss,
 so a gradient that travels to another rank of a model-parallel model has it already, and no pass over memory applies it.
+The ranks tell each other of their samples before backward or, where no gradient travels during it, with the gradients
+(:mod:`mnpar.parallel.meeting`). (The file is long because both ways are here.)
 """
 
 from __future__ import annotations
@@ -11,36 +13,24 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.arena import Arenas
 from mnpar.errors import MismatchError
-from mnpar.functions import identity
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.agreement import Copies
 from mnpar.parallel.late import Late
+from mnpar.parallel.meeting import Row, Weighted, total_of, unknown_among_known
 from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.samples import samples_of
 from mnpar.parallel.shards import Shards
-from mnpar.parameter import Parameter
 from mnpar.tape import current_tape
 from mnpar.variable import Variable
 
 REDUCTIONS = ("weighted", "mean", "sum")
-
-
-class Row(NamedTuple):
-    """What a rank tells the others when they meet, once in each update."""
-
-    weight: float  # of its loss: samples, or 1; -1: it has a loss of it does not know how many samples; 0: it has none
-    held: float  # the weight of the gradients that it added up before
-    stale: bool  # its parameters are not those that were made equal
-    final: bool  # its forward cannot be run again: it communicated, or changed persistent values
-    manual: bool  # its gradients are there already, unweighted
-    joining: bool  # it has no samples any more
 
 
 class Team:
@@ -71,6 +61,14 @@ class Team:
         self.keeps = False  # this update's are added to them
         self._factor: float | None = None  # of the sum over ranks, once they have met
         self._only_synchronizes = False  # this update
+        self._quiet = zero_fill and not (double_buffering or sharded) and reducer.bucket_bytes is None  # nothing leaves early
+        self._noted = False  # the ranks meet in the message of the gradients
+        self._base = 1.0  # what weights are divided by before backward: then the total of the update before
+        self._next: float | None = None  # that of the next update, if they meet there in the message of the gradients
+        self._row: Row | None = None  # of this update, if they do
+        self._again: Callable[[], Any] = self._nothing_again  # computes the loss of this update once more
+        self._all_joined = False
+        self._arriving: float | None = None  # the factor of gradients that are waited for in the step
 
     def take_as_given(self) -> None:
         """Do not give the ranks rank 0's values at first: each has loaded what it is to have."""
@@ -89,18 +87,25 @@ class Team:
 
         ``undoable``: the forward has left nothing that cannot be undone, so that it can be run again.
         """
-        model = self.optimizer.target
-        stale = self._copies.stale(model)
-        final = bool(current_tape().records) or (stale and not undoable and any([True for _ in model.namedpersistents()]))
-        row = Row(weight, self._held, stale, final, manual, joining)
+        row = self._now(weight, undoable, manual, joining)
         rows = [Row(*values) for values in np.stack(self.comm.allgather(np.array(row, np.float64))).tolist()]
         if any([row.stale for row in rows]) and not all([row.joining for row in rows]):
             self._make_equal()
             if any([row.manual or row.final for row in rows]):
                 self._only_synchronizes = True
-                if self.comm.rank == 0:
-                    warnings.warn(_SKIPPED, stacklevel=5)
+                self._warn(_SKIPPED)
         return rows
+
+    def _now(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> Row:
+        """What this rank has to tell."""
+        model = self.optimizer.target
+        stale, talks = self._copies.stale(model), bool(current_tape().records)
+        final = talks or (stale and not undoable and any([True for _ in model.namedpersistents()]))
+        return Row(weight, self._held, stale, final, manual, joining, talks)
+
+    def _warn(self, what: str) -> None:
+        if self.comm.rank == 0:
+            warnings.warn(what, stacklevel=6)
 
     # ---- the loss, with its weight ----
 
@@ -115,13 +120,29 @@ class Team:
         self.keeps = self._adds_up
         if self._alone:
             self._add_up(own)
-            return self._weighted(loss, own, own)
+            return self._weighted(loss, own, own / self._base)
+        if self._noted:
+            self._row = self._now(own, before is not None)
+            self._again = lambda: self._repeat(before, lossfun, args, kwds)
+            return self._weighted(loss, own, 1.0 if self._how == "sum" else abs(own) / self._base)
         rows = self._meet(own, before is not None)
         if any([row.stale for row in rows]) and not self._only_synchronizes:
-            for link, name, value in before or []:
-                setattr(link, name, value)
+            self._restore(before)
             loss = lossfun(*args, **kwds)  # the first was of other parameters
         return self._weighted(loss, own, self._share(rows))
+
+    def _repeat(self, before: Any, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
+        self._restore(before)
+        return self.loss(lossfun, args, kwds)
+
+    def _nothing_again(self) -> None:
+        """What a rank that joins has instead of a loss."""
+        self._share(self._meet(0.0, joining=True))
+        self.keeps = self._adds_up
+
+    def _restore(self, before: list[tuple[Any, str, Any]] | None) -> None:
+        for link, name, value in before or []:
+            setattr(link, name, value)
 
     def _add_up(self, own: float) -> None:
         """An update inside no_sync."""
@@ -146,31 +167,31 @@ class Team:
 
     def _share(self, rows: list[Row]) -> float:
         """What this rank's loss counts; sets the factor of the sum of gradients."""
-        mine = rows[self.comm.rank]
-        unknown = [rank for rank, row in enumerate(rows) if row.weight < 0]
-        if unknown and any([row.weight > 0 or row.held for row in rows]):
-            raise ValueError(_UNKNOWN.format(f"the losses' of ranks {unknown}"))
+        mine, total = rows[self.comm.rank], total_of(rows)
+        self._check_known(rows)
+        self._next = total if self._quiet and total and not any([row.talks or row.manual for row in rows]) else None
         if self._how == "sum":
             self._factor = 1.0
             return 1.0
         if any([row.manual for row in rows]):
             self._factor = 1 / self.comm.size
             return 1.0
-        total = sum([abs(row.weight) + row.held for row in rows])
         if any([row.held for row in rows]):  # they were added up with whole weights: the mean is made of the sum
             self._factor = 1 / total
             return mine.weight
         self._factor = 1.0
         return abs(mine.weight) / total if total else 0.0
 
+    def _check_known(self, rows: list[Row]) -> None:
+        if unknown := unknown_among_known(rows):
+            raise ValueError(_UNKNOWN.format(f"the losses' of ranks {unknown}"))
+
     def _weighted(self, loss: Any, own: float, weight: float) -> Any:
         """Start backward from the weight instead of from 1; a mean over no samples may be NaN, and is left out."""
         if own == 0:
             return loss if getattr(loss, "array", None) is None or not loss.array.size else None
-        if isinstance(loss, Variable):  # it stays as it is: it may be a parameter, or another optimizer's loss too
-            given = None if isinstance(loss, Parameter) else loss.grad
-            loss = identity(loss)
-            loss.grad = given
+        if isinstance(loss, Variable):
+            return Weighted(loss, weight, self.optimizer.loss_scale)
         if loss.grad is not None:
             loss.grad = backend.unscalar(loss.grad * loss.dtype.type(weight))
         elif loss.size == 1:
@@ -192,20 +213,24 @@ class Team:
 
     def give_up(self) -> None:
         """Backward failed: the next update begins anew."""
-        self._factor, self._only_synchronizes = None, False
+        self._factor, self._only_synchronizes, self._row = None, False, None
         self._held -= self._added
         self._added = 0.0
         self.reducer.give_up(self.optimizer.arenas)
 
-    def reduce(self) -> bool:
-        """After backward: the gradients of all ranks added up; False if no step is to be taken now."""
+    def reduce(self, by_pieces: bool = False) -> bool | None:
+        """After backward: the gradients of all ranks added up; False if no step is to be taken now, None if one is to be begun
+        anew, with other gradients. ``by_pieces``: where they travel in buckets, :meth:`pieces` waits for them instead."""
         if self._alone:
             return False
+        if self._noted:
+            return self._reduce_noted()
         if self._factor is None:  # the gradients were there already
             self._share(self._meet(0.0, manual=True))
         factor, skipped = self._factor or 0.0, self._only_synchronizes
         self._factor, self._only_synchronizes = None, False
-        self._held, self._adds_up, self.keeps = 0.0, False, False
+        self._forget_held()
+        self._noted, self._base = self._next is not None, (self._next if self._how != "sum" else None) or 1.0
         if skipped:
             return False
         arenas = self.optimizer.arenas
@@ -215,15 +240,82 @@ class Team:
             nowhere, self._nowhere = self._nowhere, nowhere
         elif self._shards is not None:
             self._shards.reduce(arenas, factor)
+        elif by_pieces and self.reducer.bucket_bytes is not None and not nowhere:
+            self._arriving = factor
         else:
-            self._reduce(arenas, factor)
+            self.reducer.reduce(arenas)
+            self._multiply(factor)
         for param in nowhere:
             param.cleargrad()
         return steps
 
-    def _reduce(self, arenas: Arenas, factor: float) -> None:
-        self.reducer.reduce(arenas)
+    def pieces(self) -> Iterator[tuple[Any, slice, list[Any]]] | None:
+        """Arena, place in its vectors and parameters of gradients, as they arrive; None if all are there already."""
+        factor, self._arriving = self._arriving, None
+        return None if factor is None else self._pieces(factor)
+
+    def _pieces(self, factor: float) -> Iterator[tuple[Any, slice, list[Any]]]:
+        for bucket in self.reducer.arrivals(self.optimizer.arenas):
+            if factor != 1:
+                bucket.grad *= factor
+            yield bucket.arena, bucket.place, bucket.params
+
+    def _forget_held(self) -> None:
+        self._held, self._adds_up, self.keeps = 0.0, False, False
+
+    def _reduce_noted(self) -> bool | None:
+        """The same, where ranks tell each other who they are with the gradients."""
+        row, self._row = self._row or self._now(0.0, manual=True), None
+        self._fill(self.optimizer.arenas)
+        rows: list[Row] = []
+
+        def usual(notes: list[bytes]) -> bool:
+            rows[:] = map(Row.of, notes)
+            return self._usual(rows)
+
+        self.reducer.reduce_noted(self.optimizer.arenas, row.packed(), usual)
+        self._forget_held()
+        if not self._usual(rows):
+            return self._set_right(rows)
+        manual, total = any([row.manual for row in rows]), total_of(rows)
+        if self._how != "sum":
+            self._multiply(1 / self.comm.size if manual else self._base / total if total else 1.0)
+            self._base = total or self._base
+        self._noted = not any([row.talks for row in rows])
+        if not self._noted:
+            self._base = 1.0
+        return True
+
+    def _usual(self, rows: list[Row]) -> bool:
+        """Whether the sum of the gradients, with the weights that they have, is what is wanted but for a factor."""
+        first = rows[0]
+        if all([row == first for row in rows]) and not (first.stale or first.joining or first.talks):  # the common case
+            return True
+        changed = self._how != "sum" and total_of(rows) != self._base and any([row.talks for row in rows])
+        mixed = len({row.manual for row in rows if not row.joining}) > 1
+        alike = not (any([row.stale for row in rows]) or all([row.joining for row in rows]))
+        return alike and not (changed or mixed or unknown_among_known(rows))
+
+    def _set_right(self, rows: list[Row]) -> bool | None:
+        """Something was unusual, and nothing was added up: from here on the ranks meet before backward again."""
+        self._noted, self._base = False, 1.0
+        if all([row.joining for row in rows]):
+            self._all_joined = True
+            return False
+        if any([row.stale for row in rows]):
+            self._make_equal()
+            if not any([row.manual or row.final or row.held for row in rows]):
+                self.optimizer.differentiate(self._again())
+                return None
+            self._warn(_SKIPPED)
+            return False
+        self._check_known(rows)
+        self._warn(_CHANGED)
+        return False
+
+    def _multiply(self, factor: float) -> None:
         if factor != 1:
+            arenas = self.optimizer.arenas
             for grad in [*[arena.grad for arena in arenas.learning], *[param.grad for param in arenas.strays]]:
                 grad *= factor
 
@@ -242,15 +334,12 @@ class Team:
 
     def _fill(self, arenas: Arenas) -> list[Any]:
         """Zeros for gradients that are not there. If they are not wanted, the parameters that have a gradient on no rank."""
-        params = [param for arena in arenas for param in arena.params] + arenas.strays
         nowhere: list[Any] = []
         if not self._zero_fill:
+            params = [param for arena in arenas for param in arena.params] + arenas.strays
             anywhere = self.comm.allreduce(np.array([param.grad is not None for param in params], np.uint8), "max")
             nowhere = [param for param, there in zip(params, anywhere, strict=True) if not there]
-        for param in params:
-            if param.grad is None:
-                param.node.loss_scale = self.optimizer.loss_scale
-        arenas.fill()
+        arenas.fill(self.optimizer.loss_scale)
         return nowhere
 
     @contextmanager
@@ -266,13 +355,18 @@ class Team:
         """Take part in the updates of the ranks that still have samples, until none has."""
         if not self._copies.ever:
             self._make_equal()
-        rows = self._meet(0.0, joining=True)
-        while not all([row.joining for row in rows]):
-            self._share(rows)
+        self._all_joined = False
+        while not self._all_joined:
             self.keeps = self._adds_up
+            if self._noted:
+                self._row, self._again = self._now(0.0, joining=True), self._nothing_again
+            else:
+                rows = self._meet(0.0, joining=True)
+                if all([row.joining for row in rows]):
+                    return
+                self._share(rows)
             self.optimizer.differentiate(None)
             self.optimizer.step()
-            rows = self._meet(0.0, joining=True)
 
 
 _UNKNOWN = (
@@ -285,4 +379,8 @@ _TWICE = (
 _SKIPPED = (
     "this update only made the parameters equal on all ranks, and no step was taken: they appeared or changed in a forward "
     "that communicated, or whose gradients were there already. Give layers their sizes to avoid it"
+)
+_CHANGED = (
+    "no step was taken: the model has begun to communicate, or some ranks brought gradients and others a loss, in an update of "
+    "other sample counts than the one before; what travelled had the weights of that one"
 )

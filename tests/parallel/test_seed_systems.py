@@ -55,7 +55,7 @@ def test_five_steps_of_uneven_ranks_are_those_of_one_with_one_reduction_each(com
     def spy(original):
         return lambda x, *args, **kwds: sent.append(x.size) or original(x, *args, **kwds)
 
-    for name in ("allreduce", "iallreduce"):
+    for name in ("allreduce", "iallreduce", "allreduce_noted"):
         monkeypatch.setattr(channel, name, spy(getattr(channel, name)))
     mine = taught(optimizer, 5, lambda step: part(comm, step))
     assert comm.size == 1 or sent == [4 * 3 + 4 + 2 * 4 + 2] * 5

@@ -1,0 +1,269 @@
+"""The ranks' meeting in each update: with the gradients where nothing travels in backward, before it where something does."""
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar.parallel.meeting import Row
+
+RANKS = pytest.mark.ranks(1, 2, 3, 4, on="threads")
+D = 3
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with mnpar.using_config("dtype", np.float64):
+        yield
+
+
+def model(seed=0):
+    rng = np.random.default_rng(seed)
+    return mnpar.Sequential(
+        L.Linear(D, 4, initialW=rng.standard_normal((4, D))), F.tanh, L.Linear(4, 1, initialW=rng.standard_normal((1, 4)))
+    )
+
+
+def batches(counts, seed=0):
+    """For each step and rank, so many samples."""
+    rng = np.random.default_rng(seed)
+    return [[rng.standard_normal((n, D)) for n in step] for step in counts]
+
+
+def counts_of(ranks, steps=6):
+    return [[(3 * step + 2 * rank) % 5 + (rank == 0) for rank in range(ranks)] for step in range(steps)]
+
+
+def values(net):
+    return np.concatenate([param.array.ravel() for param in net.params()])
+
+
+def alone(steps, make, net=None):
+    net = net or model()
+    optimizer = make().setup(net)
+    for parts in steps:
+        optimizer.update(lambda x: F.mean(net(x) ** 2), np.concatenate(parts))
+    return values(net)
+
+
+def openings(optimizer, comm, monkeypatch):
+    """Counts the exchanges of this rank on the communicator and on the optimizer's own."""
+    count = {"comm": 0, "own": 0}
+    for name, transport in (("comm", comm.transport), ("own", optimizer.team.reducer.channel.transport)):
+
+        def counted(*args, name=name, real=transport.exchange):
+            count[name] += 1
+            return real(*args)
+
+        monkeypatch.setattr(transport, "exchange", counted)
+    return count
+
+
+def small(comm, **options):
+    net = model(comm.rank)
+    return net, mnpar.create_multi_node_optimizer(mnpar.optimizers.MomentumSGD(0.1), comm, **options).setup(net)
+
+
+def error_of(net):
+    return lambda x: F.mean(net(x) ** 2) if len(x) else None
+
+
+@RANKS
+@pytest.mark.parametrize("bucket_bytes", [None, 8, 100])
+@pytest.mark.parametrize("rule", ["MomentumSGD", "Adam"])
+def test_sample_counts_that_change_in_each_step_count_as_on_one_process(comm, bucket_bytes, rule):
+    steps = batches(counts_of(comm.size))
+    net = model(comm.rank)
+    make = getattr(mnpar.optimizers, rule)
+    optimizer = mnpar.create_multi_node_optimizer(make(), comm, bucket_bytes=bucket_bytes).setup(net)
+    for parts in steps:
+        optimizer.update(error_of(net), parts[comm.rank])
+    np.testing.assert_allclose(values(net), alone(steps, make), rtol=1e-12)
+
+
+@pytest.mark.ranks(2, 3)
+def test_processes_meet_alike(comm):
+    steps = batches(counts_of(comm.size))
+    net, optimizer = small(comm)
+    for parts in steps:
+        optimizer.update(error_of(net), parts[comm.rank])
+    np.testing.assert_allclose(values(net), alone(steps, lambda: mnpar.optimizers.MomentumSGD(0.1)), rtol=1e-12)
+
+
+@RANKS
+def test_an_update_of_a_small_model_is_one_message(comm, monkeypatch):
+    net, optimizer = small(comm)
+    x = np.ones((2, D))
+    optimizer.update(error_of(net), x)
+    count = openings(optimizer, comm, monkeypatch)
+    sums = []
+    real = type(comm.transport).reduce
+    monkeypatch.setattr(
+        optimizer.team.reducer.channel.transport, "reduce", lambda *a: sums.append(a) or real(*a), raising=False
+    )
+    for _ in range(3):
+        optimizer.update(error_of(net), x)
+    assert count == {"comm": 0, "own": 3}
+    assert not sums  # the gradients were in it
+
+
+@RANKS
+def test_a_model_that_communicates_is_met_before_its_backward(comm, monkeypatch):
+    net, optimizer = small(comm)
+    x = np.ones((2, D))
+
+    def loss(x):
+        return F.mean(F.allreduce(comm, net(x)) ** 2) / comm.size
+
+    for _ in range(2):
+        optimizer.update(loss, x)
+    assert not optimizer.team._noted
+
+
+@RANKS
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_model_that_begins_to_communicate_goes_on_or_says_that_it_cannot(comm, changes):
+    """Where counts change in that very update, what travels in backward would have wrong weights: no step is taken."""
+    net, optimizer = small(comm)
+    peers = comm.split(0, comm.rank)
+    first, second = batches([[2] * comm.size, [3 if changes else 2] * comm.size])
+
+    def talking(x):
+        h = net[1](net[0](x))
+        F.allreduce(peers, h)  # used by nobody
+        return F.mean(net[2](h) ** 2)
+
+    for parts in (first, first):
+        optimizer.update(error_of(net), parts[comm.rank])
+    if changes and comm.rank == 0:
+        with pytest.warns(UserWarning, match="no step was taken"):
+            optimizer.update(talking, second[comm.rank])
+    else:
+        optimizer.update(talking, second[comm.rank])
+    optimizer.update(talking, second[comm.rank])
+    assert optimizer.t == 4 - changes
+    steps = [first, first, second] if changes else [first, first, second, second]
+    np.testing.assert_allclose(values(net), alone(steps, lambda: mnpar.optimizers.MomentumSGD(0.1)), rtol=1e-12)
+
+
+@RANKS
+def test_parameters_that_appear_on_some_ranks_are_met_and_the_update_is_made_once_more(comm):
+    """All ranks had the same parameters, and now a link of the last one has another shape."""
+    net, optimizer = small(comm)
+    x = batches([[2] * comm.size])[0][comm.rank]
+    for _ in range(2):
+        optimizer.update(error_of(net), x)
+    net.append(L.Linear(None, 1, initialW=comm.rank + 1.0))  # without an array until the forward
+    optimizer.update(error_of(net), x)
+    assert mnpar.check_parameter_closeness(net, comm)
+    assert optimizer.t == 3
+    optimizer.update(error_of(net), x)
+    optimizer.update(error_of(net), x)
+    assert optimizer.team._noted
+    assert mnpar.check_parameter_closeness(net, comm)
+
+
+@RANKS
+def test_added_up_gradients_and_new_parameters_together_cost_the_step(comm):
+    net, optimizer = small(comm)
+    x = np.ones((2, D))
+    optimizer.update(error_of(net), x)
+    with optimizer.no_sync():
+        optimizer.update(error_of(net), x)
+    net.append(L.Linear(1, 1, initialW=comm.rank))
+    if comm.rank == 0:
+        with pytest.warns(UserWarning, match="no step was taken"):
+            optimizer.update(error_of(net), x)
+    else:
+        optimizer.update(error_of(net), x)
+    assert optimizer.t == 1
+    assert mnpar.check_parameter_closeness(net, comm)
+
+
+@RANKS
+def test_gradients_added_up_with_changing_counts_are_the_mean_of_all(comm):
+    steps = batches(counts_of(comm.size))
+    net, optimizer = small(comm)
+    for i, parts in enumerate(steps):
+        if i % 3:
+            with optimizer.no_sync():
+                optimizer.update(lambda x: F.mean(net(x) ** 2) if len(x) else None, parts[comm.rank])
+        else:
+            optimizer.update(error_of(net), parts[comm.rank])
+    joined = [steps[0], [*steps[1], *steps[2], *steps[3]]]
+    np.testing.assert_allclose(values(net), alone(joined, lambda: mnpar.optimizers.MomentumSGD(0.1)), rtol=1e-12)
+
+
+@RANKS
+def test_a_backward_that_fails_on_all_ranks_leaves_the_next_update_as_ever(comm):
+    net, optimizer = small(comm)
+    steps = batches([[2] * comm.size] * 3)
+
+    def failing(x):
+        y = net(x)
+        y.register_hook(lambda g: 1 / 0)
+        return F.mean(y**2)
+
+    optimizer.update(error_of(net), steps[0][comm.rank])
+    with pytest.raises(ZeroDivisionError):
+        optimizer.update(failing, steps[1][comm.rank])
+    for parts in steps[1:]:
+        optimizer.update(error_of(net), parts[comm.rank])
+    np.testing.assert_allclose(values(net), alone(steps, lambda: mnpar.optimizers.MomentumSGD(0.1)), rtol=1e-12)
+
+
+@pytest.mark.ranks(2, 3, on="threads")
+def test_counts_that_become_unknown_are_refused_on_all_ranks(comm):
+    net, optimizer = small(comm)
+    x = np.ones((2, D))
+    optimizer.update(error_of(net), x)
+    args = (x,) if comm.rank == 0 else ()
+    with pytest.raises(ValueError, match=r"ranks \[1.*samples="):
+        optimizer.update(lambda x=x: F.mean(net(x)), *args)
+    optimizer.update(error_of(net), x)
+
+
+@pytest.mark.ranks(2, 3, on="threads")
+def test_gradients_of_some_ranks_beside_losses_of_others_cost_the_step(comm):
+    net, optimizer = small(comm)
+    x = np.ones((2, D))
+    optimizer.update(error_of(net), x)
+    before = values(net)
+    if comm.rank:
+        optimizer.update(error_of(net), x)
+    else:
+        with pytest.warns(UserWarning, match="no step was taken"):
+            optimizer.update()
+    np.testing.assert_array_equal(values(net), before)
+
+
+@pytest.mark.ranks(1, on="threads")
+def test_each_bucket_is_updated_as_soon_as_it_is_there(comm, monkeypatch):
+    """The second may still travel: nothing waits for it."""
+    net, optimizer = small(comm, bucket_bytes=8)
+    x = np.ones((2, D))
+    optimizer.update(error_of(net), x)
+    events, bucket, rule = [], type(optimizer.team.reducer.buckets[0]), type(net[0].W.update_rule)
+    update, unpack = rule.update_core, bucket.unpack
+    monkeypatch.setattr(rule, "update_core", lambda self, param: events.append(param.array.size) or update(self, param))
+    monkeypatch.setattr(bucket, "unpack", lambda self: events.append("arrives") or unpack(self))
+    optimizer.update(error_of(net), x)
+    assert events == ["arrives", 1, "arrives", 4, "arrives", 4, "arrives", 12]
+
+
+@RANKS
+def test_a_hook_sees_all_gradients_before_the_first_bucket_is_updated(comm):
+    net, optimizer = small(comm, bucket_bytes=8)
+    norms = []
+    optimizer.add_hook(lambda opt: norms.append(sum(float((p.grad**2).sum()) for p in opt.target.params())), name="norm")
+    steps = batches([[2] * comm.size])
+    optimizer.update(error_of(net), steps[0][comm.rank])
+    twin = model()
+    F.mean(twin(np.concatenate(steps[0])) ** 2).backward()
+    np.testing.assert_allclose(norms, [sum(float((p.grad**2).sum()) for p in twin.params())], rtol=1e-12)
+
+
+def test_a_row_travels_as_bytes():
+    row = Row(3.0, 1.5, True, False, True, False, True)
+    assert Row.of(row.packed()) == row
