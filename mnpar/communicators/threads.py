@@ -20,7 +20,7 @@ from mnpar.backend import Array
 from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import reduce_arrays
 from mnpar.communicators.shared_memory import OwnMemory, allocate
-from mnpar.communicators.transport import ANY, Letter, Pending, Steps, Waiting
+from mnpar.communicators.transport import ANY, Letter, Pending, Rooms, Steps, Waiting
 from mnpar.errors import DeadlockError, MismatchError, RankFailedError
 
 
@@ -131,6 +131,7 @@ class ThreadTransport:
         self._me = members[rank]
         self._splits = self._shares = 0  # so far
         self.active = world.active[self._me]
+        self.rooms = Rooms(self.size), Rooms(self.size)
 
     @property
     def world_ranks(self) -> list[int]:
@@ -180,6 +181,9 @@ class ThreadTransport:
     def exchange(self, block: bytes, lane: int, waiting: Waiting, later: bool = False) -> Pending:
         meeting = self._meet(block, ("opening", waiting.order, waiting.seq), waiting)
         return meeting._replace(value=lambda: b"".join(meeting.value()))
+
+    def meet(self, block: bytes, lane: int, waiting: Callable[[], Waiting]) -> bytes:
+        return b"".join(self._now(self._meet(block, ("opening", (it := waiting()).order, it.seq), it)))
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
         mine = array.copy() if self.rank == root else None
