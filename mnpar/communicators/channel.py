@@ -4,8 +4,7 @@ Every collective opens with one exchange of fixed size, the same for all: each r
 how-manieth on this communicator, with which root, reduction, dtype and shape, and from which source line. Ranks that do not
 mean the same thing so find out together, before any value is delivered, and raise the same table. Values of up to 320 bytes
 travel inside the opening; larger ones follow by the MPI collective or, where parts differ, as self-describing messages.
-A rank may have *nothing* to give (None): a gradient that does not exist. Reductions skip it; others deliver None. (The file is
-long because the collectives are all here.)
+A rank may have *nothing* to give (None): a gradient that does not exist. Reductions skip it; others deliver None.
 """
 
 from __future__ import annotations
@@ -19,42 +18,26 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import message
-from mnpar.communicators.mailbox import Mailbox
-from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, Call, Header
-from mnpar.communicators.opening import EMPTY, Opening, as_bytes, form_of
-from mnpar.communicators.operation import complete, wait
+from mnpar.communicators.meeting import Meeting
+from mnpar.communicators.message import NOTHING, OBJECT, TUPLE, Call, Header
+from mnpar.communicators.opening import Opening, as_bytes
+from mnpar.communicators.operation import complete
 from mnpar.communicators.reduction import reduce_arrays
-from mnpar.communicators.transport import ANY, BACKWARD, PART, Steps, Transport, Waiting
+from mnpar.communicators.transport import ANY, BACKWARD, PART, Steps, Waiting
 
 _PIECE = 2**30  # bytes; more than this is sent part by part
 
 
-class Channel(Mailbox):
+class Channel(Meeting):
     """All communications of one order on one communicator. All its ranks start its collectives in the same order.
 
     What has to wait comes as steps, to be driven by ``complete`` or an ``Operation``. A collective that is waited for
     ``call.later`` starts with the same opening, but its values go as messages only, matched by its number: MPI's own
     collectives have to follow each other in one order on all ranks, and an opening is answered at another moment on each.
+
+    What functions call, and wait for at once, has a second form, ``..._now``: the same, without steps where all values came
+    with the opening.
     """
-
-    by_messages = False  # the openings too
-
-    def __init__(self, transport: Transport, order: int) -> None:
-        super().__init__(transport, order)
-        self._collectives = 0
-        self._block = transport.block
-        self._room = transport.block - message.SIZE
-        self._known: dict[Any, bytes] = {}  # headers of collectives by call, shape and dtype: programs repeat themselves
-
-    @property
-    def next_number(self) -> int:
-        """Of the next collective; all of them are even, and those next to them are for Answers."""
-        return self._collectives
-
-    def next_exchange(self) -> int:
-        """The number of an exchange by a plan (functions/exchange.py): all ranks call it, but it has no opening."""
-        self._collectives += 2
-        return self._collectives - 2
 
     def barrier(self, call: Call) -> Steps[None]:
         """Return when every rank has come."""
@@ -69,31 +52,23 @@ class Channel(Mailbox):
         """
         return (yield from self._reduced((yield from self._open(call, x)), x, root, out))
 
-    def allreduce_now(self, x: Array | None, call: Call) -> tuple[Array | None, bool]:
-        """``complete(allreduce(x, call))``; without steps where small arrays of one form come from a line known already."""
-        transport = self.transport
-        known = self._known.get((call, x.shape, x.dtype)) if type(x) is np.ndarray and x.nbytes <= self._room else None
-        if known is None or x is None:
-            return complete(transport, self.allreduce(x, call))
-        seq, waiting = self._number(call)
-        block = (message.numbered(known, seq) + x.tobytes()).ljust(self._block, b"\0")
-        exchange = transport.exchange(block, self.lane, waiting)
-        wait(transport, exchange)
-        raw, head = exchange.value(), block[: message.FLAGS + 1]
-        if all([raw.startswith(head, start) for start in range(0, len(raw), self._block)]):
-            arrays = [np.ndarray(x.shape, x.dtype, raw, start) for start in range(message.SIZE, len(raw), self._block)]
-            return reduce_arrays(arrays, call.reduction), call.wants
-        return complete(transport, self._reduced(Opening(raw, transport.size, call, seq, EMPTY).agreed(), x))
+    def allreduce_now(self, x: Array | None, call: Call, root: int | None = None) -> tuple[Array | None, bool]:
+        """``complete(allreduce(x, call, root))``."""
+        opening = self._open_now(call, x)
+        if opening.alike and type(x) is np.ndarray and x.nbytes <= opening.room:
+            here = root is None or root == self.transport.rank
+            return (reduce_arrays(opening.arrays(x), call.reduction) if here else None), opening.wants
+        return complete(self.transport, self._reduced(opening, x, root))
 
     def _reduced(
         self, opening: Opening, x: Array | None, root: int | None = None, out: Array | None = None
     ) -> Steps[tuple[Array | None, bool]]:
-        call = opening.call
+        call, room = opening.call, opening.room
         if opening.alike and type(x) is np.ndarray:  # the common case, without a detour
-            small = x.nbytes <= self._room
-            total = (
-                reduce_arrays(opening.arrays(x), call.reduction) if small else (yield from self._reduce(x, opening, root, out))
-            )
+            if x.nbytes <= room:
+                total = reduce_arrays(opening.arrays(x), call.reduction)
+            else:
+                total = yield from self._reduce(x, opening, root, out)
             return (total if root is None or root == self.transport.rank else None), opening.wants
         headers = opening.headers()
         given = [rank for rank, header in enumerate(headers) if header.kind != NOTHING]
@@ -102,7 +77,7 @@ class Channel(Mailbox):
         if len(given) < len(headers) and call.reduction in ("max", "min"):
             raise opening.mismatch(f"some ranks have nothing to give to {call.name} ({call.reduction})")
         form = headers[given[0]]
-        if form.nbytes <= self._room:
+        if form.nbytes <= room:
             total = reduce_arrays([backend.to_host(opening.value(rank, form)) for rank in given], call.reduction)
         else:
             if x is None:
@@ -118,67 +93,83 @@ class Channel(Mailbox):
         All ranks judge alike, as they all hear the same: there is a sum on all of them, or on none. Where there is none the
         arrays need not be alike.
         """
-        transport, host = self.transport, backend.to_host(x)
-        seq, waiting = self._number(call)
-        block, body, fault = self._say(call, x, None, seq)
-        if fault is not None:
-            raise fault
-        block = block[: -len(note)] + note
-        exchange = transport.exchange(block, self.lane, waiting)
-        wait(transport, exchange)
-        raw, length = exchange.value(), self._block
-        if not usual([raw[end - len(note) : end] for end in range(length, len(raw) + 1, length)]):
+        host, into = backend.to_host(x), out if type(out) is np.ndarray else None
+        opening, notes = self._open_noted(call, host, note)
+        if not usual(notes):
             return False
-        head, inside = block[: message.FORM.stop], message.SIZE + host.nbytes + len(note) <= length
-        if inside and all([raw.startswith(head, start) for start in range(0, len(raw), length)]):  # without a detour
-            arrays = [np.ndarray(host.shape, host.dtype, raw, start) for start in range(message.SIZE, len(raw), length)]
-            total = reduce_arrays(arrays, call.reduction, out if type(out) is np.ndarray else None)
+        if opening.agreed().alike and host.nbytes <= opening.room:
+            total = reduce_arrays(opening.arrays(host), call.reduction, into)
         else:
-            opening = Opening(raw, transport.size, call, seq, body).agreed()
-            total = complete(transport, self._reduce(host, opening, None, out if type(out) is np.ndarray else None))
-        if type(out) is not np.ndarray or not np.may_share_memory(total, out):
+            total = complete(self.transport, self._reduce(host, opening, None, into))
+        if into is None or not np.may_share_memory(total, into):
             backend.copy_to(out, total)
         return True
 
     def scan(self, x: Array | None, call: Call, exclusive: bool, up: bool) -> Steps[tuple[Array | None, bool]]:
         """The reduction of the ranks up to this one (or from it on), with or without its own."""
         parts, wants = yield from self.allgather(x, call)
+        return self._scanned(parts, call, exclusive, up), wants
+
+    def scan_now(self, x: Array | None, call: Call, exclusive: bool, up: bool) -> tuple[Array | None, bool]:
+        """``complete(scan(x, call, exclusive, up))``."""
+        parts, wants = self.allgather_now(x, call)
+        return self._scanned(parts, call, exclusive, up), wants
+
+    def _scanned(self, parts: tuple[Array | None, ...], call: Call, exclusive: bool, up: bool) -> Array | None:
         me = self.transport.rank
         some = parts[: me + (not exclusive)] if up else parts[me + exclusive :]
         given = [part for part in some if part is not None]
         like = next((part for part in parts if part is not None), None)
         if like is None:
-            return None, wants
-        return (reduce_arrays(given, call.reduction) if given else np.full_like(like, call.reduction == "prod")), wants
+            return None
+        return reduce_arrays(given, call.reduction) if given else np.full_like(like, call.reduction == "prod")
 
     def bcast(self, x: Any, call: Call) -> Steps[tuple[Any, bool]]:
         """The root's value on every rank (an object where ``call.op`` ends in _obj)."""
-        transport, root = self.transport, call.root
-        at_root = transport.rank == root
-        opening = yield from self._open(call, x if at_root else None)
-        header = opening.header(root)
-        if header.nbytes <= self._room:
+        opening = yield from self._open(call, x if self.transport.rank == call.root else None)
+        return (yield from self._broadcast(opening, x))
+
+    def bcast_now(self, x: Any, call: Call) -> tuple[Any, bool]:
+        """``complete(bcast(x, call))``."""
+        opening = self._open_now(call, x if self.transport.rank == call.root else None)
+        header = opening.header(call.root)
+        if header.nbytes <= opening.room:
+            return (x if self.transport.rank == call.root else opening.value(call.root, header)), opening.wants
+        return complete(self.transport, self._broadcast(opening, x))
+
+    def _broadcast(self, opening: Opening, x: Any) -> Steps[tuple[Any, bool]]:
+        transport, call, root = self.transport, opening.call, opening.call.root
+        at_root, header = transport.rank == root, opening.header(root)
+        if header.nbytes <= opening.room:
             return (x if at_root else opening.value(root, header)), opening.wants
         if call.later:
             if at_root:
                 for rank in self._others():
                     self._post_part(x, opening, rank)
             return (x if at_root else (yield from self._fetch_part(opening, root))), opening.wants
-        body = opening.body if at_root else np.empty(header.nbytes, np.uint8)
+        body = _body(x, opening) if at_root else np.empty(header.nbytes, np.uint8)
         yield from transport.bcast(body, root, self.lane, self._waiting(opening))
         return (x if at_root else _value(body, header)), opening.wants
 
     def allgather(self, x: Any, call: Call) -> Steps[tuple[tuple[Any, ...], bool]]:
         """Every rank's value on every rank, in rank order."""
-        opening = yield from self._open(call, x)
+        return (yield from self._allgathered((yield from self._open(call, x)), x))
+
+    def allgather_now(self, x: Any, call: Call) -> tuple[tuple[Any, ...], bool]:
+        """``complete(allgather(x, call))``."""
+        opening = self._open_now(call, x)
+        if opening.alike and type(x) is np.ndarray and x.nbytes <= opening.room:
+            return tuple([array.copy() for array in opening.arrays(x)]), opening.wants
+        return complete(self.transport, self._allgathered(opening, x))
+
+    def _allgathered(self, opening: Opening, x: Any) -> Steps[tuple[tuple[Any, ...], bool]]:
+        if opening.inside:
+            return tuple(opening.values()), opening.wants
         headers = opening.headers()
         counts = [header.nbytes for header in headers]
-        if max(counts) <= self._room:
-            return tuple([opening.value(rank, header) for rank, header in enumerate(headers)]), opening.wants
-        if call.later or sum(counts) > _PIECE:
+        if opening.call.later or sum(counts) > _PIECE:
             return (yield from self._trade([x] * self.transport.size, opening)), opening.wants
-        body = as_bytes(x) if type(x) is np.ndarray else opening.body  # a small one beside large ones: it was not made
-        joined = yield from self.transport.allgather(body, counts, self.lane, self._waiting(opening))
+        joined = yield from self.transport.allgather(_body(x, opening), counts, self.lane, self._waiting(opening))
         values, start = [], 0
         for header in headers:
             part = joined[start : start + header.nbytes]
@@ -188,10 +179,20 @@ class Channel(Mailbox):
 
     def gather(self, x: Any, call: Call) -> Steps[tuple[tuple[Any, ...] | None, bool]]:
         """Every rank's value on the root, in rank order; None elsewhere."""
-        opening = yield from self._open(call, x)
-        headers, me, root = opening.headers(), self.transport.rank, call.root
-        if max(header.nbytes for header in headers) <= self._room:
-            values = [opening.value(rank, header) for rank, header in enumerate(headers)] if me == root else None
+        return (yield from self._gathered((yield from self._open(call, x)), x))
+
+    def gather_now(self, x: Any, call: Call) -> tuple[tuple[Any, ...] | None, bool]:
+        """``complete(gather(x, call))``."""
+        opening = self._open_now(call, x)
+        if opening.alike and type(x) is np.ndarray and x.nbytes <= opening.room:
+            here = self.transport.rank == call.root
+            return (tuple([array.copy() for array in opening.arrays(x)]) if here else None), opening.wants
+        return complete(self.transport, self._gathered(opening, x))
+
+    def _gathered(self, opening: Opening, x: Any) -> Steps[tuple[tuple[Any, ...] | None, bool]]:
+        me, root = self.transport.rank, opening.call.root
+        if opening.inside:
+            values = opening.values() if me == root else None
         elif me != root:
             self._post_part(x, opening, root)
             values = None
@@ -201,9 +202,24 @@ class Channel(Mailbox):
 
     def scatter(self, xs: Any, call: Call) -> Steps[tuple[Any, bool]]:
         """The root's ``xs[rank]`` on each rank."""
-        me, root = self.transport.rank, call.root
-        xs = listed(xs) if me == root else None
-        opening = yield from self._open(call, xs, self.transport.size if me == root else None)
+        xs, parts = self._scattering(xs, call)
+        return (yield from self._scattered((yield from self._open(call, xs, parts)), xs))
+
+    def scatter_now(self, xs: Any, call: Call) -> tuple[Any, bool]:
+        """``complete(scatter(xs, call))``."""
+        xs, parts = self._scattering(xs, call)
+        opening = self._open_now(call, xs, parts)
+        if opening.header(call.root).kind == TUPLE and opening.inside:
+            return opening.part(call.root, self.transport.rank), opening.wants
+        return complete(self.transport, self._scattered(opening, xs))
+
+    def _scattering(self, xs: Any, call: Call) -> tuple[Any, int | None]:
+        return (listed(xs), self.transport.size) if self.transport.rank == call.root else (None, None)
+
+    def _scattered(self, opening: Opening, xs: Any) -> Steps[tuple[Any, bool]]:
+        me, root = self.transport.rank, opening.call.root
+        if opening.header(root).kind == TUPLE and opening.inside:
+            return opening.part(root, me), opening.wants
         if me != root:
             return (yield from self._fetch_part(opening, root)), opening.wants
         for rank in self._others():
@@ -214,58 +230,27 @@ class Channel(Mailbox):
         """On rank r, what each rank q had as its ``xs[r]``, in the order of q."""
         xs = listed(xs)
         opening = yield from self._open(call, xs, self.transport.size)
-        return (yield from self._trade(xs, opening)), opening.wants
+        return (yield from self._traded(opening, xs)), opening.wants
+
+    def alltoall_now(self, xs: Any, call: Call) -> tuple[tuple[Any, ...], bool]:
+        """``complete(alltoall(xs, call))``."""
+        xs = listed(xs)
+        opening = self._open_now(call, xs, self.transport.size)
+        return self._traded_now(opening, xs), opening.wants
 
     def reduce_scatter(self, xs: Any, call: Call) -> Steps[tuple[Array | None, bool]]:
         """On rank r, the reduction over ranks of their ``xs[r]``, summed in rank order."""
         xs = listed(xs)
         opening = yield from self._open(call, xs, self.transport.size)
-        given = [x for x in (yield from self._trade(xs, opening)) if x is not None]
-        if not given:
-            return None, opening.wants
-        return backend.beside(reduce_arrays([backend.to_host(x) for x in given], call.reduction), given[0]), opening.wants
+        return _reduced_parts((yield from self._traded(opening, xs)), call), opening.wants
+
+    def reduce_scatter_now(self, xs: Any, call: Call) -> tuple[Array | None, bool]:
+        """``complete(reduce_scatter(xs, call))``."""
+        xs = listed(xs)
+        opening = self._open_now(call, xs, self.transport.size)
+        return _reduced_parts(self._traded_now(opening, xs), call), opening.wants
 
     # ---- inside ----
-
-    def _open(self, call: Call, x: Any, parts: int | None = None) -> Steps[Opening]:
-        """Say what this rank is in, hear the others, and agree."""
-        seq, waiting = self._number(call)
-        block, body, fault = self._say(call, x, parts, seq)
-        if self.by_messages:
-            raw = yield from self._hear(block, waiting)
-        else:
-            raw = yield self.transport.exchange(block, self.lane, waiting, call.later)
-        if fault is not None:
-            raise fault
-        return Opening(raw, self.transport.size, call, seq, body).agreed()
-
-    def _number(self, call: Call) -> tuple[int, Waiting]:
-        """The number of a collective that begins now, and what it waits for."""
-        seq = self._collectives
-        self._collectives += 2
-        return seq, Waiting(call.name, call.site, None, 0, seq, self.order)
-
-    def _hear(self, block: bytes, waiting: Waiting) -> Steps[bytes]:
-        """What all ranks say, in rank order, if it goes by messages."""
-        raise NotImplementedError
-
-    def _say(self, call: Call, x: Any, parts: int | None, seq: int) -> tuple[bytes, Array, Exception | None]:
-        """This rank's block of an opening, its value as bytes, and what is wrong with it: the others shall hear of that too."""
-        key = (call, x.shape, x.dtype) if type(x) is np.ndarray else None
-        if key in self._known:  # the common case: numbers like those of the last time, from the same line
-            inside = x.nbytes <= self._room
-            block = message.numbered(self._known[key], seq) + (x.tobytes() if inside else b"")
-            return block.ljust(self._block, b"\0"), EMPTY if inside else as_bytes(x), None
-        fault = None
-        try:
-            kind, nbytes, shape, dtype, body, on_device = form_of(x, call, parts)
-        except Exception as error:  # an object can fail to be pickled for any reason
-            fault, reason = error, np.frombuffer(str(error).encode()[: self._room], np.uint8)
-            kind, nbytes, shape, dtype, body, on_device = FAULT, len(reason), (0,), "", reason, False
-        head = message.pack_header(call, seq, kind, nbytes, shape, dtype, on_device)
-        if kind == ARRAY and key is not None and len(self._known) < 10_000:
-            self._known[key] = head
-        return (head + (body.tobytes() if nbytes <= self._room else b"")).ljust(self._block, b"\0"), body, fault
 
     def _reduce(self, x: Array, opening: Opening, root: int | None, out: Array | None = None) -> Steps[Array]:
         flat, reduction, waiting = np.ascontiguousarray(x).reshape(-1), opening.call.reduction, self._waiting(opening)
@@ -283,6 +268,18 @@ class Channel(Mailbox):
     def _others(self) -> list[int]:
         """The other ranks, each rank beginning with the next one: not all send to the same one first."""
         return [(self.transport.rank + step) % self.transport.size for step in range(1, self.transport.size)]
+
+    def _traded(self, opening: Opening, xs: Any) -> Steps[tuple[Any, ...]]:
+        """What all ranks have for this one."""
+        if opening.inside and not opening.call.op.endswith("_obj"):
+            return self._parts(opening)
+        return (yield from self._trade(xs, opening))
+
+    def _traded_now(self, opening: Opening, xs: Any) -> tuple[Any, ...]:
+        return self._parts(opening) if opening.inside else complete(self.transport, self._traded(opening, xs))
+
+    def _parts(self, opening: Opening) -> tuple[Any, ...]:
+        return tuple([opening.part(rank, self.transport.rank) for rank in range(self.transport.size)])
 
     def _trade(self, xs: Any, opening: Opening) -> Steps[tuple[Any, ...]]:
         """Give ``xs[q]`` to each rank q; what they gave, in rank order."""
@@ -312,6 +309,18 @@ def listed(xs: Any) -> Any:
     if backend.is_array(xs):
         return tuple([xs[i, ...] for i in range(len(xs))]) if xs.ndim else xs
     return tuple(xs) if isinstance(xs, Iterable) else xs
+
+
+def _reduced_parts(parts: tuple[Any, ...], call: Call) -> Array | None:
+    given = [part for part in parts if part is not None]
+    if not given:
+        return None
+    return backend.beside(reduce_arrays([backend.to_host(part) for part in given], call.reduction), given[0])
+
+
+def _body(x: Any, opening: Opening) -> Array:
+    """This rank's own value as bytes; of an array from a known line they were not made yet."""
+    return as_bytes(x) if type(x) is np.ndarray and not opening.call.op.endswith("_obj") else opening.body
 
 
 def _value(body: Array, header: Header) -> Any:

@@ -28,6 +28,7 @@ _LAYOUT = struct.Struct("<HBBBBiQ" + "BB16sQ12q" + "Bi47s")
 SIZE = _LAYOUT.size
 IDENTITY = 18  # bytes: magic, op, reduction, order, later, root, seq
 FORM = slice(18, 140)  # kind, ndim, dtype, nbytes, shape
+NBYTES = slice(36, 44)  # of these, the number of bytes
 FLAGS = 140
 WANTS, RECORDING, ON_DEVICE = 1, 2, 4
 MAX_NDIM = 12
@@ -130,13 +131,30 @@ def numbered(header: bytes, seq: int) -> bytes:
     return header[: IDENTITY - 8] + seq.to_bytes(8, "little") + header[IDENTITY:]
 
 
+_READ: dict[bytes, Header] = {}  # headers read before, by all but their number
+_NUMBER = slice(IDENTITY - 8, IDENTITY)
+
+
 def read_header(raw: bytes | memoryview | Array) -> Header:
     """Raises MismatchError if it is no header of mnpar's."""
-    f = _LAYOUT.unpack_from(raw)
+    head = bytes(raw[:SIZE])
+    key = head[: IDENTITY - 8] + head[IDENTITY:]
+    known = _READ.get(key)
+    if known is None:
+        known = _read(head)
+        if len(_READ) > 10_000:
+            _READ.clear()
+        _READ[key] = known
+        return known
+    return Header._make((*known[:5], int.from_bytes(head[_NUMBER], "little"), *known[6:]))
+
+
+def _read(head: bytes) -> Header:
+    f = _LAYOUT.unpack(head)
     if f[0] != _MAGIC:
         raise MismatchError("a message arrived that mnpar did not send: use a communicator of your own for mpi4py's calls")
     return Header(
-        OPS[f[1]], REDUCTIONS[f[2]], f[3], bool(f[4]), f[5], f[6], f[7], f[11 : 11 + f[8]] if f[7] == ARRAY else f[11:12],
+        OPS[f[1]], REDUCTIONS[f[2]], f[3], bool(f[4]), f[5], f[6], f[7], f[11 : 11 + (f[8] if f[7] == ARRAY else 2)],
         f[9].rstrip(b"\0").decode(), f[10], f[23], f[24], f[25].rstrip(b"\0").decode(),
     )  # fmt: skip
 

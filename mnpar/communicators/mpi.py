@@ -31,11 +31,12 @@ from mnpar.communicators.transport import (
     PIECE_OF_PART,
     Letter,
     Pending,
+    Rooms,
     Steps,
     Waiting,
     numbered_tag,
 )  # fmt: skip
-from mnpar.communicators.watch import COMPLAINT
+from mnpar.communicators.watch import COMPLAINT, SPINS
 from mnpar.errors import LauncherError
 
 _WORLD_SIZES = ("PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
@@ -114,9 +115,8 @@ class MpiTransport(Reductions):
 
     name = "mpi"
 
-    def __init__(self, process: Process, mpi_comm: Any, own: bool = False, block: int = BLOCK) -> None:
+    def __init__(self, process: Process, mpi_comm: Any, own: bool = False) -> None:
         self.process, self.MPI = process, process.MPI
-        self.block = block
         self.mpi_comm = mpi_comm
         self.active = process.active
         self._own = own
@@ -135,7 +135,9 @@ class MpiTransport(Reductions):
             lane, request = mpi_comm.Idup()
             wait(self, Pending(request.Test, nothing, making, self.label))
             self.lanes.append(lane)
-        self._exchanges = [self._prepared(lane) for lane in self.lanes]
+        self.rooms = Rooms(self.size), Rooms(self.size)
+        sizes = Rooms.SIZES if self.size <= Rooms.RANKS else (BLOCK,)
+        self._exchanges = [{size: self._prepared(lane, size) for size in sizes} for lane in self.lanes]
         self._place = len(process.transports)
         number = np.array([self._place])  # ranks may have made different communicators before: the first rank names it
         process.transports.append(self)
@@ -235,20 +237,38 @@ class MpiTransport(Reductions):
     # ---- collectives ----
 
     def exchange(self, block: bytes, lane: int, waiting: Waiting, later: bool = False) -> Pending:
-        mine, whole, request, value = self._exchanges[lane]
+        size = len(block)
+        mine, whole, request, value = self._exchanges[lane][size]
         if later or request is None:  # what is prepared is for those that are waited for at once, on all ranks
-            mine, whole = bytearray(block), bytearray(self.size * self.block)
-            request = self.lanes[lane].Iallgather([mine, self.block, self.MPI.BYTE], [whole, self.block, self.MPI.BYTE])
+            mine, whole = bytearray(block), bytearray(self.size * size)
+            request = self.lanes[lane].Iallgather([mine, size, self.MPI.BYTE], [whole, size, self.MPI.BYTE])
             return Pending(request.Test, partial(bytes, whole), waiting, self.meeting(waiting, "later" if later else ""))
         mine[:] = block
         request.Start()
         return Pending(request.Test, value, waiting, self.meeting(waiting))
 
-    def _prepared(self, lane: Any) -> tuple[bytearray, bytearray, Any, Callable[[], bytes]]:
+    def meet(self, block: bytes, lane: int, waiting: Callable[[], Waiting]) -> bytes:
+        mine, whole, request, _ = self._exchanges[lane][len(block)]
+        if request is None:
+            pending = self.exchange(block, lane, waiting())
+            wait(self, pending)
+            return pending.value()  # type: ignore[no-any-return]
+        mine[:] = block
+        request.Start()
+        test = request.Test
+        if not test():
+            for _ in range(SPINS if not self.active else 0):
+                if test():
+                    break
+            else:
+                wait(self, Pending(test, nothing, it := waiting(), self.meeting(it)))
+        return bytes(whole)
+
+    def _prepared(self, lane: Any, size: int) -> tuple[bytearray, bytearray, Any, Callable[[], bytes]]:
         """Buffers, request and result of exchanges on a lane, made once; no request without persistent collectives (MPI 4)."""
-        mine, whole = bytearray(self.block), bytearray(self.size * self.block)
+        mine, whole = bytearray(size), bytearray(self.size * size)
         try:
-            request = lane.Allgather_init([mine, self.block, self.MPI.BYTE], [whole, self.block, self.MPI.BYTE])
+            request = lane.Allgather_init([mine, size, self.MPI.BYTE], [whole, size, self.MPI.BYTE])
         except NotImplementedError:
             request = None
         return mine, whole, request, partial(bytes, whole)
@@ -260,11 +280,11 @@ class MpiTransport(Reductions):
 
     # ---- the group ----
 
-    def split(self, color: int | None, key: int, block: int = BLOCK) -> MpiTransport | None:
+    def split(self, color: int | None, key: int) -> MpiTransport | None:
         comm = self.mpi_comm.Split(
             self.MPI.UNDEFINED if color is None else color, key
         )  # everybody is here: see Communicator.split
-        return None if color is None else MpiTransport(self.process, comm, own=True, block=block)
+        return None if color is None else MpiTransport(self.process, comm, own=True)
 
     def places(self) -> tuple[int, int, int, int]:
         if self._places is None:
@@ -277,11 +297,11 @@ class MpiTransport(Reductions):
 
     def _gather_names(self, name: str) -> list[str]:
         naming = self.exchange(
-            name.encode()[: self.block].ljust(self.block, b"\0"), 0, Waiting("naming the machines", message.call_site())
+            name.encode()[:BLOCK].ljust(BLOCK, b"\0"), 0, Waiting("naming the machines", message.call_site())
         )
         wait(self, naming)
         raw = naming.value()
-        return [raw[start : start + self.block].rstrip(b"\0").decode() for start in range(0, len(raw), self.block)]
+        return [raw[start : start + BLOCK].rstrip(b"\0").decode() for start in range(0, len(raw), BLOCK)]
 
     def share(self, nbytes: int) -> Window:
         place = self.places()
@@ -295,9 +315,10 @@ class MpiTransport(Reductions):
         while self._outbox and self._outbox[0][0].Test():
             self._outbox.popleft()
         if not self._outbox:
-            for comm, (_, _, request, _) in zip(self.lanes, self._exchanges, strict=True):
-                if request is not None:
-                    request.Free()
+            for comm, prepared in zip(self.lanes, self._exchanges, strict=True):
+                for _, _, request, _ in prepared.values():
+                    if request is not None:
+                        request.Free()
                 comm.Free()
             self.lanes.clear()
             self.process.transports[self._place] = None

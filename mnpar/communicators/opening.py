@@ -10,7 +10,8 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators import message
-from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, TUPLE, Call, Header, read_header
+from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, SIZE, TUPLE, Call, Header, read_header
+from mnpar.communicators.parts import APART, forms_of, on_host, part, table, together
 from mnpar.communicators.reduction import REDUCING, check_reducible
 from mnpar.errors import MismatchError
 
@@ -18,48 +19,73 @@ from mnpar.errors import MismatchError
 class Opening:
     """What the opening of a collective told: every rank's header, and the values that came with it."""
 
-    __slots__ = ("_block", "_flags", "_raw", "alike", "body", "call", "seq", "size", "wants")
+    __slots__ = ("_block", "_flags", "_raw", "alike", "body", "call", "room", "seq", "size", "wants")
 
-    def __init__(self, raw: bytes, size: int, call: Call, seq: int, body: Array) -> None:
+    def __init__(self, raw: bytes, size: int, call: Call, seq: int, body: Array, less: int = 0) -> None:
         self._raw = raw
         self.call, self.seq, self.body = call, seq, body  # this rank's own part in it
         self.size = size
         self._block = block = len(raw) // size
-        self._flags = raw[message.FLAGS :: block]  # one byte of each rank
-        self.wants = any([flags & message.WANTS for flags in self._flags])
-        head = raw[: message.FORM.stop]  # all ranks say the same, and give values of one form:
+        self.room = block - SIZE - less  # bytes of the values that came with it: larger ones did not
+        head = raw[: message.FLAGS + 1]  # all ranks say the same, and give values of one form:
         self.alike = all([raw.startswith(head, start) for start in range(block, len(raw), block)])
+        self._flags = raw[message.FLAGS :: block]  # one byte of each rank
+        self.wants = call.wants if self.alike else any([flags & message.WANTS for flags in self._flags])
 
     @property
     def all_record(self) -> bool:
         """Whether every rank records for backward."""
         return all([flags & message.RECORDING for flags in self._flags])
 
+    @property
+    def most(self) -> int:
+        """The bytes of the largest value."""
+        raw, kind = self._raw[: len(self._raw) if not self.alike else self._block], message.NBYTES
+        return max([int.from_bytes(raw[start:][kind], "little") for start in range(0, len(raw), self._block)])
+
+    @property
+    def inside(self) -> bool:
+        """Whether all values came with it."""
+        return self.most <= self.room
+
     def arrays(self, like: Array) -> list[Array]:
-        """The values that travelled inside the opening, where all have the form of ``like``."""
-        starts = range(message.SIZE, len(self._raw), self._block)
-        return [np.ndarray(like.shape, like.dtype, self._raw, start) for start in starts]
+        """The values that came with it, where all have the form of ``like``; to be read only."""
+        shape, dtype, raw = like.shape, like.dtype, self._raw
+        return [np.ndarray(shape, dtype, raw, start) for start in range(SIZE, len(raw), self._block)]
 
     def header(self, rank: int) -> Header:
         """What this rank said of itself."""
-        return read_header(memoryview(self._raw)[rank * self._block :])
+        start = rank * self._block
+        return read_header(self._raw[start : start + SIZE])
 
     def headers(self) -> list[Header]:
         """All of them, in rank order."""
         return [self.header(rank) for rank in range(self.size)]
 
     def value(self, rank: int, header: Header) -> Any:
-        """The value that travelled inside the opening."""
-        start = rank * self._block + message.SIZE
+        """The value that came with it."""
+        start = rank * self._block + SIZE
+        if header.kind == NOTHING:
+            return None
+        if header.kind == ARRAY and not header.flags & message.ON_DEVICE:
+            return np.ndarray(header.shape, header.dtype, self._raw, start).copy()
         body = np.frombuffer(self._raw, np.uint8, header.nbytes, start)
-        if header.kind == ARRAY:
-            return message.as_array(body, header).copy()
-        return None if header.kind == NOTHING else pickle.loads(body.tobytes())
+        return message.as_array(body, header).copy() if header.kind == ARRAY else pickle.loads(body.tobytes())
+
+    def values(self) -> list[Any]:
+        """All of them, in rank order."""
+        return [self.value(rank, header) for rank, header in enumerate(self.headers())]
+
+    def part(self, rank: int, index: int) -> Array | None:
+        """One of the parts that came with it."""
+        return part(self._raw, rank * self._block + SIZE, self.header(rank).shape[1], index)
 
     def same_form(self) -> bool:
-        """Whether all values have one dtype and shape."""
-        forms = [self._raw[r * self._block :][message.FORM] for r in range(self.size)]
-        forms = [form for form in forms if form[0] != NOTHING]
+        """Whether all values have one dtype and shape. (Of a gradient some parts may be missing: their number is compared.)"""
+        blocks = [self._raw[rank * self._block :][: message.FLAGS] for rank in range(self.size)]
+        forms = [block[message.FORM] for block in blocks if block[message.FORM.start] != NOTHING]
+        if self.call.order and forms and forms[0][0] == TUPLE:
+            return True
         return all([form == forms[0] for form in forms])
 
     def agreed(self) -> Opening:
@@ -68,16 +94,20 @@ class Opening:
         Raises:
             MismatchError: what the ranks said does not go together.
         """
-        raw, call, block = self._raw, self.call, self._block
+        raw, call = self._raw, self.call
+        if self.alike:
+            return self
         identity = raw[: message.IDENTITY]
-        for start in () if self.alike else range(0, len(raw), block):
+        for start in range(0, len(raw), self._block):
             if raw[start : start + message.IDENTITY] != identity:
                 raise self.mismatch("ranks are in different collectives")
             if raw[start + message.FORM.start] == FAULT:
-                header = self.header(start // block)
-                text = raw[start + message.SIZE : start + message.SIZE + header.nbytes].decode(errors="replace")
-                raise MismatchError(f"rank {start // block} could not take part in {header.name} at {header.site}: {text}")
-        if call.op in REDUCING and not (self.alike or self.same_form()):
+                header = self.header(start // self._block)
+                text = raw[start + SIZE : start + SIZE + header.nbytes].decode(errors="replace")
+                raise MismatchError(
+                    f"rank {start // self._block} could not take part in {header.name} at {header.site}: {text}"
+                )
+        if call.op in REDUCING and not self.same_form():
             raise self.mismatch("ranks reduce values of different dtype or shape")
         if self.wants and not self.all_record:
             raise self.mismatch("some ranks record for backward and others do not (no_backprop_mode)")
@@ -98,8 +128,8 @@ class Opening:
 ROOTED = ("bcast", "reduce", "gather", "scatter", "bcast_obj", "gather_obj", "scatter_obj")
 
 
-def form_of(x: Any, call: Call, parts: int | None) -> tuple[int, int, tuple[int, ...], str, Array, bool]:
-    """Kind, size, shape, dtype and bytes of a value, for the opening."""
+def form_of(x: Any, call: Call, parts: int | None, room: int) -> tuple[int, int, tuple[int, ...], str, Array, bool]:
+    """Kind, size, shape, dtype and bytes of a value, for an opening that holds so many."""
     if parts is not None and (not isinstance(x, tuple) or len(x) != parts):
         thing = "object" if call.op.endswith("_obj") else "array"
         given = len(x) if isinstance(x, tuple) else type(x).__name__
@@ -112,14 +142,21 @@ def form_of(x: Any, call: Call, parts: int | None) -> tuple[int, int, tuple[int,
     if x is None:
         return NOTHING, 0, (), "", EMPTY, False
     if parts is not None:
-        for part in x:
-            check_reducible(part, call)
-        forms = [(message.check(part), part.shape) for part in x if part is not None]
-        # gradients have the forms that were compared forward, and some of them may be missing
-        return TUPLE, 0, (0 if call.order else zlib.crc32(repr(forms).encode()),), "", EMPTY, False
+        return _form_of_parts(x, call, room)
     check_reducible(x, call)
     x, dtype, on_device = message.describe(x)
     return ARRAY, x.nbytes, x.shape, dtype, as_bytes(x), on_device
+
+
+def _form_of_parts(xs: tuple[Any, ...], call: Call, room: int) -> tuple[int, int, tuple[int, ...], str, Array, bool]:
+    for x in xs:
+        check_reducible(x, call)
+    forms = forms_of(xs)
+    text = table(forms)
+    nbytes = len(text) + sum([x.nbytes for x in xs if x is not None]) if on_host(xs) else APART
+    body = np.frombuffer(together(text, xs), np.uint8) if nbytes <= room else EMPTY
+    # gradients have the forms that were compared forward, and some of them may be missing
+    return TUPLE, nbytes, (0 if call.order else zlib.crc32(repr(forms).encode()), len(text)), "", body, False
 
 
 def as_bytes(x: Array) -> Array:

@@ -20,7 +20,7 @@ from mnpar.backend import Array
 from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import reduce_arrays
 from mnpar.communicators.shared_memory import OwnMemory, allocate
-from mnpar.communicators.transport import ANY, BLOCK, Letter, Pending, Steps, Waiting
+from mnpar.communicators.transport import ANY, Letter, Pending, Rooms, Steps, Waiting
 from mnpar.errors import DeadlockError, MismatchError, RankFailedError
 
 
@@ -125,13 +125,13 @@ class ThreadTransport:
     name = "threads"
     tag_limit = 2**31 - 1
 
-    def __init__(self, world: World, group: int, members: list[int], rank: int, block: int = BLOCK) -> None:
-        self.block = block
+    def __init__(self, world: World, group: int, members: list[int], rank: int) -> None:
         self._world, self._group, self._members = world, group, members
         self.rank, self.size = rank, len(members)
         self._me = members[rank]
         self._splits = self._shares = 0  # so far
         self.active = world.active[self._me]
+        self.rooms = Rooms(self.size), Rooms(self.size)
 
     @property
     def world_ranks(self) -> list[int]:
@@ -182,6 +182,9 @@ class ThreadTransport:
         meeting = self._meet(block, ("opening", waiting.order, waiting.seq), waiting)
         return meeting._replace(value=lambda: b"".join(meeting.value()))
 
+    def meet(self, block: bytes, lane: int, waiting: Callable[[], Waiting]) -> bytes:
+        return b"".join(self._now(self._meet(block, ("opening", (it := waiting()).order, it.seq), it)))
+
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
         mine = array.copy() if self.rank == root else None
         sent = (yield self._meet(mine, ("data", waiting.order, waiting.seq), waiting))[root]
@@ -202,7 +205,7 @@ class ThreadTransport:
         arrays = yield self._meet(array.copy(), ("data", waiting.order, waiting.seq), waiting)
         return reduce_arrays(arrays, reduction)
 
-    def split(self, color: int | None, key: int, block: int = BLOCK) -> ThreadTransport | None:
+    def split(self, color: int | None, key: int) -> ThreadTransport | None:
         self._splits += 1
         waiting = Waiting("split", "")
         keys = self._now(self._meet((color, key), ("split", self._splits), waiting))
@@ -211,7 +214,7 @@ class ThreadTransport:
             return None
         mine = sorted((k, rank) for rank, (c, k) in enumerate(keys) if c == color)
         members = [self._members[rank] for _, rank in mine]
-        return ThreadTransport(self._world, groups[color], members, [rank for _, rank in mine].index(self.rank), block)
+        return ThreadTransport(self._world, groups[color], members, [rank for _, rank in mine].index(self.rank))
 
     def _now(self, meeting: Pending) -> Any:
         wait(self, meeting)

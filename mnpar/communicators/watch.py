@@ -20,7 +20,7 @@ from mnpar.communicators.neighbours import Look
 from mnpar.communicators.transport import ANY, Waiting
 from mnpar.errors import DeadlockError, MismatchError
 
-_SPINS = 30  # polls that hand on no core: most of what is awaited comes within them
+SPINS = 30  # polls that hand on no core: most of what is awaited comes within them
 _EAGER = 300  # polls before the first look at the clock
 _SPIN = 0.003  # s of yielding before the first nap
 _NAP, _LONG_NAP = 0.0001, 0.001  # s
@@ -93,7 +93,7 @@ class Watch:
         for poll in range(_EAGER):
             if ready():
                 return
-            if poll > _SPINS:
+            if poll > SPINS:
                 os.sched_yield()
         self._count += 1
         self._wait = Wait(waiting, peers, meeting, self._count, also)

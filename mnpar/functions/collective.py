@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 class AllGather(Communication):
     op = "allgather"
 
+    def forward(self, x: Any) -> Any:
+        return self.agreed(*self.channel.allgather_now(x, self.call()))
+
     def steps(self, x: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.allgather(x, self.call())))
 
@@ -35,6 +38,9 @@ class AllGather(Communication):
 
 class ReduceScatter(Communication):
     op = "reduce_scatter"
+
+    def forward(self, *xs: Any) -> Any:
+        return self.agreed(*self.channel.reduce_scatter_now(xs, self.call()))
 
     def steps(self, *xs: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.reduce_scatter(xs, self.call())))
@@ -59,6 +65,9 @@ class AllReduce(Communication):
 class AllToAll(Communication):
     op = "alltoall"
 
+    def forward(self, *xs: Any) -> Any:
+        return self.agreed(*self.channel.alltoall_now(xs, self.call()))
+
     def steps(self, *xs: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.alltoall(xs, self.call())))
 
@@ -73,6 +82,9 @@ class Scan(Communication):
         super().__init__(comm, of)
         self.exclusive, self.up = exclusive, up
         self.op = "exscan" if exclusive else "scan"
+
+    def forward(self, x: Any) -> Any:
+        return self.agreed(*self.channel.scan_now(x, self.call(), self.exclusive, self.up))
 
     def steps(self, x: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.scan(x, self.call(), self.exclusive, self.up)))

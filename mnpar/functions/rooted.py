@@ -33,6 +33,9 @@ class Rooted(Communication):
 class Bcast(Rooted):
     op = "bcast"
 
+    def forward(self, *xs: Any) -> Any:
+        return self.agreed(*self.channel.bcast_now(xs[0] if xs else None, self.call(self.root)))
+
     def steps(self, *xs: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.bcast(xs[0] if xs else None, self.call(self.root))))
 
@@ -42,6 +45,10 @@ class Bcast(Rooted):
 
 class Reduce(Rooted):
     op = "reduce"
+
+    def forward(self, x: Any) -> Any:
+        y = self.agreed(*self.channel.allreduce_now(x, self.call(self.root), self.root))
+        return y if self.at_root else _nothing()
 
     def steps(self, x: Any) -> Steps[Any]:
         y = self.agreed(*(yield from self.channel.allreduce(x, self.call(self.root), self.root)))
@@ -57,6 +64,10 @@ class Reduce(Rooted):
 class Gather(Rooted):
     op = "gather"
 
+    def forward(self, x: Any) -> Any:
+        ys = self.agreed(*self.channel.gather_now(x, self.call(self.root)))
+        return ys if self.at_root else _nothing()
+
     def steps(self, x: Any) -> Steps[Any]:
         ys = self.agreed(*(yield from self.channel.gather(x, self.call(self.root))))
         return ys if self.at_root else _nothing()
@@ -70,6 +81,9 @@ class Gather(Rooted):
 
 class Scatter(Rooted):
     op = "scatter"
+
+    def forward(self, *xs: Any) -> Any:
+        return self.agreed(*self.channel.scatter_now(xs, self.call(self.root)))
 
     def steps(self, *xs: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.scatter(xs, self.call(self.root))))

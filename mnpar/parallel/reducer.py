@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from mnpar.communicators.operation import Operation
 
 
-SMALL = 2**16  # bytes, of all ranks: gradients that are no more travel in one message with what opens their sum
-NOTE = 64  # bytes that may travel with them
-
-
 class Bucket:
     """A stretch of an arena's gradients.
 
@@ -90,9 +86,7 @@ class Reducer:
     def channel(self) -> Communicator:
         """Its own communicator: buckets may leave between any other communications. All ranks first come here together."""
         if self._channel is None:
-            nbytes = sum([arena.grad.nbytes for arena in self._arenas])
-            room = int(self.comm.allreduce(np.array(nbytes), "max")) + NOTE
-            self._channel = self.comm.duplicate(room if room * self.comm.size <= SMALL else 0)
+            self._channel = self.comm.split(0, self.comm.rank)
         return self._channel  # type: ignore[no-any-return]
 
     def wire(self, grad: Array) -> Array:

@@ -51,12 +51,13 @@ def openings(optimizer, comm, monkeypatch):
     """Counts the exchanges of this rank on the communicator and on the optimizer's own."""
     count = {"comm": 0, "own": 0}
     for name, transport in (("comm", comm.transport), ("own", optimizer.team.reducer.channel.transport)):
+        for method in ("exchange", "meet"):
 
-        def counted(*args, name=name, real=transport.exchange):
-            count[name] += 1
-            return real(*args)
+            def counted(*args, name=name, real=getattr(transport, method)):
+                count[name] += 1
+                return real(*args)
 
-        monkeypatch.setattr(transport, "exchange", counted)
+            monkeypatch.setattr(transport, method, counted)
     return count
 
 
