@@ -35,6 +35,7 @@ from mnpar.links.n_step import (
     NStepRNNReLU,
     NStepRNNTanh,
 )
+from mnpar.links.parallel_embedding import VocabularyParallelEmbedID
 from mnpar.links.parallel_linear import ColumnParallelLinear, RowParallelLinear
 from mnpar.links.parts import gather_parameter
 from mnpar.links.recurrent import GRU, LSTM, EmbedID, StatefulGRU, StatelessGRU, StatelessLSTM
@@ -126,6 +127,7 @@ __all__ = [
     "StatelessLSTM",
     "StatelessMGU",
     "Swish",
+    "VocabularyParallelEmbedID",
     "create_mnbn_model",
     "create_multi_node_n_step_rnn",
     "gather_parameter",
