@@ -124,9 +124,11 @@ def vocabulary_parallel_softmax_cross_entropy(
     if weight is not None:
         loss = loss * weight
     if reduce == "no":
-        return loss.reshape(t.shape).astype(x.dtype)
-    count = t.shape[0] if not normalize else labels.size if valid is None else int(valid.sum())
-    return (loss.sum() * (1 / max(count, 1))).astype(x.dtype)
+        loss = loss.reshape(t.shape)
+    else:
+        count = t.shape[0] if not normalize else labels.size if valid is None else int(valid.sum())
+        loss = loss.sum() * (1 / max(count, 1))
+    return loss.astype(x.dtype)  # type: ignore[no-any-return]
 
 
 def _largest(comm: Communicator, rows: Array) -> tuple[Array, list[int]]:
