@@ -9,7 +9,6 @@ A rank may have *nothing* to give (None): a gradient that does not exist. Reduct
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,8 +18,8 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import message
 from mnpar.communicators.mailbox import Mailbox
-from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, Call, Header
-from mnpar.communicators.opening import EMPTY, Opening, as_bytes, form_of
+from mnpar.communicators.message import ARRAY, FAULT, NOTHING, Call
+from mnpar.communicators.opening import EMPTY, Opening, as_bytes, form_of, value_of
 from mnpar.communicators.operation import complete, wait
 from mnpar.communicators.reduction import reduce_arrays
 from mnpar.communicators.transport import ANY, BACKWARD, BLOCK, PART, ROOM, Steps, Transport, Waiting
@@ -136,7 +135,7 @@ class Channel(Mailbox):
             return (x if at_root else (yield from self._fetch_part(opening, root))), opening.wants
         body = opening.body if at_root else np.empty(header.nbytes, np.uint8)
         yield from transport.bcast(body, root, self.lane, self._waiting(opening))
-        return (x if at_root else _value(body, header)), opening.wants
+        return (x if at_root else value_of(body, header)), opening.wants
 
     def allgather(self, x: Any, call: Call) -> Steps[tuple[tuple[Any, ...], bool]]:
         """Every rank's value on every rank, in rank order."""
@@ -153,7 +152,7 @@ class Channel(Mailbox):
         for header in headers:
             part = joined[start : start + header.nbytes]
             start += header.nbytes
-            values.append(_value(part, header))
+            values.append(value_of(part, header))
         return tuple(values), opening.wants
 
     def gather(self, x: Any, call: Call) -> Steps[tuple[tuple[Any, ...] | None, bool]]:
@@ -291,12 +290,6 @@ def listed(xs: Any) -> Any:
     if backend.is_array(xs):
         return tuple([xs[i, ...] for i in range(len(xs))]) if xs.ndim else xs
     return tuple(xs) if isinstance(xs, Iterable) else xs
-
-
-def _value(body: Array, header: Header) -> Any:
-    if header.kind == NOTHING:
-        return None
-    return pickle.loads(body) if header.kind == OBJECT else message.as_array(body, header)
 
 
 def _owned(x: Any) -> Any:

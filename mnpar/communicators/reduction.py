@@ -26,7 +26,7 @@ def bytes_of_reduction(array: Array, rank: int, size: int, root: int | None) -> 
     """What a rank sends where an array is reduced in parts: others' parts, and the sum of its own to who wants it."""
     start, stop = array.size * rank // size, array.size * (rank + 1) // size
     wanted = size - 1 if root is None else int(root != rank)
-    return (array.size - (stop - start) + (stop - start) * wanted) * array.itemsize
+    return int(array.size + (stop - start) * (wanted - 1)) * int(array.itemsize)
 
 
 def reduce_arrays(arrays: list[Array], reduction: str, out: Array | None = None) -> Array:
