@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar import initializers
-from mnpar.functions import get_item, reduce_from
+from mnpar.functions import get_item, reduce_from, reduce_scatter
 from mnpar.functions.indexing import ScatterAdd
 from mnpar.initializers import Normal
+from mnpar.links.parallel_linear import checked_axis
 from mnpar.links.parts import Divided, initialize_part
 from mnpar.parameter import Parameter
 from mnpar.plans import Box, block
@@ -34,6 +35,7 @@ class VocabularyParallelEmbedID(Divided):
         initialW: initializer of the whole W (V, D); None is Normal(1). It begins as the whole table does where all ranks'
             generators are in the same state (:func:`mnpar.random.seed`).
         ignore_label: a number that stands for zeros.
+        sequence_axis: each rank gets its block of what comes out along this axis of the numbers; None: it gets all.
 
     On each rank W is (block of V, D), by :func:`mnpar.plans.block`; in checkpoints it is whole, as EmbedID's.
 
@@ -53,12 +55,14 @@ class VocabularyParallelEmbedID(Divided):
     """
 
     def __init__(
-        self, comm: Communicator, in_size: int, out_size: int, initialW: Any = None, ignore_label: int | None = None
-    ) -> None:
+        self, comm: Communicator, in_size: int, out_size: int, initialW: Any = None, ignore_label: int | None = None,
+        sequence_axis: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         if in_size < 1 or out_size < 1:
             raise ValueError(f"VocabularyParallelEmbedID({in_size}, {out_size}): sizes are 1 or more")
         self.comm, self.in_size, self.out_size, self.ignore_label = comm, in_size, out_size, ignore_label
+        self.sequence_axis = sequence_axis
         self.W = Parameter(Normal(1.0) if initialW is None else initializers._get_initializer(initialW))
         first, last = block(in_size, comm.size, comm.rank)
         initialize_part(self.W, (in_size, out_size), Box((first, 0), (last, out_size)))
@@ -69,12 +73,15 @@ class VocabularyParallelEmbedID(Divided):
         yield from (("in_size", self.in_size), ("out_size", self.out_size), ("ranks", self.comm.size))
 
     def forward(self, x: Any) -> Variable:
-        """Numbers of any shape, the same on each rank → that shape and D, the same on each rank.
+        """Numbers of any shape, the same on each rank → that shape and D, the same on each rank, or this rank's block of it.
 
         Raises:
             ValueError: a number names no row.
         """
-        return reduce_from(self.comm, self._own(x))
+        y = self._own(x)
+        if self.sequence_axis is None:
+            return reduce_from(self.comm, y)
+        return reduce_scatter(self.comm, y, axis=checked_axis(self, self.sequence_axis, y.ndim - 1))
 
     def _own(self, x: Any) -> Variable:
         """The rows that this rank has, zeros for the others."""
