@@ -35,6 +35,7 @@ from mnpar.links.n_step import (
     NStepRNNReLU,
     NStepRNNTanh,
 )
+from mnpar.links.parallel_convolution import ChannelParallelConvolution2D, FilterParallelConvolution2D
 from mnpar.links.parallel_embedding import VocabularyParallelEmbedID
 from mnpar.links.parallel_linear import ColumnParallelLinear, RowParallelLinear
 from mnpar.links.parts import gather_parameter
@@ -63,6 +64,7 @@ __all__ = [
     "BatchNormalization",
     "Bias",
     "Bilinear",
+    "ChannelParallelConvolution2D",
     "ChildSumTreeLSTM",
     "Classifier",
     "ColumnParallelLinear",
@@ -77,6 +79,7 @@ __all__ = [
     "DepthwiseConvolution2D",
     "DilatedConvolution2D",
     "EmbedID",
+    "FilterParallelConvolution2D",
     "GroupNormalization",
     "Highway",
     "Inception",
