@@ -142,7 +142,7 @@ class FilterParallelConvolution2D(_Parallel):
         x = as_variable(x)
         self._take_size_of(x, self.input_is_parallel)
         self._check(x, self.input_is_parallel)
-        P, groups = self.comm.size, 1
+        P, W, groups = self.comm.size, self.W, 1
         if self.groups == 1:
             x = copy_to(self.comm, x)
         else:
@@ -150,8 +150,8 @@ class FilterParallelConvolution2D(_Parallel):
             if not self.input_is_parallel:
                 x = ScatterTo(self.comm, 1, tuple([b - a for a, b in ends])).apply((x,))[0]
             first, last = block(self.groups, P, self.comm.rank)
-            groups = max(last - first, 1)
-        y = convolution_2d(x, self.W, self.b, self.stride, self.pad, dilate=self.dilate, groups=groups)
+            W, groups = (W, last - first) if last > first else (W[:, :0], 1)
+        y = convolution_2d(x, W, self.b, self.stride, self.pad, dilate=self.dilate, groups=groups)
         return gather_from(self.comm, y, axis=1) if self.gather_output else y
 
 
