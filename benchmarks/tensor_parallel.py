@@ -7,9 +7,9 @@ Forward, backward and SGD in float32, one BLAS thread for each rank. ``cut`` als
 SequenceParallel, in the same processes and in turn with mnpar; a time is the slowest rank's, the median of the rounds.
 
 ``sent`` are the bytes that mnpar's ranks send in a step, all together, over what has to be sent: 2 (P - 1) n for each sum of n
-bytes. ``memory`` is how much a rank of a job of its own grows from before the network to the peak of its steps, for each of the
-two, as the system counts it. ``arrays`` is what numpy's arrays take at the peak in mnpar (tracemalloc), over the formula
-2 · (whole + divided / P) parameters, with their gradients, and whole + divided / P activations, which are listed below.
+bytes. ``memory`` is how much a rank of a job of its own grows from before the network to the peak of its steps, as the system
+counts it. ``arrays`` is what numpy's arrays take at that peak in mnpar (tracemalloc), over a formula: parameters and their
+gradients, and activations, each the whole ones and 1/P of the divided ones (``formula`` lists them).
 """
 
 import argparse
@@ -145,6 +145,9 @@ def torch_over_gloo(comm):
     torch.set_num_threads(1)
     folder = comm.bcast_obj(tempfile.mkdtemp() if comm.is_root else None)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size)
+    from torch.distributed.tensor import parallel  # noqa: F401
+
+    dist.all_reduce(torch.nn.functional.linear(torch.ones(8, 8), torch.ones(8, 8, requires_grad=True)).detach())
     return torch
 
 
@@ -154,14 +157,20 @@ def minimum(name, ranks):
 
 
 def formula(name, ranks, cut):
-    """Bytes of arrays in a rank at the peak, while the gradient of the MLP's hidden features is computed."""
+    """Bytes of arrays in a rank at the peak, which is where the gradient passes the MLP's gelu."""
     whole, divided = D, 8 * D * D + 4 * D  # parameters of the MLP
-    kept, hidden = 2 * D, 4 * 4 * D  # for each place: sums of outputs; hidden features before and after gelu, gradients
+    entering, passing = D, D  # of each place: what enters column layers, and what else lies between the pairs: outputs
+    inside = 5 * 4 * D  # hidden features before and after gelu, its slope, two gradients
     if name == "block":
         whole, divided = whole + 5 * D, divided + 4 * D * D + 3 * D
-        kept += 6 * D  # norms, normalized inputs, sums
-        hidden += 4 * D + 3 * T * HEADS  # q, k, v, heads; scores
-    return 4 * (2 * (whole + divided / ranks) + N * T * (kept / (ranks if cut else 1) + hidden / ranks))
+        entering, passing = 2 * D, 4 * D  # normalized; inputs, outputs
+        inside += 5 * D + T * HEADS  # q, q / √width, k, v, what the heads found; their attention
+    if cut:  # what enters is gathered, and kept so; of the rest each rank has its part
+        whole_of_place, inside = entering, inside + passing + (D if name == "mlp" else 0)  # (x is kept as well as gathered)
+    else:
+        whole_of_place = entering + passing
+    under_way = D if ranks > 1 else 0  # a sum over ranks
+    return 4 * (2 * (whole + divided / ranks) + N * T * (whole_of_place + under_way + inside / ranks))
 
 
 def timing(comm, args):
@@ -223,8 +232,10 @@ def started(ranks, args, *flags):
 
     command, environment = mpiexec_command(ranks, args.torch)
     program = [__file__, "--job", "--rounds", str(args.rounds), "--times", str(args.times), *flags]
-    done = subprocess.run([*command, args.torch, *program], env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith(("[", "{")) or line[:1].isdigit()]
+    done = subprocess.run([*command, args.torch, *program], env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:  # (otherwise there are only warnings)
+        raise SystemExit(done.stdout + done.stderr)
+    return [json.loads(line) for line in done.stdout.splitlines() if line[:1] == "[" or line[:1].isdigit()]
 
 
 def show(ranks, args):
