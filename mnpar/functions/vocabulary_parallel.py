@@ -15,7 +15,7 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.classification import check_options, checked_labels, label_weights, softmax_cross_entropy, to_rows
 from mnpar.functions.elementwise import exp, log
-from mnpar.functions.generic import plain, wide
+from mnpar.functions.generic import plain
 from mnpar.functions.replicated import reduce_from
 from mnpar.variable import Variable, as_variable
 
@@ -29,7 +29,7 @@ class ShiftedScores(FunctionNode):
     """Of a block (M, C) of scores: Σ exp(x - top) and, of the labels in the block, x - top there; (2, M).
 
     Args:
-        top: (M,) what is subtracted, a constant.
+        top: (M,) what is subtracted, a constant, of the dtype in which is computed.
         labels: (M,) counted from the block's first class; those outside the block give 0.
         cache: keep the exponentials for backward.
     """
@@ -44,7 +44,7 @@ class ShiftedScores(FunctionNode):
         xp = backend.get_array_module(x)
         (rows,) = xp.nonzero((self.labels >= 0) & (self.labels < x.shape[1]))
         self.places = rows, self.labels[rows]
-        shifted = wide(x) - self.top[:, None]
+        shifted = x - self.top[:, None]
         y = xp.zeros((2, len(x)), shifted.dtype)
         y[1, rows] = shifted[self.places]
         e = xp.exp(shifted, out=shifted)
@@ -59,7 +59,7 @@ class ShiftedScores(FunctionNode):
     def _at_once(self, x: Array, gy: Array) -> Array:
         e = self.cached
         if e is None:
-            e = wide(x) - self.top[:, None]
+            e = x - self.top[:, None]
             backend.get_array_module(x).exp(e, out=e)
         gx: Array = e * gy[0][:, None]
         gx[self.places] += gy[1][self.places[0]]
@@ -115,7 +115,7 @@ def vocabulary_parallel_softmax_cross_entropy(
     if comm.size == 1:
         return softmax_cross_entropy(x, t, normalize, cache_score, class_weight, ignore_label, reduce)
     rows: Variable = to_rows(x)
-    top, sizes = _largest(comm, wide(rows.array))
+    top, sizes = _largest(comm, rows.array)
     labels, valid = checked_labels(_NAME, plain(t), sum(sizes), ignore_label)
     weight = label_weights(_NAME, labels, valid, class_weight, sum(sizes), top.dtype)
     first = sum(sizes[: comm.rank])
@@ -132,11 +132,14 @@ def vocabulary_parallel_softmax_cross_entropy(
 
 
 def _largest(comm: Communicator, rows: Array) -> tuple[Array, list[int]]:
-    """The largest score of each sample (M,), over all ranks, and how many classes each rank has: in one message."""
+    """The largest score of each sample (M,), over all ranks, and how many classes each rank has: in one message.
+
+    Of 32 bits at least: halves can neither count classes nor sum exponentials.
+    """
     xp, (M, C) = backend.get_array_module(rows), rows.shape
-    known = xp.full(M + comm.size, -xp.inf, rows.dtype)
+    known = xp.full(M + comm.size, -xp.inf, rows.dtype if rows.dtype.itemsize > 2 else "f4")
     known[M + comm.rank] = C
     if C:
-        rows.max(axis=1, out=known[:M])
+        known[:M] = rows.max(axis=1)
     known = comm.allreduce(known, op="max")
     return known[:M], [int(size) for size in backend.to_host(known[M:])]
