@@ -9,7 +9,6 @@ A rank may have *nothing* to give (None): a gradient that does not exist. Reduct
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,8 +18,8 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import message
 from mnpar.communicators.meeting import Meeting
-from mnpar.communicators.message import NOTHING, OBJECT, TUPLE, Call, Header
-from mnpar.communicators.opening import Opening, as_bytes
+from mnpar.communicators.message import NOTHING, TUPLE, Call
+from mnpar.communicators.opening import Opening, as_bytes, value_of
 from mnpar.communicators.operation import complete
 from mnpar.communicators.reduction import reduce_arrays
 from mnpar.communicators.transport import ANY, BACKWARD, PART, Steps, Waiting
@@ -149,7 +148,7 @@ class Channel(Meeting):
             return (x if at_root else (yield from self._fetch_part(opening, root))), opening.wants
         body = _body(x, opening) if at_root else np.empty(header.nbytes, np.uint8)
         yield from transport.bcast(body, root, self.lane, self._waiting(opening))
-        return (x if at_root else _value(body, header)), opening.wants
+        return (x if at_root else value_of(body, header)), opening.wants
 
     def allgather(self, x: Any, call: Call) -> Steps[tuple[tuple[Any, ...], bool]]:
         """Every rank's value on every rank, in rank order."""
@@ -174,7 +173,7 @@ class Channel(Meeting):
         for header in headers:
             part = joined[start : start + header.nbytes]
             start += header.nbytes
-            values.append(_value(part, header))
+            values.append(value_of(part, header))
         return tuple(values), opening.wants
 
     def gather(self, x: Any, call: Call) -> Steps[tuple[tuple[Any, ...] | None, bool]]:
@@ -290,6 +289,7 @@ class Channel(Meeting):
     def _post_part(self, x: Any, opening: Opening, dest: int) -> None:
         call, seq = opening.call, opening.seq
         frame = message.encode_object(x, call, seq) if call.op.endswith("_obj") else message.encode(x, call, seq)
+        self.transport.traffic.collective_bytes += frame.nbytes - message.SIZE
         self.transport.post(frame, dest, self.reply_tag(seq, PART), BACKWARD)
 
     def _fetch_part(self, opening: Opening, source: int) -> Steps[Any]:
@@ -321,12 +321,6 @@ def _reduced_parts(parts: tuple[Any, ...], call: Call) -> Array | None:
 def _body(x: Any, opening: Opening) -> Array:
     """This rank's own value as bytes; of an array from a known line they were not made yet."""
     return as_bytes(x) if type(x) is np.ndarray and not opening.call.op.endswith("_obj") else opening.body
-
-
-def _value(body: Array, header: Header) -> Any:
-    if header.kind == NOTHING:
-        return None
-    return pickle.loads(body) if header.kind == OBJECT else message.as_array(body, header)
 
 
 def _owned(x: Any) -> Any:

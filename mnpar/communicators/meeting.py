@@ -95,7 +95,7 @@ class Meeting(Mailbox):
         if key in self._known:  # the common case: numbers like those of the last time, from the same line
             front, rest, nbytes, text = self._known[key]
             head = front + seq.to_bytes(8, "little") + rest
-            if nbytes + SIZE > size or x is None:
+            if not self._counted(nbytes, size) or x is None:
                 return head.ljust(size, b"\0"), EMPTY, None
             return (head + (x.tobytes() if parts is None else together(text, x))).ljust(size, b"\0"), EMPTY, None
         fault = None
@@ -108,8 +108,16 @@ class Meeting(Mailbox):
         if key is not None and fault is None and len(self._known) < _AGAIN:
             text = table(tuple([p if p is None else (message.check(p), p.shape) for p in x])) if kind == TUPLE else b""
             self._known[key] = head[: IDENTITY - 8], head[IDENTITY:], nbytes, text
-        inside = nbytes + SIZE <= size
+        inside = self._counted(nbytes, size)
         return (head + (body.tobytes() if inside else b"")).ljust(size, b"\0"), EMPTY if kind == TUPLE else body, fault
+
+    def _counted(self, nbytes: int, size: int) -> bool:
+        """Whether a value goes with the opening, to all others; it is counted then."""
+        traffic, inside = self.transport.traffic, nbytes + SIZE <= size
+        traffic.collectives += 1
+        if inside:
+            traffic.collective_bytes += (self.transport.size - 1) * nbytes
+        return inside
 
 
 def _key(call: Call, x: Any, parts: int | None) -> Any:

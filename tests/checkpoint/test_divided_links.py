@@ -29,6 +29,35 @@ class Columns(mnpar.Chain):
         return loss, float(loss.array)
 
 
+class Words(mnpar.Chain):
+    """A table of words that also makes the scores."""
+
+    def __init__(self, comm):
+        super().__init__()
+        self.comm, self.table = comm, L.VocabularyParallelEmbedID(comm, 5, 3)
+
+    def loss(self, step):
+        t = np.random.default_rng(step).integers(0, 5, (4, 3))
+        scores = F.linear(F.copy_to(self.comm, F.tanh(self.table(t[:, :2]))), self.table.W, n_batch_axes=2)
+        loss = F.vocabulary_parallel_softmax_cross_entropy(self.comm, scores.transpose(0, 2, 1), t[:, 1:])
+        return loss, float(loss.array)
+
+
+class Channels(mnpar.Chain):
+    """Convolutions by filters, by groups and by channels."""
+
+    def __init__(self, comm):
+        super().__init__()
+        self.filters = L.FilterParallelConvolution2D(comm, 2, 5, 2, gather_output=False)
+        self.each = L.FilterParallelConvolution2D(comm, 5, 5, 2, groups=5, gather_output=False, input_is_parallel=True)
+        self.channels = L.ChannelParallelConvolution2D(comm, 5, 3, 1, input_is_parallel=True)
+
+    def loss(self, step):
+        x = np.random.default_rng(step).normal(size=(2, 2, 5, 5))
+        loss = F.sum(self.channels(F.tanh(self.each(F.tanh(self.filters(x))))) ** 2)
+        return loss, float(loss.array)
+
+
 class Untied(mnpar.Chain):
     """Filters of which each place of the image has its own, of images in blocks."""
 
@@ -60,7 +89,7 @@ def train(comm, kind, folder, stop, save):
 
 
 @pytest.mark.parametrize(("written", "read"), [*itertools.product(SIZES, SIZES)])
-@pytest.mark.parametrize("kind", [Columns, Untied], ids=["columns and rows", "untied"])
+@pytest.mark.parametrize("kind", [Columns, Words, Channels, Untied], ids=["columns and rows", "words", "channels", "untied"])
 def test_training_goes_on_with_the_losses_of_one_process(kind, written, read, tmp_path):
     ((expected, _),) = mnpar.run(train, ranks=1, args=(kind, tmp_path / "none", LAST, False))
     mnpar.run(train, ranks=written, args=(kind, tmp_path, FIRST, True))

@@ -51,9 +51,9 @@ def openings(optimizer, comm, monkeypatch):
     """Counts the exchanges of this rank on the communicator and on the optimizer's own."""
     count = {"comm": 0, "own": 0}
     for name, transport in (("comm", comm.transport), ("own", optimizer.team.reducer.channel.transport)):
-        for method in ("exchange", "meet"):
+        for method, real in (("exchange", transport.exchange), ("meet", transport.meet)):
 
-            def counted(*args, name=name, real=getattr(transport, method)):
+            def counted(*args, name=name, real=real):
                 count[name] += 1
                 return real(*args)
 
