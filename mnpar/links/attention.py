@@ -3,6 +3,8 @@
 Queries, keys and values are one product with one parameter, W_qkv (3, heads, d, size): all of q, k and v that a head needs lies
 in one box of it, so any number of ranks can divide it, evenly or not, and starts from the weights of one process. The parts of
 a head's output are summed over the ranks: one message each way (Megatron-LM: Shoeybi et al. 2019, arXiv 1909.08053, figure 3b).
+
+The sequence may be cut too, among the ranks of another communicator, as on another axis of a mesh.
 """
 
 from __future__ import annotations
@@ -14,7 +16,17 @@ import numpy as np
 
 from mnpar import initializers
 from mnpar.backend import Array
-from mnpar.functions import copy_to, linear, reduce_from, reshape, scaled_dot_product_attention, separate, transpose
+from mnpar.functions import (
+    all_to_all_attention,
+    copy_to,
+    linear,
+    reduce_from,
+    reshape,
+    ring_attention,
+    scaled_dot_product_attention,
+    separate,
+    transpose,
+)
 from mnpar.initializers.initializer import put
 from mnpar.links.parts import Divided, initialize_part
 from mnpar.parameter import Parameter
@@ -45,6 +57,9 @@ class Matrices:
         put(array, whole.reshape(array.shape))
 
 
+SEQUENCES = {"ring": ring_attention, "all_to_all": all_to_all_attention}
+
+
 class MultiHeadAttention(Divided):
     """softmax(Q Kᵀ / √d) V for each head, between one product that makes Q, K and V and one that joins the heads.
 
@@ -56,6 +71,11 @@ class MultiHeadAttention(Divided):
         causal: a query looks only at keys up to its own place.
         head_size: d.
         nobias: no b_qkv and b_out.
+        sequence_comm: its ranks have each a part of the sequence. None: the sequence is whole.
+        sequence: how they attend to all of it, ``'ring'`` (:func:`mnpar.functions.ring_attention`) or ``'all_to_all'``
+            (:func:`mnpar.functions.all_to_all_attention`).
+        whole_gradients: of a sequence that is cut, each rank gets the gradients of the one layer, summed over the ranks. False:
+            its own share of them, where they are summed for the whole model later, as over parts of a batch.
         initialW, initial_bias: initializers of each of the four matrices (d·H, D), (d·H, D), (d·H, D) and (D, d·H), and of the
             biases; None is LeCunNormal, and 0. Weights begin as the whole layer's where all ranks' generators are in the
             same state (:func:`mnpar.random.seed`).
@@ -83,9 +103,13 @@ class MultiHeadAttention(Divided):
 
     def __init__(
         self, n_heads: int, size: int, comm: Communicator | None = None, causal: bool = False, head_size: int | None = None,
-        nobias: bool = False, initialW: Any = None, initial_bias: Any = None,
+        nobias: bool = False, initialW: Any = None, initial_bias: Any = None, sequence_comm: Communicator | None = None,
+        sequence: str = "ring", whole_gradients: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
+        if sequence not in SEQUENCES:
+            raise ValueError(f"MultiHeadAttention: sequence is one of {', '.join(map(repr, SEQUENCES))}, not {sequence!r}")
+        self.sequence_comm, self.sequence, self.whole_gradients = sequence_comm, sequence, whole_gradients
         if min(n_heads, size, head_size or 1) < 1 or (head_size is None and size % n_heads):
             raise ValueError(f"MultiHeadAttention({n_heads}, {size}): {size} features are not {n_heads} heads of equal size")
         self.n_heads, self.size, self.causal, self.heads_comm = n_heads, size, causal, comm
@@ -124,14 +148,18 @@ class MultiHeadAttention(Divided):
         yield from (("n_heads", self.n_heads), ("size", self.size), ("causal", self.causal), ("nobias", self.b_out is None))
         if self.heads_comm is not None:
             yield "ranks", self.heads_comm.size
+        if self.sequence_comm is not None:
+            yield from (("sequence", self.sequence), ("sequence_ranks", self.sequence_comm.size))
 
-    def forward(self, x: Any, source: Any = None, mask: Any = None) -> Variable:
+    def forward(self, x: Any, source: Any = None, mask: Any = None, cut: Any = None) -> Variable:
         """The layer's outputs.
 
         Args:
-            x: (…, T, D), the same on each rank of ``comm``.
+            x: (…, T, D), the same on each rank of ``comm``; on those of ``sequence_comm`` each its part.
             source: (…, S, D), where keys and values come from; None: from x.
-            mask: boolean, broadcast to (…, heads, T, S): where a query may look; a key that is to be ignored: (N, 1, 1, S).
+            mask: boolean, broadcast to (…, H, T, S): where a query may look; a key that is to be ignored: (N, 1, 1, S). Of a
+                sequence that is cut: this rank's T rows, and S is the whole length.
+            cut: which stretches of the sequence each rank of ``sequence_comm`` has; None: blocks in order.
 
         Returns:
             (…, T, D), the same on each rank of ``comm``.
@@ -139,12 +167,27 @@ class MultiHeadAttention(Divided):
         Raises:
             ValueError: x or source has not D features.
         """
-        x = self._taken(x)
+        x, W, b = self._taken(x), self._whole(self.W_qkv), None if self.b_qkv is None else self._whole(self.b_qkv)
         if source is None:
-            q, k, v = self._project(x, 0, 3)
+            q, k, v = self._project(x, W, b)
         else:
-            (q,), (k, v) = self._project(x, 0, 1), self._project(self._taken(source), 1, 3)
-        return self._joined(scaled_dot_product_attention(q, k, v, mask, self.causal))
+            first, rest = (None, None) if b is None else (b[:1], b[1:])
+            (q,), (k, v) = self._project(x, W[:1], first), self._project(self._taken(source), W[1:], rest)
+        return self._joined(self._attend(q, k, v, mask, cut))
+
+    def _attend(self, q: Variable, k: Variable, v: Variable, mask: Any, cut: Any) -> Variable:
+        """Of this rank's heads."""
+        comm = self.heads_comm
+        if mask is not None and comm is not None and mask.ndim > 2 and mask.shape[-3] > 1:
+            mask = mask[..., slice(*block(self.n_heads, comm.size, comm.rank)), :, :]
+        if self.sequence_comm is None:
+            return scaled_dot_product_attention(q, k, v, mask, self.causal)
+        return SEQUENCES[self.sequence](self.sequence_comm, q, k, v, mask, self.causal, cut=cut)
+
+    def _whole(self, parameter: Variable) -> Variable:
+        """A parameter, whose gradient is to be summed over the ranks that use it for parts of the sequence."""
+        comm = self.sequence_comm
+        return parameter if comm is None or not self.whole_gradients else copy_to(comm, parameter)
 
     def _taken(self, x: Any) -> Variable:
         x = as_variable(x)
@@ -152,9 +195,9 @@ class MultiHeadAttention(Divided):
             raise ValueError(f"{self}: x of shape {x.shape} is not (…, T, {self.size})")
         return x if self.heads_comm is None else copy_to(self.heads_comm, x)
 
-    def _project(self, x: Variable, first: int, last: int) -> tuple[Variable, ...]:
-        """Of q, k and v those from ``first`` to ``last``: (…, T, D) → each (…, heads, T, d)."""
-        W, b = self.W_qkv[first:last], None if self.b_qkv is None else self.b_qkv[first:last]
+    @staticmethod
+    def _project(x: Variable, W: Variable, b: Variable | None) -> tuple[Variable, ...]:
+        """(…, T, D) → q, k and v, or some of them, each (…, heads, T, d)."""
         n, h, d, D = W.shape
         y = linear(x, reshape(W, (n * h * d, D)), None if b is None else reshape(b, (n * h * d,)), n_batch_axes=x.ndim - 1)
         y = reshape(y, (*x.shape[:-1], n, h, d))  # (…, T, n, h, d)
@@ -166,6 +209,6 @@ class MultiHeadAttention(Divided):
         *lead, h, T, d = y.shape
         m = len(lead)
         y = reshape(transpose(y, (*range(m), m + 1, m, m + 2)), (*lead, T, h * d))
-        y = linear(y, reshape(self.W_out, (self.size, h * d)), n_batch_axes=y.ndim - 1)
+        y = linear(y, reshape(self._whole(self.W_out), (self.size, h * d)), n_batch_axes=y.ndim - 1)
         y = y if self.heads_comm is None else reduce_from(self.heads_comm, y)
-        return y if self.b_out is None else y + self.b_out
+        return y if self.b_out is None else y + self._whole(self.b_out)

@@ -6,7 +6,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.plans import block
+from mnpar.plans import block, zigzag
 
 PARAMETERS = {"W_qkv": 1, "b_qkv": 1, "W_out": 1, "b_out": None}  # the axis of the heads
 
@@ -91,6 +91,46 @@ def test_gradients_of_gradients_are_those_of_one_rank():
     mnpar.run(program, ranks=2)
 
 
+@pytest.mark.parametrize("sequence", ["ring", "all_to_all"])
+@pytest.mark.parametrize(("heads_ranks", "sequence_ranks"), [(1, 2), (1, 3), (2, 2), (2, 1)])
+@pytest.mark.parametrize("whole", [True, False], ids=["whole gradients", "shares"])
+def test_heads_and_sequence_may_both_be_cut(heads_ranks, sequence_ranks, sequence, whole):
+    x0, mask = numbers(2, 7, 6), numbers(3, 7, 7) > -0.5
+    y1, (gx1,), firsts = run(layer_of(causal=True), x0, mask=mask)
+    cut = zigzag(7, sequence_ranks)
+
+    def program(comm):
+        among_heads = comm.split(comm.rank // heads_ranks, comm.rank)
+        among_parts = comm.split(comm.rank % heads_ranks, comm.rank)
+        mine = [t for stretch in cut[among_parts.rank] for t in range(*stretch)]
+        layer = layer_of(among_heads, causal=True, sequence_comm=among_parts, sequence=sequence, whole_gradients=whole)
+        x = mnpar.Variable(x0[:, mine])
+        y = layer(x, mask=mask[:, mine], cut=cut)
+        F.sum(F.sin(y) * y).backward()
+        np.testing.assert_allclose(y.array, y1[:, mine], rtol=1e-11, atol=1e-13)
+        np.testing.assert_allclose(x.grad, gx1[:, mine], rtol=1e-11, atol=1e-12)
+        heads = slice(*block(3, among_heads.size, among_heads.rank))
+        for name, axis in PARAMETERS.items():
+            expected, g = firsts[name] if axis is None else firsts[name][:, heads], getattr(layer, name).grad
+            g = g if whole else among_parts.allreduce(g)
+            np.testing.assert_allclose(g, expected, rtol=1e-10, atol=1e-12, err_msg=name)
+
+    mnpar.run(program, ranks=heads_ranks * sequence_ranks)
+
+
+def test_a_source_of_another_length_may_be_cut_too():
+    x0, s0 = numbers(1, 5, 6), numbers(1, 7, 6, seed=1)
+    y1, (gx1, gs1), _ = run(layer_of(), x0, s0)
+
+    def program(comm):
+        q, k = slice(*block(5, comm.size, comm.rank)), slice(*block(7, comm.size, comm.rank))
+        y, (gx, gs), _ = run(layer_of(sequence_comm=comm), x0[:, q], s0[:, k])
+        for found, expected in ((y, y1[:, q]), (gx, gx1[:, q]), (gs, gs1[:, k])):
+            np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
+
+    mnpar.run(program, ranks=3)
+
+
 @pytest.mark.ranks(1, 2, 3)
 def test_any_number_of_ranks_learns_the_same_weights(comm):
     x = numbers(4, 5, 6)
@@ -123,5 +163,7 @@ def test_sizes_that_make_no_heads_are_named():
     with pytest.raises(ValueError, match="6 features are not 4 heads of equal size"):
         L.MultiHeadAttention(4, 6)
     assert L.MultiHeadAttention(4, 6, head_size=2)(np.ones((1, 2, 6))).shape == (1, 2, 6)
+    with pytest.raises(ValueError, match="sequence is one of 'ring', 'all_to_all', not 'circle'"):
+        L.MultiHeadAttention(2, 6, sequence="circle")
     with pytest.raises(ValueError, match=r"x of shape \(2, 5\) is not \(…, T, 6\)"):
         L.MultiHeadAttention(2, 6)(np.ones((2, 5)))
