@@ -30,7 +30,7 @@ from mnpar.functions.joining import Concat
 from mnpar.functions.shape import cast
 from mnpar.functions.tiles import NEVER, Masks, Sums, first_shown, tile_gradients
 from mnpar.plans import Plan, in_order, rows_of
-from mnpar.plans.ring import Cut, Stretch, ways
+from mnpar.plans.ring import Cut, Stretch, finer, ways
 from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class RingAttention(Communication):
         blind = late > starts[rank] if thorough[rank] else None
         shown = xp.ones((1, 1), bool) if self.shown is None and blind is not None else self.shown
         self.masks = Masks(shown, blind, ahead if self.causal else None)
-        self.ways = ways(queries, keys, self.masks.ahead, thorough, k.shape[-1] + v.shape[-1])
+        self.ways = ways(finer(queries), finer(keys), self.masks.ahead, thorough, k.shape[-1] + v.shape[-1])
 
     def _check(self, told: list[list[int]]) -> None:
         cut, keys = self.cut, sum([one[1] for one in told])

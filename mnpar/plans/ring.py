@@ -64,6 +64,28 @@ def rows_of(stretches: Sequence[Stretch]) -> tuple[slice, ...]:
     return tuple([slice(a, b) for a, b in pairwise(accumulate([b - a for a, b in stretches], initial=0))])
 
 
+def finer(cut: Cut, length: int = 128, most: int = 16) -> Cut:
+    """The same cut in shorter stretches.
+
+    Args:
+        cut: for each rank its stretches.
+        length: that a stretch should not exceed,
+        most: if it is not to become more than so many.
+
+    Example:
+        >>> from mnpar.plans.ring import finer
+        >>> finer((((0, 5), (9, 10)),), 2)
+        (((0, 2), (2, 4), (4, 5), (9, 10)),)
+    """
+    return tuple([tuple([piece for stretch in stretches for piece in _pieces(*stretch, length, most)]) for stretches in cut])
+
+
+def _pieces(start: int, stop: int, length: int, most: int) -> list[Stretch]:
+    parts = max(1, min(most, -(-(stop - start) // length)))
+    ends = [block(stop - start, parts, i) for i in range(parts)]
+    return [(start + a, start + b) for a, b in ends]
+
+
 def layouts(cut: Cut, *axes: int) -> tuple[Layout, ...]:
     """The arrays of a cut, for :func:`mnpar.functions.repartition` and plans: the sequence, then ``axes``, whole.
 
