@@ -6,7 +6,7 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import recurrent, tiles
+from mnpar.functions import recurrent, tiled_attention, tiles
 
 H = 2
 
@@ -135,6 +135,11 @@ CASES = [
         "scaled_dot_product_attention: masked", (),
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, np.array([True, False, True])),
         lambda q, k, v: look(q, k, v, np.array([True, False, True])), ATTENDED, halves=1e-2,
+    ),
+    Case(
+        "attention in tiles", (tiled_attention.TiledAttention,),
+        lambda q, k, v: tiled_attention.TiledAttention(True, 0.5**0.5, None).apply((q, k, v))[0],
+        lambda q, k, v: look(q, k, v, BEFORE), ATTENDED, halves=1e-2,
     ),
     Case(
         "a tile of attention", (tiles.Probabilities,), lambda q, k, lse: tiles.Probabilities(None).apply((q, k, lse))[0],
