@@ -64,7 +64,7 @@ class TiledAttention(FunctionNode):
             for tile in ring.tiles(rank, h):
                 hidden = self.masks.hidden(tile, self.xp)
                 sums[_key(tile.rows)].add(keys[..., tile.columns, :], values[..., tile.columns, :], hidden)
-        o = self.xp.empty((*lead, q.shape[-2], v.shape[-1]), np.result_type(q, v))
+        o = self.xp.empty((*lead, q.shape[-2], v.shape[-1]), np.result_type(q.dtype, v.dtype))
         lse = self.xp.empty((*o.shape[:-1], 1), wide(scaled[..., :0]).dtype)
         for r in rows:
             o[..., r, :], lse[..., r, :] = sums[_key(r)].means()

@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from mnpar.plans.box import Box, block
 from mnpar.plans.layout import Layout, Part
@@ -62,6 +64,20 @@ def rows_of(stretches: Sequence[Stretch]) -> tuple[slice, ...]:
         (slice(0, 2, None), slice(2, 4, None))
     """
     return tuple([slice(a, b) for a, b in pairwise(accumulate([b - a for a, b in stretches], initial=0))])
+
+
+def positions(stretches: Sequence[Stretch]) -> Any:
+    """Where in the sequence the rows of a rank's array are: to take them out of data, or for an embedding of positions.
+
+    Returns:
+        (T,) int64.
+
+    Example:
+        >>> from mnpar.plans import positions, zigzag
+        >>> positions(zigzag(8, 2)[0])
+        array([0, 1, 6, 7])
+    """
+    return np.concatenate([np.arange(0), *[np.arange(start, stop) for start, stop in stretches]])
 
 
 def finer(cut: Cut, length: int = 128, most: int = 16) -> Cut:

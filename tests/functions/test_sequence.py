@@ -11,7 +11,7 @@ import mnpar
 import mnpar.functions as F
 from mnpar.errors import MismatchError
 from mnpar.functions import attention, tiles
-from mnpar.plans import in_order, zigzag
+from mnpar.plans import in_order, positions, zigzag
 
 n = 9
 LENGTHS = {1: [9], 2: [7, 2], 3: [4, 0, 5], 4: [4, 0, 3, 2]}
@@ -20,11 +20,6 @@ KINDS = {"ring": F.ring_attention, "all to all": F.all_to_all_attention}
 
 def cut_of(kind, ranks, length=n):
     return zigzag(length, ranks) if kind == "zigzag" else in_order(LENGTHS[ranks])
-
-
-def places(stretches):
-    """The positions that a rank has."""
-    return np.concatenate([np.arange(a, b) for a, b in stretches])
 
 
 def numbers(*shapes, seed=0):
@@ -62,7 +57,7 @@ def test_values_and_gradients_are_those_of_one_rank(kind, ranks, cut, causal, ma
     truth = gradients(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, shown, causal), arrays)
 
     def program(comm):
-        mine = places(stretches[comm.rank])
+        mine = positions(stretches[comm.rank])
         told = None if cut == "in order" else stretches  # blocks in order need not be told
         attention = lambda q, k, v: KINDS[kind](comm, q, k, v, rows(shown, mine), causal, cut=told)
         found = gradients(attention, [x[:, :, mine] for x in arrays])
@@ -96,7 +91,7 @@ def test_any_number_of_heads_is_computed(kind, heads, of_keys):
     truth = gradients(F.scaled_dot_product_attention, arrays)
 
     def program(comm):
-        mine = places(in_order(LENGTHS[3])[comm.rank])
+        mine = positions(in_order(LENGTHS[3])[comm.rank])
         for x, y in zip(gradients(lambda *xs: KINDS[kind](comm, *xs), [x[:, mine] for x in arrays]), truth, strict=True):
             np.testing.assert_allclose(x, y[:, mine], rtol=1e-10, atol=1e-12)
 
@@ -112,7 +107,7 @@ def test_queries_and_keys_may_be_of_two_sequences(kind, T, S, causal):
     truth = gradients(lambda *xs: F.scaled_dot_product_attention(*xs, causal=causal), arrays)
 
     def program(comm):
-        q, k = [places(in_order(lengths)[comm.rank]) for lengths in (T, S)]
+        q, k = [positions(in_order(lengths)[comm.rank]) for lengths in (T, S)]
         parts = [x[:, mine] for x, mine in zip(arrays, (q, k, k), strict=True)]
         found = gradients(lambda *xs: KINDS[kind](comm, *xs, causal=causal), parts)
         for x, y, mine in zip(found, truth, (q, q, k, k), strict=True):
@@ -139,7 +134,7 @@ def test_it_is_differentiable_three_times(kind, ranks, causal, mask):
     truth = higher(lambda *xs: F.scaled_dot_product_attention(*xs, shown, causal), arrays)
 
     def program(comm):
-        mine = places(stretches[comm.rank])
+        mine = positions(stretches[comm.rank])
         attention = lambda *xs: KINDS[kind](comm, *xs, rows(shown, mine), causal, cut=stretches)
         for x, y in zip(higher(attention, [x[:, mine] for x in arrays]), truth, strict=True):
             np.testing.assert_allclose(x, y[:, mine], rtol=1e-8, atol=1e-10)
@@ -162,7 +157,7 @@ def test_two_layers_between_recuts_are_those_of_one_rank(comm):
     y1 = layers(whole, lambda x: F.scaled_dot_product_attention(x, x, x, causal=True))
     last(y1).backward()
     blocks, zig = in_order([n // comm.size + (r < n % comm.size) for r in range(comm.size)]), zigzag(n, comm.size)
-    mine = places(blocks[comm.rank])
+    mine = positions(blocks[comm.rank])
     x = mnpar.Variable(x0[:, mine])
     y = F.recut(comm, x, blocks, zig)
     y = layers(y, lambda x: F.ring_attention(comm, x, x, x, causal=True, cut=zig))
@@ -180,7 +175,7 @@ def traffic(attention, ranks, length, causal, cut):
     arrays = numbers(*[(4, length, 8)] * 3)
 
     def program(comm):
-        mine = places(cut[comm.rank])
+        mine = positions(cut[comm.rank])
         xs, counts = [mnpar.Variable(x[:, mine]) for x in arrays], [comm.traffic.bytes]
         y = attention(comm, *xs, causal=causal, cut=cut)
         counts.append(comm.traffic.bytes)
@@ -198,7 +193,7 @@ def test_a_ring_carries_what_is_looked_at_once_forward_and_twice_backward(ranks,
     stretches = (
         zigzag(length, ranks) if cut == "zigzag" else in_order([len(a) for a in np.array_split(np.arange(length), ranks)])
     )
-    held, needed = [places(s) for s in stretches], 0
+    held, needed = [positions(s) for s in stretches], 0
     for mine in held:  # the keys of others that this rank's last query sees
         needed += sum([int((theirs <= mine.max()).sum()) if causal else len(theirs) for theirs in held if theirs is not mine])
     forward, backward = traffic(F.ring_attention, ranks, length, causal, stretches)
@@ -225,7 +220,7 @@ def work(ranks, cut, monkeypatch):
     monkeypatch.setattr(tiles, "fits", counted)
 
     def program(comm):
-        x = mnpar.Variable(np.ones((len(places(cut[comm.rank])), 2)))
+        x = mnpar.Variable(np.ones((len(positions(cut[comm.rank])), 2)))
         F.sum(F.ring_attention(comm, x, x, x, causal=True, cut=cut)).backward()
         return [counts[threading.get_ident(), what] for what in ("tiles", "cells")]
 
@@ -253,7 +248,7 @@ def test_no_array_has_all_fits():
         return size
 
     def cut(comm):
-        mine = places(in_order([length // 4] * 4)[comm.rank])
+        mine = positions(in_order([length // 4] * 4)[comm.rank])
         gradients(lambda *xs: F.ring_attention(comm, *xs), [x[mine] for x in arrays])
 
     one = peak(lambda: gradients(F.scaled_dot_product_attention, arrays))
@@ -269,7 +264,7 @@ def test_large_fits_of_any_dtype_do_not_overflow(kind, dtype, tolerance):
     truth = gradients(F.scaled_dot_product_attention, [x.astype("f8") for x in arrays])
 
     def program(comm):
-        mine = places(in_order(LENGTHS[3])[comm.rank])
+        mine = positions(in_order(LENGTHS[3])[comm.rank])
         found = gradients(lambda *xs: KINDS[kind](comm, *xs), [x[:, mine] for x in arrays])
         for x, y in zip(found, truth, strict=True):
             assert x.dtype == np.dtype(dtype)
@@ -285,7 +280,7 @@ def test_ranks_may_want_some_gradients_or_none():
     F.sum(F.sin(F.scaled_dot_product_attention(q.array, k.array, v))).backward()
 
     def program(comm):
-        mine = places(in_order(LENGTHS[4])[comm.rank])
+        mine = positions(in_order(LENGTHS[4])[comm.rank])
         parts = [x[mine] for x in arrays]
         with mnpar.no_backprop_mode():
             assert F.ring_attention(comm, *parts).creator is None
