@@ -98,8 +98,8 @@ class Traffic:
 
     ``messages`` of exchanges (:func:`mnpar.functions.exchange`) and the ``bytes`` of arrays in them; ``collectives`` in which
     it has been, and of their arrays the ``collective_bytes`` that it has sent to other ranks, with their gradients. Among
-    thread ranks nothing is sent: what is counted is what processes would send. Headers are not counted, nor openings
-    bytes, but for the small arrays that travel in them.
+    thread ranks nothing is sent: what is counted is what processes would send. Headers are not counted, nor openings,
+    but for the small arrays that travel in them.
     """
 
     messages: int = 0

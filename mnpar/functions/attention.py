@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from mnpar.functions.activation import softmax
-from mnpar.functions.generic import listed
 from mnpar.functions.indexing import get_item, where
 from mnpar.functions.products import matmul
+from mnpar.functions.tiled_attention import TiledAttention, prepared
 from mnpar.variable import Variable, as_variable
+
+LARGE, LARGE_CAUSAL = 2**20, 2**16  # fits: with more, tiles need less memory; of causal attention, less time too
 
 
 def embed_id(x: Any, W: Any, ignore_label: int | None = None) -> Variable:
@@ -61,7 +62,8 @@ def scaled_dot_product_attention(
         scale: s; None is 1 / √D.
 
     Returns:
-        ``(…, T, E)``. A query that may look nowhere gets the mean of all values.
+        ``(…, T, E)``. A query that may look nowhere gets the mean of all values. Of long sequences no array of all fits is
+        made: they are computed in tiles, and again in backward.
 
     Raises:
         ValueError: the shapes do not belong together.
@@ -72,15 +74,15 @@ def scaled_dot_product_attention(
         >>> F.scaled_dot_product_attention(q, q, v, causal=True).array.ravel()
         array([0., 1., 2.])
     """
-    q, k, v = as_variable(q), as_variable(k), as_variable(v)
-    if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
-        raise ValueError(f"attention: q (…, T, D), k (…, S, D), v (…, S, E), not {listed((q.shape, k.shape, v.shape))}")
+    q, k, v, shown, s = prepared(q, k, v, mask, scale)
     T, S = q.shape[-2], k.shape[-2]
-    fit = matmul(q * (1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale), k, transb=True)  # (…, T, S)
+    if (LARGE if not causal else LARGE_CAUSAL) <= T * S:
+        return TiledAttention(causal, s, shown).apply((q, k, v))[0]
+    fit = matmul(q * s, k, transb=True)  # (…, T, S)
     if causal:
         seen = q.xp.arange(S) <= q.xp.arange(T)[:, None] + (S - T)
-        mask = seen if mask is None else mask & seen
-    if mask is not None:
+        shown = seen if shown is None else shown & seen
+    if shown is not None:
         lowest = fit.xp.asarray(np.finfo(fit.dtype).min / 2, fit.dtype)
-        fit = where(fit.xp.broadcast_to(mask, fit.shape), fit, lowest)
+        fit = where(fit.xp.broadcast_to(shown, fit.shape), fit, lowest)
     return matmul(softmax(fit, axis=-1), v)
