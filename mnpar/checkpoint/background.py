@@ -56,37 +56,34 @@ class Background:
             self._complete()
 
     def _complete(self) -> None:
-        """On rank 0: wait for the others' shards, and name the whole."""
+        """On rank 0: wait for the others' shards, and name the whole; or remove it, when nobody writes any more."""
         draft = self._draft
         try:
-            shards = None if self._error else self._notes()
-            if shards is None:
-                store.discard(draft.hidden)
-            else:
-                store.remove_notes(draft.hidden)
-                self._path = name_it(draft, shards)
+            notes = self._notes()
+            failed = [f"rank {rank} could not write its shard: {note}" for rank, note in notes.items() if isinstance(note, str)]
+            if failed:
+                raise CheckpointError(f"{draft.hidden}: {'; '.join(failed)}")
+            store.remove_notes(draft.hidden)
+            self._path = name_it(draft, [notes[rank] for rank in range(draft.size)])  # type: ignore[misc]
         except Exception as error:
             self._failure = error
             store.discard(draft.hidden)
         finally:
             store.UNDER_WAY.pop(draft.hidden, None)
 
-    def _notes(self) -> list[store.Shard | None] | None:
-        """What each rank has noted; None if the attempt was given up."""
-        draft, found, nap = self._draft, dict[int, store.Shard | None](), 0.002
-        deadline = time.monotonic() + self._patience
-        while len(found) < draft.size:
-            for rank in [rank for rank in range(draft.size) if rank not in found]:
-                if store.has_note(draft.hidden, rank):
-                    found[rank] = store.read_note(draft.hidden, rank)
+    def _notes(self) -> dict[int, store.Shard | str | None]:
+        """What each rank has noted: its shard, None if it has none, or why there is none."""
+        draft, nap, deadline = self._draft, 0.002, time.monotonic() + self._patience
+        found: dict[int, store.Shard | str | None] = {} if self._error is None else {0: str(self._error)}
+        while missing := [rank for rank in range(draft.size) if rank not in found]:
+            found |= {rank: store.read_note(draft.hidden, rank) for rank in missing if store.has_note(draft.hidden, rank)}
             if len(found) < draft.size:
                 if time.monotonic() > deadline:
-                    missing = [rank for rank in range(draft.size) if rank not in found]
                     raise CheckpointError(f"{draft.hidden}: ranks {missing} have written nothing for {self._patience:g} s")
                 if self._cancelled.wait(nap):
-                    return None
+                    raise CheckpointError(f"{draft.hidden} was given up")
                 nap = min(2 * nap, 0.25)
-        return [found[rank] for rank in range(draft.size)]
+        return found
 
     def finish(self) -> str:
         """Wait until it is on the disk; its path. Collective.
@@ -97,10 +94,8 @@ class Background:
         try:
             together(self._comm, self._own_part)
         except BaseException:
-            self._cancelled.set()
+            self._cancelled.set()  # nobody writes any more
             self._thread.join()
-            if self._draft.rank == 0:
-                store.discard(self._draft.hidden)  # what the others have written since it was discarded
             raise
         path = together(self._comm, self._whole)[0]
         assert path is not None

@@ -216,17 +216,11 @@ def has_note(hidden: str, rank: int) -> bool:
     return os.path.exists(_note(hidden, rank))
 
 
-def read_note(hidden: str, rank: int) -> Shard | None:
-    """What a rank has left.
-
-    Raises:
-        CheckpointError: that it has failed.
-    """
+def read_note(hidden: str, rank: int) -> Shard | str | None:
+    """What a rank has left: its shard, None if it has none, or why it could not write it."""
     with open(_note(hidden, rank)) as file:
         content = json.load(file)
-    if isinstance(content, dict):
-        raise CheckpointError(f"{hidden}: rank {rank} could not write its shard: {content['error']}")
-    return None if content is None else Shard(*content)
+    return content["error"] if isinstance(content, dict) else None if content is None else Shard(*content)
 
 
 def remove_notes(hidden: str) -> None:
