@@ -156,3 +156,27 @@ def test_they_have_ten_names_and_say_where_they_are_missed(name, labels):
 def test_the_known_files_have_a_digest_each():
     for file in (*fashion_mnist.FILES.values(), *kuzushiji_mnist.FILES.values(), cifar.CIFAR10.archive, cifar.CIFAR100.archive):
         assert len(bytes.fromhex(file.sha256)) == 32
+
+
+EVIL = {
+    "names that lead outside": lambda name: [(f"../{name}", None), (f"/tmp/{name}", None)],
+    "a link to a file outside": lambda name: [(f"{cifar.CIFAR10.folder}/{name}", "/etc/hostname")],
+    "a link to itself": lambda name: [(f"{cifar.CIFAR10.folder}/{name}", f"{cifar.CIFAR10.folder}/{name}")],
+}
+
+
+@pytest.mark.parametrize("members", EVIL.values(), ids=EVIL)
+def test_an_archive_is_never_unpacked_to_the_disk(tmp_path, members):
+    folder = tmp_path / "inner" / "data"
+    folder.mkdir(parents=True)
+    with tarfile.open(folder / cifar.CIFAR10.archive.name, "w:gz") as tar:
+        for name, link in [member for file in cifar.CIFAR10.train for member in members(file)]:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname, content = (
+                (tarfile.REGTYPE, "", bytes(3073)) if link is None else (tarfile.SYMTYPE, link, b"")
+            )
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    with pytest.raises(DatasetError, match=r"cifar-10-binary\.tar\.gz: expected a file .*data_batch_1\.bin in it"):
+        get_cifar10(data=folder)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [cifar.CIFAR10.archive.name]
