@@ -1,33 +1,40 @@
 """A CNN on images of 128² and a U-Net on 512², cut into blocks: time and memory for each rank, and what the halos cost.
 
-mpiexec -n 2 python benchmarks/spatial.py        (also with -n 4, and alone, with PyTorch's time on two threads beside it)
+    python benchmarks/spatial.py                                  the table: 1, 2 and 4 ranks, and PyTorch in one process
+    mpiexec -n 2 python benchmarks/spatial.py                     one row for each network
+    benchmarks/two_hosts.sh python benchmarks/spatial.py          the same on two "hosts", and how much of the halos is hidden
 
-``step`` is forward and backward of one batch, ``hiding`` the same with what needs no halo computed while that is on its way,
-``halos`` the halos without the layers, one after the other; bytes are those that rank 0 sends in a step, beside the areas of
-the rectangles that it owes. Memory is what the process has at its peak
-beyond what it had before the first step (``--only``: of the second network it is what it has more than the first).
+``step`` is forward and backward of one batch, ``hiding`` the same with what needs no halo computed while that is on its way
+(which is the default on several hosts), ``halos`` the halos without the layers, one after the other; bytes are those that the
+ranks send in a step, beside the areas of the rectangles that they owe. Memory is the largest that a rank has at its peak beyond
+what it had before the first step; for the table each network has processes of its own. Hidden is what a step waits less for its
+halos than it would wait for them alone. Each rank has one BLAS thread, PyTorch two.
 """
 
 import argparse
+import json
 import resource
 import statistics
+import subprocess
+import sys
 import time
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 
 from compare import one_thread
 
-one_thread()
+if "torch" not in sys.argv:
+    one_thread()
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-import mnpar  # noqa: E402
-import mnpar.functions as F  # noqa: E402
-import mnpar.links as L  # noqa: E402
-from mnpar.communicators import operation  # noqa: E402
-from mnpar.communicators.transport import Pending, Waiting  # noqa: E402
-from mnpar.functions import blockwise, spatial_convolution  # noqa: E402
-from mnpar.functions.exchange import Carrier, exchange  # noqa: E402
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar.communicators import operation
+from mnpar.communicators.transport import Pending, Waiting
+from mnpar.functions import blockwise, spatial_convolution
+from mnpar.functions.exchange import Carrier, exchange
 
 GRIDS = {1: (1, 1), 2: (2, 1), 4: (2, 2), 6: (3, 2), 8: (4, 2)}
 
@@ -214,7 +221,50 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # MiB
 
 
-def run(comm, name, rounds, delay):
+@contextmanager
+def waiting(waited):
+    """Within it, ``waited`` gets the seconds for which this rank waits for what others give."""
+    take = Carrier._take
+
+    def _take(self, *args):
+        steps, value = take(self, *args), None
+        try:
+            while True:
+                pending = steps.send(value)
+                begin = time.perf_counter()
+                value = yield pending
+                waited.append(time.perf_counter() - begin)
+        except StopIteration:
+            return
+
+    Carrier._take = _take
+    try:
+        yield
+    finally:
+        Carrier._take = take
+
+
+def hidden_part(comm, step, halos, rounds):
+    """Which part of the waiting for halos is hidden, as it comes and with ``hide``: the mean over ranks."""
+
+    def hiding():
+        with hidden():
+            step()
+
+    waits = {function: [] for function in (halos, step, hiding)}
+    for _ in range(rounds):
+        for function, found in waits.items():
+            waited = []
+            comm.barrier()
+            with waiting(waited):
+                function()
+            found.append(sum(waited))
+    alone, mine, hid = [float(comm.allreduce(np.array(statistics.median(found)))) for found in waits.values()]
+    return alone / comm.size, 1 - mine / alone, 1 - hid / alone
+
+
+def row(comm, name, rounds, delay):
+    """What is measured of one network, on rank 0."""
     kind, shape, n = MODELS[name]
     grid = mnpar.SpatialGrid(comm, GRIDS[comm.size])
     mnpar.random.seed(0)
@@ -228,37 +278,78 @@ def run(comm, name, rounds, delay):
         loss.backward()
 
     step()
-    memory = peak() - before
-    variable = mnpar.Variable(x, requires_grad=False)
-    halos, owed = halos_of(model, variable, t, shape)
+    found = {"ranks": comm.size, "grid": grid.dims, "memory": max(comm.allgather_obj(peak() - before))}
+    halos, owed = halos_of(model, mnpar.Variable(x, requires_grad=False), t, shape)
     sent = comm.traffic.bytes
     step()
     sent = comm.traffic.bytes - sent
-    seconds, hiding, alone = measured(comm, step, halos, rounds)
-    memory = max(comm.allgather_obj(memory))
-    if comm.rank == 0:
-        print(
-            f"{name:12} {comm.size} ranks {grid.dims}: step {1e3 * seconds:7.1f} ms, hiding {1e3 * hiding:7.1f} ms, "
-            f"halos {1e3 * alone:6.1f} ms "
-            f"({alone / seconds:5.1%}), {memory:6.0f} MiB, sent {sent:8d} bytes, owed {owed:8d}",
-            flush=True,
-        )
+    found["sent"], found["owed"] = map(sum, zip(*comm.allgather_obj((sent, owed)), strict=True))
+    found["step"], found["hiding"], found["halos"] = measured(comm, step, halos, rounds)
+    if comm.inter_size > 1:
+        found["hidden"] = hidden_part(comm, step, halos, rounds)
     if delay and comm.size > 1:
-        waiting, hiding = far_away(comm, step, delay, rounds)
-        if comm.rank == 0:
+        found["slow"] = far_away(comm, step, delay, rounds)
+    return found
+
+
+def told(name, found, delay=0):
+    """One network's row in words."""
+    step, hiding, halos = [1e3 * found[way] for way in ("step", "hiding", "halos")]
+    yield (
+        f"{name:12} {found['ranks']} ranks {tuple(found['grid'])}: step {step:7.1f} ms, hiding {hiding:7.1f} ms, halos "
+        f"{halos:6.1f} ms ({halos / step:5.1%}), {found['memory']:6.0f} MiB, sent {found['sent']} bytes, owed {found['owed']}"
+    )
+    if "hidden" in found:
+        alone, part, hiding = found["hidden"]
+        yield f"  waiting for halos alone takes {1e3 * alone:.1f} ms; {part:.0%} of it is hidden, {hiding:.0%} with ``hide``"
+    if "slow" in found:
+        part, hiding = found["slow"]
+        yield f"  on a link of {1e3 * delay:g} ms: {part:.0%} of its time is hidden, with ``hide`` {hiding:.0%}"
+
+
+def table(names, rounds):
+    """Each network on 1, 2 and 4 ranks and in PyTorch, each in processes of its own."""
+    for name in names:
+        rows = [elsewhere(ranks, name, rounds) for ranks in (1, 2, 4)]
+        one, torch = rows[0]["step"], elsewhere(0, name, rounds)
+        print(f"{name}, batch {MODELS[name][2]}")
+        print("  ranks  grid     step ms   1 rank / it   MiB a rank   halos ms   of the step   bytes sent   owed")
+        for r in rows:
             print(
-                f"  on a link of {1e3 * delay:g} ms: {waiting:.0%} of its time is hidden, with ``hide`` {hiding:.0%}",
-                flush=True,
+                f"  {r['ranks']:5}  {'x'.join(map(str, r['grid'])):6} {1e3 * r['step']:9.1f} {one / r['step']:13.2f} "
+                f"{r['memory']:12.0f} {1e3 * r['halos']:10.1f} {r['halos'] / r['step']:13.1%} {r['sent']:12} {r['owed']:6}"
             )
+        if torch:
+            ratios = ", ".join([f"{r['step'] / torch['step']:.2f}" for r in rows])
+            print(f"  PyTorch, one process, two threads: {1e3 * torch['step']:.1f} ms, {torch['memory']:.0f} MiB; ", end="")
+            print(f"the rows take {ratios} of its time", flush=True)
+        else:
+            print("  PyTorch is not installed: its time is left out (pip install torch)", flush=True)
+
+
+def elsewhere(ranks, name, rounds):
+    """What another job of this script finds: of so many ranks, or of PyTorch."""
+    command, environment = mnpar.launch.mpiexec_command(max(ranks, 1))
+    one = [
+        sys.executable,
+        __file__,
+        "--only",
+        name.split(",")[0],
+        "--rounds",
+        str(rounds),
+        "--json",
+        "mnpar" if ranks else "torch",
+    ]
+    done = subprocess.run([*command, *one], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)
 
 
 def with_torch(name, rounds):
-    """The same network in PyTorch, one process and two threads."""
+    """The same network in PyTorch, one process and two threads; None where that is not installed."""
     try:
         import torch
     except ImportError:
-        print("PyTorch is not installed: its time is left out (pip install torch)")
-        return
+        return None
     torch.set_num_threads(2)
     nn, f = torch.nn, torch.nn.functional
     kind, shape, n = MODELS[name]
@@ -286,14 +377,13 @@ def with_torch(name, rounds):
             h = last(h)
         f.cross_entropy(h, t).backward()
 
-    before = peak()
-    times = []
+    before, times = peak(), []
     for i in range(rounds + 2):
         begin = time.perf_counter()
         step()
         if i > 1:
             times.append(time.perf_counter() - begin)
-    print(f"{name:12} PyTorch, two threads: step {1e3 * statistics.median(times):7.1f} ms, {peak() - before:6.0f} MiB")
+    return {"step": statistics.median(times), "memory": peak() - before}
 
 
 if __name__ == "__main__":
@@ -301,10 +391,16 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--only", choices=["CNN", "U-Net"], help="one of the two networks")
     parser.add_argument("--delay", type=float, default=0, help="milliseconds of a slow link, to see what of it is hidden")
+    parser.add_argument("--json", choices=["mnpar", "torch"], help=argparse.SUPPRESS)
     args = mnpar.launch.parse_args(parser)
-    comm = mnpar.create_communicator()
-    for name in MODELS:
-        if args.only is None or name.startswith(args.only):
-            run(comm, name, args.rounds, args.delay / 1e3)
-            if comm.size == 1:
-                with_torch(name, args.rounds)
+    names = [name for name in MODELS if args.only is None or name.startswith(args.only)]
+    if mnpar.launch.launched_ranks() <= 1 and not args.json:
+        table(names, args.rounds)
+    elif args.json == "torch":
+        print(json.dumps(with_torch(names[0], args.rounds)))
+    else:
+        comm = mnpar.create_communicator()
+        for name in names:
+            found = row(comm, name, args.rounds, args.delay / 1e3)
+            if comm.rank == 0:
+                print(json.dumps(found) if args.json else "\n".join(told(name, found, args.delay / 1e3)), flush=True)

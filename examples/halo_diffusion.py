@@ -168,15 +168,9 @@ def parse():
     parser.add_argument("--out", "-o", default="result", metavar="DIR", help="where the plot goes (result)")
     parser.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
     parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
-    args = mnpar.launch.parse_args(parser)
-    for name, least in {"size": 2, "steps": 5, "iterations": 1, "ranks": 1, "threads": 1}.items():
-        if getattr(args, name) is not None and getattr(args, name) < least:
-            parser.error(f"--{name} is at least {least}, not {getattr(args, name)}")
+    args = mnpar.launch.parse_args(parser, size=2, steps=5, iterations=1, ranks=1, threads=1)
     if args.grid:
-        launched, args.ranks = mnpar.launch.launched_ranks(), int(np.prod(args.grid))
-        ranks = args.threads or (launched if launched > 1 else args.ranks)
-        if len(args.grid) != 2 or ranks != args.ranks:
-            parser.error(f"--grid is rows x columns of all ranks: {args.grid} is for {args.ranks}, and there are {ranks}")
+        args.ranks = mnpar.launch.ranks_of_grid(parser, args, "grid")
     return args
 
 

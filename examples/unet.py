@@ -165,17 +165,11 @@ def parse():
     parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and images (0)")
     parser.add_argument("--out", "-o", default="result", metavar="DIR", help="where the plot goes (result)")
     parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
-    args = mnpar.launch.parse_args(parser)
     least = {"size": 8, "scales": 0, "filters": 1, "epoch": 1, "batchsize": 1, "train": 1, "test": 1, "seed": 0, "threads": 1}
-    for name, number in least.items():
-        if getattr(args, name) is not None and getattr(args, name) < number:
-            parser.error(f"--{name} is at least {number}, not {getattr(args, name)}")
+    args = mnpar.launch.parse_args(parser, **least)
     if args.size < 2**args.scales:
         parser.error(f"--size {args.size} cannot be halved {args.scales} times (--scales)")
-    launched, args.ranks = mnpar.launch.launched_ranks(), int(np.prod(args.halopar or (1,)))
-    ranks = args.threads or (launched if launched > 1 else args.ranks)
-    if len(args.halopar or (1, 1)) != 2 or ranks != args.ranks:
-        parser.error(f"--halopar is rows x columns of all ranks: {args.halopar} is for {args.ranks}, and there are {ranks}")
+    args.ranks = mnpar.launch.ranks_of_grid(parser, args, "halopar")
     return args
 
 

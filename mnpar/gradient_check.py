@@ -203,7 +203,7 @@ def _holding(params: Sequence[Variable], dtype: Any) -> Iterator[None]:
 
 
 def _set(p: Variable, array: Array) -> None:
-    p.array, p.node.dtype = array, array.dtype
+    p.node.dtype, p.array = array.dtype, array
 
 
 def _output_gradients(ys: Sequence[Variable], y_grad: Any, dtype: Any) -> list[Array]:

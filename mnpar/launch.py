@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import math
 import os
 import shutil
 import subprocess
@@ -67,25 +68,58 @@ def mpiexec_command(ranks: int, python: str | None = None, hosts: str | None = N
     return [mpiexec, *where, "-n", str(ranks)], environment
 
 
-def parse_args(parser: argparse.ArgumentParser) -> argparse.Namespace:
+def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namespace:
     """The command line, as ``parser.parse_args()`` has it, with one rank that speaks of errors instead of all of them.
 
     That holds for a later ``parser.error(…)`` too.
 
     Args:
         parser: of the script.
+        least: the smallest number that a flag may have; one that is None may.
 
     Example:
         >>> import argparse, mnpar
         >>> parser = argparse.ArgumentParser()
-        >>> mnpar.launch.parse_args(parser)  # doctest: +SKIP
-        Namespace()
+        >>> _ = parser.add_argument("--epoch", type=int, default=5)
+        >>> mnpar.launch.parse_args(parser, epoch=1)  # doctest: +SKIP
+        Namespace(epoch=5)
     """
     if any(os.environ.get(name, "0") != "0" for name in _RANKS):
         parser.error = lambda message: sys.exit(2)  # type: ignore[method-assign]
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # --help
-            return parser.parse_args()
-    return parser.parse_args()
+            args = parser.parse_args()
+    else:
+        args = parser.parse_args()
+    for name, number in least.items():
+        value = getattr(args, name)
+        if value is not None and value < number:
+            parser.error(f"--{name.replace('_', '-')} is at least {number}, not {value}")
+    return args
+
+
+def ranks_of_grid(parser: argparse.ArgumentParser, args: argparse.Namespace, flag: str, axes: int = 2) -> int:
+    """How many ranks the grid of a flag like ``--halopar 2x3`` is for; a usage error if there will be others.
+
+    Args:
+        parser: of the script.
+        args: what :func:`parse_args` returned: the flag's value is what :func:`dims` makes, or None for one rank. The ranks are
+            ``args.threads``, if there is such a number, or those of the launcher, if it has started several.
+        flag: its name.
+        axes: of the grid.
+
+    Example:
+        >>> import argparse, mnpar
+        >>> args = argparse.Namespace(halopar=(2, 3), threads=6)
+        >>> mnpar.launch.ranks_of_grid(argparse.ArgumentParser(), args, "halopar")
+        6
+    """
+    grid = getattr(args, flag)
+    needed, launched = math.prod(grid or (1,)), launched_ranks()
+    ranks = getattr(args, "threads", None) or (launched if launched > 1 else needed)
+    if ranks != needed or (grid is not None and len(grid) != axes):
+        names = "rows x columns" if axes == 2 else f"{axes} numbers"
+        parser.error(f"--{flag} is {names} of all ranks: {grid} is for {needed}, and there are {ranks}")
+    return needed
 
 
 def dims(text: str) -> tuple[int, ...]:

@@ -63,6 +63,13 @@ class Parameter(Variable):
         if shape is not None:
             self.initialize(tuple(shape) if np.iterable(shape) else (int(shape),))
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute. An ``array`` of another shape or dtype makes it another parameter, as :meth:`initialize` does."""
+        old = getattr(self, "array", None) if name == "array" and value is not None else None
+        object.__setattr__(self, name, value)
+        if old is not None and (self.node.shape != value.shape or self.node.dtype != value.dtype):
+            self._become(value, old)
+
     def __copy__(self) -> Parameter:
         """Another Parameter of the same array, gradient and update rule."""
         other = Parameter.__new__(type(self))
@@ -132,8 +139,15 @@ class Parameter(Variable):
         """Let an array on the host be the parameter's, on the parameter's device."""
         old = self.array
         self.array = backend.to_device(self._device, array) if old is None else backend.like(array, old)
-        self.node.shape, self.node.dtype, self.node.gradient, self.node.home = array.shape, array.dtype, None, None
-        self.node.requires_grad = self.node.requires_grad and array.dtype.kind not in VariableNode.WITHOUT_GRADIENT
+        self._become(array, old)
+
+    def _become(self, array: Array, old: Array | None) -> None:
+        """Forget the gradient of the old array and, if that had another shape, what the update rule has kept for it."""
+        node, rule = self.node, self.update_rule
+        if rule is not None and old is not None and old.shape != array.shape:
+            rule.state, rule.t, rule.in_pieces = {}, 0, False
+        node.shape, node.dtype, node.gradient, node.home = array.shape, array.dtype, None, None
+        node.requires_grad = node.requires_grad and array.dtype.kind not in VariableNode.WITHOUT_GRADIENT
 
     def copydata(self, other: ArrayLike) -> None:
         """Copy the values of another of the same shape, across devices too; gets its array here, if it has none yet.

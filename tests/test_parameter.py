@@ -8,6 +8,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
+import mnpar.links as L
 from mnpar.initializers import Constant, Normal, One
 
 
@@ -203,3 +204,46 @@ def test_a_parameter_learns_by_backward():
     p = mnpar.Parameter(np.array([1.0, 2.0]))
     (p * p).sum().backward()
     np.testing.assert_array_equal(p.grad, [2.0, 4.0])
+
+
+def updated(model, optimizer, x):
+    model.cleargrads()
+    F.sum(model(x) ** 2).backward()
+    optimizer.update()
+
+
+@pytest.mark.parametrize("shape", [(2, 5), (4, 3)], ids=["other inputs", "other outputs"])
+@pytest.mark.parametrize("how", ["assigned", "initialized"])
+def test_with_an_array_of_another_shape_it_learns_as_a_new_parameter_does(how, shape):
+    model, fresh = L.Linear(3, 2, nobias=True), L.Linear(shape[1], shape[0], nobias=True)
+    optimizer = mnpar.optimizers.Adam().setup(model)
+    for _ in range(3):
+        updated(model, optimizer, np.ones((4, 3), "f4"))
+    if how == "assigned":
+        model.W.array = fresh.W.array.copy()
+    else:
+        model.W.initialize(shape)
+        fresh.W.array[...] = model.W.array
+    assert model.W.grad is None
+    new = mnpar.optimizers.Adam().setup(fresh)
+    x = np.random.default_rng(0).standard_normal((4, shape[1])).astype("f4")
+    for _ in range(3):
+        updated(model, optimizer, x)
+        updated(fresh, new, x)
+    np.testing.assert_array_equal(model.W.array, fresh.W.array)
+
+
+def test_with_an_array_of_another_dtype_it_has_gradients_of_that_dtype():
+    W = mnpar.Parameter(np.ones(2, "f4"))
+    (W * W).sum().backward()
+    W.array = np.ones(2)
+    assert W.grad is None
+    (W * W).sum().backward()
+    assert W.grad.dtype == np.float64
+
+
+def test_an_array_of_the_same_shape_leaves_the_gradient():
+    W = mnpar.Parameter(np.ones(2))
+    W.grad = np.zeros(2)
+    W.array = np.full(2, 3.0)
+    assert W.grad is not None

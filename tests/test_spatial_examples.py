@@ -1,6 +1,7 @@
 """Networks and a field on grids: the same costs, weights and pictures on every grid, in every mode, as on one process."""
 
 import importlib.util
+import os
 import re
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import threadpoolctl
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
+from mnpar.plans import block
 from tests.test_examples import PNG, run
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -95,13 +97,16 @@ def weights(net):
     return [*arrays, fc1, net.fc1.b.array, L.gather_parameter(comm, net.fc2.W), net.fc2.b.array]
 
 
+BATCH = int(os.environ.get("MNPAR_N6", "5"))  # images of a step; neon's had 100, which takes minutes
+
+
 def learn(comm, dims):
     """The losses of 20 steps of SGD, and the weights."""
     mnpar.config.dtype = np.dtype("f8")
     mnpar.random.seed(1)
     ways = neon.Ways(comm, SimpleNamespace(halopar=dims, halodatapar=None, modelpar=False, datapar=False))
     net = neon.Net(ways, 1, (28, 28))
-    train, _ = mnpar.datasets.get_synthetic_images(5, 0)
+    train, _ = mnpar.datasets.get_synthetic_images(BATCH, 0)
     x, t = mnpar.datasets.shard_image(train, ways.grid).datasets
     optimizer, losses = mnpar.optimizers.SGD(lr=0.01).setup(net), []
     for _ in range(20):
@@ -127,6 +132,28 @@ def test_twenty_steps_on_a_grid_keep_the_losses_and_weights_of_one_process(dims,
         np.testing.assert_allclose(mine, losses, rtol=1e-10)
         for w, w1 in zip(own, arrays, strict=True):
             np.testing.assert_allclose(w, w1, rtol=1e-9, atol=1e-12)
+
+
+def learn_in_batches(comm, hidden):
+    """The parameters after 10 steps of neon's perceptron, on batches of 100 images that the ranks share."""
+    mnpar.config.dtype = np.dtype("f8")
+    mnpar.random.seed(1)
+    model = mnpar.Sequential(L.Linear(784, hidden), F.sigmoid, L.Linear(hidden, 10))
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(lr=0.1), comm).setup(model)
+    train, _ = mnpar.datasets.get_synthetic_images(1000, 0)
+    x, t = np.stack([image.reshape(784) for image, _ in train]).astype("f8"), np.array([label for _, label in train])
+    for step in range(10):
+        mine = slice(*[100 * step + end for end in block(100, comm.size, comm.rank)])
+        optimizer.update(lambda x, t: F.softmax_cross_entropy(model(x), t), x[mine], t[mine])
+    return [param.array for param in model.params()]
+
+
+@pytest.mark.ranks(2, 3)
+def test_ten_steps_on_shared_batches_of_100_keep_the_weights_of_one_process(comm):
+    """On three ranks 34, 33 and 33 images."""
+    expected = learn_in_batches(mnpar.create_communicator("self"), 100)
+    for mine, whole in zip(learn_in_batches(comm, 100), expected, strict=True):
+        np.testing.assert_allclose(mine, whole, rtol=1e-10, atol=1e-12)
 
 
 BAD = {

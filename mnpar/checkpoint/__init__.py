@@ -7,6 +7,7 @@ Trainer, made of them.
 from mnpar.checkpoint.collecting import collect_garbage, steps
 from mnpar.checkpoint.loading import load
 from mnpar.checkpoint.multi_node_checkpointer import MultiNodeCheckpointer, create_multi_node_checkpointer
+from mnpar.checkpoint.notice import Notice
 from mnpar.checkpoint.saving import save
 
-__all__ = ["MultiNodeCheckpointer", "collect_garbage", "create_multi_node_checkpointer", "load", "save", "steps"]
+__all__ = ["MultiNodeCheckpointer", "Notice", "collect_garbage", "create_multi_node_checkpointer", "load", "save", "steps"]

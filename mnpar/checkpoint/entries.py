@@ -46,6 +46,9 @@ class Entry:
 class Recorder(Serializer):
     """Lists the values of objects.
 
+    Args:
+        copies: keep copies of arrays instead of the arrays.
+
     Example:
         >>> import mnpar
         >>> from mnpar.checkpoint.entries import Recorder
@@ -57,8 +60,8 @@ class Recorder(Serializer):
 
     knows_places = True
 
-    def __init__(self) -> None:
-        self.path = ""
+    def __init__(self, copies: bool = False) -> None:
+        self.path, self.copies = "", copies
         self.where: Place | None = None
         self.entries: dict[str, Entry] = {}
         self.arrays: dict[str, Array] = {}
@@ -73,7 +76,7 @@ class Recorder(Serializer):
         return self._part(self.path, Place(whole, box))
 
     def _part(self, path: str, where: Place | None) -> Recorder:
-        other = Recorder()
+        other = Recorder(self.copies)
         other.path, other.where, other.entries, other.arrays = path, where, self.entries, self.arrays
         return other
 
@@ -90,6 +93,8 @@ class Recorder(Serializer):
             raise TypeError(f"{key}: a checkpoint has arrays, numbers, strings and None, not a {type(value).__name__}")
         whole, box, _ = divided(self.where, array.shape)
         array = np.ascontiguousarray(array).reshape(array.shape)
+        if self.copies and np.shares_memory(array, value):
+            array = array.copy()
         self.arrays[key] = array
         name = array.dtype.name if array.dtype.kind == "V" else array.dtype.str  # bfloat16 has no other name
         self.entries[key] = Entry(key, name, array.shape, None, whole, box, _digest(array))

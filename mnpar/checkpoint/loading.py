@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -87,9 +88,12 @@ class CheckpointDeserializer(Deserializer):
                 f"{record.key} is a part of {whole}, and nothing says which part this rank has: the parameter has no array "
                 "yet. Call the link once before loading, or give it its sizes"
             )
-        if wanted != whole:
+        if wanted == whole:
+            return self.checkpoint.assemble(record, own.box or Box.whole(whole))
+        if not _one_matrix(whole, wanted):
             raise ValueError(f"{record.key}: saved with shape {whole} in all, but the object's is {wanted}")
-        return self.checkpoint.assemble(record, own.box or Box.whole(whole))
+        array = self.checkpoint.assemble(record, Box.whole(whole)).reshape(wanted)
+        return array if own.box is None else array[own.box.index]
 
     def _whole(self, record: Record) -> tuple[int, ...]:
         if record.whole is not None:
@@ -113,6 +117,12 @@ class CheckpointDeserializer(Deserializer):
             return opened.mean(record)
         piece = opened.of_rank(record, arrays=self.where is not None)
         return value if piece is None else opened.read(record, piece)
+
+
+def _one_matrix(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether both shapes are of one matrix, whose columns have several axes in one of them: as of SpatialLinear and Linear."""
+    matrix = 2 in (len(one), len(other)) and len(one) != len(other)
+    return matrix and one[:1] == other[:1] and math.prod(one) == math.prod(other)
 
 
 def load(

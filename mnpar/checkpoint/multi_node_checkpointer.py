@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mnpar.checkpoint import store
+from mnpar.checkpoint.background import Background
 from mnpar.checkpoint.collecting import collect_garbage
 from mnpar.checkpoint.loading import load
 from mnpar.checkpoint.lock import take_lock
+from mnpar.checkpoint.notice import SIGNALS, Notice, SaveAtNotice
+from mnpar.checkpoint.saving import begin as begin_saving
 from mnpar.checkpoint.saving import save
 from mnpar.checkpoint.together import together
 
@@ -20,8 +24,9 @@ if TYPE_CHECKING:
 
 
 def create_multi_node_checkpointer(
-    name: str, comm: Communicator, cp_interval: int = 5, gc_interval: int = 5, path: str | None = None
-) -> MultiNodeCheckpointer:
+    name: str, comm: Communicator, cp_interval: int = 5, gc_interval: int = 5, path: str | None = None,
+    *, asynchronous: bool = False,
+) -> MultiNodeCheckpointer:  # fmt: skip
     """An extension that saves the training of all ranks, and lets it go on after the job was killed, on any number of ranks.
 
     Call ``maybe_load`` when the Trainer has all its extensions, before ``run``::
@@ -39,6 +44,8 @@ def create_multi_node_checkpointer(
         cp_interval: how many checkpoints are kept.
         gc_interval: after how many more the oldest are removed, all at once.
         path: the folder of that folder; None: the Trainer's ``out``. The same on all ranks, which all see it.
+        asynchronous: True: saving takes a copy, and threads write it while training goes on. The next save waits for it, and
+            raises, on all ranks, what went wrong; so do ``flush`` and, on the ranks concerned, the end of training.
 
     Raises:
         ValueError: the name cannot be a folder's, or an interval is less than 1.
@@ -54,7 +61,7 @@ def create_multi_node_checkpointer(
         ...     mnpar.run(program, ranks=2, args=(folder,))
         [10, 10]
     """
-    return MultiNodeCheckpointer(name, comm, cp_interval, gc_interval, path)
+    return MultiNodeCheckpointer(name, comm, cp_interval, gc_interval, path, asynchronous)
 
 
 class MultiNodeCheckpointer:
@@ -66,8 +73,9 @@ class MultiNodeCheckpointer:
     _lock: int | None = None  # of the folder, on rank 0
 
     def __init__(
-        self, name: str, comm: Communicator, cp_interval: int = 5, gc_interval: int = 5, path: str | None = None
-    ) -> None:
+        self, name: str, comm: Communicator, cp_interval: int = 5, gc_interval: int = 5, path: str | None = None,
+        asynchronous: bool = False,
+    ) -> None:  # fmt: skip
         if not isinstance(name, str) or not name or name != os.path.basename(name) or name.startswith("."):
             raise ValueError(f"the name of a run is the name of a folder, not {name!r}")
         for what, interval in (("cp_interval", cp_interval), ("gc_interval", gc_interval)):
@@ -78,7 +86,11 @@ class MultiNodeCheckpointer:
         self.cp_interval = cp_interval
         self.gc_interval = gc_interval
         self.path = path
+        self.asynchronous = asynchronous
+        self.last: int | None = None  # the iteration that was saved last
         self._seconds: list[float] = []
+        self._count = 0  # of checkpoints that are there
+        self._background: tuple[str, Background] | None = None  # what is being written, and into which folder
 
     def __call__(self, trainer: Any) -> None:
         """Save a Trainer at its iteration. Collective."""
@@ -94,13 +106,27 @@ class MultiNodeCheckpointer:
         """The checkpoints stay: other ranks may not come to a collective now."""
 
     def finalize(self) -> None:
-        """Let other jobs use the folder. Nothing is removed: a run can go on from its checkpoints, after an error above all."""
+        """Wait for what this rank is writing, and let other jobs use the folder; it does not wait for other ranks.
+
+        Nothing is removed: a run can go on from its checkpoints, after an error above all.
+
+        Raises:
+            OSError, CheckpointError: what was being written could not be.
+        """
+        (_, background), self._background = self._background or (None, None), None
+        try:
+            if background is not None:
+                background.join()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def __del__(self) -> None:
-        self.finalize()
+        self._release()
 
     def _hold(self, folder: str) -> None:
         """Keep other jobs out of the folder."""
@@ -109,26 +135,60 @@ class MultiNodeCheckpointer:
             self._lock = together(self.comm, lambda: take_lock(folder) if self.comm.rank == 0 else None)[self.comm.rank]
 
     def flush(self) -> None:
-        """Return when all that was saved is on the disk: it is, when ``save`` returns."""
+        """Return when all that was saved is on the disk. Collective.
 
-    def save(self, target: Any, iteration: int) -> str:
+        Raises:
+            OSError, CheckpointError: on all ranks, if one of them could not write.
+        """
+        if self._background is not None:
+            (folder, background), self._background = self._background, None
+            background.finish()
+            self._saved(folder)
+
+    def save(self, target: Any, iteration: int) -> str | None:
         """Save something that has ``serialize``, or a dict of such, and remove old ones if it is time. Collective.
 
         Returns:
-            The path of the checkpoint.
+            The path of the checkpoint; None while it is written in the background.
 
         Raises:
             OSError, TypeError, ValueError: as :func:`mnpar.checkpoint.save`.
             CheckpointError: on all ranks, if another job uses the folder.
         """
-        folder = self._folder(target)
+        folder, path = self._folder(target), None
         begin = time.perf_counter()
         self._hold(folder)
-        path = save(folder, target, self.comm, iteration)
+        self.flush()
+        if self.asynchronous:
+            draft = begin_saving(folder, target, self.comm, iteration, copies=True)
+            self._background = folder, Background(draft, self.comm)
+        else:
+            path = save(folder, target, self.comm, iteration)
+        self.last = iteration
         self._seconds.append(time.perf_counter() - begin)
-        if len(self._seconds) % self.gc_interval == 0:
-            self.collect_garbage(folder)
+        if path is not None:
+            self._saved(folder)
         return path
+
+    def _saved(self, folder: str) -> None:
+        """A checkpoint has come to be there."""
+        self._count += 1
+        if self._count % self.gc_interval == 0:
+            self.collect_garbage(folder)
+
+    def at_notice(self, signals: Sequence[int] = SIGNALS) -> SaveAtNotice:
+        """An extension that saves after the iteration in which a signal came to any rank, and ends training.
+
+        It raises ``SystemExit(143)``, so what stands behind ``trainer.run()`` is not reached, and the exit code is that of a
+        program that was terminated. See :class:`mnpar.checkpoint.Notice`::
+
+            trainer.extend(checkpointer, trigger=(500, "iteration"))
+            trainer.extend(checkpointer.at_notice())
+
+        Args:
+            signals: SIGTERM and SIGUSR1, unless it is told otherwise.
+        """
+        return SaveAtNotice(self, lambda: Notice(self.comm, signals))
 
     def collect_garbage(self, folder: str) -> None:
         """Remove the checkpoints that are older than the ``cp_interval`` newest good ones. Collective."""
@@ -155,12 +215,13 @@ class MultiNodeCheckpointer:
         if self.path is None:
             self.path = path
         folder = self._folder(trainer)
+        self.flush()
         with suppress(OSError):  # to read, it need not be writable
             self._hold(folder)
         return load(folder, trainer, self.comm)
 
     def get_stats(self) -> str:
-        """How long saving took, in seconds."""
+        """How long training waited for saving, in seconds."""
         if not self._seconds:
             return "No stats available"
         mean = sum(self._seconds) / len(self._seconds)

@@ -131,8 +131,7 @@ class Checkpoint:
 
 
 def _within(common: Box, box: Box) -> tuple[slice, ...]:
-    moved = common.shift([-a for a in box.start])
-    return tuple([slice(a, b) for a, b in zip(moved.start, moved.stop, strict=True)])
+    return common.shift([-a for a in box.start]).index
 
 
 def choose(directory: str, comm: Communicator, step: int | None) -> Checkpoint | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,27 +58,56 @@ def save(directory: str | os.PathLike[str], objects: Any, comm: Communicator, st
         ...     mnpar.run(program, ranks=2, args=(folder,))
         [(10, 1.0), (10, 1.0)]
     """
-    recorder = Recorder()
+    draft = begin(directory, objects, comm, step)
+    try:
+        shards = together(comm, lambda: write_shard(draft))
+        return together(comm, lambda: name_it(draft, shards) if comm.rank == 0 else "")[0]
+    except BaseException:
+        if comm.rank == 0:
+            store.discard(draft.hidden)
+        raise
+
+
+@dataclass
+class Draft:
+    """A checkpoint that is to be written: what all ranks know of it, and what this one has for it."""
+
+    directory: str
+    hidden: str  # the folder that is filled
+    step: int
+    rank: int
+    size: int
+    records: dict[str, Record]
+    arrays: dict[str, Array]  # of this rank
+
+
+def begin(directory: str | os.PathLike[str], objects: Any, comm: Communicator, step: int, copies: bool = False) -> Draft:
+    """Agree on a checkpoint, and make its hidden folder. Collective.
+
+    Args:
+        directory, objects, comm, step: as of :func:`save`.
+        copies: take copies of the values, which may change as soon as this returns.
+    """
+    recorder = Recorder(copies)
     gathered = together(comm, lambda: _record(recorder, objects, step))
     records = combine(gathered)  # the same error on all ranks, if any
     directory = os.path.abspath(directory)
     hidden = together(comm, lambda: store.begin(directory, step) if comm.rank == 0 else None)[0]
     assert hidden is not None
-    try:
-        shards = together(comm, lambda: _write_shard(hidden, comm, records, recorder.arrays))
-        content = {
-            "step": step,
-            "ranks": comm.size,
-            "files": {name: [size, digest] for shard in shards if shard for name, size, digest in [shard]},
-            "records": to_json(records, comm.size),
-        }
-        name = store.Name(step, 1)
-        paths = together(comm, lambda: store.finish(directory, hidden, name, content) if comm.rank == 0 else "")
-    except BaseException:
-        if comm.rank == 0:
-            store.discard(hidden)
-        raise
-    return paths[0]
+    written = {r.key for r in records.values() if any([p.dtype is not None and p.file == comm.rank for p in r.pieces])}
+    arrays = {key: array for key, array in recorder.arrays.items() if key in written}
+    return Draft(directory, hidden, step, comm.rank, comm.size, records, arrays)
+
+
+def name_it(draft: Draft, shards: Sequence[store.Shard | None]) -> str:
+    """On rank 0, when all shards are there: write the manifest, and give the checkpoint its name; its path."""
+    content = {
+        "step": draft.step,
+        "ranks": draft.size,
+        "files": {name: [size, digest] for shard in shards if shard for name, size, digest in [shard]},
+        "records": to_json(draft.records, draft.size),
+    }
+    return store.finish(draft.directory, draft.hidden, store.Name(draft.step, 1), content)
 
 
 def by_name(objects: Any) -> Mapping[str, Any]:
@@ -101,26 +131,24 @@ def _record(recorder: Recorder, objects: Any, step: int) -> list[Entry]:
     return list(recorder.entries.values())
 
 
-def _write_shard(
-    hidden: str, comm: Communicator, records: dict[str, Record], own: dict[str, Array]
-) -> tuple[str, int, str] | None:
+def write_shard(draft: Draft) -> store.Shard | None:
     """Name, size and digest of this rank's shard; None if it has nothing to write."""
     arrays = {
-        piece.name: _storable(own[record.key])
-        for record in records.values()
+        piece.name: _storable(draft.arrays[record.key])
+        for record in draft.records.values()
         for piece in record.pieces
-        if piece.dtype is not None and piece.file == comm.rank
+        if piece.dtype is not None and piece.file == draft.rank
     }
     if not arrays:
         return None
-    if not os.path.isdir(hidden):
+    if not os.path.isdir(draft.hidden):
         raise FileNotFoundError(
-            errno.ENOENT, "what rank 0 has made is not there: checkpoints need a file system that all ranks share", hidden
+            errno.ENOENT, "what rank 0 has made is not there: checkpoints need a file system that all ranks share", draft.hidden
         )
-    name = store.shard_name(comm.rank, comm.size)
-    with store.ShardFile(os.path.join(hidden, name)) as file:
+    name = store.shard_name(draft.rank, draft.size)
+    with store.ShardFile(os.path.join(draft.hidden, name)) as file:
         write_safetensors(file, arrays)
-    return (name, *file.seal())
+    return store.Shard(name, *file.seal())
 
 
 def _storable(array: Array) -> Array:

@@ -20,6 +20,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -33,6 +34,8 @@ _DONE = re.compile(r"step-(\d{8,})(?:\.([1-9]\d*))?")
 _HIDDEN = re.compile(r"\.step-\d{8,}(?:\.\d+)?~([^~/]+)~(\d+)~[0-9a-f]+\.(?:tmp|old)")
 _SHARD = re.compile(r"shard-\d{5,}-of-\d{5,}\.safetensors")
 
+UNDER_WAY: dict[str, None] = {}  # hidden folders that threads of this process are filling
+
 # Called with the name of each step that was taken: tests end the job there.
 after_step: ContextVar[Callable[[str], None]] = ContextVar("mnpar.checkpoint.after_step", default=lambda step: None)
 
@@ -40,6 +43,14 @@ after_step: ContextVar[Callable[[str], None]] = ContextVar("mnpar.checkpoint.aft
 def reach(step: str) -> None:
     """Say that a step of the protocol was taken."""
     after_step.get()(step)
+
+
+class Shard(NamedTuple):
+    """A file that a rank has written."""
+
+    name: str
+    size: int
+    sha256: str
 
 
 class Name(NamedTuple):
@@ -73,8 +84,9 @@ def begin(folder: str, step: int) -> str:
     os.makedirs(folder, exist_ok=True)
     for name in os.listdir(folder):
         match = _HIDDEN.fullmatch(name)
-        if match and match[1] == os.uname().nodename and not _alive(int(match[2])):
-            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+        left = os.path.join(folder, name)
+        if match and match[1] == os.uname().nodename and left not in UNDER_WAY and not _alive(int(match[2])):
+            shutil.rmtree(left, ignore_errors=True)
     path = os.path.join(folder, _hidden(Name(step, 1), "tmp"))
     os.mkdir(path)
     try:
@@ -175,6 +187,47 @@ def remove(folder: str, name: Name) -> None:
     reach("old one hidden")
     shutil.rmtree(hidden)
     reach("old one removed")
+
+
+# ---- notes that ranks leave for rank 0 where they send no messages ----
+
+
+def _note(hidden: str, rank: int) -> str:
+    return os.path.join(hidden, f"note-{rank:05d}")
+
+
+def write_note(hidden: str, rank: int, content: Any) -> None:
+    """Leave what JSON can hold; it is there whole or not at all."""
+    path = _note(hidden, rank)
+    with open(path + "~", "x") as file:
+        json.dump(content, file)
+    os.rename(path + "~", path)
+    reach("note left")
+
+
+def write_failure(hidden: str, rank: int, error: Exception) -> None:
+    """Leave word that there will be no shard, if that can still be written."""
+    with suppress(OSError):
+        write_note(hidden, rank, {"error": f"{type(error).__name__}: {error}"})
+
+
+def has_note(hidden: str, rank: int) -> bool:
+    """Whether a rank has left its note."""
+    return os.path.exists(_note(hidden, rank))
+
+
+def read_note(hidden: str, rank: int) -> Shard | str | None:
+    """What a rank has left: its shard, None if it has none, or why it could not write it."""
+    with open(_note(hidden, rank)) as file:
+        content = json.load(file)
+    return content["error"] if isinstance(content, dict) else None if content is None else Shard(*content)
+
+
+def remove_notes(hidden: str) -> None:
+    """Remove what was left: a checkpoint has a manifest and shards only."""
+    for name in os.listdir(hidden):
+        if name.startswith("note-"):
+            os.remove(os.path.join(hidden, name))
 
 
 # ---- reading ----

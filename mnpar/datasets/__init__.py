@@ -16,6 +16,7 @@ from mnpar.datasets.fashion_mnist import get_fashion_mnist, get_fashion_mnist_la
 from mnpar.datasets.idx import read_idx
 from mnpar.datasets.image_blocks import scatter_image, shard_image
 from mnpar.datasets.image_dataset import ImageDataset, LabeledImageDataset
+from mnpar.datasets.kuzushiji_mnist import get_kuzushiji_mnist, get_kuzushiji_mnist_labels
 from mnpar.datasets.mnist import get_mnist
 from mnpar.datasets.partition import dynamic_partition_by_round_robin, partition_by_round_robin
 from mnpar.datasets.photographs import get_photograph_patches
@@ -72,6 +73,8 @@ __all__ = [
     "get_digits",
     "get_fashion_mnist",
     "get_fashion_mnist_labels",
+    "get_kuzushiji_mnist",
+    "get_kuzushiji_mnist_labels",
     "get_mnist",
     "get_photograph_patches",
     "get_ptb_words",

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mnpar.datasets.download import KnownFile
-from mnpar.datasets.images import check_ndim
-from mnpar.datasets.mnist import Place, read_both
+from mnpar.datasets.idx_images import Place, four_files, read_both
 
 MIRRORS = (
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
 )
-FILES = {
-    file.name.removesuffix(".gz"): file
-    for file in (
-        KnownFile("train-images-idx3-ubyte.gz", 26421880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
-        KnownFile("train-labels-idx1-ubyte.gz", 29515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
-        KnownFile("t10k-images-idx3-ubyte.gz", 4422102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
-        KnownFile("t10k-labels-idx1-ubyte.gz", 5148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
-    )
-}
+FILES = four_files(
+    ("train-images-idx3-ubyte.gz", 26421880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+    ("train-labels-idx1-ubyte.gz", 29515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+    ("t10k-images-idx3-ubyte.gz", 4422102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+    ("t10k-labels-idx1-ubyte.gz", 5148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+)
 FOLDERS = ("fashion-mnist", "fashion", "FashionMNIST/raw")  # in MNPAR_DATA, where MNIST's files have the same names
-REMEDY = "give the folder with the four IDX files (gzipped or not) by data=, or put it as fashion-mnist/ into MNPAR_DATA"
 LABELS = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
 
@@ -59,11 +52,9 @@ def get_fashion_mnist(
         Traceback (most recent call last):
         FileNotFoundError: ...
     """
-    check_ndim(ndim)
-    inside = ("", *FOLDERS) if data else FOLDERS
-    place = Place(data or os.environ.get("MNPAR_DATA"), inside, FILES, MIRRORS, "fashion-mnist", REMEDY)
     return read_both(
-        place, withlabel=withlabel, ndim=ndim, scale=scale, dtype=dtype, label_dtype=label_dtype, rgb_format=rgb_format
+        Place(data, "fashion-mnist", FOLDERS, FILES, MIRRORS),
+        withlabel=withlabel, ndim=ndim, scale=scale, dtype=dtype, label_dtype=label_dtype, rgb_format=rgb_format,
     )  # fmt: skip
 
 

@@ -104,7 +104,7 @@ def spatial_linear(x: Any, grid: SpatialGrid, shape: Sequence[int], W: Any, b: A
         x: this rank's block (N, C, …).
         grid: all ranks of its communicator call this, and then do the same with the result.
         shape: of the whole image, its spatial axes.
-        W: this rank's columns, (out, C · cells of its block): of the whole matrix (out, C, …) those of its block's cells.
+        W: of the whole (out, C, …) the cells of this rank's block; or these as columns of a matrix, (out, C · cells).
         b: (out,), the same on every rank, or None.
 
     Returns:
@@ -124,9 +124,9 @@ def spatial_linear(x: Any, grid: SpatialGrid, shape: Sequence[int], W: Any, b: A
     """
     (x, shape), W = check_block("spatial_linear", x, grid, shape), as_variable(W)
     columns = x.shape[1] * grid.block(shape).volume
-    if W.ndim != 2 or W.shape[1] != columns:
+    if W.shape[1:] not in ((columns,), x.shape[1:]):
         raise ValueError(f"spatial_linear: rank {grid.comm.rank} has W {W.shape}, but {columns} columns belong to x {x.shape}")
-    y = reduce_from(grid.comm, linear(x.reshape((x.shape[0], columns)), W))
+    y = reduce_from(grid.comm, linear(x.reshape((x.shape[0], columns)), W.reshape((W.shape[0], columns))))
     return y if b is None else y + b
 
 

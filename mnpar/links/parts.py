@@ -42,7 +42,7 @@ class Part:
         """Fill ``array``, of the box's shape."""
         whole = np.empty(self.whole, array.dtype)
         self.initializer(whole)
-        put(array, whole[box_index(self.box)])
+        put(array, whole[self.box.index])
 
 
 class Divided(Link):
@@ -68,7 +68,7 @@ class Divided(Link):
                 placed(serializer, param)(name, param.array)
             elif loading:
                 whole = serializer(name, np.empty(part.whole, param.dtype))
-                put(param.array, whole[box_index(part.box)])
+                put(param.array, whole[part.box.index])
             else:
                 serializer(name, gather_parameter(self.comm, param))
         for name in self._persistent:
@@ -86,13 +86,8 @@ def cut_parameter(parameter: Parameter, box: Box) -> Parameter:
     """A parameter that has a box of what another one has already drawn."""
     part = Parameter(Part(parameter.initializer, parameter.shape, box))
     part.whole, part.box = parameter.shape, box
-    part.copydata(Variable(parameter.array[box_index(box)]))
+    part.copydata(Variable(parameter.array[box.index]))
     return part
-
-
-def box_index(box: Box) -> tuple[slice, ...]:
-    """What picks a box out of the whole array."""
-    return tuple([slice(a, b) for a, b in zip(box.start, box.stop, strict=True)])
 
 
 def gather_parameter(comm: Communicator, parameter: Parameter) -> Array:
@@ -114,10 +109,9 @@ def gather_parameter(comm: Communicator, parameter: Parameter) -> Array:
         >>> mnpar.run(program, ranks=2)[1]
         ((1, 2), [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
     """
-    part = parameter.initializer
-    if not isinstance(part, Part):
+    whole, box = parameter.whole, parameter.box
+    if whole is None or box is None:
         return parameter.array.copy()
-    boxes = comm.allgather_obj((part.box.start, part.box.stop))
+    boxes = [Box(*ends) for ends in comm.allgather_obj((box.start, box.stop))]
     with no_backprop_mode():
-        whole = repartition(comm, parameter.array, [Box(*box) for box in boxes], [Box.whole(part.whole)] * comm.size)
-    return whole.array
+        return repartition(comm, parameter.array, boxes, [Box.whole(whole)] * comm.size).array

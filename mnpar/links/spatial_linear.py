@@ -9,19 +9,18 @@ import numpy as np
 
 from mnpar import backend, initializers
 from mnpar.backend import Array
-from mnpar.config import no_backprop_mode
-from mnpar.functions.exchange import repartition
 from mnpar.functions.halo import SpatialGrid
 from mnpar.functions.spatial_reduction import spatial_linear
 from mnpar.link import Link
+from mnpar.links.parts import gather_parameter
 from mnpar.parameter import Parameter
-from mnpar.plans import everywhere
-from mnpar.serializer import Deserializer
+from mnpar.plans import Box
+from mnpar.serializer import Deserializer, placed
 from mnpar.variable import Variable
 
 
 class _Columns:
-    """The initializer of W: draws the whole matrix and keeps this rank's columns."""
+    """The initializer of W: draws the whole matrix, as that of :class:`Linear`, and keeps this rank's cells of it."""
 
     def __init__(self, link: SpatialLinear) -> None:
         self.link = link
@@ -38,8 +37,9 @@ class SpatialLinear(Link):
     What comes out is the same on every rank, and owned by them together: the ranks go on alike and compute one loss, which
     counts once. Neither the image nor the matrix is ever gathered.
 
-    Saved, W is whole, as that of :class:`Linear`: all ranks of the grid serialize the layer together. Loading needs no other
-    rank, and any grid loads what any other grid, or one process, saved.
+    In a file of one rank W is whole, as that of :class:`Linear`: all ranks of the grid serialize the layer together. A
+    checkpoint takes each rank's cells of it, and of what the optimizer keeps beside it. Loading needs no other rank, and any
+    grid, or a Linear, loads what any other saved.
 
     Args:
         grid: all ranks of its communicator make the layer, and call it.
@@ -49,7 +49,7 @@ class SpatialLinear(Link):
             weights that one process would have.
 
     Attributes:
-        W: (out_size, C · cells of this rank's block).
+        W: (out_size, C, …): of the whole (out_size, C, H, W) the cells of this rank's block, which ``W.box`` is.
 
     Raises:
         ValueError: a size below 1.
@@ -60,7 +60,7 @@ class SpatialLinear(Link):
         ...     layer = L.SpatialLinear(mnpar.SpatialGrid(comm, (2, 1)), None, 10)
         ...     return layer(np.ones((5, 3, 2, 4), "f4"), (4, 4)).shape, layer.W.shape
         >>> mnpar.run(program, ranks=2)
-        [((5, 10), (10, 24)), ((5, 10), (10, 24))]
+        [((5, 10), (10, 3, 2, 4)), ((5, 10), (10, 3, 2, 4))]
     """
 
     def __init__(
@@ -86,30 +86,32 @@ class SpatialLinear(Link):
 
     def _initialize_params(self, in_size: tuple[int, ...]) -> None:
         self.in_size = in_size
-        self.W.initialize((self.out_size, in_size[0] * self.grid.block(in_size[1:]).volume))
+        cells = self.grid.block(in_size[1:])
+        self.W.whole = (self.out_size, *in_size)
+        self.W.box = Box((0, 0, *cells.start), (self.out_size, in_size[0], *cells.stop))
+        self.W.initialize(self.W.box.shape)
 
     def _first_whole(self, dtype: Any, xp: Any) -> Array:
         """The whole matrix at first: what was loaded before the size was known, or a new one."""
         whole, self._loaded = self._loaded, None
         if whole is None:
-            whole = initializers.generate_array(self._initial, (self.out_size, int(np.prod(self.in_size or ()))), xp, dtype)
+            whole = initializers.generate_array(self._initial, self._matrix, xp, dtype)
         return whole
 
+    @property
+    def _matrix(self) -> tuple[int, int]:
+        """The shape of the serial layer's W."""
+        return self.out_size, int(np.prod(self.in_size or ()))
+
     def _cut(self, whole: Array) -> Array:
-        """This rank's columns of a matrix (out_size, C·H·W)."""
-        assert self.in_size is not None
-        box = self.grid.block(self.in_size[1:])
-        cells = tuple([slice(a, b) for a, b in zip(box.start, box.stop, strict=True)])
-        return whole.reshape(self.out_size, *self.in_size)[(..., *cells)].reshape(self.out_size, -1)
+        """This rank's cells of a matrix (out_size, C·H·W)."""
+        assert self.W.whole is not None
+        assert self.W.box is not None
+        return whole.reshape(self.W.whole)[self.W.box.index]
 
     def whole_W(self) -> Array:
         """The matrix (out_size, C·H·W) of the serial layer, on every rank; all ranks of the grid call this."""
-        assert self.in_size is not None
-        C, *shape = self.in_size
-        have, want = self.grid.blocks(shape), everywhere(shape, self.grid.comm.size)
-        mine = self.W.array.reshape(self.out_size, C, *have[self.grid.comm.rank].shape)
-        with no_backprop_mode():
-            return repartition(self.grid.comm, mine, have, want).array.reshape(self.out_size, -1)
+        return gather_parameter(self.grid.comm, self.W).reshape(self._matrix)
 
     @property
     def printable_specs(self) -> Iterator[tuple[str, Any]]:
@@ -137,13 +139,15 @@ class SpatialLinear(Link):
         return spatial_linear(x, self.grid, shape, self.W, self.b)
 
     def serialize(self, serializer: Any) -> None:
-        """Save the whole matrix, for which all ranks call this; or load this rank's columns of one."""
+        """Save the whole matrix, for which all ranks call this; or load this rank's cells of one."""
         known = self.W.is_initialized
-        if not isinstance(serializer, Deserializer):
+        if known and getattr(serializer, "knows_places", False):
+            placed(serializer, self.W)("W", self.W.array)
+        elif not isinstance(serializer, Deserializer):
             serializer("W", self.whole_W() if known else None)
         elif known:
-            whole = np.empty((self.out_size, int(np.prod(self.in_size or ()))), self.W.dtype)
-            self.W.array[...] = backend.like(self._cut(serializer("W", whole)), self.W.array)
+            whole = serializer("W", np.empty(self._matrix, self.W.dtype))
+            self.W.array[...] = backend.like(self._cut(whole), self.W.array)
         else:
             self._loaded = serializer("W", None)
         if self.b is not None:

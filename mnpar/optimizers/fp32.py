@@ -60,4 +60,4 @@ def _copy(rule: UpdateRule, param: Parameter) -> Array:
 
 
 def _put(param: Parameter, array: Array, grad: Array | None) -> None:
-    param.array, param.node.dtype, param.node.gradient = array, array.dtype, grad
+    param.node.dtype, param.array, param.node.gradient = array.dtype, array, grad  # the dtype first: it stays itself

@@ -115,7 +115,7 @@ class Shards:
 
 
 def _be(param: Parameter, values: Array, gradients: Array | None) -> None:
-    param.array, param.node.shape, param.node.gradient = values, values.shape, gradients
+    param.node.shape, param.array, param.node.gradient = values.shape, values, gradients  # the shape first: it stays itself
 
 
 def _cut_state(rule: UpdateRule, inside: slice) -> None:

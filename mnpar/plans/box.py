@@ -53,6 +53,11 @@ class Box:
         return tuple([b - a for a, b in zip(self.start, self.stop, strict=True)])
 
     @property
+    def index(self) -> tuple[slice, ...]:
+        """What picks its cells out of the whole array."""
+        return tuple([slice(a, b) for a, b in zip(self.start, self.stop, strict=True)])
+
+    @property
     def volume(self) -> int:
         """The number of cells."""
         return math.prod(self.shape)

@@ -73,6 +73,32 @@ class Untied(mnpar.Chain):
         return loss, float(self.comm.allreduce(loss.array))
 
 
+class Seam(mnpar.Chain):
+    """From blocks to a matrix that is cut as they are; of 3 × 2 cells each of six ranks has one."""
+
+    def __init__(self, comm):
+        super().__init__()
+        self.grid = mnpar.SpatialGrid(comm, GRIDS[comm.size])
+        self.fc = L.SpatialLinear(self.grid, (2, 3, 2), 4)
+
+    def loss(self, step):
+        x = np.random.default_rng(step).normal(size=(3, 2, 3, 2))
+        loss = F.sum(F.tanh(self.fc(x[(..., *self.grid.block((3, 2)).index)].copy(), (3, 2))) ** 2)
+        return loss, float(loss.array)
+
+
+class Whole(mnpar.Chain):
+    """The same in one process, without blocks."""
+
+    def __init__(self, comm):
+        super().__init__()
+        self.fc = L.Linear(12, 4)
+
+    def loss(self, step):
+        loss = F.sum(F.tanh(self.fc(np.random.default_rng(step).normal(size=(3, 2, 3, 2)))) ** 2)
+        return loss, float(loss.array)
+
+
 def train(comm, kind, folder, stop, save):
     mnpar.random.seed(1)
     with mnpar.using_config("dtype", np.dtype("f8")):
@@ -89,12 +115,36 @@ def train(comm, kind, folder, stop, save):
 
 
 @pytest.mark.parametrize(("written", "read"), [*itertools.product(SIZES, SIZES)])
-@pytest.mark.parametrize("kind", [Columns, Words, Channels, Untied], ids=["columns and rows", "words", "channels", "untied"])
+@pytest.mark.parametrize(
+    "kind", [Columns, Words, Channels, Untied, Seam], ids=["columns and rows", "words", "channels", "untied", "seam"]
+)
 def test_training_goes_on_with_the_losses_of_one_process(kind, written, read, tmp_path):
     ((expected, _),) = mnpar.run(train, ranks=1, args=(kind, tmp_path / "none", LAST, False))
     mnpar.run(train, ranks=written, args=(kind, tmp_path, FIRST, True))
     for losses, _ in mnpar.run(train, ranks=read, args=(kind, tmp_path, LAST, False)):
         np.testing.assert_allclose(losses, expected[FIRST:], rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("first", "written", "then", "read"), [(Seam, 4, Whole, 1), (Whole, 1, Seam, 6), (Seam, 3, Whole, 2)], ids=str
+)
+def test_a_seam_and_a_plain_matrix_go_on_from_each_other(first, written, then, read, tmp_path):
+    """Weights and momenta: in one they are (4, 2, 3, 2) and cut, in the other (4, 12)."""
+    ((expected, _),) = mnpar.run(train, ranks=1, args=(Whole, tmp_path / "none", LAST, False))
+    mnpar.run(train, ranks=written, args=(first, tmp_path, FIRST, True))
+    for losses, _ in mnpar.run(train, ranks=read, args=(then, tmp_path, LAST, False)):
+        np.testing.assert_allclose(losses, expected[FIRST:], rtol=1e-10)
+
+
+def test_a_matrix_of_another_size_is_refused_though_it_has_as_many_numbers(tmp_path):
+    mnpar.run(train, ranks=2, args=(Seam, tmp_path, FIRST, True))
+
+    def other(comm):
+        with mnpar.using_config("dtype", np.dtype("f8")):
+            checkpoint.load(tmp_path, {"model": mnpar.Chain(fc=L.Linear(16, 3))}, comm)
+
+    with pytest.raises(ValueError, match=r"model/fc/W: saved with shape \(4, 2, 3, 2\) in all, but the object's is \(3, 16\)"):
+        mnpar.run(other, ranks=1)
 
 
 def test_parts_are_stored_as_parts_and_a_plain_link_reads_them(tmp_path):

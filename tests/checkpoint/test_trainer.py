@@ -18,7 +18,7 @@ def lecun(seed):
     return mnpar.initializers.LeCunNormal(rng=np.random.default_rng(seed))
 
 
-def make(comm, out, **stepping):
+def make(comm, out, stop=(3, "epoch"), **stepping):
     """A trainer with data of each rank's own, dropout, running means, a changing rate, evaluation and a log."""
     mnpar.random.seed([7, comm.rank])
     layers = L.Linear(None, 6, initialW=lecun(1)), F.relu, F.dropout, L.BatchNormalization(6), L.Linear(6, 3, initialW=lecun(2))
@@ -27,7 +27,7 @@ def make(comm, out, **stepping):
     x = np.random.default_rng(1).standard_normal((23, 4)).astype("f4")
     data = mnpar.scatter_dataset([(row, np.int32(row[0] > 0)) for row in x], comm, shuffle=True, seed=0)
     updater = training.StandardUpdater(mnpar.iterators.SerialIterator(data, 3), optimizer)
-    trainer = training.Trainer(updater, (3, "epoch"), str(out))
+    trainer = training.Trainer(updater, stop, str(out))
     evaluator = extensions.Evaluator(mnpar.iterators.SerialIterator(data, 4, repeat=False, shuffle=False), model)
     trainer.extend(mnpar.create_multi_node_evaluator(evaluator, comm))
     trainer.extend(extensions.LogReport(trigger=(1, "epoch")))

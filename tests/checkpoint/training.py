@@ -1,6 +1,7 @@
 """A small training in which everything random takes part, for tests that end it anywhere; also a program for mpiexec.
 
-``python training.py FOLDER [RANK STEP TIME]``: the rank kills itself when it reaches a step of the protocol for the n-th time.
+``python training.py FOLDER [RANK STEP TIME [HOW]]``: the rank kills itself when it reaches a step of the protocol for the n-th
+time; with another word, checkpoints are written in the background.
 """
 
 import hashlib
@@ -61,14 +62,33 @@ def train(comm, folder):
         if iteration % INTERVAL == 0:
             checkpoint.save(folder, objects, comm, iteration)
             checkpoint.collect_garbage(folder, comm, KEEP)
+    return start, state(objects)
+
+
+def train_in_background(comm, folder):
+    """The same, with checkpoints that are written while it goes on."""
+    objects, (path, name) = make(comm), os.path.split(folder)
+    checkpointer = mnpar.create_multi_node_checkpointer(name, comm, KEEP, 1, path, asynchronous=True)
+    start = checkpointer.maybe_load(objects) or 0
+    for iteration in range(start + 1, ITERATIONS + 1):
+        advance(comm, objects)
+        if iteration % INTERVAL == 0:
+            checkpointer.save(objects, iteration)
+    checkpointer.flush()
+    checkpointer.finalize()
+    return start, state(objects)
+
+
+def state(objects):
+    """All that they have."""
     serializer = mnpar.serializers.DictionarySerializer()
     for name, thing in objects.items():
         thing.serialize(serializer[name])
     result = {key: array.tolist() for key, array in serializer.target.items()}
-    return start, json.dumps([result, mnpar.random.get_state()])
+    return json.dumps([result, mnpar.random.get_state()])
 
 
-def main(folder, rank=-1, step="", time=1):
+def main(folder, rank=-1, step="", time=1, how=""):
     comm = mnpar.create_communicator()
     times = []
 
@@ -78,7 +98,7 @@ def main(folder, rank=-1, step="", time=1):
             os.kill(os.getpid(), signal.SIGKILL)
 
     store.after_step.set(die)
-    start, result = train(comm, folder)
+    start, result = (train_in_background if how else train)(comm, folder)
     ends = comm.allgather_obj((start, hashlib.sha256(result.encode()).hexdigest()))
     if comm.is_root:
         print(*[f"rank {rank} began at {start}: {digest}" for rank, (start, digest) in enumerate(ends)], sep="\n")

@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 from test_mnist import files, raw_images, write
 
-from mnpar.datasets import cifar, fashion_mnist, get_cifar10, get_cifar100, get_fashion_mnist, get_fashion_mnist_labels
+from mnpar.datasets import (
+    cifar,
+    fashion_mnist,
+    get_cifar10,
+    get_cifar100,
+    get_fashion_mnist,
+    get_fashion_mnist_labels,
+    get_kuzushiji_mnist,
+    get_kuzushiji_mnist_labels,
+    kuzushiji_mnist,
+)
 from mnpar.errors import DatasetError
 
 GET = {"cifar-10-batches-bin": get_cifar10, "cifar-100-binary": get_cifar100}
@@ -17,6 +27,7 @@ GET = {"cifar-10-batches-bin": get_cifar10, "cifar-100-binary": get_cifar100}
 def no_network(monkeypatch, tmp_path):
     monkeypatch.setattr(cifar, "MIRRORS", ())
     monkeypatch.setattr(fashion_mnist, "MIRRORS", ())
+    monkeypatch.setattr(kuzushiji_mnist, "MIRRORS", ())
     monkeypatch.delenv("MNPAR_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -111,27 +122,61 @@ def test_where_there_is_nothing_the_remedy_is_named(tmp_path):
         get_cifar100()
 
 
-@pytest.mark.parametrize("place", ["", "fashion-mnist", "fashion", "FashionMNIST/raw"])
+OF_MNISTS_FORM = {"fashion-mnist": get_fashion_mnist, "kmnist": get_kuzushiji_mnist}
+OWN = [("fashion-mnist", folder) for folder in ("fashion-mnist", "fashion", "FashionMNIST/raw")]
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [("fashion-mnist", ""), ("kmnist", ""), *OWN, ("kmnist", "kmnist"), ("kmnist", "KMNIST/raw")]
+)
 @pytest.mark.parametrize("how", ["data", "variable"])
-def test_fashion_is_not_taken_for_mnist(tmp_path, monkeypatch, place, how):
+def test_what_has_mnists_form_is_not_taken_for_mnist(tmp_path, monkeypatch, name, place, how):
     write(tmp_path / place, files())
+    get = OF_MNISTS_FORM[name]
     if how == "variable":
         monkeypatch.setenv("MNPAR_DATA", str(tmp_path))
         if not place:  # MNIST's files lie there under the same names
-            with pytest.raises(FileNotFoundError, match="fashion-mnist"):
-                get_fashion_mnist()
+            with pytest.raises(FileNotFoundError, match=name):
+                get()
             return
-    train, test = get_fashion_mnist(data=tmp_path if how == "data" else None)
+    train, test = get(data=tmp_path if how == "data" else None)
     assert (len(train), len(test)) == (12, 5)
     np.testing.assert_allclose(train[3][0], raw_images()[3].ravel() / 255, rtol=1e-6)
 
 
-def test_fashion_has_ten_names_and_says_where_it_is_missed():
-    assert len(get_fashion_mnist_labels()) == 10
-    with pytest.raises(ConnectionError, match="fashion-mnist"):
-        get_fashion_mnist()
+@pytest.mark.parametrize(
+    ("name", "labels"), [("fashion-mnist", get_fashion_mnist_labels), ("kmnist", get_kuzushiji_mnist_labels)]
+)
+def test_they_have_ten_names_and_say_where_they_are_missed(name, labels):
+    assert len(set(labels())) == 10
+    with pytest.raises(ConnectionError, match=name):
+        OF_MNISTS_FORM[name]()
 
 
 def test_the_known_files_have_a_digest_each():
-    for file in (*fashion_mnist.FILES.values(), cifar.CIFAR10.archive, cifar.CIFAR100.archive):
+    for file in (*fashion_mnist.FILES.values(), *kuzushiji_mnist.FILES.values(), cifar.CIFAR10.archive, cifar.CIFAR100.archive):
         assert len(bytes.fromhex(file.sha256)) == 32
+
+
+EVIL = {
+    "names that lead outside": lambda name: [(f"../{name}", None), (f"/tmp/{name}", None)],
+    "a link to a file outside": lambda name: [(f"{cifar.CIFAR10.folder}/{name}", "/etc/hostname")],
+    "a link to itself": lambda name: [(f"{cifar.CIFAR10.folder}/{name}", f"{cifar.CIFAR10.folder}/{name}")],
+}
+
+
+@pytest.mark.parametrize("members", EVIL.values(), ids=EVIL)
+def test_an_archive_is_never_unpacked_to_the_disk(tmp_path, members):
+    folder = tmp_path / "inner" / "data"
+    folder.mkdir(parents=True)
+    with tarfile.open(folder / cifar.CIFAR10.archive.name, "w:gz") as tar:
+        for name, link in [member for file in cifar.CIFAR10.train for member in members(file)]:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname, content = (
+                (tarfile.REGTYPE, "", bytes(3073)) if link is None else (tarfile.SYMTYPE, link, b"")
+            )
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    with pytest.raises(DatasetError, match=r"cifar-10-binary\.tar\.gz: expected a file .*data_batch_1\.bin in it"):
+        get_cifar10(data=folder)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [cifar.CIFAR10.archive.name]

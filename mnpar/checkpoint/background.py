@@ -1,0 +1,123 @@
+"""Saving while training goes on: the values are copied, and written by threads that call no MPI.
+
+What the ranks must agree on, who writes what, is agreed on before training goes on. The rest needs no message: each rank's
+thread writes its shard and then a note of its size and digest beside it; rank 0's thread waits until all notes are there, and
+finishes as :func:`save` does. So a checkpoint is complete as soon as the slowest disk is, whatever the ranks do meanwhile, and
+if the job is killed before, it is not there at all. One is under way at a time: it takes the memory of one copy.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from mnpar.checkpoint import store
+from mnpar.checkpoint.saving import Draft, name_it, write_shard
+from mnpar.checkpoint.together import together
+from mnpar.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from mnpar.communicators import Communicator
+
+PATIENCE = 600.0  # s that rank 0 waits for the shards of others, after it has written its own
+
+
+class Background:
+    """A checkpoint that is being written.
+
+    Args:
+        draft: what is to be written, with copies of the values.
+        comm: its ranks make this together.
+    """
+
+    def __init__(self, draft: Draft, comm: Communicator) -> None:
+        self._draft, self._comm, self._patience = draft, comm, PATIENCE
+        self._written, self._cancelled = threading.Event(), threading.Event()
+        self._error: Exception | None = None  # of this rank's shard
+        self._failure: Exception | None = None  # of the rest, on rank 0
+        self._path: str | None = None
+        store.UNDER_WAY[draft.hidden] = None
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._work,), name="mnpar-checkpoint")
+        self._thread.start()
+
+    def _work(self) -> None:
+        draft = self._draft
+        try:
+            store.write_note(draft.hidden, draft.rank, write_shard(draft))
+        except Exception as error:
+            self._error = error
+            store.write_failure(draft.hidden, draft.rank, error)
+        draft.arrays.clear()
+        self._written.set()
+        if draft.rank == 0:
+            self._complete()
+
+    def _complete(self) -> None:
+        """On rank 0: wait for the others' shards, and name the whole; or remove it, when nobody writes any more."""
+        draft = self._draft
+        try:
+            notes = self._notes()
+            failed = [f"rank {rank} could not write its shard: {note}" for rank, note in notes.items() if isinstance(note, str)]
+            if failed:
+                raise CheckpointError(f"{draft.hidden}: {'; '.join(failed)}")
+            store.remove_notes(draft.hidden)
+            self._path = name_it(draft, [notes[rank] for rank in range(draft.size)])  # type: ignore[misc]
+        except Exception as error:
+            self._failure = error
+            store.discard(draft.hidden)
+        finally:
+            store.UNDER_WAY.pop(draft.hidden, None)
+
+    def _notes(self) -> dict[int, store.Shard | str | None]:
+        """What each rank has noted: its shard, None if it has none, or why there is none."""
+        draft, nap, deadline = self._draft, 0.002, time.monotonic() + self._patience
+        found: dict[int, store.Shard | str | None] = {} if self._error is None else {0: str(self._error)}
+        while missing := [rank for rank in range(draft.size) if rank not in found]:
+            found |= {rank: store.read_note(draft.hidden, rank) for rank in missing if store.has_note(draft.hidden, rank)}
+            if len(found) < draft.size:
+                if time.monotonic() > deadline:
+                    raise CheckpointError(f"{draft.hidden}: ranks {missing} have written nothing for {self._patience:g} s")
+                if self._cancelled.wait(nap):
+                    raise CheckpointError(f"{draft.hidden} was given up")
+                nap = min(2 * nap, 0.25)
+        return found
+
+    def finish(self) -> str:
+        """Wait until it is on the disk; its path. Collective.
+
+        Raises:
+            OSError, CheckpointError: on all ranks, if one of them could not write: no trace of the attempt is left.
+        """
+        try:
+            together(self._comm, self._own_part)
+        except BaseException:
+            self._cancelled.set()  # nobody writes any more
+            self._thread.join()
+            raise
+        path = together(self._comm, self._whole)[0]
+        assert path is not None
+        return path
+
+    def _own_part(self) -> None:
+        self._written.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _whole(self) -> str | None:
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        return self._path
+
+    def join(self) -> None:
+        """Wait for this rank's part, on rank 0 for the whole, without the other ranks.
+
+        Raises:
+            OSError, CheckpointError: it could not be written.
+        """
+        self._thread.join()
+        if self._error is not None or self._failure is not None:
+            raise self._error or self._failure  # type: ignore[misc]

@@ -1,0 +1,132 @@
+"""The notice that a job gets before it is ended: a signal makes a note, and all ranks act on it after the same iteration.
+
+Schedulers send SIGTERM, or what they are told to, some time before they kill; perhaps to some ranks only, and in any case at
+different moments of their work. A checkpoint needs all ranks at one iteration. So the signal itself does nothing: between two
+iterations the ranks tell each other whether they have heard, by a sum that is sent after one and looked at after the next, so
+that nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from mnpar.checkpoint.multi_node_checkpointer import MultiNodeCheckpointer
+    from mnpar.communicators import Communicator
+    from mnpar.communicators.operation import Operation
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+
+class Notice:
+    """Whether the job is to end. Called by all ranks after an iteration, it says the same on all of them.
+
+    From the moment it is made, the signals no longer end this process, until :meth:`close` or the end of a ``with`` block.
+
+    Args:
+        comm: all its ranks make it and call it, in the same iterations.
+        signals: that are taken as a notice. MPICH's mpiexec and srun pass SIGTERM on to the ranks; Open MPI's mpiexec kills
+            them at once, but passes SIGUSR1 on. Signals come to main threads only; elsewhere :meth:`note` does the same.
+
+    Raises:
+        ValueError: a signal cannot be caught.
+
+    Example:
+        >>> import os, signal, mnpar
+        >>> def program(comm):
+        ...     with mnpar.checkpoint.Notice(comm) as notice:
+        ...         for iteration in range(1, 100):
+        ...             if iteration == 5 and comm.rank == 1:
+        ...                 notice.note()  # or somebody: kill -TERM
+        ...             if notice():
+        ...                 return iteration  # here all of them save
+        >>> mnpar.run(program, ranks=3)
+        [6, 6, 6]
+    """
+
+    def __init__(self, comm: Communicator, signals: Sequence[int] = SIGNALS) -> None:
+        self.comm = comm
+        self.told = False
+        self._asked: Operation | None = None
+        self._before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            try:
+                for number in signals:
+                    self._before[number] = signal.signal(number, self._heard)
+            except (OSError, ValueError) as error:
+                self.close()
+                raise ValueError(f"{signal.Signals(number).name} cannot be caught: {error}") from None
+
+    def __enter__(self) -> Notice:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        self.told = True
+
+    def note(self) -> None:
+        """Do what a signal does, on this rank."""
+        self.told = True
+
+    def __call__(self) -> bool:
+        """Whether a rank had heard a signal when it last called this, or, on one rank, now. Collective."""
+        if self.comm.size == 1:
+            return self.told
+        found = self._asked is not None and bool(self._asked.wait()[0])
+        self._asked = None if found else self.comm.iallreduce(np.array([self.told], np.int32), "max")
+        return found
+
+    def close(self) -> None:
+        """Let signals do what they did before."""
+        for number, before in self._before.items():
+            if signal.getsignal(number) == self._heard:
+                signal.signal(number, signal.SIG_DFL if before is None else before)
+        self._before = {}
+
+
+class SaveAtNotice:
+    """What :meth:`MultiNodeCheckpointer.at_notice` returns."""
+
+    trigger = (1, "iteration")
+    priority = -200  # after the checkpointer
+    default_name = "at_notice"
+
+    def __init__(self, checkpointer: MultiNodeCheckpointer, make: Callable[[], Notice]) -> None:
+        self.checkpointer, self._make = checkpointer, make
+        self.notice: Notice | None = None
+
+    def initialize(self, trainer: Any) -> None:
+        """Listen from now on."""
+        self.notice = self._make()
+
+    def __call__(self, trainer: Any) -> None:
+        """Save, and end training, if the job is to end. Collective."""
+        if self.notice is None or not self.notice():
+            return
+        iteration = trainer.updater.iteration
+        if self.checkpointer.last != iteration:
+            self.checkpointer.save(trainer, iteration)
+        self.checkpointer.flush()
+        if self.checkpointer.comm.rank == 0:
+            sys.stderr.write(f"mnpar: the job is to end: saved at iteration {iteration}\n")
+        raise SystemExit(128 + signal.SIGTERM)
+
+    def serialize(self, serializer: Any) -> None:
+        """It has no state."""
+
+    def on_error(self, trainer: Any, exc: Exception, tb: TracebackType | None) -> None:
+        """The checkpoints that there are stay."""
+
+    def finalize(self) -> None:
+        """Let signals do what they did before."""
+        if self.notice is not None:
+            self.notice.close()
