@@ -17,6 +17,8 @@ from mnpar.initializers import Constant, generate_array
 from mnpar.plans import Box
 from mnpar.variable import Variable
 
+_ARRAY: Any = ArrayLike.__dict__["array"]  # the slot
+
 
 class Parameter(Variable):
     """A Variable that a Link learns; its shape may become known only when data arrive.
@@ -66,7 +68,7 @@ class Parameter(Variable):
     def __copy__(self) -> Parameter:
         """Another Parameter of the same array, gradient and update rule."""
         other = Parameter.__new__(type(self))
-        other.array, other.node = self.array, copy.copy(self.node)
+        other.node, other.array = copy.copy(self.node), self.array
         if not self._sharers:
             self._sharers.append(weakref.ref(self))
         self._sharers.append(weakref.ref(other))
@@ -85,6 +87,18 @@ class Parameter(Variable):
             other = reference()
             if other is not None and other.array is old:
                 other.array = array
+
+    @property
+    def array(self) -> Array:
+        """The array; another one may have another shape and dtype: gradients are then of that form."""
+        return _ARRAY.__get__(self)
+
+    @array.setter
+    def array(self, array: Array) -> None:
+        _ARRAY.__set__(self, array)
+        node = getattr(self, "node", None)  # a copy that is being made has none yet
+        if node is not None and array is not None and (node.shape != array.shape or node.dtype != array.dtype):
+            node.shape, node.dtype, node.home = array.shape, array.dtype, None
 
     shape = property(lambda self: self._known().shape, doc="The shape of the array; AttributeError while there is none.")
     ndim = property(lambda self: self._known().ndim, doc="The number of axes; AttributeError while there is no array.")

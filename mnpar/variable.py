@@ -179,7 +179,7 @@ def backward(
     taken = {id(g) for _, g in seeds}
 
     def keep(node: VariableNode, g: Gradient) -> None:
-        if node.requires_grad:  # an output may be a constant
+        if node.requires_grad and g is not node.gradient:  # an output may be a constant, or a leaf: it has its seed already
             node.loss_scale = loss_scale
             if node.home is None or not node.home.take(node, g):
                 g = _own(g, taken)
@@ -244,7 +244,7 @@ def _seeds(
         raise TypeError("the outputs are a list of Variables: write mnpar.backward([y]) or y.backward()")
     seeds = []
     for i, y in enumerate(outputs):
-        g: Any = gys[i] if gys is not None else y.node.gradient
+        g: Any = gys[i] if gys is not None else y.grad_var if record else y.node.gradient
         if g is None and y.array is not None and y.size == 1:
             g = y.xp.full_like(y.array, 1 if loss_scale is None else loss_scale)
         if g is not None:
