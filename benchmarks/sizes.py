@@ -3,7 +3,8 @@
 python benchmarks/sizes.py [part of a name …] --chainer PYTHON
 
 A row is a function and a size; the seconds are of the processor, the median of turns A B A B. × is Chainer's time relative to
-mnpar's: above 1 mnpar is faster. At the end stand the rows below 0.97, the slowest first.
+mnpar's: above 1 mnpar is faster. At the end stand the rows below 0.97, the slowest first. "A view": Chainer leaves in
+``x.grad`` a view of ``y.grad``, or one that cannot be written to; a gradient that mnpar leaves has its own memory, and that takes a copy.
 """
 
 import time
@@ -44,57 +45,15 @@ def images(x):
     return x.reshape(1, 1, *x.shape)
 
 
-ELEMENTWISE = [
-    "absolute",
-    "arctan",
-    "cbrt",
-    "ceil",
-    "clipped_relu",
-    "cos",
-    "cosh",
-    "crelu",
-    "elu",
-    "erf",
-    "exp",
-    "expm1",
-    "floor",
-    "hard_sigmoid",
-    "identity",
-    "leaky_relu",
-    "log_sigmoid",
-    "mish",
-    "relu",
-    "relu6",
-    "rrelu",
-    "selu",
-    "sigmoid",
-    "sign",
-    "sin",
-    "sinh",
-    "softplus",
-    "softsign",
-    "square",
-    "tan",
-    "tanh",
-    "log1p",
-    "fix",
-    "dropout",
-    "gelu",
-]
-OF_TWO = [
-    "add",
-    "maximum",
-    "minimum",
-    "arctan2",
-    "mean_squared_error",
-    "mean_absolute_error",
-    "squared_error",
-    "absolute_error",
-    "matmul",
-    "squared_difference",
-    "gaussian_kl_divergence",
-]
-ROWS = {name: one(name) for name in ELEMENTWISE if name != "clipped_relu"} | {
+ELEMENTWISE = (
+    "absolute arctan cbrt ceil cos cosh crelu elu erf exp expm1 floor hard_sigmoid identity leaky_relu log_sigmoid relu relu6 "
+    "rrelu selu sigmoid sign sin sinh softplus softsign square tan tanh log1p fix dropout"
+)
+OF_TWO = (
+    "add maximum minimum arctan2 mean_squared_error mean_absolute_error squared_error absolute_error matmul "
+    "squared_difference gaussian_kl_divergence"
+)
+ROWS = {name: one(name) for name in ELEMENTWISE.split()} | {
     "clipped_relu": one("clipped_relu", z=1.0),
     "clip": (1, lambda x: F.clip(x, -1.0, 1.0)),
     "log": (1, lambda x: F.log(x * x)),
@@ -167,7 +126,6 @@ ROWS = {name: one(name) for name in ELEMENTWISE if name != "clipped_relu"} | {
     "matmul, transposed": (2, lambda x, y: F.matmul(x, y, transb=True)),
     "tensordot": (2, lambda x, y: F.tensordot(x, y, axes=((1,), (1,)))),
     "einsum": (2, lambda x, y: F.einsum("ij,kj->ik", x, y)),
-    "bilinear": (1, lambda x: F.bilinear(x, x, x[:2, :2].reshape(2, 2, 1)) if x.shape[1] == 2 else F.sum(x)),
     "embed_id": (1, lambda x: F.embed_id(np.arange(len(x), dtype="i4"), x)),
     "reshape": (1, lambda x: F.reshape(x, (-1,))),
     "flatten": one("flatten"),
@@ -214,7 +172,7 @@ ROWS = {name: one(name) for name in ELEMENTWISE if name != "clipped_relu"} | {
     "im2col": (1, lambda x: F.im2col(images(x), 2)),
     "depth2space": (1, lambda x: F.depth2space(F.reshape(x, (1, 4, x.shape[0] // 2, -1)), 2)),
 }
-ROWS |= {name: two(name) for name in OF_TWO}
+ROWS |= {name: two(name) for name in OF_TWO.split()}
 
 
 def ours(name, size, i):
@@ -241,6 +199,11 @@ def ours(name, size, i):
 
     if i and y.creator is None:
         raise AttributeError("nothing flows back")
+    if i == "borrowed":
+        y.grad = gy
+        y.backward()
+        if not any(x.grad is not None and (np.shares_memory(x.grad, gy) or not x.grad.flags.writeable) for x in xs):
+            raise AttributeError("all gradients own their memory")
     return both if i else forward
 
 
@@ -258,8 +221,10 @@ def compare(name, size, chainer):
         first = max(in_turn(ways, 3, rounds=1).values())
         times = max(1, min(300, int(0.02 / first)))
         seconds = in_turn(ways, times, rounds=7, clock=time.process_time)
-        print(table(f"{name}, {size}: {what}", seconds), flush=True)
-        found[f"{name}, {size}: {what}"] = seconds["chainer"] / seconds["mnpar"]
+        borrowed = i and Elsewhere(chainer, name, size, "borrowed").seconds(1) is not None
+        row = f"{name}, {size}: {what}{' (Chainer: a view)' if borrowed else ''}"
+        print(table(row, seconds), flush=True)
+        found[row] = seconds["chainer"] / seconds["mnpar"]
     return found
 
 
