@@ -3,8 +3,9 @@
 python benchmarks/sizes.py [part of a name …] --chainer PYTHON
 
 A row is a function and a size; the seconds are of the processor, the median of turns A B A B. × is Chainer's time relative to
-mnpar's: above 1 mnpar is faster. At the end stand the rows below 0.97, the slowest first. "A view": Chainer leaves in
-``x.grad`` a view of ``y.grad``, or one that cannot be written to; a gradient that mnpar leaves has its own memory, and that takes a copy.
+mnpar's: above 1 mnpar is faster. At the end stand the rows below 0.97, the slowest first.
+"A view": Chainer leaves in ``x.grad`` a view of ``y.grad``, or one that cannot be written to; a gradient that mnpar leaves has
+its own memory, and that takes a copy.
 """
 
 import time

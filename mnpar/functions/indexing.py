@@ -38,7 +38,7 @@ class ScatterAdd(FunctionNode):
         xp = backend.get_array_module(x)
         y = xp.zeros(self.shape, x.dtype)
         if _rows(self.index) and y.ndim > 1:
-            self._add_rows(xp, y.reshape(self.shape[0], -1), x)
+            self._add_rows(xp, y.reshape(self.shape[0], math.prod(self.shape[1:])), x)
         elif _may_repeat(self.index):
             xp.add.at(y, self.index, x)
         else:
@@ -48,7 +48,7 @@ class ScatterAdd(FunctionNode):
     def _add_rows(self, xp: Any, y: Array, x: Array) -> None:
         """Those named for the first time are put down; the rest are added, by elements: far faster than by rows."""
         rows = xp.asarray(self.index).astype("i8").reshape(-1) % max(len(y), 1)
-        x = x.reshape(len(rows), -1)
+        x = x.reshape(len(rows), y.shape[1])
         named, first = xp.unique(rows, return_index=True)
         y[named] = x[first]
         if len(named) < len(rows):
