@@ -73,7 +73,7 @@ class Parameter(Variable):
     def __copy__(self) -> Parameter:
         """Another Parameter of the same array, gradient and update rule."""
         other = Parameter.__new__(type(self))
-        other.array, other.node = self.array, copy.copy(self.node)
+        other.node, other.array = copy.copy(self.node), self.array
         if not self._sharers:
             self._sharers.append(weakref.ref(self))
         self._sharers.append(weakref.ref(other))

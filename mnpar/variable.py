@@ -176,10 +176,10 @@ def backward(
         8.0
     """
     seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop)
-    taken = {id(g) for _, g in seeds}
+    taken = {id(backend.owner(g)) for _, g in seeds}
 
     def keep(node: VariableNode, g: Gradient) -> None:
-        if node.requires_grad:  # an output may be a constant
+        if node.requires_grad and g is not node.gradient:  # an output may be a constant, or a leaf: it has its seed already
             node.loss_scale = loss_scale
             if node.home is None or not node.home.take(node, g):
                 g = _own(g, taken)
@@ -218,7 +218,7 @@ def grad(
     nodes = [x.node for x in inputs]
     found = reverse(seeds, nodes, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape)
     results: list[Variable | None] = []
-    taken = {id(g) for _, g in seeds}
+    taken = {id(backend.owner(g)) for _, g in seeds}
     for i, x in enumerate(inputs):
         g, more = _own(found.get(x.node.key), taken), grad_inputs[i] if grad_inputs else None
         g = more if g is None else g if more is None else backend.unscalar(more + g)
@@ -229,10 +229,10 @@ def grad(
 
 
 def _own(g: Gradient, taken: set[int]) -> Gradient:
-    """A gradient to keep: a copy if something else refers to its memory (``taken``: the ids of arrays that have an owner)."""
-    if g is not None and not isinstance(g, Variable) and (id(g) in taken or g.base is not None):
-        g = g.copy(order="K")
-    taken.add(id(g))
+    """A gradient to keep: a copy if others may refer to its memory (``taken``: ids of the arrays whose memory has a user)."""
+    if (owner := backend.owner(g)) is None or (id(owner) in taken and not isinstance(g, Variable)):
+        g = owner = None if g is None else g.copy(order="K")
+    taken.add(id(owner))
     return g
 
 
@@ -244,7 +244,7 @@ def _seeds(
         raise TypeError("the outputs are a list of Variables: write mnpar.backward([y]) or y.backward()")
     seeds = []
     for i, y in enumerate(outputs):
-        g: Any = gys[i] if gys is not None else y.node.gradient
+        g: Any = gys[i] if gys is not None else y.grad_var if record else y.node.gradient
         if g is None and y.array is not None and y.size == 1:
             g = y.xp.array(1 if loss_scale is None else loss_scale, y.dtype).reshape(y.shape)
         if g is not None:

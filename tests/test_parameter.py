@@ -247,3 +247,31 @@ def test_an_array_of_the_same_shape_leaves_the_gradient():
     W.grad = np.zeros(2)
     W.array = np.full(2, 3.0)
     assert W.grad is not None
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_another_array_of_another_dtype_and_shape_has_gradients_of_its_own_form(dtype):
+    p = mnpar.Parameter(1.0, (2,))
+    p.array = np.array([[0.1], [0.7], [3.0]], dtype)
+    (p * p).sum().backward()
+    assert p.grad.dtype == dtype
+    assert p.grad.tolist() == (2 * p.array).tolist()
+
+
+def test_a_model_in_an_optimizer_takes_arrays_of_another_form():
+    link = mnpar.links.Linear(2, 2)
+    optimizer = mnpar.optimizers.SGD(1.0).setup(link)
+    x = np.ones((1, 2), "f4")
+    optimizer.update(lambda: link(x).sum())
+    link.W.array, link.b.array = np.ones((3, 2)), np.zeros(3)
+    optimizer.update(lambda: link(x.astype("f8")).sum())
+    assert (link.W.array.tolist(), link.b.array.tolist()) == ([[0.0, 0.0]] * 3, [-1.0] * 3)
+    assert link.W.dtype == np.float64
+
+
+@pytest.mark.parametrize("record", [False, True])
+def test_backward_from_a_leaf_leaves_it_the_gradient_that_it_was_given(record):
+    p = mnpar.Parameter(np.ones(2))
+    p.grad = np.array([1.0, 2.0])
+    p.backward(enable_double_backprop=record)
+    assert p.grad.tolist() == [1.0, 2.0]

@@ -26,6 +26,7 @@ from mnpar.functions.convolution import (
     depthwise_convolution_2d,
     dilated_convolution_2d,
 )
+from mnpar.functions.cumulative import cumprod, cumsum, prod
 from mnpar.functions.elementwise import (
     absolute,
     arctan,
@@ -103,8 +104,6 @@ from mnpar.functions.pooling import (
 )
 from mnpar.functions.products import linear, matmul
 from mnpar.functions.rearranging import (
-    cumprod,
-    cumsum,
     depth2space,
     diagonal,
     dstack,
@@ -114,7 +113,6 @@ from mnpar.functions.rearranging import (
     pad,
     pad_sequence,
     permutate,
-    prod,
     repeat,
     rollaxis,
     scatter_add,

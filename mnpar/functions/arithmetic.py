@@ -6,7 +6,7 @@ Variable (``2 * x``, ``x + 1``, ``x**3``) has nodes of its own, which make no ar
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import cache, reduce
 from operator import add as _add
 from typing import Any
 
@@ -60,12 +60,14 @@ class Div(FunctionNode):
     generic = True
 
     def forward(self, x: Array, y: Array) -> Array:
-        self.retain_inputs((0, 1))
+        self.retain_inputs((1,))
+        self.retain_outputs((0,))
         return x / y
 
     def backward(self, gz: Any) -> Any:
-        x, y = self.get_retained_inputs()
-        return lambda: fit(gz / y, x.shape), lambda: fit(-(gz / y) * (x / y), y.shape)  # y · y would underflow in float16
+        (y,), (z,), (a, b) = self.get_retained_inputs(), self.get_retained_outputs(), self.inputs
+        part = cache(lambda: gz / y)
+        return lambda: fit(part(), a.shape), lambda: fit(-(part() * z), b.shape)  # y · y would underflow in float16
 
 
 class Neg(FunctionNode):

@@ -76,6 +76,32 @@ class Sqrt(FunctionNode):
         return lambda: gy / (y * 2)
 
 
+class Rsqrt(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        self.retain_outputs((0,))
+        y = backend.get_array_module(x).sqrt(x)
+        return 1 / y
+
+    def backward(self, gy: Any) -> Any:
+        (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
+        return lambda: gy * y / x * -0.5
+
+
+class Tan(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_outputs((0,))
+        return backend.get_array_module(x).tan(x)
+
+    def backward(self, gy: Any) -> Any:
+        (y,) = self.get_retained_outputs()
+        return lambda: gy * (y * y + 1)
+
+
 class Square(FunctionNode):
     generic = True
 
@@ -300,8 +326,7 @@ def tan(x: Any) -> Variable:
         >>> F.tan(np.array([0.0, 1.0])).array.round(4)
         array([0.    , 1.5574])
     """
-    y: Variable = sin(x) / cos(x)
-    return y
+    return Tan().apply((x,))[0]
 
 
 def log2(x: Any) -> Variable:
@@ -336,5 +361,4 @@ def rsqrt(x: Any) -> Variable:
         >>> F.rsqrt(np.array([1.0, 4.0])).array
         array([1. , 0.5])
     """
-    y: Variable = 1 / sqrt(x)
-    return y
+    return Rsqrt().apply((x,))[0]

@@ -11,7 +11,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.functions.activation import relu, softplus
+from mnpar.functions.activation import softplus
 from mnpar.functions.elementwise import absolute, exp
 from mnpar.functions.extrema import Clip
 from mnpar.functions.generic import either, listed
@@ -105,6 +105,30 @@ def huber_loss(x: Any, t: Any, delta: float, reduce: str = "sum_along_second_axi
     return loss if reduce == "no" else sum_of(loss, axis=1)
 
 
+class Hinge(FunctionNode):
+    """max(0, 1 + sign·x) or its square."""
+
+    generic = True
+
+    def __init__(self, sign: Array, square: bool) -> None:
+        self.sign, self.square = sign, square
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,) if self.square else ())
+        loss = x * self.sign
+        loss += 1
+        loss = loss.clip(0, None, out=loss)
+        if self.differentiable and not self.square:
+            self.sign = self.sign * (loss > 0)
+        return loss * loss if self.square else loss
+
+    def backward(self, gy: Any) -> Any:
+        if not self.square:
+            return lambda: gy * self.sign
+        (x,) = self.get_retained_inputs()
+        return lambda: gy * either(Hinge(self.sign, False), x) * (self.sign * 2)
+
+
 def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
     """The margin by which each class's score is on the wrong side, one against all.
 
@@ -129,13 +153,12 @@ def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
         raise ValueError(f"hinge: norm is 'L1' or 'L2', not {norm!r}")
     sign = x.xp.ones(x.shape, x.dtype)
     sign[x.xp.arange(len(labels)), labels] = -1
-    loss = relu(x * sign + 1)
-    loss = loss if norm == "L1" else loss * loss
+    loss = Hinge(sign, norm == "L2").apply((x,))[0]
     if reduce == "no":
         return loss
     if reduce != "mean":
         raise ValueError(f"hinge: reduce is 'mean' or 'no', not {reduce!r}")
-    y: Variable = sum_of(loss) / max(len(labels), 1)
+    y: Variable = sum_of(loss) * (1 / max(len(labels), 1))
     return y
 
 

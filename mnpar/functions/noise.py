@@ -174,7 +174,7 @@ def rrelu(
         r = backend.like((rng or generator()).uniform(l, u, x.shape).astype(x.dtype), x.array)
     elif r.shape != x.shape:
         raise ValueError(f"rrelu: slopes of shape {r.shape} do not fit x of shape {x.shape}")
-    y = where(x.array >= 0, x, x * r)
+    y = x * x.xp.where(x.array >= 0, x.xp.ones((), x.dtype), r)
     return (y, r) if return_r else y
 
 

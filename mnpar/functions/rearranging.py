@@ -18,6 +18,34 @@ from mnpar.functions.shape import moveaxis, reshape, transpose
 from mnpar.variable import Variable, as_variable
 
 
+class Flip(FunctionNode):
+    generic = True
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, x: Array) -> Array:
+        return backend.get_array_module(x).flip(x, self.axis)
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: either(Flip(self.axis), gy)
+
+
+class Permutate(FunctionNode):
+    """Places along an axis in an order that names each once, so that backward need not add: it is the opposite order."""
+
+    generic = True
+
+    def __init__(self, places: Array, opposite: Array, axis: int) -> None:
+        self.places, self.opposite, self.axis = places, opposite, axis
+
+    def forward(self, x: Array) -> Array:
+        return x.take(self.places, axis=self.axis)
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: either(Permutate(self.opposite, self.places, self.axis), gy)
+
+
 def flip(x: Any, axis: int) -> Variable:
     """The elements in reverse order along an axis.
 
@@ -29,7 +57,7 @@ def flip(x: Any, axis: int) -> Variable:
     x = as_variable(x)
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"flip: x of shape {x.shape} has no axis {axis}")
-    return get_item(x, (*[slice(None)] * (axis % x.ndim), slice(None, None, -1)))
+    return Flip(axis).apply((x,))[0]
 
 
 def flipud(a: Any) -> Variable:
@@ -209,8 +237,9 @@ def permutate(x: Any, indices: Array, axis: int = 0, inv: bool = False) -> Varia
     places = backend.to_host(indices)
     if sorted(places.tolist()) != list(range(x.shape[axis])):
         raise ValueError(f"permutate: indices are the numbers from 0 to {x.shape[axis] - 1}, each once")
-    places = np.argsort(places) if inv else places
-    return get_item(x, (*[slice(None)] * (axis % x.ndim), x.xp.asarray(places)))
+    order, opposite = x.xp.asarray(places), x.xp.asarray(np.argsort(places))
+    order, opposite = (opposite, order) if inv else (order, opposite)
+    return Permutate(order, opposite, axis % x.ndim).apply((x,))[0]
 
 
 def transpose_sequence(xs: Sequence[Any]) -> list[Variable]:
@@ -293,69 +322,6 @@ def dstack(xs: Sequence[Any]) -> Variable:
     return concat(deep, axis=2)
 
 
-class CumSum(FunctionNode):
-    """Sums from the beginning, or to the end: each the transpose of the other."""
-
-    generic = True
-
-    def __init__(self, axis: int, backwards: bool = False) -> None:
-        self.axis, self.backwards = axis, backwards
-
-    def forward(self, x: Array) -> Array:
-        if not self.backwards:
-            return x.cumsum(axis=self.axis, dtype=x.dtype)
-        return backend.get_array_module(x).flip(self._flip(x).cumsum(axis=self.axis, dtype=x.dtype), self.axis).copy()
-
-    def _flip(self, x: Array) -> Array:
-        return backend.get_array_module(x).flip(x, self.axis)
-
-    def backward(self, gy: Any) -> Any:
-        return lambda: either(CumSum(self.axis, not self.backwards), gy)
-
-
-def cumsum(x: Any, axis: int | None = None) -> Variable:
-    """The sums of the elements up to each one.
-
-    Args:
-        x: an array or Variable.
-        axis: along which; None: of the flattened array.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.cumsum(np.array([1, 2, 3])).array
-        array([1, 3, 6])
-    """
-    x = as_variable(x)
-    if axis is None:
-        x, axis = reshape(x, (x.size,)), 0
-    return CumSum(axis % x.ndim).apply((x,))[0]
-
-
-def cumprod(x: Any, axis: int | None = None) -> Variable:
-    """The products of the elements up to each one; its gradients are right where there are zeros, too.
-
-    Args:
-        x: an array or Variable.
-        axis: along which; None: of the flattened array.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.cumprod(np.array([1.0, 2.0, 3.0])).array
-        array([1., 2., 6.])
-    """
-    x = as_variable(x)
-    if axis is None:
-        x, axis = reshape(x, (x.size,)), 0
-    if not -x.ndim <= axis < x.ndim:
-        raise ValueError(f"cumprod: x of shape {x.shape} has no axis {axis}")
-    y, lead = as_variable(x), [slice(None)] * (axis % x.ndim)
-    n, step = x.shape[axis], 1
-    while step < n:  # each element is the product of the last 1, 2, 4 … elements: log₂ n steps
-        more = get_item(y, (*lead, slice(step, None))) * get_item(y, (*lead, slice(0, n - step)))
-        y, step = concat((get_item(y, (*lead, slice(0, step))), more), axis=axis), 2 * step
-    return y
-
-
 def space2depth(X: Any, r: int) -> Variable:
     """Blocks of r × r pixels become channels; :func:`depth2space` undoes it.
 
@@ -407,32 +373,3 @@ def depth2space(X: Any, r: int) -> Variable:
     N, C, H, W = X.shape
     y = transpose(reshape(X, (N, r, r, C // (r * r), H, W)), (0, 3, 4, 1, 5, 2))  # (N, C, H, r, W, r)
     return reshape(y, (N, C // (r * r), r * H, r * W))
-
-
-def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
-    """The product over some axes, with the product rule for its derivative: right where there are zeros, too.
-
-    Args:
-        x: an array or Variable.
-        axis: over which; None means everything.
-        keepdims: whether these axes stay, with length 1.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.prod(np.array([2.0, 3.0, 4.0])).item()
-        24.0
-    """
-    x = as_variable(x)
-    named = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    axes = sorted([a % x.ndim for a in named])
-    kept = tuple([1 if i in axes else n for i, n in enumerate(x.shape)])
-    y = transpose(x, (*axes, *[i for i in range(x.ndim) if i not in axes])) if axes else x
-    rest = y.shape[len(axes) :]
-    y = reshape(y, (int(np.prod(y.shape[: len(axes)])), *rest))
-    while y.shape[0] > 1:  # in pairs: log₂ n steps
-        n = y.shape[0]
-        even = get_item(y, slice(0, n - n % 2, 2)) * get_item(y, slice(1, n, 2))
-        y = concat((even, get_item(y, slice(n - 1, n))), axis=0) if n % 2 else even
-    if y.shape[0] == 0:
-        y = as_variable(x.xp.ones((1, *rest), x.dtype)) + reshape(y, (0, *rest)).sum(axis=0)
-    return reshape(y, kept if keepdims else rest)

@@ -171,7 +171,7 @@ class StatelessGRU(Chain):
     """
 
     def __init__(
-        self, in_size: int | None, out_size: int, init: Any = None, inner_init: Any = None, bias_init: Any = None
+        self, in_size: int | None, out_size: int, init: Any = None, inner_init: Any = None, bias_init: Any = 0
     ) -> None:  # fmt: skip
         super().__init__()
         self.out_size = out_size
@@ -208,7 +208,7 @@ class GRU(StatelessGRU):
     """
 
     def __init__(
-        self, in_size: int | None, out_size: int, init: Any = None, inner_init: Any = None, bias_init: Any = None
+        self, in_size: int | None, out_size: int, init: Any = None, inner_init: Any = None, bias_init: Any = 0
     ) -> None:  # fmt: skip
         super().__init__(in_size, out_size, init, inner_init, bias_init)
         self.reset_state()

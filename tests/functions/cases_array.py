@@ -8,7 +8,7 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import contraction, elementwise, error_function, likelihood, rearranging
+from mnpar.functions import contraction, cumulative, elementwise, error_function, likelihood, rearranging
 
 ERF = np.vectorize(math.erf, otypes=[float])
 PAIR = ((N, 3), (N, 3))
@@ -63,7 +63,7 @@ CASES = [
     Case("arctan", (elementwise.Arctan,), F.arctan, np.arctan),
     Case("sinh", (elementwise.Sinh,), F.sinh, np.sinh, halves=8e-3),
     Case("cosh", (elementwise.Cosh,), F.cosh, np.cosh, halves=8e-3),
-    Case("tan", (), F.tan, np.tan, low=-1.2, high=1.2, halves=2e-2),
+    Case("tan", (elementwise.Tan,), F.tan, np.tan, low=-1.2, high=1.2, halves=2e-2),
     Case("log2", (), F.log2, np.log2, low=0.5),
     Case("log10", (), F.log10, np.log10, low=0.5),
     Case(
@@ -112,7 +112,7 @@ CASES = [
         ((N, 3), (3, 2)),
         halves=1e-2,
     ),
-    Case("flip", (), lambda x: F.flip(x, -1), lambda x: x[:, ::-1]),
+    Case("flip", (rearranging.Flip,), lambda x: F.flip(x, -1), lambda x: x[:, ::-1]),
     Case("flipud", (), F.flipud, np.flipud),
     Case("fliplr", (), F.fliplr, np.fliplr),
     Case("rollaxis", (), lambda x: F.rollaxis(x, 2, 1), lambda x: np.rollaxis(x, 2, 1), ((N, 2, 3),)),
@@ -134,7 +134,7 @@ CASES = [
         lambda x, y: np.stack([np.pad(x, ((0, 2), (0, 0))), np.pad(y, ((0, 3), (0, 0)))]),
         ((2, 3), (1, 3)),
     ),
-    Case("permutate", (), lambda x: F.permutate(x, ORDER, 1), lambda x: x[:, ORDER]),
+    Case("permutate", (rearranging.Permutate,), lambda x: F.permutate(x, ORDER, 1), lambda x: x[:, ORDER]),
     Case("permutate: back", (), lambda x: F.permutate(x, ORDER, 1, inv=True), lambda x: x[:, [1, 2, 0]]),
     Case(
         "transpose_sequence",
@@ -153,9 +153,9 @@ CASES = [
     Case("diagonal", (), lambda x: F.diagonal(x, 1, 1, 2), lambda x: np.diagonal(x, 1, 1, 2), ((N, 2, 3),)),
     Case("diagonal: below", (), lambda x: F.diagonal(x, -1, 1, 2), lambda x: np.diagonal(x, -1, 1, 2), ((N, 3, 2),)),
     Case("dstack", (), lambda x, y: F.dstack([x, y]), lambda x, y: np.dstack([x, y]), PAIR),
-    Case("cumsum", (rearranging.CumSum,), lambda x: F.cumsum(x, 1), lambda x: np.cumsum(x, 1)),
+    Case("cumsum", (cumulative.CumSum,), lambda x: F.cumsum(x, 1), lambda x: np.cumsum(x, 1)),
     Case("cumsum: flat", (), F.cumsum, np.cumsum, halves=2e-2),
-    Case("prod", (), lambda x: F.prod(x, 1), lambda x: np.prod(x, 1)),
+    Case("prod", (cumulative.Prod,), lambda x: F.prod(x, 1), lambda x: np.prod(x, 1)),
     Case("prod: everything", (), F.prod, np.prod, ((2, 3),)),
     Case(
         "prod: two axes",
@@ -175,7 +175,13 @@ CASES = [
         halves=1e-2,
     ),
     Case("huber_loss: each", (likelihood.HuberLoss,), lambda x, t: F.huber_loss(x, t, 0.7, "no"), huber, PAIR, halves=1e-2),
-    Case("hinge", (), lambda x: F.hinge(x, labels(len(x))), lambda x: hinges(x, 1).sum() / max(len(x), 1), halves=1e-2),
+    Case(
+        "hinge",
+        (likelihood.Hinge,),
+        lambda x: F.hinge(x, labels(len(x))),
+        lambda x: hinges(x, 1).sum() / max(len(x), 1),
+        halves=1e-2,
+    ),
     Case("hinge: squares", (), lambda x: F.hinge(x, labels(len(x)), "L2", "no"), lambda x: hinges(x, 2), halves=1e-2),
     Case("gaussian_kl_divergence", (), F.gaussian_kl_divergence, lambda m, v: kl(m, v).sum(), PAIR, halves=2e-2),
     Case(

@@ -8,7 +8,7 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import alignment, angles, arithmetic, matrices, recomputation, rounding
+from mnpar.functions import alignment, angles, arithmetic, cumulative, elementwise, matrices, recomputation, rounding
 from mnpar.functions.generic import wide
 from mnpar.functions.vocabulary_parallel import ShiftedScores
 
@@ -185,7 +185,7 @@ CASES = [
     Case("arcsin", (angles.Arcsin,), F.arcsin, np.arcsin, low=-0.8, high=0.8, halves=8e-3),
     Case("arccos", (angles.Arccos,), F.arccos, np.arccos, low=-0.8, high=0.8, halves=8e-3),
     Case("arctan2", (angles.Arctan2,), F.arctan2, np.arctan2, PAIR, halves=8e-3),
-    Case("rsqrt", (), F.rsqrt, lambda x: x**-0.5, low=0.4, halves=8e-3),
+    Case("rsqrt", (elementwise.Rsqrt,), F.rsqrt, lambda x: x**-0.5, low=0.4, halves=8e-3),
     Case("floor", (), F.floor, np.floor, differentiable=False),
     Case("ceil", (), F.ceil, np.ceil, differentiable=False),
     Case("fix", (), F.fix, np.fix, differentiable=False),
@@ -196,7 +196,7 @@ CASES = [
     Case("linear_interpolate", (), F.linear_interpolate, lambda p, x, y: p * x + (1 - p) * y, TRIPLE, halves=1e-2),
     Case("identity", (arithmetic.Identity,), F.identity, lambda x: x),
     Case("identity: two", (), F.identity, lambda x, y: (x, y), PAIR),
-    Case("cumprod", (), lambda x: F.cumprod(x, 1), lambda x: np.cumprod(x, 1), ((N, 5),), halves=1e-2),
+    Case("cumprod", (cumulative.CumProd,), lambda x: F.cumprod(x, 1), lambda x: np.cumprod(x, 1), ((N, 5),), halves=1e-2),
     Case("cumprod: flat", (), F.cumprod, np.cumprod, ((2, 3),), halves=1e-2),
     Case("cumprod: negative axis", (), lambda x: F.cumprod(x, -2), lambda x: np.cumprod(x, 1), ((N, 3, 2),), halves=1e-2),
     Case("space2depth", (), lambda x: F.space2depth(x, 2), blocks, ((N, 3, 4, 2),), empty=False),

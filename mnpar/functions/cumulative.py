@@ -1,0 +1,160 @@
+"""Sums and products from the beginning to each place, and the product of all.
+
+The derivatives of products are quotients, gy·y/x, where nothing is 0 and nothing overflows. Where something is, they
+are made in pairs, log₂ n times: their derivatives need no quotient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.broadcasting import BroadcastTo
+from mnpar.functions.generic import either, wide
+from mnpar.functions.indexing import get_item
+from mnpar.functions.joining import concat
+from mnpar.functions.reduction import kept
+from mnpar.functions.shape import reshape, transpose
+from mnpar.variable import Variable, as_variable
+
+
+class CumSum(FunctionNode):
+    """Sums from the beginning, or to the end: each the transpose of the other."""
+
+    generic = True
+
+    def __init__(self, axis: int, backwards: bool = False) -> None:
+        self.axis, self.backwards = axis, backwards
+
+    def forward(self, x: Array) -> Array:
+        if not self.backwards:
+            return x.cumsum(axis=self.axis, dtype=x.dtype)
+        flip = backend.get_array_module(x).flip
+        return flip(flip(x, self.axis).cumsum(axis=self.axis, dtype=x.dtype), self.axis)
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: either(CumSum(self.axis, not self.backwards), gy)
+
+
+class CumProd(FunctionNode):
+    """Of numbers that are not 0: ∂L/∂x_i is the sum of gy·y from i on, over x_i."""
+
+    generic = True
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        self.retain_outputs((0,))
+        return x.cumprod(axis=self.axis, dtype=x.dtype)
+
+    def backward(self, gy: Any) -> Any:
+        (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
+        return lambda: either(CumSum(self.axis, backwards=True), gy * y) / x
+
+
+class Prod(FunctionNode):
+    """Of numbers that are not 0: ∂L/∂x = gy·y/x. The reduced axes stay, with length 1."""
+
+    generic = True
+
+    def __init__(self, axes: tuple[int, ...]) -> None:
+        self.axes = axes
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        self.retain_outputs((0,))
+        return wide(x).prod(axis=self.axes, keepdims=True, dtype=wide(x).dtype).astype(x.dtype, copy=False)
+
+    def backward(self, gy: Any) -> Any:
+        (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
+        return lambda: either(BroadcastTo(x.shape), gy * y) / x
+
+
+def _divisible(y: Variable) -> bool:
+    """Whether the derivative of a product, or of each of many, is a quotient; or nobody will ask for it."""
+    return y.creator is None or bool((y.xp.isfinite(y.array) & (y.array != 0)).all())
+
+
+def cumsum(x: Any, axis: int | None = None) -> Variable:
+    """The sums of the elements up to each one.
+
+    Args:
+        x: an array or Variable.
+        axis: along which; None: of the flattened array.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.cumsum(np.array([1, 2, 3])).array
+        array([1, 3, 6])
+    """
+    x = as_variable(x)
+    if axis is None:
+        x, axis = reshape(x, (x.size,)), 0
+    return CumSum(axis % x.ndim).apply((x,))[0]
+
+
+def cumprod(x: Any, axis: int | None = None) -> Variable:
+    """The products of the elements up to each one; its gradients are right where there are zeros, too.
+
+    Args:
+        x: an array or Variable.
+        axis: along which; None: of the flattened array.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.cumprod(np.array([1.0, 2.0, 3.0])).array
+        array([1., 2., 6.])
+    """
+    x = as_variable(x)
+    if axis is None:
+        x, axis = reshape(x, (x.size,)), 0
+    if not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"cumprod: x of shape {x.shape} has no axis {axis}")
+    y = CumProd(axis % x.ndim).apply((x,))[0]
+    last = get_item(y, (*[slice(None)] * (axis % x.ndim), slice(-1, None)))  # what is 0 or infinite stays so, or is NaN
+    return y if _divisible(last) else _running_products(x, axis % x.ndim)
+
+
+def _running_products(x: Variable, axis: int) -> Variable:
+    y, lead, n, step = x, [slice(None)] * axis, x.shape[axis], 1
+    while step < n:  # each element is the product of the last 1, 2, 4 … elements: log₂ n steps
+        more = get_item(y, (*lead, slice(step, None))) * get_item(y, (*lead, slice(0, n - step)))
+        y, step = concat((get_item(y, (*lead, slice(0, step))), more), axis=axis), 2 * step
+    return y
+
+
+def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
+    """The product over some axes, with the product rule for its derivative: right where there are zeros, too.
+
+    Args:
+        x: an array or Variable.
+        axis: over which; None means everything.
+        keepdims: whether these axes stay, with length 1.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.prod(np.array([2.0, 3.0, 4.0])).item()
+        24.0
+    """
+    x = as_variable(x)
+    named = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    axes = sorted([a % x.ndim for a in named])
+    y = Prod(tuple(axes)).apply((x,))[0]
+    y = y if _divisible(y) else _in_pairs(x, axes)
+    return y if keepdims else reshape(y, tuple([n for i, n in enumerate(x.shape) if i not in axes]))
+
+
+def _in_pairs(x: Variable, axes: list[int]) -> Variable:
+    y = transpose(x, (*axes, *[i for i in range(x.ndim) if i not in axes])) if axes else x
+    y = reshape(y, (int(np.prod(y.shape[: len(axes)])), *y.shape[len(axes) :]))
+    while y.shape[0] > 1:
+        n = y.shape[0]
+        even = get_item(y, slice(0, n - n % 2, 2)) * get_item(y, slice(1, n, 2))
+        y = concat((even, get_item(y, slice(n - 1, n))), axis=0) if n % 2 else even
+    return reshape(y, kept(x.shape, tuple(axes)))
