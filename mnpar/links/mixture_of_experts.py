@@ -5,8 +5,8 @@
 Experts are divided among ranks in blocks. The ranks first tell each other how many tokens they have for each expert; then the
 tokens go, by an alltoall of uneven parts, and the results come back by another. Nothing is padded, and nothing is dropped
 unless a capacity is set, so a layer on P ranks is the layer on one, to the last gradient. Bytes on each rank: the rows that are
-not its own, twice forward and twice backward. (Shazeer et al. 2017, arXiv 1701.06538; GShard: Lepikhin et al. 2020, arXiv 2006.16668;
-Switch: Fedus et al. 2021, arXiv 2101.03961.)
+not its own, twice forward and twice backward. (Shazeer et al. 2017, arXiv 1701.06538; Lepikhin et al. 2020, arXiv 2006.16668;
+Fedus et al. 2021, arXiv 2101.03961.)
 """
 
 from __future__ import annotations
