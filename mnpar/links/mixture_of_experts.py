@@ -105,7 +105,7 @@ class MixtureOfExperts(Chain):
         ...     y = moe(np.array([[1, 2], [3, -4], [-5, 6]], "f4"))
         ...     return [path for path, _ in moe.namedparams()], moe.load.tolist(), y.shape
         >>> mnpar.run(program, ranks=2)[1]
-        (['/gate/W', '/experts/2/W', '/experts/2/b'], [0, 2, 1], (3, 2))
+        (['/gate/W', '/experts/2/W', '/experts/2/b'], [1, 1, 1], (3, 2))
     """
 
     def __init__(
