@@ -12,7 +12,6 @@ Fedus et al. 2021, arXiv 2101.03961.)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -123,7 +122,7 @@ class MixtureOfExperts(Chain):
         self.n_experts, self.k, self.capacity_factor, self.noise, self.rng = n_experts, k, capacity_factor, noise, rng
         self.normalize, self.input_is_parallel = k > 1 if normalize is None else normalize, input_is_parallel
         seed = int(comm.bcast(random.generator().integers(2**63, size=1))[0])
-        with drawing_from(np.random.default_rng([seed, n_experts])):
+        with random.using(np.random.default_rng([seed, n_experts])):
             self.gate = Linear(in_size, n_experts, nobias=True, initialW=initialW)
         if comm.size > 1:
             self.gate.W.array[...] = comm.bcast(self.gate.W.array)
@@ -226,7 +225,7 @@ class Experts(Chain):
         self._generators = {}  # of experts that do not know their sizes yet
         for i in range(*block(n_experts, comm.size, comm.rank)):
             rng = np.random.default_rng([seed, i])
-            with drawing_from(rng):
+            with random.using(rng):
                 self.add_link(str(i), make(i))
             if not all([param.is_initialized for param in self[str(i)].params()]):
                 self._generators[str(i)] = rng
@@ -243,7 +242,7 @@ class Experts(Chain):
 
     def _run(self, name: str, rows: Variable) -> Any:
         rng = self._generators.pop(name, None)
-        with drawing_from(rng):
+        with random.using(rng):
             return self[name](rows)
 
     def serialize(self, serializer: Any) -> None:
@@ -281,17 +280,3 @@ def cut(rows: Variable, lengths: Any) -> tuple[Variable, ...]:
     parts = split_axis(rows, np.cumsum(lengths)[:-1].tolist(), axis=0)
     assert isinstance(parts, tuple)
     return parts
-
-
-@contextmanager
-def drawing_from(rng: np.random.Generator | None) -> Iterator[None]:
-    """Let the rank draw from another generator for a while; None: from its own."""
-    if rng is None:
-        yield
-        return
-    before = random.generator()
-    random.use(rng)
-    try:
-        yield
-    finally:
-        random.use(before)

@@ -1,0 +1,207 @@
+"""Ensembles: models that differ, side by side on ranks, and what they say together.
+
+Each member has a communicator of its own, for a model that is itself spread over ranks. The ranks that have the same part of
+each member are *peers*: over them the answers travel, all of them in one allgather, and in tournaments the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar import random
+from mnpar.backend import Array
+from mnpar.chain import Chain
+from mnpar.functions import average, expand_dims, gather_from, sqrt, stack
+from mnpar.link import Link
+from mnpar.parallel.tournament import Round, copy_winners, decide, gather_scores
+from mnpar.plans import block
+from mnpar.variable import Variable
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the members of an ensemble answered.
+
+    Attributes:
+        members: (M, N, …), of the M members in order, the same on all ranks.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> from mnpar.parallel import Answers
+        >>> answers = Answers(mnpar.Variable(np.array([[[3.0, 0.0]], [[0.0, 1.0]], [[0.0, 1.0]]])))
+        >>> answers.mean().array, answers.vote()
+        (array([[1.        , 0.66666667]]), array([1]))
+    """
+
+    members: Variable
+
+    def mean(self) -> Variable:
+        """The mean over members, (N, …)."""
+        return average(self.members, axis=0)
+
+    def variance(self) -> Variable:
+        """The mean square distance from the mean, (N, …)."""
+        distance = self.members - expand_dims(self.mean(), 0)
+        return average(distance * distance, axis=0)
+
+    def spread(self) -> Variable:
+        """The standard deviation over members, (N, …); where all agree its derivative is infinite: learn by the variance."""
+        return sqrt(self.variance())
+
+    def vote(self) -> Array:
+        """For members that answer (N, K) with a number for each of K classes: the class that most of them find largest, (N,).
+
+        Of classes with as many votes, that of the larger mean.
+        """
+        ys = self.members.array
+        xp, K = self.members.xp, ys.shape[2]
+        votes = (ys.argmax(axis=2)[:, :, None] == xp.arange(K)).sum(axis=0)  # (N, K)
+        most = votes == votes.max(axis=1, keepdims=True)
+        answer: Array = xp.where(most, ys.mean(axis=0), -np.inf).argmax(axis=1)
+        return answer
+
+
+class Ensemble(Chain):
+    """Members on ranks, each with ranks of its own; called, it is their mean, on every rank that has an answer.
+
+    The mean is owned together (law 1: the loss counts once): each rank calls backward on the loss that is made of it, nothing
+    is divided by the number of ranks, and the gradient that comes to each member is that of the ensemble on one rank. To train
+    each member by itself, call ``ensemble.member`` instead; nothing is sent then.
+
+    Args:
+        comm: all its ranks make the ensemble, and call it with the same batch.
+        member: called as ``member(group, i)``, with the communicator of the ranks of member i, on each of them; returns a link
+            that gives (N, …), the same on all of its ranks, or None on those that only hand on. First weights are drawn from a
+            generator of a seed, which rank 0 draws, and i: they do not depend on the number of ranks. Or a link: this rank's.
+        groups: M, how many members; None: one on each rank. Of P ranks each member has P / M; where M is more, each rank has a
+            block of the members.
+
+    Attributes:
+        size: M.
+        numbers: which members are on this rank.
+        group: the communicator of this rank's member.
+        peers: that of the ranks with the same part of each member.
+        members: the links, by number: their paths are ``/members/3/…``, so that checkpoints are loaded by any number of ranks.
+
+    Raises:
+        ValueError: M members cannot have as many of the ranks each; or a link is given where a rank has several members.
+
+    Example:
+        >>> import numpy as np, mnpar, mnpar.links as L
+        >>> def program(comm):
+        ...     ensemble = mnpar.Ensemble(comm, lambda group, i: L.Linear(1, 1, initialW=i))
+        ...     y = ensemble(np.ones((2, 1), "f4"))
+        ...     return y.array.tolist()
+        >>> mnpar.run(program, ranks=3)[0]
+        [[1.0], [1.0]]
+    """
+
+    def __init__(
+        self, comm: Communicator, member: Link | Callable[[Communicator, int], Link], groups: int | None = None
+    ) -> None:
+        super().__init__()
+        M, P = comm.size if groups is None else groups, comm.size
+        if M < 1 or (P > M and P % M):
+            raise ValueError(f"{P} ranks do not make {M} members of as many ranks each: choose a number that divides {P}")
+        self.comm, self.size = comm, M
+        each = max(1, P // M)  # ranks of a member
+        group, peers = comm.split(comm.rank // each, comm.rank), comm.split(comm.rank % each, comm.rank)
+        assert group is not None
+        assert peers is not None
+        self.group, self.peers = group, peers
+        self.numbers = range(*block(M, peers.size, peers.rank))
+        self.members = Chain()
+        if isinstance(member, Link) and len(self.numbers) > 1:
+            raise ValueError(
+                f"rank {comm.rank} has {len(self.numbers)} of {M} members, not one: give a function that makes them"
+            )
+        seed = int(comm.bcast(random.generator().integers(2**63, size=1))[0])
+        for i in self.numbers:
+            with random.using(np.random.default_rng([seed, i])):
+                self.members.add_link(str(i), member if isinstance(member, Link) else member(group, i))
+        self.rounds = 0  # of tournaments
+        self.register_persistent("rounds")
+
+    @property
+    def member(self) -> Any:
+        """The link of this rank's member.
+
+        Raises:
+            AttributeError: this rank has several: they are in ``members``.
+        """
+        if len(self.numbers) != 1:
+            raise AttributeError(f"rank {self.comm.rank} has {len(self.numbers)} members: take one of ensemble.members")
+        return self.members[str(self.numbers[0])]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Variable | None:
+        """The mean of the members' answers, (N, …); None on ranks whose part of a member answers None."""
+        answers = self.answers(*args, **kwargs)
+        return None if answers is None else answers.mean()
+
+    def answers(self, *args: Any, **kwargs: Any) -> Answers | None:
+        """What all members answer, by one allgather; all ranks call it.
+
+        Args:
+            args, kwargs: what each member is called with: the same on all ranks.
+
+        Returns:
+            The answers; None on ranks whose part of a member answers None.
+        """
+        mine = [link(*args, **kwargs) for link in self.members.children()]
+        if any([y is None for y in mine]):
+            return None
+        return Answers(gather_from(self.peers, stack(mine), axis=0))
+
+    def tournament(
+        self, score: Any, optimizer: Any = None, perturb: Callable[[Any, np.random.Generator], None] | None = None, *,
+        how: str = "pairs", share: float = 0.25, seed: int = 0,
+    ) -> Round:  # fmt: skip
+        """Let losers go on from the winners' weights: a round of population-based training; all ranks call it.
+
+        Who wins is decided alike on all ranks, by the scores and a generator of ``seed`` and the number of the round. A loser
+        takes the winner's parameters, persistent values, the optimizer's state and hyperparameters, each rank from the rank
+        with the same part. (Jaderberg et al. 2017, arXiv 1711.09846; pairs: LTFB, Jacobs et al. 2017.)
+
+        Args:
+            score: of this rank's member, the higher the better; None on ranks that do not know it, NaN loses. A list, if this
+                rank has several.
+            optimizer: the member's; None: only weights are copied. A list, if this rank has several.
+            perturb: called as ``perturb(optimizer, rng)`` on the ranks of each loser, with equal generators, to change its
+                hyperparameters.
+            how: ``'pairs'``: drawn by lot, the worse of each takes from the better. ``'truncation'``: the worst take from one
+                of the best, drawn by lot.
+            share: how many are the best, and the worst, by truncation: one at least, half of them at most.
+            seed: of the lots.
+
+        Returns:
+            The round: all scores, and from whom each member goes on.
+
+        Raises:
+            ValueError: no such way, or nobody knows a member's score; on all ranks.
+
+        Example:
+            >>> import mnpar, mnpar.links as L
+            >>> def program(comm):
+            ...     ensemble = mnpar.Ensemble(comm, lambda group, i: L.Linear(1, 1, initialW=i))
+            ...     round = ensemble.tournament(score=-ensemble.numbers[0])  # the lower number wins
+            ...     return round.winners, float(ensemble.member.W.array[0, 0])
+            >>> mnpar.run(program, ranks=2)
+            [([0, 0], 0.0), ([0, 0], 0.0)]
+        """
+        scores = gather_scores(self.comm, self.numbers, score, self.size)
+        round = decide(scores, how, share, np.random.default_rng([seed, self.rounds]))
+        optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer] * len(self.numbers)
+        mine = dict(zip(self.numbers, zip(self.members.children(), optimizers, strict=True), strict=True))
+        copy_winners(self.peers, round.winners, self.size, mine)
+        for i, (_, its) in mine.items():
+            if perturb is not None and round.winners[i] != i:
+                perturb(its, np.random.default_rng([seed, self.rounds, i]))
+        self.rounds += 1
+        return round
