@@ -28,3 +28,28 @@ def test_more_choices_than_experts_are_a_usage_error():
     done = run(0, "mixture_of_experts.py", ["--k", "9"])
     assert done.returncode == 2
     assert "--k 9 is more than the 6 experts" in done.stderr
+
+
+TOURNAMENTS = {
+    "mpiexec -n 2": (2, [], 2),
+    "python, which starts three": (0, ["--ranks", "3"], 3),
+    "threads, two ranks for each member": (0, ["--threads", "4", "--members", "2"], 2),
+    "threads, three members on a rank": (0, ["--threads", "2", "--members", "6", "--how", "truncation"], 6),
+}
+
+
+@pytest.mark.parametrize(("ranks", "flags", "members"), TOURNAMENTS.values(), ids=TOURNAMENTS)
+def test_tournaments_are_those_of_one_rank(ranks, flags, members):
+    done = run(ranks, "ensemble_tournament.py", ["--rounds", "3", "--unit", "8", *flags])
+    assert done.returncode == 0, done.stderr
+    assert float(re.search(r"answers differ by (\S+) at most", done.stdout)[1]) < 1e-10
+    rounds = re.findall(r"^round +\d +losses (.+)$", done.stdout, re.M)
+    assert [len(re.findall(r"\d+\.\d{4}", line)) for line in rounds] == [members] * 3
+    assert "←" in rounds[0]
+    assert re.search(rf"^accuracy +best member [\d.]+ +mean of {members} [\d.]+ +their vote [\d.]+$", done.stdout, re.M)
+
+
+def test_members_that_ranks_cannot_make_are_named():
+    done = run(0, "ensemble_tournament.py", ["--threads", "3", "--members", "2"])
+    assert done.returncode != 0
+    assert "3 ranks do not make 2 members" in done.stderr
