@@ -15,10 +15,12 @@ import numpy as np
 from mnpar import random
 from mnpar.backend import Array
 from mnpar.chain import Chain
+from mnpar.errors import LauncherError
 from mnpar.functions import average, expand_dims, gather_from, sqrt, stack
 from mnpar.link import Link
-from mnpar.parallel.tournament import Round, copy_winners, decide, gather_scores
+from mnpar.parallel.tournament import Round, copied, copy_winners, decide, gather_scores, restore
 from mnpar.plans import block
+from mnpar.tape import current_tape
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ class Answers:
     """What the members of an ensemble answered.
 
     Attributes:
-        members: (M, N, …), of the M members in order, the same on all ranks.
+        members: (M, N, …), of the M members in order (those that are not lost), the same on all ranks.
 
     Example:
         >>> import numpy as np, mnpar
@@ -88,6 +90,8 @@ class Ensemble(Chain):
         numbers: which members are on this rank.
         group: the communicator of this rank's member.
         peers: that of the ranks with the same part of each member.
+        lost: the numbers of members that are lost (:meth:`attempt`).
+        alive, error: False on ranks whose member is lost, and why.
         members: the links, by number: their paths are ``/members/3/…``, so that checkpoints are loaded by any number of ranks.
 
     Raises:
@@ -103,6 +107,10 @@ class Ensemble(Chain):
         [[1.0], [1.0]]
     """
 
+    lost: tuple[int, ...]
+    alive = True
+    error: Exception | None = None
+
     def __init__(
         self, comm: Communicator, member: Link | Callable[[Communicator, int], Link], groups: int | None = None
     ) -> None:
@@ -110,13 +118,14 @@ class Ensemble(Chain):
         M, P = comm.size if groups is None else groups, comm.size
         if M < 1 or (P > M and P % M):
             raise ValueError(f"{P} ranks do not make {M} members of as many ranks each: choose a number that divides {P}")
-        self.comm, self.size = comm, M
+        self.size, self.lost = M, ()
         each = max(1, P // M)  # ranks of a member
-        group, peers = comm.split(comm.rank // each, comm.rank), comm.split(comm.rank % each, comm.rank)
+        self._place = comm.rank % each  # among those of its member
+        self.numbers = range(*block(M, P // each, comm.rank // each))
+        group = comm.split(comm.rank // each, comm.rank)
         assert group is not None
-        assert peers is not None
-        self.group, self.peers = group, peers
-        self.numbers = range(*block(M, peers.size, peers.rank))
+        self.group = group
+        self._join(comm)
         self.members = Chain()
         if isinstance(member, Link) and len(self.numbers) > 1:
             raise ValueError(
@@ -128,6 +137,13 @@ class Ensemble(Chain):
                 self.members.add_link(str(i), member if isinstance(member, Link) else member(group, i))
         self.rounds = 0  # of tournaments
         self.register_persistent("rounds")
+
+    def _join(self, comm: Communicator) -> None:
+        """Let these ranks be those of the ensemble."""
+        peers = comm.split(self._place, comm.rank)
+        assert peers is not None
+        self.comm, self.peers = comm, peers
+        self._where = {i: rank for rank, numbers in enumerate(peers.allgather_obj(list(self.numbers))) for i in numbers}
 
     @property
     def member(self) -> Any:
@@ -195,13 +211,102 @@ class Ensemble(Chain):
             >>> mnpar.run(program, ranks=2)
             [([0, 0], 0.0), ([0, 0], 0.0)]
         """
-        scores = gather_scores(self.comm, self.numbers, score, self.size)
-        round = decide(scores, how, share, np.random.default_rng([seed, self.rounds]))
-        optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer] * len(self.numbers)
-        mine = dict(zip(self.numbers, zip(self.members.children(), optimizers, strict=True), strict=True))
-        copy_winners(self.peers, round.winners, self.size, mine)
+        scores = gather_scores(self.comm, self.numbers, score, self.size, list(self._where))
+        round = decide(scores, how, share, np.random.default_rng([seed, self.rounds]), list(self._where))
+        mine = self._with(optimizer)
+        copy_winners(self.peers, round.winners, self._where, mine)
         for i, (_, its) in mine.items():
             if perturb is not None and round.winners[i] != i:
                 perturb(its, np.random.default_rng([seed, self.rounds, i]))
         self.rounds += 1
         return round
+
+    def _with(self, optimizer: Any) -> dict[int, tuple[Link, Any]]:
+        """This rank's members by number, each with its optimizer."""
+        optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer] * len(self.numbers)
+        return dict(zip(self.numbers, zip(self.members.children(), optimizers, strict=True), strict=True))
+
+    def attempt(self, work: Callable[[], Any], optimizer: Any = None) -> bool:
+        """Do something that members may not survive; all ranks call it, and all get the same answer.
+
+        If every rank ends ``work()`` without an error, the answer is True. Otherwise the members are lost one of whose ranks
+        raised an error, or is gone: killed, crashed, out of memory. The others go on without them: ``comm`` and ``peers`` are
+        made anew, and each of the members that are left is again what it was before, so that the work can be tried once more.
+        Their own communicator ``group`` goes on; others that they have made of it do not, nor do those of the program. On the
+        ranks that are lost and still run, ``alive`` is False and ``error`` says why: they shall do nothing more with it.
+
+        On thread ranks it finds errors; under Open MPI, started by ``mpiexec --with-ft ulfm``, also processes that are gone.
+        Each call costs a copy of the members, and an agreement of all ranks: let it be some minutes of work.
+
+        Args:
+            work: called without arguments; what it sends goes by ``comm``, ``peers`` and ``group`` of this ensemble.
+            optimizer: as :meth:`tournament` has it: goes back to what it was, too.
+
+        Returns:
+            Whether the work is done.
+
+        Raises:
+            LauncherError: no rank survives another one's end here: another MPI, or started without the option.
+            Exception: that of the work, if it failed and nobody is lost.
+
+        Example:
+            >>> import numpy as np, mnpar, mnpar.links as L
+            >>> def program(comm):
+            ...     ensemble = mnpar.Ensemble(comm, lambda group, i: L.Linear(1, 1, initialW=i))
+            ...     def work():
+            ...         if ensemble.numbers[0] == 1:
+            ...             raise MemoryError("no room")
+            ...     while ensemble.alive and not ensemble.attempt(work):
+            ...         pass
+            ...     return ensemble(np.ones((1, 1), "f4")).item() if ensemble.alive else ensemble.error
+            >>> mnpar.run(program, ranks=3)
+            [1.0, MemoryError('no room'), 1.0]
+        """
+        transport = self.comm.transport
+        if not transport.survives:
+            raise LauncherError(
+                "members can be lost on thread ranks, and under Open MPI started by 'mpiexec --with-ft ulfm'; here the end of "
+                "one rank is the end of all"
+            )
+        mine = self._with(optimizer)
+        before = {i: copied(*both) for i, both in mine.items()}
+        error: Exception | None = None
+        try:
+            work()
+        except Exception as caught:
+            error = caught
+            self._give_up()
+        if transport.agree(error is None):
+            return True
+        self._go_on(error)
+        if self.alive:
+            for i, state in before.items():
+                restore(*mine[i], *state)
+        return False
+
+    def _give_up(self) -> None:
+        """Nobody shall wait for this rank, nor it for others."""
+        for comm in (self.comm, self.peers, self.group):
+            comm.transport.revoke()
+
+    def _go_on(self, error: Exception | None) -> None:
+        """Be an ensemble of the members that are left."""
+        well, tape = error is None or self.comm.transport.lost(error), current_tape()
+        tape.records.clear()
+        tape.unfinished.clear()
+        transport = self.comm.transport.survivors(well)
+        whole = None
+        if transport is not None:
+            left = type(self.comm)(transport)
+            here = [numbers for numbers in left.allgather_obj(self.numbers) if numbers == self.numbers]
+            whole = left.split(0 if len(here) == self.group.size else None, left.rank)
+        if whole is None:
+            self.alive, self.error = False, error
+            return
+        if whole.size == self.comm.size and error is not None:
+            raise error
+        group = whole.transport.split(self.numbers[0], self._place)
+        assert group is not None
+        self.group.renew(group)
+        self._join(whole)
+        self.lost = tuple([i for i in range(self.size) if i not in self._where])

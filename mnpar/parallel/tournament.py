@@ -11,7 +11,6 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.link import Link
-from mnpar.plans import block
 from mnpar.serializers import DictionarySerializer, NpzDeserializer
 
 if TYPE_CHECKING:
@@ -41,8 +40,10 @@ class Round:
         return max(range(len(self.scores)), key=lambda i: (_worth(self.scores[i]), -i))
 
 
-def gather_scores(comm: Communicator, numbers: Sequence[int], score: Any, size: int) -> list[float]:
-    """All members' scores: for each, what the lowest rank says that knows it."""
+def gather_scores(
+    comm: Communicator, numbers: Sequence[int], score: Any, size: int, living: Sequence[int]
+) -> list[float]:  # fmt: skip
+    """All members' scores: for each, what the lowest rank says that knows it; NaN for those that are not living."""
     scores = list(score) if isinstance(score, list | tuple) else [score] * len(numbers)
     mine = [(i, None if s is None else float(s)) for i, s in zip(numbers, scores, strict=True)]
     known: dict[int, float] = {}
@@ -50,13 +51,15 @@ def gather_scores(comm: Communicator, numbers: Sequence[int], score: Any, size: 
         for i, s in pairs:
             if s is not None:
                 known.setdefault(i, s)
-    missing = [i for i in range(size) if i not in known]
+    missing = [i for i in living if i not in known]
     if missing:
         raise ValueError(f"nobody knows the score of member {missing[0]}: one of its ranks has to give a number, not None")
-    return [known[i] for i in range(size)]
+    return [known.get(i, math.nan) for i in range(size)]
 
 
-def decide(scores: list[float], how: str, share: float, rng: np.random.Generator) -> Round:
+def decide(
+    scores: list[float], how: str, share: float, rng: np.random.Generator, living: Sequence[int] | None = None
+) -> Round:  # fmt: skip
     """Who goes on from whom.
 
     Args:
@@ -64,21 +67,22 @@ def decide(scores: list[float], how: str, share: float, rng: np.random.Generator
         how: ``'pairs'`` or ``'truncation'``.
         share: of the members that are the best, and the worst, by truncation.
         rng: in the same state on all ranks.
+        living: who takes part; None: all.
 
     Raises:
         ValueError: no such way, or share.
     """
-    M = len(scores)
-    winners = list(range(M))
+    winners, living = list(range(len(scores))), range(len(scores)) if living is None else living
+    M = len(living)
     if how == "pairs":
-        lots = rng.permutation(M).tolist()
+        lots = [living[place] for place in rng.permutation(M)]
         for a, b in zip(lots[0::2], lots[1::2], strict=False):  # with an odd number, one is left out
             first, second = sorted([a, b])
             winner = second if _worth(scores[second]) > _worth(scores[first]) else first
             winners[a] = winners[b] = winner
     elif how == "truncation" and 0 < share <= 0.5:
         n = min(max(1, int(share * M)), M // 2)
-        order = sorted(range(M), key=lambda i: (-_worth(scores[i]), i))
+        order = sorted(living, key=lambda i: (-_worth(scores[i]), i))
         for loser in sorted(order[M - n :]):
             winners[loser] = order[int(rng.integers(n))]
     else:
@@ -91,16 +95,17 @@ def _worth(score: float) -> float:
     return -math.inf if math.isnan(score) else score
 
 
-def copy_winners(peers: Communicator, winners: Sequence[int], size: int, mine: Mapping[int, tuple[Link, Any]]) -> None:
+def copy_winners(
+    peers: Communicator, winners: Sequence[int], where: Mapping[int, int], mine: Mapping[int, tuple[Link, Any]]
+) -> None:  # fmt: skip
     """Bring the winners' state to the losers; no winner is also a loser.
 
     Args:
         peers: the ranks with the same part of each member.
         winners: whose state each member is to have.
-        size: M.
+        where: on which of the peers each member is.
         mine: this rank's members: links and optimizers (None: weights only).
     """
-    where = {i: rank for rank in range(peers.size) for i in range(*block(size, peers.size, rank))}
     copies = [(loser, winner) for loser, winner in enumerate(winners) if loser != winner]
     for loser, winner in copies:
         if winner in mine and where[loser] != peers.rank:
@@ -112,7 +117,7 @@ def copy_winners(peers: Communicator, winners: Sequence[int], size: int, mine: M
             state, numbers = (
                 _state(*mine[winner]) if winner in mine else (peers.recv(where[winner]), peers.recv_obj(where[winner]))
             )
-            _restore(*mine[loser], state, numbers)
+            restore(*mine[loser], state, numbers)
 
 
 class _Given(DictionarySerializer):
@@ -143,7 +148,14 @@ def _state(link: Link, optimizer: Any) -> tuple[dict[str, Array | None], dict[st
     return arrays, {} if optimizer is None else optimizer.hyperparam.get_dict()
 
 
-def _restore(link: Link, optimizer: Any, state: Mapping[str, Array | None], numbers: Mapping[str, Any]) -> None:
+def copied(link: Link, optimizer: Any) -> tuple[dict[str, Array | None], dict[str, Any]]:
+    """What :func:`restore` brings back: parameters, persistent values, the optimizer's state and hyperparameters."""
+    arrays, numbers = _state(link, optimizer)
+    return {key: None if x is None else x.copy() for key, x in arrays.items()}, numbers
+
+
+def restore(link: Link, optimizer: Any, state: Mapping[str, Array | None], numbers: Mapping[str, Any]) -> None:
+    """Let a member be what it was, or what another one is."""
     _Taken(state, "link/").load(link)
     if optimizer is not None:
         _Taken(state, "optimizer/").load(optimizer)
