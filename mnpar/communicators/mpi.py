@@ -310,7 +310,7 @@ class MpiTransport(Reductions):
     @property
     def survives(self) -> bool:
         told = os.environ.get("OMPI_MCA_mpi_ft_enable", "0")  # noqa: SIM112 - what mpiexec --with-ft ulfm sets
-        return told.lower() in ("1", "true") and hasattr(self.mpi_comm, "Ishrink")
+        return told.lower() in ("1", "true") and hasattr(self.mpi_comm, "Shrink")
 
     def revoke(self) -> None:
         for lane in self.lanes:
@@ -334,8 +334,7 @@ class MpiTransport(Reductions):
         return bool(flag[0])
 
     def survivors(self, well: bool) -> MpiTransport | None:
-        left, request = self.mpi_comm.Ishrink()
-        self.process.until_done(request)
+        left = self.mpi_comm.Shrink()  # all that are left are here, since they have agreed that some are lost
         group, everyone = left.Get_group(), self.MPI.COMM_WORLD.Get_group()
         there = group.Translate_ranks(list(range(left.Get_size())), everyone)
         self.process.lose([rank for rank in self._world_ranks if rank not in there])

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
@@ -233,11 +234,8 @@ class Process:
 
     def _meet_survivors(self) -> None:
         """Wait for those that are left."""
-        self._control.Revoke()
-        left, request = self._control.Ishrink()
-        while not request.Test():
-            time.sleep(0.0001)
-        left.Free()
+        with contextlib.suppress(self.MPI.Exception):  # one more was lost
+            self.until_done(self._control.Iagree(array("i", [1])))
 
     def _go_on(self, until: Any) -> bool:
         """With what was started and never waited for: others may wait for this rank's part. Whether the request is done."""

@@ -15,7 +15,7 @@ import numpy as np
 from mnpar import random
 from mnpar.backend import Array
 from mnpar.chain import Chain
-from mnpar.errors import LauncherError
+from mnpar.errors import LauncherError, RankFailedError
 from mnpar.functions import average, expand_dims, gather_from, sqrt, stack
 from mnpar.link import Link
 from mnpar.parallel.tournament import Round, copied, copy_winners, decide, gather_scores, restore
@@ -301,7 +301,8 @@ class Ensemble(Chain):
             here = [numbers for numbers in left.allgather_obj(self.numbers) if numbers == self.numbers]
             whole = left.split(0 if len(here) == self.group.size else None, left.rank)
         if whole is None:
-            self.alive, self.error = False, error
+            gone = well and not isinstance(error, RankFailedError)
+            self.alive, self.error = False, RankFailedError(f"another rank of its member is lost: {error}") if gone else error
             return
         if whole.size == self.comm.size and error is not None:
             raise error
