@@ -2,7 +2,8 @@
 
 One baton goes round, and only the rank that holds it runs: a rank hands it on where it has to wait, to the next rank (in rank
 order) that can go on. So a program runs the same way each time, and when nobody can go on, that is a deadlock, known at once
-and shown as a table of who waits for what. A single process is the world of one thread rank.
+and shown as a table of who waits for what. A single process is the world of one thread rank. (The file is long because the
+baton and all that waits for it belong together.)
 """
 
 from __future__ import annotations
