@@ -180,7 +180,8 @@ class MixtureOfExperts(Chain):
             scores = scores + scores.xp.asarray(noise, scores.dtype)
         probabilities = softmax(scores)
         choices = np.argsort(-backend.to_host(scores.array), axis=1, kind="stable")[:, : self.k]
-        weights = probabilities[np.arange(len(choices))[:, None], choices]
+        xp = scores.xp
+        weights = probabilities[xp.arange(len(choices))[:, None], xp.asarray(choices)]
         return probabilities, choices, weights / sum(weights, axis=1, keepdims=True) if self.normalize else weights
 
     def _report(self, probabilities: Variable, routes: Routes, together: bool) -> None:
