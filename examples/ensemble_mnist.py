@@ -4,9 +4,9 @@
     python examples/ensemble_mnist.py                 starts four ranks itself
     python examples/ensemble_mnist.py --threads 4     ranks that are threads: needs no MPI
 
-Every member draws its own sample of the training images (bagging). At evaluation the members' outputs go through
-``allgather`` and are averaged inside the model's ``__call__``. With ``--joint`` that happens in training too: one loss of the
-averaged output, whose gradients flow back to all ranks, and at the end the same ensemble is trained on one rank and compared.
+Every member draws its own sample of the training images (bagging). At evaluation the members' outputs go through one allgather,
+and are averaged. With ``--joint`` that happens in training too: one loss of the averaged output, whose gradients flow back to
+all ranks, and at the end the same ensemble is trained on one rank and compared.
 With ``--groups G`` each member is itself spread over G ranks, which hand its activations on by ``send`` and ``recv``.
 
 The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead from ``--data DIR``, or where MNPAR_DATA says.
@@ -45,29 +45,6 @@ class Stage(mnpar.ChainList):
         return h
 
 
-class Ensemble(mnpar.Chain):
-    """A member in training; in evaluation, or jointly, the average of all members."""
-
-    def __init__(self, peers, member, joint):
-        super().__init__()
-        self.peers, self.joint = peers, joint
-        self.member = member
-
-    def __call__(self, x):
-        h = self.member(x)
-        if h is None or (mnpar.config.train and not self.joint):
-            return h
-        hs = F.allgather(self.peers, h)
-        return F.average(F.stack(hs, axis=0), axis=0)
-
-    def loss(self, x, t):
-        """The loss of this rank; None on a rank that only hands on. A joint loss is one loss, held by all P members alike."""
-        y = self(x)
-        if y is None:
-            return None
-        return F.softmax_cross_entropy(y, t) / (self.peers.size if self.joint else 1)
-
-
 def batches(train, args, member, group, comm):
     """The member's batches: its own draw of the data, or jointly the same for all; within a group always the same."""
     if args.joint:
@@ -84,10 +61,10 @@ def evaluate(model, test, comm):
     """The accuracies, rank 0's to print: of each member, and of the ensemble."""
     x, t = mnpar.dataset.concat_examples(test)
     with mnpar.using_config("train", False), mnpar.no_backprop_mode():
-        alone, together = model.member(x), model(x)
-    mine = None if alone is None else (F.accuracy(alone, t).item(), F.accuracy(together, t).item())
-    answers = [answer for answer in comm.allgather_obj(mine) if answer is not None]
-    return [alone for alone, _ in answers], answers[0][1]
+        answers = model.answers(x)  # None on a rank that only hands on
+    mine = None if answers is None else [F.accuracy(y, t).item() for y in (*answers.members, answers.mean())]
+    *members, together = next(each for each in comm.allgather_obj(mine) if each is not None)
+    return members, together
 
 
 def load(args):
@@ -108,28 +85,28 @@ def main(comm, args):
     """Train and evaluate; returns the last accuracies of the members and of the ensemble."""
     if args.joint:
         mnpar.config.dtype = np.dtype("f8")  # to compare with one rank, digit for digit
-    group = comm.split(comm.rank // args.groups, comm.rank)  # the ranks of one member
-    peers = comm.split(group.rank, comm.rank)  # the ranks with the same part of each member
     train, test, data = load(args)
     sizes = [train[0][0].size] + [args.unit] * max(1, args.groups - 1) + [10]
-    model = Ensemble(peers, Stage(group, sizes, (args.seed, peers.rank)), args.joint)
+    model = mnpar.Ensemble(comm, lambda group, i: Stage(group, sizes, (args.seed, i)), comm.size // args.groups)
+    number, answer = model.numbers[0], model if args.joint else model.member
     optimizer = (mnpar.optimizers.MomentumSGD(lr=0.1) if args.joint else mnpar.optimizers.Adam()).setup(model)
     if comm.is_root:
         ways = "jointly" if args.joint else "each on its own draw"
         print(
-            f"data: {data}\n{peers.size} member(s) of {group.size} rank(s) on {comm.name}, {ways}, {args.epoch} epoch(s)",
+            f"data: {data}\n{model.size} member(s) of {args.groups} rank(s) on {comm.name}, {ways}, {args.epoch} epoch(s)",
             flush=True,
         )
 
-    iterator, history, total, steps = batches(train, args, peers.rank, group, comm), [], 0.0, 0
+    iterator, history, total, steps = batches(train, args, number, model.group, comm), [], 0.0, 0
     while iterator.epoch < args.epoch:
         x, t = mnpar.dataset.concat_examples(next(iterator))
-        loss = []
-        optimizer.update(lambda x, t, keep=loss: keep.append(model.loss(x, t)) or keep[0], x, t)
-        total, steps = total + (0.0 if loss[0] is None else loss[0].item()), steps + 1
+        y = answer(x)  # None on a rank that only hands on
+        loss = None if y is None else F.softmax_cross_entropy(y, t)
+        optimizer.update(lambda loss=loss: loss)
+        total, steps = total + (0.0 if loss is None else loss.item()), steps + 1
         if iterator.is_new_epoch:
             members, together = evaluate(model, test, comm)
-            mean_loss = comm.allreduce(np.array(total / steps)).item() / (1 if args.joint else peers.size)
+            mean_loss = comm.allreduce(np.array(total / steps)).item() / model.size
             history.append((members, together))
             total, steps = 0.0, 0
             if comm.is_root:

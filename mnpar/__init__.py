@@ -70,6 +70,7 @@ from mnpar.link_hook import LinkHook
 from mnpar.optimizers import GradientMethod, Optimizer, UpdateRule
 from mnpar.parallel import (
     DistributedDataParallel,
+    Ensemble,
     MultiNodeChainList,
     Pipeline,
     SharedData,
@@ -100,6 +101,7 @@ __all__ = [
     "Deserializer",
     "DictSummary",
     "DistributedDataParallel",
+    "Ensemble",
     "FunctionHook",
     "FunctionNode",
     "Future",

@@ -7,6 +7,8 @@ given none, uses the rank's: a program that calls :func:`seed` first is reproduc
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -78,6 +80,29 @@ def use(rng: np.random.Generator) -> None:
         0.637
     """
     _generator.set(rng)
+
+
+@contextmanager
+def using(rng: np.random.Generator | None) -> Iterator[None]:
+    """Let the calling rank draw from this Generator inside a ``with`` block, and go on with its own after it.
+
+    Args:
+        rng: None: the rank's own.
+
+    Example:
+        >>> import numpy as np, mnpar.random
+        >>> mnpar.random.seed(0)
+        >>> with mnpar.random.using(np.random.default_rng(1)):
+        ...     a = mnpar.random.generator().random()
+        >>> round(float(mnpar.random.generator().random()), 3)
+        0.637
+    """
+    before = generator()
+    _generator.set(before if rng is None else rng)
+    try:
+        yield
+    finally:
+        _generator.set(before)
 
 
 def get_state() -> dict[str, Any]:

@@ -31,6 +31,11 @@ class Calls:
         """What this rank has sent so far."""
         return self.transport.traffic
 
+    def renew(self, transport: Transport) -> None:
+        """Let other messages be this communicator's, of the same ranks: those under way were given up."""
+        self.transport, self.rank, self.size = transport, transport.rank, transport.size
+        self._channels = {}
+
     def channel(self, order: int) -> Channel:
         """The messages of one order of differentiation: 0 forward, 1 its gradients …"""
         if not self._open:

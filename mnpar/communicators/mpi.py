@@ -38,7 +38,7 @@ from mnpar.communicators.transport import (
     numbered_tag,
 )  # fmt: skip
 from mnpar.communicators.watch import COMPLAINT, SPINS
-from mnpar.errors import LauncherError
+from mnpar.errors import DeadlockError, LauncherError
 
 _WORLD_SIZES = ("PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
 
@@ -329,6 +329,41 @@ class MpiTransport(Reductions):
                 self._machine.Free()
             if self._own:
                 self.mpi_comm.Free()
+
+    # ---- going on without ranks that are lost: User Level Failure Mitigation, a part of Open MPI ----
+
+    @property
+    def survives(self) -> bool:
+        told = os.environ.get("OMPI_MCA_mpi_ft_enable", "0")  # noqa: SIM112 - what mpiexec --with-ft ulfm sets
+        return told.lower() in ("1", "true") and hasattr(self.mpi_comm, "Shrink")
+
+    def revoke(self) -> None:
+        for lane in self.lanes:
+            lane.Revoke()
+        self.process.forget(self, self._place)
+
+    def lost(self, error: BaseException) -> bool:
+        MPI = self.MPI
+        if isinstance(error, MPI.Exception):
+            return error.Get_error_class() in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
+        return isinstance(error, DeadlockError)  # the watch has seen sooner that a process is gone
+
+    def agree(self, well: bool) -> bool:
+        flag = np.array([well], np.intc)
+        try:
+            self.process.until_done(self.mpi_comm.Iagree(flag))
+        except self.MPI.Exception as error:
+            if not self.lost(error):
+                raise
+            return False
+        return bool(flag[0])
+
+    def survivors(self, well: bool) -> MpiTransport | None:
+        left = self.mpi_comm.Shrink()  # all that are left are here, since they have agreed that some are lost
+        group, everyone = left.Get_group(), self.MPI.COMM_WORLD.Get_group()
+        there = group.Translate_ranks(list(range(left.Get_size())), everyone)
+        self.process.lose([rank for rank in self._world_ranks if rank not in there])
+        return MpiTransport(self.process, left, own=True).split(0 if well else None, self.rank)
 
 
 class Window(Root):

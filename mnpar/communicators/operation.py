@@ -71,6 +71,10 @@ class Operation:
         if not self.done:
             transport.active.append(self)
 
+    def belongs_to(self, transport: Transport) -> bool:
+        """Whether this carries it."""
+        return self._transport is transport
+
     def ready(self) -> bool:
         """Whether the next step can be taken."""
         return self._pending is not None and self._pending.ready()

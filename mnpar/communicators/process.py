@@ -16,7 +16,9 @@ import sys
 import threading
 import time
 import traceback
+from array import array
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -76,6 +78,7 @@ class Process:
         self._neighbours: Neighbours | None = None
         self._os_exit = os._exit
         self._orphaned_for = 0
+        self._given_up: list[Any] = []
         self._exit: tuple[int, str] = 0, "has finished its program"
         if self.size > 1:
             self._meet()
@@ -113,6 +116,8 @@ class Process:
     # ---- questions and answers (watch.Post) ----
 
     def tell(self, dest: int, tag: int, text: bytes) -> None:
+        if dest in self.watch.lost:
+            return
         while self._letters and self._letters[0][0].Test():
             self._letters.popleft()
         self._letters.append((self._control.Isend([text, len(text), self.MPI.BYTE], dest, tag), text))
@@ -130,6 +135,29 @@ class Process:
 
     def look(self, rank: int) -> Look | None:
         return None if self._neighbours is None else self._neighbours.look(rank)
+
+    # ---- other processes that are lost ----
+
+    def until_done(self, request: Any) -> None:
+        """Poll a request that waits for those that are left, and for nobody else."""
+        while not request.Test():
+            time.sleep(0.0001)
+            with contextlib.suppress(self.MPI.Exception):
+                self.watch.serve()
+
+    def lose(self, ranks: Sequence[int]) -> None:
+        """Go on without these."""
+        self.watch.lost.update(ranks)
+        if ranks:
+            self._control.Ack_failed()
+
+    def forget(self, transport: Any, place: int) -> None:
+        """Of a group that was given up, keep the memory that MPI may still read, and nothing under way."""
+        if self.transports[place] is transport:
+            self.transports[place] = None
+            self._given_up.append(transport)
+        for operation in [one for one in self.active if one.belongs_to(transport)]:
+            self.active.remove(operation)
 
     # ---- the end ----
 
@@ -190,9 +218,12 @@ class Process:
             return
         sys.stdout.flush()
         try:
-            all_here = self._control.Ibarrier()
-            self.watch.finish(lambda: self._go_on(all_here), self._exit)
-            self._report_unreceived()
+            if self.watch.lost:
+                self._meet_survivors()
+            else:
+                all_here = self._control.Ibarrier()
+                self.watch.finish(lambda: self._go_on(all_here), self._exit)
+                self._report_unreceived()
             if self._heart is not None:
                 self._heart.stop()
             MPI.Finalize()
@@ -200,6 +231,11 @@ class Process:
             self._abort("" if self.rank else "mnpar: interrupted\n", 130)
         except MnparError as error:  # its peer complains of what it sent
             self._on_error(type(error), error, None)
+
+    def _meet_survivors(self) -> None:
+        """Wait for those that are left."""
+        with contextlib.suppress(self.MPI.Exception):  # one more was lost
+            self.until_done(self._control.Iagree(array("i", [1])))
 
     def _go_on(self, until: Any) -> bool:
         """With what was started and never waited for: others may wait for this rank's part. Whether the request is done."""

@@ -2,7 +2,8 @@
 
 One baton goes round, and only the rank that holds it runs: a rank hands it on where it has to wait, to the next rank (in rank
 order) that can go on. So a program runs the same way each time, and when nobody can go on, that is a deadlock, known at once
-and shown as a table of who waits for what. A single process is the world of one thread rank.
+and shown as a table of who waits for what. A single process is the world of one thread rank. (The file is long because the
+baton and all that waits for it belong together.)
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class World:
         self.meetings: dict[Any, dict[int, Any]] = {}  # (group, what, number) -> what each rank brought
         self.active: list[list[Any]] = [[] for _ in range(size)]  # each rank's operations under way
         self.groups = 1
+        self.successors: dict[tuple[int, int], int] = {}  # (group, its how-manieth muster) -> the group of the survivors
+        self.revoked: set[int] = set()  # groups in which nobody waits any more
         self.failure: tuple[int, BaseException] | None = None
         self.complaints: dict[int, str] = {}
         self.done = [False] * size
@@ -129,7 +132,7 @@ class ThreadTransport:
         self._world, self._group, self._members = world, group, members
         self.rank, self.size = rank, len(members)
         self._me = members[rank]
-        self._splits = self._shares = 0  # so far
+        self._splits = self._shares = self._musters = 0  # so far
         self.active = world.active[self._me]
         self.rooms = Rooms(self.size), Rooms(self.size)
         self.traffic = Traffic()
@@ -145,7 +148,10 @@ class ThreadTransport:
         self.post(np.concatenate([np.frombuffer(header, np.uint8), body]), dest, tag, lane)
 
     def wait(self, pending: Pending) -> None:
-        self._world.wait(self._me, pending.ready, pending.waiting)
+        world, group = self._world, self._group
+        world.wait(self._me, lambda: pending.ready() or group in world.revoked, pending.waiting)
+        if group in world.revoked and not pending.ready():
+            raise RankFailedError(f"rank {self.rank} stops to wait in {pending.waiting}: a rank of its communicator is lost")
 
     def pause(self) -> None:
         self._world.pause(self._me)
@@ -252,6 +258,39 @@ class ThreadTransport:
 
     def finalize(self) -> None:
         pass
+
+    # ---- going on without ranks that are lost ----
+
+    survives = True
+
+    def revoke(self) -> None:
+        self._world.revoked.add(self._group)
+
+    def lost(self, error: BaseException) -> bool:
+        return isinstance(error, RankFailedError)
+
+    def agree(self, well: bool) -> bool:
+        said = self._muster(well)
+        return len(said) == self.size and all(said.values())
+
+    def survivors(self, well: bool) -> ThreadTransport | None:
+        said = self._muster(well)
+        left = [rank for rank in range(self.size) if said.get(rank)]
+        if not well:
+            return None
+        group = self._world.successors.setdefault((self._group, self._musters), self._world.groups)
+        self._world.groups = max(self._world.groups, group + 1)
+        return ThreadTransport(self._world, group, [self._members[rank] for rank in left], left.index(self.rank))
+
+    def _muster(self, well: bool) -> dict[int, bool]:
+        """What all ranks say whose programs have not ended."""
+        self._musters += 1
+        world = self._world
+        said: dict[int, bool] = world.meetings.setdefault((self._group, ("muster", self._musters)), {})
+        said[self.rank] = well
+        others = [(rank, self._members[rank]) for rank in range(self.size)]
+        world.wait(self._me, lambda: all([r in said or world.done[m] for r, m in others]), Waiting("those that are left", ""))
+        return said
 
 
 current_transport: contextvars.ContextVar[ThreadTransport | None] = contextvars.ContextVar("mnpar.transport", default=None)

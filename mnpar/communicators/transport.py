@@ -191,3 +191,21 @@ class Transport(Protocol):
 
     def finalize(self) -> None:
         """Give the group's resources back."""
+
+    # ---- going on without ranks that are lost; for those that can (``survives``) ----
+
+    @property
+    def survives(self) -> bool:
+        """Whether ranks can go on when others of them have ended."""
+
+    def revoke(self) -> None:
+        """Have every rank that waits in this group, now or later, fail: what it waits for may never come."""
+
+    def lost(self, error: BaseException) -> bool:
+        """Whether an error says that another rank was lost, and nothing of this one."""
+
+    def agree(self, well: bool) -> bool:
+        """Whether all ranks are there, and all are well: the same on all of them. It waits, for those that are there."""
+
+    def survivors(self, well: bool) -> Transport | None:
+        """The group of the ranks that are there and well; None on one that is not. It waits, for those that are there."""

@@ -80,6 +80,7 @@ class Watch:
         self._answers: dict[int, tuple[float, dict[str, Any]]] = {}
         self._looks: dict[int, Look] = {}
         self._next_warning, self._pause = 0.0, patience
+        self.lost: set[int] = set()  # ranks without which the others go on
 
     def until(
         self, ready: Callable[[], bool], waiting: Waiting, peers: tuple[int, ...], meeting: object,
@@ -186,7 +187,7 @@ class Watch:
             raise error
 
     def _look_around(self) -> None:
-        looks = {rank: self._post.look(rank) for rank in range(self._post.size)}
+        looks = {rank: self._post.look(rank) for rank in range(self._post.size) if rank not in self.lost}
         self._looks = {rank: look for rank, look in looks.items() if look is not None}
 
     def _fresh(self) -> dict[int, dict[str, Any]]:

@@ -23,6 +23,7 @@ from mnpar.links.gated import StatefulMGU, StatefulPeepholeLSTM, StatefulZoneout
 from mnpar.links.inception import InceptionBN
 from mnpar.links.linear import Linear
 from mnpar.links.local_convolution import LocalConvolution2D, LocalDeconvolution2D
+from mnpar.links.mixture_of_experts import MixtureOfExperts
 from mnpar.links.multi_node_batch_normalization import MultiNodeBatchNormalization, create_mnbn_model
 from mnpar.links.multi_node_n_step_rnn import MultiNodeNStepRNN, create_multi_node_n_step_rnn
 from mnpar.links.n_step import (
@@ -91,6 +92,7 @@ __all__ = [
     "LocalDeconvolution2D",
     "MLPConvolution2D",
     "Maxout",
+    "MixtureOfExperts",
     "MultiHeadAttention",
     "MultiNodeBatchNormalization",
     "MultiNodeNStepRNN",

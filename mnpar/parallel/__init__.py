@@ -1,10 +1,12 @@
 """Models spread over ranks: as parts, as stages of a pipeline, and as copies that learn together or agree at times."""
 
 from mnpar.parallel.agreement import ParameterCheck, broadcast_model, check_parameter_closeness
+from mnpar.parallel.answers import Answers
 from mnpar.parallel.averaging import ElasticAveraging, ParameterAveraging, ParameterServer
 from mnpar.parallel.balancing import balance, measure
 from mnpar.parallel.data_parallel import create_multi_node_optimizer
 from mnpar.parallel.distributed import DistributedDataParallel
+from mnpar.parallel.ensemble import Ensemble
 from mnpar.parallel.models import bcast_data, multi_node_mean_grad
 from mnpar.parallel.multi_node_chain_list import MultiNodeChainList
 from mnpar.parallel.pipeline import Pipeline
@@ -33,14 +35,17 @@ from mnpar.parallel.shared_variable import SharedVariable
 from mnpar.parallel.simulation import Simulation, draw, simulate
 from mnpar.parallel.spreading import ParallelFunction, parallel_function
 from mnpar.parallel.step import Step
+from mnpar.parallel.tournament import Round
 from mnpar.parallel.visit import recv_from_stage, send_to_stage
 
 __all__ = [
     "SCHEDULES",
     "Action",
+    "Answers",
     "CoalescingReducer",
     "DistributedDataParallel",
     "ElasticAveraging",
+    "Ensemble",
     "InlineReducer",
     "MultiNodeChainList",
     "ParallelFunction",
@@ -48,6 +53,7 @@ __all__ = [
     "ParameterCheck",
     "ParameterServer",
     "Pipeline",
+    "Round",
     "Schedule",
     "SharedData",
     "SharedVariable",

@@ -8,12 +8,13 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import contraction, cumulative, elementwise, error_function, likelihood, rearranging
+from mnpar.functions import contraction, cumulative, elementwise, error_function, likelihood, rearranging, routing
 
 ERF = np.vectorize(math.erf, otypes=[float])
 PAIR = ((N, 3), (N, 3))
 ORDER = np.array([2, 0, 1])
 LABELS = [2, 0, 1, 1]
+ROUTES = np.array([2, 0, 1, 0, 2]), np.array([[1, 3], [2, 5], [0, 4]])  # three rows, of which one has a slot only
 
 
 def hinges(x, power):
@@ -136,6 +137,15 @@ CASES = [
     ),
     Case("permutate", (rearranging.Permutate,), lambda x: F.permutate(x, ORDER, 1), lambda x: x[:, ORDER]),
     Case("permutate: back", (), lambda x: F.permutate(x, ORDER, 1, inv=True), lambda x: x[:, [1, 2, 0]]),
+    Case("pick_rows", (routing.PickRows,), lambda x: routing.pick_rows(x, *ROUTES), lambda x: x[ROUTES[0]], ((3, 2),)),
+    Case(
+        "sum_rows",
+        (routing.SumRows,),
+        lambda x: routing.sum_rows(x, *ROUTES),
+        lambda x: np.stack([x[1] + x[3], x[2], x[0] + x[4]]),
+        ((5, 2),),
+    ),
+    Case("put_in_order", (), lambda x: routing.put_in_order(x, ORDER), lambda x: x[ORDER], ((3, 2),)),
     Case(
         "transpose_sequence",
         (),

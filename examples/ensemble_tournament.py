@@ -1,0 +1,125 @@
+"""Population-based training: members learn at rates of their own, and after each round the worse go on from the better.
+
+    mpiexec -n 4 python examples/ensemble_tournament.py
+    python examples/ensemble_tournament.py --threads 4 --members 2      two ranks for each member
+    python examples/ensemble_tournament.py --threads 1 --members 8      eight members on one rank
+
+Each member starts with weights and a learning rate drawn by lot. A round is some passes over the training images; then members
+meet in pairs, and the one that is worse on the validation images takes weights, momentum and rate of the other, and tries
+another rate. Who wins is decided alike on all ranks. At the end the same tournaments are held on one rank, and compared.
+
+The images are scikit-learn's 1,797 handwritten digits.
+"""
+
+import argparse
+
+import numpy as np
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+
+
+def tournaments(comm, data, args, say=lambda number, result, rates: None):
+    """The whole of it; returns the ensemble and the last round."""
+    mnpar.random.seed(args.seed)
+    train, valid, _ = data
+    ensemble = mnpar.Ensemble(comm, lambda group, i: perceptron(group, args.unit), args.members)
+    rates = 10 ** np.random.default_rng(args.seed).uniform(-4, 0, ensemble.size)
+    links = list(ensemble.members.children())
+    optimizers = [mnpar.optimizers.MomentumSGD(rates[i]) for i in ensemble.numbers]
+    for link, optimizer in zip(links, optimizers, strict=True):
+        optimizer.setup(link)
+    for number in range(args.rounds):
+        for i, link, optimizer in zip(ensemble.numbers, links, optimizers, strict=True):
+            learn(link, optimizer, train, np.random.default_rng([args.seed, number, i]), args)
+        with mnpar.no_backprop_mode():
+            scores = [-loss(link, *valid).item() for link in links]
+        result = ensemble.tournament(scores, optimizers, perturb, how=args.how, seed=args.seed)
+        say(number, result, comm.allgather_obj(dict(zip(ensemble.numbers, [one.lr for one in optimizers], strict=True))))
+    return ensemble, result
+
+
+def perturb(optimizer, rng):
+    """What a loser tries: a rate beside the winner's."""
+    optimizer.lr *= rng.choice([0.5, 2.0])
+
+
+def perceptron(group, unit):
+    """A member, on any number of ranks: each has some of the hidden units."""
+    first = L.ColumnParallelLinear(group, 64, unit, gather_output=False)
+    return mnpar.Sequential(first, F.relu, L.RowParallelLinear(group, unit, 10, input_is_parallel=True))
+
+
+def loss(link, x, t):
+    return F.softmax_cross_entropy(link(x), t)
+
+
+def learn(link, optimizer, data, rng, args):
+    """One pass over the training images."""
+    x, t = data
+    for batch in np.array_split(rng.permutation(len(x)), len(x) // args.batchsize):
+        optimizer.update(loss, link, x[batch], t[batch])
+
+
+def load():
+    """Images and labels: to train, to decide by, and to test."""
+    (x, t), test = [mnpar.dataset.concat_examples(part) for part in mnpar.datasets.get_digits(dtype=np.dtype("f8"))]
+    cut = len(x) * 4 // 5
+    return (x[:cut], t[:cut]), (x[cut:], t[cut:]), test
+
+
+def main(comm, args):
+    """Hold the tournaments; returns the ensemble's accuracy on the test images."""
+    mnpar.config.dtype = np.dtype("f8")  # to compare with one rank, digit for digit
+    data = load()
+
+    def say(number, result, rates):
+        rates = {i: rate for some in rates for i, rate in some.items()}
+        pairs = enumerate(zip(result.scores, result.winners, strict=True))
+        fates = [f"{-score:7.4f}{'' if winner == i else f' ← {winner}'}" for i, (score, winner) in pairs]
+        if comm.is_root:
+            print(f"round {number + 1:2d}   losses {'  '.join(f'{fate:12}' for fate in fates)}".rstrip())
+            print(f"           rates {'  '.join(f'{rates[i]:<12.2g}' for i in sorted(rates))}".rstrip(), flush=True)
+
+    ensemble, result = tournaments(comm, data, args, say)
+    x, t = data[2]
+    with mnpar.using_config("train", False), mnpar.no_backprop_mode():
+        answers = ensemble.answers(x)  # of all members, on every rank
+    best, mean = (F.accuracy(y, t).item() for y in (answers.members[result.best], answers.mean()))
+    vote = float((answers.vote() == t).mean())
+    if comm.is_root:
+        print(f"accuracy   best member {best:.4f}   mean of {ensemble.size} {mean:.4f}   their vote {vote:.4f}", flush=True)
+        compare(answers, result, data, args)
+    return mean
+
+
+def compare(answers, result, data, args):
+    """Hold the same tournaments on one rank."""
+    args = argparse.Namespace(**{**vars(args), "members": len(result.winners)})
+    ensemble, other = tournaments(mnpar.create_communicator("self"), data, args)
+    difference = abs(ensemble.answers(data[2][0]).members.array - answers.members.array).max()
+    print(f"the same on one rank: the answers differ by {difference:.1e} at most", flush=True)
+    if other.winners != result.winners or not difference < 1e-6:
+        raise SystemExit("the two runs do not agree")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--members", type=int, metavar="M", help="how many (one on each rank)")
+    parser.add_argument("--rounds", type=int, default=8, help="how many (8)")
+    parser.add_argument("--how", choices=["pairs", "truncation"], default="pairs", help="who takes from whom (pairs)")
+    parser.add_argument("--batchsize", "-b", type=int, default=50, help="images per step (50)")
+    parser.add_argument("--unit", "-u", type=int, default=32, help="hidden units of a member (32)")
+    parser.add_argument("--seed", "-s", type=int, default=0, help="of weights, rates and lots (0)")
+    parser.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
+    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    args = mnpar.launch.parse_args(parser)
+    for name in ("members", "rounds", "batchsize", "unit", "ranks", "threads"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            parser.error(f"--{name} is at least 1, not {getattr(args, name)}")
+    if args.threads:
+        mnpar.run(main, ranks=args.threads, args=(args,))
+    else:
+        mnpar.launch.relaunch(args.ranks)
+        main(mnpar.create_communicator(), args)

@@ -1,0 +1,154 @@
+"""A mixture of experts: each rank has some of the experts and some of the images, and images travel to the experts they need.
+
+    mpiexec -n 4 python examples/mixture_of_experts.py
+    python examples/mixture_of_experts.py --threads 3 --experts 8
+
+A gate sends each image to its k best experts, on whatever ranks those are, and their answers come back (two alltoalls of uneven
+parts); the layers around it are copies, which learn as one by the multi-node optimizer. At the end the same mixture is trained
+on one rank, and the weights are compared; and so is a dense network that does as much work on each image.
+
+The images are scikit-learn's 1,797 handwritten digits. To make work for experts, each is shown as it is, inverted, on its side
+or upside down, and the answer is to be the digit all the same.
+"""
+
+import argparse
+
+import numpy as np
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar.plans import block
+
+
+class Net(mnpar.Chain):
+    """Something in the middle, with a way round it: a mixture, or a dense layer."""
+
+    def __init__(self, width, middle, balance=0.0):
+        super().__init__()
+        self.balance = balance
+        self.rest = mnpar.Chain(first=L.Linear(64, width), last=L.Linear(width, 10))  # what all ranks have
+        self.middle = middle(width)
+
+    def __call__(self, x):
+        h = F.relu(self.rest.first(x))
+        return self.rest.last(h + self.middle(h))
+
+    def loss(self, x, t):
+        """Of this rank's images, with a share for the balance of the experts."""
+        loss = F.softmax_cross_entropy(self(x), t)
+        return loss + self.balance * self.middle.balance if self.balance else loss
+
+
+def perceptron(width, hidden):
+    return mnpar.Sequential(L.Linear(width, hidden), F.relu, L.Linear(hidden, width))
+
+
+def load(seed):
+    """Images and labels to train and to test; each image in one of four ways."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for part in mnpar.datasets.get_digits(ndim=2, dtype=np.dtype("f8")):
+        x, t = mnpar.dataset.concat_examples(part)
+        ways = [x, 1 - x, np.rot90(x, axes=(1, 2)), x[:, ::-1]]
+        found.append((np.choose(rng.integers(4, size=len(x))[:, None, None], ways).reshape(len(x), -1), t))
+    return found
+
+
+def train(comm, net, data, args, say=False):
+    """Rank r has the r-th block of each batch; the loss's gradient is that of the whole batch. Returns the last accuracy."""
+    (x, t), test = data
+    everywhere = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(args.lr), comm).setup(net.rest)
+    here = mnpar.optimizers.Adam(args.lr).setup(net.middle)  # its gradients are whole already
+    accuracy = evaluate(comm, net, *test)
+    for epoch in range(args.epoch):
+        order, seen = np.random.default_rng([args.seed, epoch]).permutation(len(x)), 0
+        for start in range(0, len(x), args.batchsize):
+            batch = order[start : start + args.batchsize]
+            mine = batch[slice(*block(len(batch), comm.size, comm.rank))]
+            net.middle.cleargrads()
+            everywhere.update(net.loss, x[mine], t[mine])
+            here.update()
+            seen = seen + getattr(net.middle, "load", 0)
+        accuracy = evaluate(comm, net, *test)
+        if say and comm.is_root:
+            shares = " ".join(f"{share:5.1%}" for share in seen / seen.sum())
+            print(f"epoch {epoch + 1:3d}   accuracy {accuracy:.4f}   experts see {shares}", flush=True)
+    return accuracy
+
+
+def evaluate(comm, net, x, t):
+    """The accuracy on all ranks' blocks of the test images."""
+    mine = slice(*block(len(x), comm.size, comm.rank))
+    with mnpar.using_config("train", False), mnpar.no_backprop_mode():
+        right = np.array((net(x[mine]).array.argmax(axis=1) == t[mine]).sum())
+    return float(comm.allreduce(right) / len(x))
+
+
+def main(comm, args):
+    """Train; returns the accuracy of the mixture."""
+    mnpar.config.dtype = np.dtype("f8")  # to compare with one rank, digit for digit
+    data = load(args.seed)
+
+    def mixture(comm):
+        mnpar.random.seed(args.seed)
+        return Net(
+            args.width,
+            lambda width: L.MixtureOfExperts(
+                comm, lambda i: perceptron(width, args.unit), args.experts, width, k=args.k,
+                input_is_parallel=True, capacity_factor=args.capacity,
+            ),
+            args.balance,
+        )  # fmt: skip
+
+    net = mixture(comm)
+    mine = ", ".join(str(i) for i in range(*block(args.experts, comm.size, comm.rank)))
+    print(f"rank {comm.rank} of {comm.size} has experts {mine or 'none'}\n", end="", flush=True)
+    accuracy = train(comm, net, data, args, say=True)
+    weights = comm.gather_obj({path: param.array for path, param in net.namedparams()})
+    if comm.is_root:
+        compare(weights, mixture, accuracy, data, args)
+    return accuracy
+
+
+def compare(weights, mixture, accuracy, data, args):
+    """Train the same mixture on one rank, and a dense network that has k experts' width."""
+    alone = mnpar.create_communicator("self")
+    net = mixture(alone)
+    train(alone, net, data, args)
+    found = {path: array for some in weights for path, array in some.items()}
+    difference = max(abs(param.array - found[path]).max() for path, param in net.namedparams())
+    dense = Net(args.width, lambda width: perceptron(width, args.k * args.unit))
+    other = train(alone, dense, data, args)
+    print(f"mixture: accuracy {accuracy:.4f} with {net.count_params():,} weights", flush=True)
+    print(f"dense, as much work on an image: accuracy {other:.4f} with {dense.count_params():,} weights", flush=True)
+    print(f"the same mixture trained on one rank: the weights differ by {difference:.1e} at most", flush=True)
+    if not difference < 1e-6:
+        raise SystemExit("the two runs do not agree")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--experts", type=int, default=6, help="how many experts, over all ranks (6)")
+    parser.add_argument("--k", type=int, default=1, help="how many experts see an image (1)")
+    parser.add_argument("--unit", "-u", type=int, default=8, help="hidden units of an expert (8)")
+    parser.add_argument("--width", type=int, default=24, help="features of what the experts see (24)")
+    parser.add_argument("--capacity", type=float, metavar="C", help="an expert takes C times its even share at most")
+    parser.add_argument("--balance", type=float, default=0.05, help="weight of the loss that keeps all experts at work (0.05)")
+    parser.add_argument("--epoch", "-e", type=int, default=15, help="epochs (15)")
+    parser.add_argument("--batchsize", "-b", type=int, default=50, help="images of all ranks per step (50)")
+    parser.add_argument("--lr", type=float, default=0.01, help="Adam's step (0.01)")
+    parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and orders (0)")
+    parser.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
+    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    args = mnpar.launch.parse_args(parser)
+    for name in ("experts", "k", "unit", "width", "epoch", "batchsize", "ranks", "threads"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            parser.error(f"--{name} is at least 1, not {getattr(args, name)}")
+    if args.k > args.experts:
+        parser.error(f"--k {args.k} is more than the {args.experts} experts")
+    if args.threads:
+        mnpar.run(main, ranks=args.threads, args=(args,))
+    else:
+        mnpar.launch.relaunch(args.ranks)
+        main(mnpar.create_communicator(), args)

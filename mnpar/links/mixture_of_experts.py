@@ -1,0 +1,283 @@
+"""A mixture of experts over ranks: a gate chooses k experts for each token, and tokens travel to the ranks that have them.
+
+    p = softmax(W x)        w = the k largest of p, divided by their sum        y = Σ w_e expert_e(x)
+
+Experts are divided among ranks in blocks. The ranks first tell each other how many tokens they have for each expert; then the
+tokens go, by an alltoall of uneven parts, and the results come back by another. Nothing is padded, and nothing is dropped
+unless a capacity is set, so a layer on P ranks is the layer on one, to the last gradient. Bytes on each rank: the rows that are
+not its own, twice forward and twice backward. (Shazeer et al. 2017, arXiv 1701.06538; Lepikhin et al. 2020, arXiv 2006.16668;
+Fedus et al. 2021, arXiv 2101.03961.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar import backend, random
+from mnpar.backend import Array
+from mnpar.chain import Chain
+from mnpar.config import config
+from mnpar.functions import (
+    alltoall,
+    concat,
+    copy_to,
+    gather_from,
+    linear,
+    reduce_from,
+    reshape,
+    scatter_to,
+    softmax,
+    split_axis,
+    sum,
+)
+from mnpar.functions.routing import Routes, make_routes, pick_rows, put_in_order, sum_rows
+from mnpar.link import Link
+from mnpar.links.linear import Linear
+from mnpar.plans import block
+from mnpar.serializer import Deserializer, Serializer
+from mnpar.variable import Variable, as_variable
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+
+class MixtureOfExperts(Chain):
+    """For each token, a weighted sum of k of E experts, which are divided among ranks; a token is a row of D features.
+
+    Args:
+        comm: its ranks share the layer; all of them make it and call it, those without tokens or experts too.
+        make: called with the number of an expert, 0 … E - 1, on the rank that has it; returns a link for (n, in_size), where n
+            is any number and may be 0, that gives (n, out_size). A rank has the experts of :func:`mnpar.plans.block`.
+        n_experts: E; any number, also fewer than ranks.
+        in_size: D, the features of a token.
+        out_size: the features of a result; None: as many.
+        k: how many experts see a token.
+        input_is_parallel: False: x is the same on each rank and so is the result, owned together, as other parallel layers have
+            it; inside, each rank sends a block of the tokens. True: x is the rank's own tokens, of which it gets the results;
+            the ranks' numbers of tokens may differ, and be 0.
+        capacity_factor: c: an expert takes at most c k N / E of the N tokens of all ranks, rounded up; first choices come
+            before second ones, then tokens in the order of ranks. What is dropped adds nothing to its token's sum: put the
+            layer beside a connection that goes round it. None: nothing is dropped.
+        noise: in training, normal noise of this standard deviation is added to the gate's scores.
+        normalize: divide the k weights by their sum. None: if k is more than 1 (the only weight would be 1, and the gate would
+            learn nothing).
+        rng: of the noise; None: the rank's generator.
+        initialW: initializer of the gate's W; None is LeCunNormal.
+
+    Whose gradient is what: every gradient is whole, that of the sum of the losses on which the ranks call backward. An expert
+    sees the tokens of all ranks, and its gradient is complete where it is, zeros if no token came. The gate's W is the same
+    on all ranks, and so is its gradient. The rows of x have theirs where they are. So neither W nor the experts may be summed
+    over ``comm`` once more; a data-parallel optimizer over *other* ranks, which hold copies of the whole layer, sums both.
+    If the ranks of ``comm`` are themselves data-parallel in the rest of the model, let the multi-node optimizer have the rest
+    only, and another optimizer this layer: the weights of the ranks' samples come with the loss::
+
+        rest = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm).setup(model.rest)
+        experts = mnpar.optimizers.Adam().setup(model.experts)
+        model.experts.cleargrads()
+        rest.update(model.loss, x, t)
+        experts.update()
+
+    First weights do not depend on how many ranks there are: rank 0 draws a seed, and each expert is made, and sized by its
+    first batch, with a generator of the seed and its number. An expert's path has its number (``/experts/5/W``): a checkpoint
+    of P ranks is loaded by any other number, and ``save_npz`` on all ranks together writes files that have all experts.
+
+    Attributes:
+        balance: of the last call, a loss that is least, 1, where all experts get as much: E Σ_e f_e p_e, where f_e is the share
+            of the N k choices of all ranks that e got, and p_e its mean probability (Switch's equation 4): add a hundredth of
+            it to the loss. With ``input_is_parallel`` it is the mean over the rank's own tokens, to be weighted as their loss
+            is; else owned together as the loss is. None before the first call.
+        load: (E,) how many tokens each expert saw in the last call, of all ranks.
+        dropped: how many choices were dropped, of all ranks.
+
+    Raises:
+        ValueError: sizes below 1, or k that is not in 1 … E.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.links as L
+        >>> def program(comm):
+        ...     mnpar.random.seed(0)
+        ...     moe = L.MixtureOfExperts(comm, lambda i: L.Linear(2, 2, initialW=i), 3, in_size=2, k=1)
+        ...     y = moe(np.array([[1, 2], [3, -4], [-5, 6]], "f4"))
+        ...     return [path for path, _ in moe.namedparams()], moe.load.tolist(), y.shape
+        >>> mnpar.run(program, ranks=2)[1]
+        (['/gate/W', '/experts/2/W', '/experts/2/b'], [1, 1, 1], (3, 2))
+    """
+
+    def __init__(
+        self, comm: Communicator, make: Callable[[int], Link], n_experts: int, in_size: int, out_size: int | None = None,
+        k: int = 2, *, input_is_parallel: bool = False, capacity_factor: float | None = None, noise: float = 0.0,
+        normalize: bool | None = None, rng: np.random.Generator | None = None, initialW: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if n_experts < 1 or in_size < 1 or not 1 <= k <= n_experts or (capacity_factor is not None and capacity_factor <= 0):
+            raise ValueError(
+                f"a mixture of {n_experts} experts for {in_size} features with k = {k}, capacity_factor = {capacity_factor}: "
+                "sizes are 1 or more, k is from 1 to the number of experts, a capacity is positive"
+            )
+        self.comm, self.in_size, self.out_size = comm, in_size, in_size if out_size is None else out_size
+        self.n_experts, self.k, self.capacity_factor, self.noise, self.rng = n_experts, k, capacity_factor, noise, rng
+        self.normalize, self.input_is_parallel = k > 1 if normalize is None else normalize, input_is_parallel
+        seed = int(comm.bcast(random.generator().integers(2**63, size=1))[0])
+        with random.using(np.random.default_rng([seed, n_experts])):
+            self.gate = Linear(in_size, n_experts, nobias=True, initialW=initialW)
+        if comm.size > 1:
+            self.gate.W.array[...] = comm.bcast(self.gate.W.array)
+        self.experts = Experts(comm, make, n_experts, seed)
+        self.balance: Variable | None = None
+        self.load, self.dropped = np.zeros(n_experts, np.int64), 0
+
+    @property
+    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+        """Names and values to show in ``repr``."""
+        for name in ("in_size", "out_size", "n_experts", "k", "capacity_factor", "input_is_parallel"):
+            yield name, getattr(self, name)
+        yield "ranks", self.comm.size
+
+    def forward(self, x: Any) -> Variable:
+        """The experts' weighted sums.
+
+        Args:
+            x: (…, in_size): all axes but the last one count tokens.
+
+        Returns:
+            (…, out_size).
+
+        Raises:
+            ValueError: x has other features, or an expert gives other features than ``out_size``.
+        """
+        x = as_variable(x)
+        if x.ndim < 1 or x.shape[-1] != self.in_size:
+            raise ValueError(f"rank {self.comm.rank}: {self}: x of shape {x.shape} has not {self.in_size} features")
+        lead, tokens = x.shape[:-1], reshape(x, (int(np.prod(x.shape[:-1])), self.in_size))
+        noise, together = self._draw(len(tokens)), not self.input_is_parallel and self.comm.size > 1
+        if together:
+            noise = None if noise is None else noise[slice(*block(len(tokens), self.comm.size, self.comm.rank))]
+            tokens = scatter_to(self.comm, tokens, axis=0)
+        probabilities, choices, weights = self._gate(tokens, noise)
+        routes = make_routes(self.comm, choices, self.n_experts, self.capacity_factor)
+        self._report(probabilities, routes, together)
+        results = self._through_experts(pick_rows(tokens, routes.tokens, routes.slots), routes.counts)
+        weights = pick_rows(reshape(weights, (weights.size, 1)), routes.choices, routes.slots.reshape(-1, 1))
+        y = sum_rows(results * weights, routes.tokens, routes.slots)
+        y = gather_from(self.comm, y, axis=0) if together else y
+        return reshape(y, (*lead, self.out_size))
+
+    def _draw(self, n: int) -> Array | None:
+        """The noise of n tokens."""
+        if not (self.noise and config.train):
+            return None
+        rng = random.generator() if self.rng is None else self.rng
+        return rng.normal(0, self.noise, (n, self.n_experts))
+
+    def _gate(self, x: Variable, noise: Array | None) -> tuple[Variable, Array, Variable]:
+        """Probabilities (n, E), the k choices of each token (on the host), and their weights (n, k)."""
+        scores = linear(x, copy_to(self.comm, self.gate.W))
+        if noise is not None:
+            scores = scores + scores.xp.asarray(noise, scores.dtype)
+        probabilities = softmax(scores)
+        choices = np.argsort(-backend.to_host(scores.array), axis=1, kind="stable")[:, : self.k]
+        xp = scores.xp
+        weights = probabilities[xp.arange(len(choices))[:, None], xp.asarray(choices)]
+        return probabilities, choices, weights / sum(weights, axis=1, keepdims=True) if self.normalize else weights
+
+    def _report(self, probabilities: Variable, routes: Routes, together: bool) -> None:
+        """Say how the tokens are divided among experts."""
+        self.load = routes.counts.sum(axis=0)
+        self.dropped = int(routes.chosen.sum() - self.load.sum())
+        shares = probabilities.xp.asarray(routes.chosen / max(routes.chosen.sum(), 1), probabilities.dtype)
+        n = routes.chosen.sum() // self.k if together else len(probabilities)
+        balance = sum(sum(probabilities, axis=0) * shares) * (self.n_experts / max(n, 1))
+        self.balance = reduce_from(self.comm, balance) if together else balance
+
+    def _through_experts(self, rows: Variable, counts: Array) -> Variable:
+        """Rows in the order of experts, to the experts and back."""
+        bounds = [block(self.n_experts, self.comm.size, rank) for rank in range(self.comm.size)]
+        here = counts[:, slice(*bounds[self.comm.rank])]  # (P, experts of this rank)
+        if self.comm.size == 1:
+            alone: Variable = self.experts(rows, here[0], self.out_size)
+            return alone
+        sent = [counts[self.comm.rank, a:b].sum() for a, b in bounds]
+        of_expert = np.tile(np.arange(here.shape[1]), self.comm.size).repeat(here.reshape(-1))
+        order = np.argsort(of_expert, kind="stable")
+        rows = put_in_order(self._trade(rows, sent), order)
+        results = put_in_order(self.experts(rows, here.sum(axis=0), self.out_size), np.argsort(order))
+        return self._trade(results, here.sum(axis=1))
+
+    def _trade(self, rows: Variable, lengths: Any) -> Variable:
+        """So many rows for each rank; theirs for this one, in the order of ranks."""
+        return concat(alltoall(self.comm, cut(rows, lengths)), axis=0)
+
+
+class Experts(Chain):
+    """The experts of one rank, under the numbers that they have among all.
+
+    Args:
+        comm, make, n_experts: as :class:`MixtureOfExperts` has them.
+        seed: of all first weights, the same on all ranks.
+    """
+
+    def __init__(self, comm: Communicator, make: Callable[[int], Link], n_experts: int, seed: int) -> None:
+        super().__init__()
+        self.comm, self.n_experts = comm, n_experts
+        self._generators = {}  # of experts that do not know their sizes yet
+        for i in range(*block(n_experts, comm.size, comm.rank)):
+            rng = np.random.default_rng([seed, i])
+            with random.using(rng):
+                self.add_link(str(i), make(i))
+            if not all([param.is_initialized for param in self[str(i)].params()]):
+                self._generators[str(i)] = rng
+
+    def forward(self, rows: Variable, lengths: Any, out_size: int) -> Variable:
+        """Each expert's results for so many of the rows, one expert after another."""
+        if not self._children:
+            return Variable(rows.xp.zeros((0, out_size), rows.dtype))
+        ys = [self._run(name, part) for name, part in zip(self._children, cut(rows, lengths), strict=True)]
+        for name, y, n in zip(self._children, ys, lengths, strict=True):
+            if y.shape != (n, out_size):
+                raise ValueError(f"expert {name} gives {y.shape} for {n} tokens, not {(int(n), out_size)}: say its out_size")
+        return concat(ys, axis=0)
+
+    def _run(self, name: str, rows: Variable) -> Any:
+        rng = self._generators.pop(name, None)
+        with random.using(rng):
+            return self[name](rows)
+
+    def serialize(self, serializer: Any) -> None:
+        """Save all experts to a file of one rank, for which all ranks call this; else load or list those of this rank."""
+        if isinstance(serializer, Deserializer) or getattr(serializer, "knows_places", False) or self.comm.size == 1:
+            super().serialize(serializer)
+            return
+        mine = Listed()
+        super().serialize(mine)
+        for values in self.comm.allgather_obj(mine.values):
+            for (*path, key), value in values:
+                part = serializer
+                for name in path:
+                    part = part[name]
+                part(key, value)
+
+
+class Listed(Serializer):
+    """Lists values with the paths under which they are saved."""
+
+    def __init__(self, path: tuple[str, ...] = (), values: list[Any] | None = None) -> None:
+        self.path, self.values = path, [] if values is None else values
+
+    def __getitem__(self, key: str) -> Listed:
+        return Listed((*self.path, key), self.values)
+
+    def __call__(self, key: str, value: Any) -> Any:
+        """List one."""
+        self.values.append(((*self.path, key), backend.to_host(value)))
+        return value
+
+
+def cut(rows: Variable, lengths: Any) -> tuple[Variable, ...]:
+    """So many rows each."""
+    parts = split_axis(rows, np.cumsum(lengths)[:-1].tolist(), axis=0)
+    assert isinstance(parts, tuple)
+    return parts

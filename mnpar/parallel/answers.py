@@ -1,0 +1,54 @@
+"""What the members of an ensemble say together: their mean, how far apart they are, and what most of them choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.functions import average, expand_dims, sqrt
+from mnpar.variable import Variable
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the members of an ensemble answered.
+
+    Attributes:
+        members: (M, N, …), of the M members in order (those that are not lost), the same on all ranks.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> from mnpar.parallel import Answers
+        >>> answers = Answers(mnpar.Variable(np.array([[[3.0, 0.0]], [[0.0, 1.0]], [[0.0, 1.0]]])))
+        >>> answers.mean().array, answers.vote()
+        (array([[1.        , 0.66666667]]), array([1]))
+    """
+
+    members: Variable
+
+    def mean(self) -> Variable:
+        """The mean over members, (N, …)."""
+        return average(self.members, axis=0)
+
+    def variance(self) -> Variable:
+        """The mean square distance from the mean, (N, …)."""
+        distance = self.members - expand_dims(self.mean(), 0)
+        return average(distance * distance, axis=0)
+
+    def spread(self) -> Variable:
+        """The standard deviation over members, (N, …); where all agree its derivative is infinite: learn by the variance."""
+        return sqrt(self.variance())
+
+    def vote(self) -> Array:
+        """For members that answer (N, K) with a number for each of K classes: the class that most of them find largest, (N,).
+
+        Of classes with as many votes, that of the larger mean.
+        """
+        ys = self.members.array
+        xp, K = self.members.xp, ys.shape[2]
+        votes = (ys.argmax(axis=2)[:, :, None] == xp.arange(K)).sum(axis=0)  # (N, K)
+        most = votes == votes.max(axis=1, keepdims=True)
+        answer: Array = xp.where(most, ys.mean(axis=0), -np.inf).argmax(axis=1)
+        return answer

@@ -1,0 +1,163 @@
+"""Who wins between the members of an ensemble, and how a loser becomes a copy of the winner."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.link import Link
+from mnpar.serializers import DictionarySerializer, NpzDeserializer
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a tournament has decided, the same on all ranks.
+
+    Attributes:
+        scores: of each member.
+        winners: whose weights each member has now: its own number, or that of the member to which it lost.
+
+    Example:
+        >>> from mnpar.parallel import Round
+        >>> Round([0.5, 0.9], [1, 1]).best
+        1
+    """
+
+    scores: list[float]
+    winners: list[int]
+
+    @property
+    def best(self) -> int:
+        """The member with the highest score; of several, the first."""
+        return max(range(len(self.scores)), key=lambda i: (_worth(self.scores[i]), -i))
+
+
+def gather_scores(
+    comm: Communicator, numbers: Sequence[int], score: Any, size: int, living: Sequence[int]
+) -> list[float]:  # fmt: skip
+    """All members' scores: for each, what the lowest rank says that knows it; NaN for those that are not living."""
+    scores = list(score) if isinstance(score, list | tuple) else [score] * len(numbers)
+    mine = [(i, None if s is None else float(s)) for i, s in zip(numbers, scores, strict=True)]
+    known: dict[int, float] = {}
+    for pairs in comm.allgather_obj(mine):
+        for i, s in pairs:
+            if s is not None:
+                known.setdefault(i, s)
+    missing = [i for i in living if i not in known]
+    if missing:
+        raise ValueError(f"nobody knows the score of member {missing[0]}: one of its ranks has to give a number, not None")
+    return [known.get(i, math.nan) for i in range(size)]
+
+
+def decide(
+    scores: list[float], how: str, share: float, rng: np.random.Generator, living: Sequence[int] | None = None
+) -> Round:  # fmt: skip
+    """Who goes on from whom.
+
+    Args:
+        scores: of the M members.
+        how: ``'pairs'`` or ``'truncation'``.
+        share: of the members that are the best, and the worst, by truncation.
+        rng: in the same state on all ranks.
+        living: who takes part; None: all.
+
+    Raises:
+        ValueError: no such way, or share.
+    """
+    winners, living = list(range(len(scores))), range(len(scores)) if living is None else living
+    M = len(living)
+    if how == "pairs":
+        lots = [living[place] for place in rng.permutation(M)]
+        for a, b in zip(lots[0::2], lots[1::2], strict=False):  # with an odd number, one is left out
+            first, second = sorted([a, b])
+            winner = second if _worth(scores[second]) > _worth(scores[first]) else first
+            winners[a] = winners[b] = winner
+    elif how == "truncation" and 0 < share <= 0.5:
+        n = min(max(1, int(share * M)), M // 2)
+        order = sorted(living, key=lambda i: (-_worth(scores[i]), i))
+        for loser in sorted(order[M - n :]):
+            winners[loser] = order[int(rng.integers(n))]
+    else:
+        raise ValueError(f"a tournament is by 'pairs', or by 'truncation' with a share up to a half, not {how!r} ({share})")
+    return Round(scores, winners)
+
+
+def _worth(score: float) -> float:
+    """A member that has diverged loses."""
+    return -math.inf if math.isnan(score) else score
+
+
+def copy_winners(
+    peers: Communicator, winners: Sequence[int], where: Mapping[int, int], mine: Mapping[int, tuple[Link, Any]]
+) -> None:  # fmt: skip
+    """Bring the winners' state to the losers; no winner is also a loser.
+
+    Args:
+        peers: the ranks with the same part of each member.
+        winners: whose state each member is to have.
+        where: on which of the peers each member is.
+        mine: this rank's members: links and optimizers (None: weights only).
+    """
+    copies = [(loser, winner) for loser, winner in enumerate(winners) if loser != winner]
+    for loser, winner in copies:
+        if winner in mine and where[loser] != peers.rank:
+            state, numbers = _state(*mine[winner])
+            peers.send(state, where[loser])
+            peers.send_obj(numbers, where[loser])
+    for loser, winner in copies:
+        if loser in mine:
+            state, numbers = (
+                _state(*mine[winner]) if winner in mine else (peers.recv(where[winner]), peers.recv_obj(where[winner]))
+            )
+            restore(*mine[loser], state, numbers)
+
+
+class _Given(DictionarySerializer):
+    """Lists what this rank has, parts as parts."""
+
+    knows_places = True
+
+    def __getitem__(self, key: str) -> _Given:
+        return _Given(self.target, self.path + key.strip("/") + "/")
+
+
+class _Taken(NpzDeserializer):
+    """Reads it back."""
+
+    knows_places = True
+
+    def __getitem__(self, key: str) -> _Taken:
+        return _Taken(self.npz, self.path + key.strip("/") + "/")
+
+
+def _state(link: Link, optimizer: Any) -> tuple[dict[str, Array | None], dict[str, Any]]:
+    """Arrays by name, and hyperparameters."""
+    given = _Given()
+    link.serialize(given["link"])
+    if optimizer is not None:
+        optimizer.serialize(given["optimizer"])
+    arrays = {key: None if x.dtype == object else x for key, x in given.target.items()}
+    return arrays, {} if optimizer is None else optimizer.hyperparam.get_dict()
+
+
+def copied(link: Link, optimizer: Any) -> tuple[dict[str, Array | None], dict[str, Any]]:
+    """What :func:`restore` brings back: parameters, persistent values, the optimizer's state and hyperparameters."""
+    arrays, numbers = _state(link, optimizer)
+    return {key: None if x is None else x.copy() for key, x in arrays.items()}, numbers
+
+
+def restore(link: Link, optimizer: Any, state: Mapping[str, Array | None], numbers: Mapping[str, Any]) -> None:
+    """Let a member be what it was, or what another one is."""
+    _Taken(state, "link/").load(link)
+    if optimizer is not None:
+        _Taken(state, "optimizer/").load(optimizer)
+        for name, value in numbers.items():
+            setattr(optimizer.hyperparam, name, value)
