@@ -10,11 +10,10 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators.process import Process
-from mnpar.communicators.reduction import UFUNCS, bytes_of_reduction, reduce_arrays
+from mnpar.communicators.reduction import GATHERED, UFUNCS, bytes_of_reduction, reduce_arrays
 from mnpar.communicators.transport import BACKWARD, Pending, Steps, Traffic, Waiting
 
 PIECE = 2**30  # bytes: no MPI library is asked for more at once
-_GATHERED = 2**15  # bytes: an array of at most so many is gathered everywhere and reduced there, a larger one in parts
 _SHORT = 2**18  # bytes: so much in all is sent from each rank to each, which starts sooner than the library's allgather
 _DIRECT = 16  # ranks: with more, the libraries' trees win
 _OPS = {"sum": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
@@ -69,7 +68,7 @@ class Reductions:
     ) -> Steps[Array]:
         if self.size > _DIRECT:
             return (yield from self._reduce_by_mpi(array, reduction, root, lane, waiting))
-        if array.nbytes > _GATHERED:
+        if array.nbytes > GATHERED:
             return (yield from self.reduce_in_parts(array, reduction, waiting, root, out))
         gathered = yield from self.allgather(array.view(np.uint8), [array.nbytes] * self.size, lane, waiting)
         return reduce_arrays(list(gathered.view(array.dtype).reshape(self.size, -1)), reduction)

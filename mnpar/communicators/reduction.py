@@ -9,6 +9,7 @@ from mnpar.backend import Array
 from mnpar.communicators.message import Call
 
 UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+GATHERED = 2**15  # bytes: an array of at most so many is gathered everywhere and reduced there, a larger one in parts
 REDUCING = ("allreduce", "reduce", "reduce_from", "reduce_scatter", "scan", "exscan")
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators.operation import wait
-from mnpar.communicators.reduction import bytes_of_reduction, reduce_arrays
+from mnpar.communicators.reduction import GATHERED, bytes_of_reduction, reduce_arrays
 from mnpar.communicators.shared_memory import OwnMemory, allocate
 from mnpar.communicators.transport import ANY, Letter, Pending, Rooms, Steps, Traffic, Waiting
 from mnpar.errors import DeadlockError, MismatchError, RankFailedError
@@ -207,7 +207,10 @@ class ThreadTransport:
     def reduce(
         self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting, out: Array | None = None
     ) -> Steps[Array]:
-        return (yield from self.reduce_in_parts(array, reduction, waiting, root))
+        if array.nbytes > GATHERED:
+            return (yield from self.reduce_in_parts(array, reduction, waiting, root))
+        gathered = yield from self.allgather(array.view(np.uint8), [], lane, waiting)
+        return reduce_arrays(list(gathered.view(array.dtype).reshape(self.size, -1)), reduction)
 
     def reduce_in_parts(
         self, array: Array, reduction: str, waiting: Waiting, root: int | None = None, out: Array | None = None

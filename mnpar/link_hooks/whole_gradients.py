@@ -59,8 +59,8 @@ class WholeGradients(LinkHook):
         if any([param.array is None for _, _, param in places]):  # they wait for their first batch to know their shapes
             with no_backprop_mode():
                 args.link.forward(*args.args, **args.kwargs)
-        self._replaced.append(places)
         copies = shared(self.comm, *[param for _, _, param in places])
+        self._replaced.append(places)
         for (owner, name, param), copy in zip(places, copies, strict=True):
             if copy is not param:
                 owner[name] = Substitute(copy)  # not by setattr, which would take the parameter off the link's list

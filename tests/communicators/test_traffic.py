@@ -14,6 +14,8 @@ COLLECTIVES = {  # bytes that all ranks together have to send, of P ranks with n
     "reduce": (lambda comm, x: comm.reduce(x), lambda P, n: 2 * (P - 1) * n - (P - 1) * (n - n // P)),
     "gather": (lambda comm, x: comm.gather(x), lambda P, n: (P - 1) * n),
     "scatter": (lambda comm, x: comm.scatter(x.reshape(comm.size, -1)), lambda P, n: (P - 1) * n // P),
+    "an allreduce of some": (lambda comm, x: comm.allreduce(x[:500]), lambda P, n: P * (P - 1) * 4000),
+    "a small allreduce": (lambda comm, x: comm.allreduce(x[:5]), lambda P, n: P * (P - 1) * 40),
     "a small allgather": (lambda comm, x: comm.allgather(x[:5]), lambda P, n: P * (P - 1) * 40),
 }
 
