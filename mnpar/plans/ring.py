@@ -143,6 +143,15 @@ class Ring:
         queries, keys: how the two sequences are cut.
         ahead: a query at position t looks at keys up to t + ``ahead``; None: at all keys.
         thorough: for each rank whether it is to see all keys, whatever the positions say.
+
+    Example:
+        >>> from mnpar.plans import Ring, in_order
+        >>> cut = in_order([2, 2, 2])
+        >>> ring = Ring(cut, cut, ahead=0, thorough=(False,) * 3)
+        >>> ring.way  # to the next rank; rank 0's keys go twice, rank 2's are of use to nobody else
+        (1, [[2], [1], [0]])
+        >>> [(tile.queries, tile.keys, tile.in_part) for hops in range(ring.length + 1) for tile in ring.tiles(1, hops)]
+        [((2, 4), (2, 4), True), ((2, 4), (0, 2), False)]
     """
 
     def __init__(self, queries: Cut, keys: Cut, ahead: int | None, thorough: tuple[bool, ...]) -> None:

@@ -14,7 +14,7 @@ from mnpar.functions import attention, tiles
 from mnpar.plans import in_order, positions, zigzag
 
 n = 9
-LENGTHS = {1: [9], 2: [7, 2], 3: [4, 0, 5], 4: [4, 0, 3, 2]}
+LENGTHS = {1: [9], 2: [7, 2], 3: [4, 0, 5], 4: [4, 0, 3, 2], 6: [2, 0, 3, 1, 0, 3]}
 KINDS = {"ring": F.ring_attention, "all to all": F.all_to_all_attention}
 
 
@@ -49,7 +49,7 @@ def rows(mask, mine):
 @pytest.mark.parametrize("mask", ["none", "of heads", "blind", "padding"])
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 @pytest.mark.parametrize("cut", ["in order", "zigzag"])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_and_gradients_are_those_of_one_rank(kind, ranks, cut, causal, mask):
     heads, stretches, shown = 3, cut_of(cut, ranks), mask_of(mask, 3)
