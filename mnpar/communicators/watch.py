@@ -218,7 +218,7 @@ class Watch:
                     free[rank] = changed = True
         if free[self._post.rank]:
             if self._post.rank == min(rank for rank, state in states.items() if state["state"] == "waiting"):
-                self._warn(elapsed, [rank for rank in range(self._post.size) if rank not in states])
+                self._warn(elapsed, [rank for rank in range(self._post.size) if rank not in (*states, *self.lost)])
             return []
         return [rank for rank in sorted(states) if not free[rank]]
 
@@ -240,7 +240,7 @@ class Watch:
     def _table(self, wait: Wait) -> str:
         rows = []
         states = self._fresh()
-        for rank in range(self._post.size):
+        for rank in [rank for rank in range(self._post.size) if rank not in self.lost]:
             look = self._looks.get(rank, Look("", "does not answer: busy in its own code, or stopped"))
             silent = {"state": "silent", "what": f"is {look.detail}" if look.state else look.detail}
             state = states.get(rank, silent)

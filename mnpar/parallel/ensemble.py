@@ -74,6 +74,8 @@ class Ensemble(Chain):
         M, P = comm.size if groups is None else groups, comm.size
         if M < 1 or (P > M and P % M):
             raise ValueError(f"{P} ranks do not make {M} members of as many ranks each: choose a number that divides {P}")
+        if isinstance(member, Link) and P < M:
+            raise ValueError(f"a link is one member, and {P} ranks have {M}: give a function that makes them")
         self.size, self.lost = M, ()
         each = max(1, P // M)  # ranks of a member
         self._place = comm.rank % each  # among those of its member
@@ -83,10 +85,6 @@ class Ensemble(Chain):
         self.group = group
         self._join(comm)
         self.members = Chain()
-        if isinstance(member, Link) and len(self.numbers) > 1:
-            raise ValueError(
-                f"rank {comm.rank} has {len(self.numbers)} of {M} members, not one: give a function that makes them"
-            )
         seed = int(comm.bcast(random.generator().integers(2**63, size=1))[0])
         for i in self.numbers:
             with random.using(np.random.default_rng([seed, i])):

@@ -168,7 +168,7 @@ def test_a_checkpoint_is_loaded_by_other_ranks(tmp_path):
 WRONG = {
     "ranks that do not divide": (3, (lambda group, i: L.Linear(1, 1), 2), "3 ranks do not make 2 members"),
     "no member": (2, (lambda group, i: L.Linear(1, 1), 0), "2 ranks do not make 0 members"),
-    "a link for several": (1, (L.Linear(1, 1), 2), "rank 0 has 2 of 2 members, not one: give a function"),
+    "a link for several": (1, (L.Linear(1, 1), 2), "a link is one member, and 1 ranks have 2: give a function"),
 }
 
 
