@@ -4,12 +4,12 @@
     mpiexec -n 2 python examples/flashlight_perceptron.py           two ranks, 100 epochs of 5,000 steps
     mpiexec -n 3 python examples/flashlight_perceptron.py --check   and the same weights as one rank with minibatches of 3
     python examples/flashlight_perceptron.py --threads 3 --check    ranks that are threads: needs no MPI
-    mpiexec -n 2 python examples/flashlight_perceptron.py --tutorial    data and weights drawn as there: its printed curve
+    mpiexec -n 2 python examples/flashlight_perceptron.py --tutorial    data and weights as the tutorial draws them
 
 In the tutorial each rank draws data of its own, and drops what 10,000 does not divide into; and it draws weights of its own,
-of which all begin with the mean: P ranks begin with weights that are smaller by √P, and their curve is another one. Here all
-ranks draw the same data and weights, and rank r of P takes the samples r, r + P, …: so P ranks do what one does with
-minibatches of P; ``--check`` shows it. ``--tutorial`` does as the tutorial does.
+of which all ranks then take the mean (``--tutorial``). Here all ranks draw the same data and weights, and rank r of P takes the
+samples r, r + P, …: so P ranks do what one does with minibatches of P; ``--check`` shows it. On two ranks the error after 100
+epochs is 0.70 to 0.78 either way, and in the tutorial written out in numpy; its page prints 0.92.
 """
 
 import argparse

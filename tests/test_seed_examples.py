@@ -92,9 +92,7 @@ def test_three_workers_take_every_third_of_batches_that_three_do_not_divide(laye
 
 
 @pytest.mark.parametrize("way", [MPI, *[(0, ["--threads", str(n)]) for n in (1, 3, 4, 5)]], ids=str)
-@pytest.mark.parametrize(
-    "flags", [["--shape", "1000x777x513", "--dtype", "f8"], ["--shape", "1024x1024x1024"], ["--shape", "3x2x4"]], ids=" ".join
-)
+@pytest.mark.parametrize("flags", [["--shape", "1000x777x513", "--dtype", "f8"], ["--shape", "3x2x4"]], ids=" ".join)
 def test_products_of_ranks_and_their_gradients_are_those_of_one(way, flags):
     text = run(way, "parallel_matmul.py", *flags)
     found = np.array(re.findall(r"C (\S+), dA (\S+), dB (\S+)", text)).astype(float)
@@ -141,7 +139,7 @@ def test_a_step_of_resnet_50_on_two_ranks_is_that_of_one():
 
 
 def test_in_float32_the_loss_of_two_ranks_is_that_of_one():
-    """Its gradients cannot be: they change by 3 % where weights change by 1e-7, in float32 as such (PyTorch's are as far off)."""
+    """Its gradients cannot be: where the first weights change by 1e-7 they change by 3 %, in PyTorch too."""
     text = run((0, ["--threads", "2"]), "resnet50.py", "-b", "2", "--size", "64", "--steps", "1", "--check")
     [losses] = numbers(r"losses differ by (\S+),", text)
     assert losses < 1e-4
