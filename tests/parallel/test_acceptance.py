@@ -1,4 +1,4 @@
-"""What seed systems say of data parallelism, to the digit: messages counted (S6), overlap (F9), MNIST's batch on 3 ranks (N9)."""
+"""What seed systems say of data parallelism, to the digit: messages (S6), overlap (F9), a hundred rows on three ranks (N9)."""
 
 import itertools
 
