@@ -86,10 +86,10 @@ def main():
         whole = found["after backward"] - found["one rank"]
         print(f"{comm.size} ranks, gradients of {4e-6 * model.count_params():.1f} MB, whose way takes {1e3 * whole:.1f} ms")
         for way, seconds in found.items():
-            hidden = (
-                f"   hidden {100 * (found['after backward'] - seconds) / whole:4.0f} %" if "KiB" in way or way == "auto" else ""
+            share = (found["after backward"] - seconds) / whole
+            print(
+                f"  {way:14} {1e3 * seconds:8.2f} ms" + (f"   hidden {100 * share:4.0f} %" if way in hiding else ""), flush=True
             )
-            print(f"  {way:14} {1e3 * seconds:8.2f} ms{hidden}", flush=True)
 
 
 if __name__ == "__main__":
