@@ -1,4 +1,4 @@
-"""The steps of the seed systems' examples, on one rank (the others wait) and on all: samples a second, and how many times one's.
+"""Steps of the seed systems' examples, on one rank (the others wait) and on all: samples a second, and how many times one's.
 
     mpiexec -n 2 python benchmarks/seeds.py [--rounds 9]
 
@@ -7,6 +7,7 @@ ranks) and pathway2ai's MLP (64 rows each rank). One BLAS thread for each rank.
 """
 
 import argparse
+import itertools
 import sys
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def cnn():
 
 def mlp(*sizes):
     """Linear and tanh in turn."""
-    layers = [one for n, m in zip(sizes[:-1], sizes[1:], strict=True) for one in (L.Linear(n, m), F.tanh)]
+    layers = [one for n, m in itertools.pairwise(sizes) for one in (L.Linear(n, m), F.tanh)]
     return mnpar.Sequential(*layers[:-1])
 
 
