@@ -312,7 +312,11 @@ class MpiTransport(Reductions):
             self._machine = self.mpi_comm.Split(place[2], self.rank)
         self._gather_names("")  # all are here again: the next call blocks
         window = self.MPI.Win.Allocate_shared(max(nbytes, 1) if place[0] == 0 else 0, 1, comm=self._machine)
-        return Window(self.MPI, window, place[0] == 0)
+        memory = Window(self.MPI, window, place[0] == 0)
+        memory.sync()
+        self._gather_names("")  # it is filled: nobody's first writes come before
+        memory.sync()
+        return memory
 
     def finalize(self) -> None:
         while self._outbox and self._outbox[0][0].Test():

@@ -1,0 +1,96 @@
+"""How much of the gradients' way is hidden behind backward: a convolutional net whose backward lasts as long as its messages.
+
+    benchmarks/two_hosts.sh python benchmarks/overlap.py        two hosts joined by a cable of 1 Gbit/s (as root)
+    mpiexec -n 2 python benchmarks/overlap.py                   on one machine nothing can be hidden: cores move the messages
+
+``one rank`` is the step without messages, ``after backward`` with one message at its end, the rest with buckets that leave
+during it; hidden is the share of what ``after backward`` takes longer than ``one rank`` that a way with buckets saves.
+``auto`` is what the optimizer chooses when it is made; ``DDP`` is PyTorch's over gloo, where PyTorch is installed. One BLAS
+thread for each rank.
+"""
+
+import argparse
+import tempfile
+
+from compare import in_turn, one_thread, torch_or_none
+
+one_thread()
+import numpy as np  # noqa: E402
+
+import mnpar  # noqa: E402
+import mnpar.functions as F  # noqa: E402
+import mnpar.links as L  # noqa: E402
+
+
+def layers(conv, relu, pool, flat, linear, width, units):
+    """conv3 × width, × 2 width, × 4 width, each with relu and 2 × 2 pooling; units; 10; for images of 3 × 32 × 32."""
+    parts = []
+    for c_in, c_out in ((3, width), (width, 2 * width), (2 * width, 4 * width)):
+        parts += [conv(c_in, c_out), relu(), pool()]
+    return [*parts, flat(), linear(4 * width * 16, units), relu(), linear(units, 10)]
+
+
+def ours(args, x, t, comm=None, **options):
+    parts = layers(
+        lambda i, o: L.Convolution2D(i, o, 3, 1, 1), lambda: F.relu, lambda: lambda h: F.max_pooling_2d(h, 2),
+        lambda: lambda h: F.reshape(h, (len(h), -1)), L.Linear, args.width, args.units,
+    )  # fmt: skip
+    model, optimizer = mnpar.Sequential(*parts), mnpar.optimizers.SGD(0.01)
+    if comm is not None:
+        optimizer = mnpar.create_multi_node_optimizer(optimizer, comm, **options)
+    optimizer.setup(model)
+    return model, lambda: optimizer.update(lambda x, t: F.softmax_cross_entropy(model(x), t), x, t)
+
+
+def ddp(torch, args, x, t):
+    nn = torch.nn
+    parts = layers(
+        lambda i, o: nn.Conv2d(i, o, 3, 1, 1), nn.ReLU, lambda: nn.MaxPool2d(2), nn.Flatten, nn.Linear, args.width, args.units
+    )
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(*parts), gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x, t = torch.from_numpy(x), torch.from_numpy(t)
+
+    def step():
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), t).backward()
+        optimizer.step()
+
+    return step
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=32, help="channels of the first layer (32)")
+    parser.add_argument("--units", type=int, default=256, help="units of the layer that has most parameters (256)")
+    parser.add_argument("--batchsize", type=int, default=64, help="images of each rank (64)")
+    parser.add_argument("--rounds", type=int, default=11, help="measurements of each way")
+    args = mnpar.launch.parse_args(parser)
+    comm, torch = mnpar.create_communicator(), torch_or_none()
+    rng = np.random.default_rng(comm.rank)
+    x, t = rng.standard_normal((args.batchsize, 3, 32, 32)).astype("f4"), rng.integers(0, 10, args.batchsize)
+    model, alone = ours(args, x, t)
+    ways = {"one rank": alone, "after backward": ours(args, x, t, comm, bucket_bytes=None)[1]}
+    for size in (2**17, 2**18, 2**19, 2**20):
+        ways[f"{size // 1024} KiB"] = ours(args, x, t, comm, bucket_bytes=size)[1]
+    ways["auto"] = ours(args, x, t, comm)[1]
+    hiding = list(ways)[2:]
+    if torch:
+        torch.set_num_threads(1)
+        folder = comm.bcast_obj(tempfile.mkdtemp() if comm.is_root else None)
+        torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size)
+        ways["DDP"] = ddp(torch, args, x, t)
+    found = in_turn(ways, 3, args.rounds, comm.barrier)
+    found = {way: max(comm.allgather_obj(seconds)) for way, seconds in found.items()}
+    if comm.is_root:
+        whole = found["after backward"] - found["one rank"]
+        print(f"{comm.size} ranks, gradients of {4e-6 * model.count_params():.1f} MB, whose way takes {1e3 * whole:.1f} ms")
+        for way, seconds in found.items():
+            share = (found["after backward"] - seconds) / whole
+            print(
+                f"  {way:14} {1e3 * seconds:8.2f} ms" + (f"   hidden {100 * share:4.0f} %" if way in hiding else ""), flush=True
+            )
+
+
+if __name__ == "__main__":
+    main()
