@@ -143,13 +143,13 @@ def halos_of(model, x, t, shape):
 
 @contextmanager
 def hidden():
-    """Within it, convolutions hide their halos though the ranks are on one host."""
-    real = spatial_convolution.halo_convolution
-    spatial_convolution.halo_convolution = lambda *args: real(*args[:-1], True)
+    """Within it, layers hide their halos though the ranks are on one host."""
+    real = blockwise.hides
+    blockwise.hides = spatial_convolution.hides = lambda x, grid, hide: True
     try:
         yield
     finally:
-        spatial_convolution.halo_convolution = real
+        blockwise.hides = spatial_convolution.hides = real
 
 
 @contextmanager

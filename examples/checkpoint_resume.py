@@ -4,6 +4,7 @@
     mpiexec -n 4 python examples/checkpoint_resume.py               goes on at iteration 20, with what it would have had
     mpiexec -n 2 python examples/checkpoint_resume.py --epoch 4     one more epoch, on two ranks
 
+Told to end (SIGTERM, as by a scheduler), it saves after the iteration at hand, and ends.
 Each rank has its part of the digits; gradients are summed over ranks. A checkpoint is a folder with a manifest and the weights
 and momenta, written once though every rank has them, and of each rank its place in its data, its random numbers and its log.
 ``--out`` is the folder of checkpoints: remove it to begin anew.
@@ -63,15 +64,21 @@ def main(comm, args):
 
     everything = {"model": model, "optimizer": optimizer, "batches": batches, "log": log}
     checkpointer = mnpar.create_multi_node_checkpointer("digits", comm, cp_interval=2, gc_interval=1, path=args.out)
+    notice = mnpar.checkpoint.Notice(comm)  # from here on SIGTERM only makes a note
     begin = checkpointer.maybe_load(everything)
     if comm.is_root:
-        print("begins" if begin is None else f"goes on at iteration {begin}", f"on {comm.size} ranks")
+        print("begins" if begin is None else f"goes on at iteration {begin}", f"on {comm.size} ranks", flush=True)
     while optimizer.t < iterations:
         log.losses.append(step(comm, model, optimizer, batches.next()))
         if optimizer.t == args.kill and comm.rank == min(1, comm.size - 1):
             os.kill(os.getpid(), signal.SIGKILL)
-        if optimizer.t % args.interval == 0:
+        told = notice()  # the same on all ranks
+        if optimizer.t % args.interval == 0 or told:
             checkpointer.save(everything, optimizer.t)
+        if told:
+            if comm.is_root:
+                print(f"told to end: saved at iteration {optimizer.t}", flush=True)
+            raise SystemExit(128 + signal.SIGTERM)
 
     with mnpar.using_config("train", False), mnpar.no_backprop_mode():
         x, t = mnpar.dataset.concat_examples(test)

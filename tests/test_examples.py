@@ -96,6 +96,19 @@ def test_training_that_was_killed_goes_on_bit_for_bit_and_on_other_numbers_of_ra
     assert "iteration 43, test accuracy 0." in more.stdout
 
 
+def test_training_that_is_told_to_end_saves_and_goes_on_from_there(tmp_path):
+    command, environment = mpiexec_command(2)
+    flags = ["--unit", "8", "--out", str(tmp_path)]
+    told = [*command, sys.executable, str(ROOT / "examples" / "checkpoint_resume.py"), *flags, "--epoch", "9999"]
+    with subprocess.Popen(told, stdout=subprocess.PIPE, text=True, env=clean_environment(environment), cwd=ROOT) as job:
+        assert job.stdout.readline() == "begins on 2 ranks\n"
+        job.terminate()
+        iteration = re.fullmatch(r"told to end: saved at iteration (\d+)\n", job.stdout.read())[1]
+    assert job.returncode == 143
+    more = run(2, "checkpoint_resume.py", [*flags, "--epoch", str(int(iteration) // 14 + 1)])
+    assert f"goes on at iteration {iteration} on 2 ranks" in more.stdout, more.stderr
+
+
 BAD = {
     "no epochs": (["--epoch", "0"], "--epoch is at least 1, not 0"),
     "no number": (["--epoch", "x"], "invalid int value"),

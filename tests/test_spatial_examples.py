@@ -188,11 +188,35 @@ def test_gb_prints_the_same_on_every_grid(more, capsys, monkeypatch):
     one = printed(gb, gb.main, [*SHORT, *more], 1, capsys, monkeypatch)
     phases = [re.sub(r"epoch.*|:.*", "", line).strip() for line in one if "epoch" in line]
     assert phases == ["level 1"] * 2 + ["level 2"] * 2 + ["level 3"] * 2 + ["last layer", "all layers"]
-    for dims, ranks in (("2x2", 4), ("3x2", 6)):
+    for dims, ranks in (("2x2", 4), ("3x2", 6), *([("4x4", 16)] if not more else [])):
         assert printed(gb, gb.main, [*SHORT, *more, "--halopar", dims], ranks, capsys, monkeypatch) == one
         for mine, whole in zip(pictures.pop(), pictures[0], strict=True):
             np.testing.assert_allclose(mine, whole, rtol=1e-7, atol=1e-9)
     assert (one != alone(gb, gb.main, SHORT, capsys, monkeypatch)) == bool(more)
+
+
+def test_gb_has_the_costs_of_one_process_for_colour_images_of_32_by_32():
+    """The shape of CIFAR: 32 → 29 → 27 → 25 → 23 → 21 → 19, contrast apart."""
+    args = SimpleNamespace(
+        seed=0, batchsize=2, pretrain=1, pretrain_lr=0.001, sparsity=0.1, neon_order=False, initial=1, epoch=1, lr=0.02
+    )
+
+    def program(comm, dims):
+        mnpar.config.dtype = np.dtype("f8")
+        mnpar.random.seed(0)
+        grid, said = mnpar.SpatialGrid(comm, dims), []
+        rng = np.random.default_rng(0)
+        data = mnpar.datasets.TupleDataset(rng.standard_normal((4, 3, 32, 32)), np.arange(4, dtype="i4"))
+        (x, t), model = mnpar.datasets.shard_image(data, grid).datasets, gb.GB(grid, (3, 32, 32), 4, True)
+        history = gb.pretrain(model, x, args, comm, said.append)
+        gb.teach(model, x, t, args, comm, said.append)
+        return model.size, history, said
+
+    (whole,) = mnpar.run(program, ranks=1, args=((1, 1),))
+    assert whole[0] == (19, 19)
+    for size, history, said in mnpar.run(program, ranks=4, args=((2, 2),)):
+        assert (size, said) == (whole[0], whole[2])
+        np.testing.assert_allclose(history, whole[1], rtol=1e-9)
 
 
 def test_gb_draws_a_plot(tmp_path):

@@ -88,12 +88,12 @@ class Recorder(Serializer):
             text = json.dumps(value, allow_nan=True)
             self.entries[key] = Entry(key, None, (), value, None, None, hashlib.sha256(text.encode()).digest())
             return value
-        array = np.asarray(backend.to_host(value))
+        array = np.asarray(host := backend.to_host(value))
         if array.dtype.hasobject:
             raise TypeError(f"{key}: a checkpoint has arrays, numbers, strings and None, not a {type(value).__name__}")
         whole, box, _ = divided(self.where, array.shape)
         array = np.ascontiguousarray(array).reshape(array.shape)
-        if self.copies and np.shares_memory(array, value):
+        if self.copies and host is value and np.may_share_memory(array, host):  # what came from a GPU is a copy
             array = array.copy()
         self.arrays[key] = array
         name = array.dtype.name if array.dtype.kind == "V" else array.dtype.str  # bfloat16 has no other name

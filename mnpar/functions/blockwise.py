@@ -1,14 +1,15 @@
 """A local operation on blocks: it gets what this rank's outputs read, and never knows that there are other ranks.
 
-``windowed`` is for what reads a window for each output (pooling; convolutions hide their halos: halo_convolution.py),
-``transposed`` for what adds a window to the image for each value (transposed convolution, unpooling). Both move exactly the
-cells that are needed, and both leave a rank without outputs in the exchange: others may want its cells.
+``windowed`` is for what reads a window for each output (pooling; convolutions have halo_convolution.py), ``transposed`` for
+what adds a window to the image for each value (transposed convolution, unpooling). Both move exactly the cells that are needed,
+can work while these are on their way, and leave a rank without outputs in the exchange: others may want its cells.
 Pieces and Together, which cut and join, are each other's adjoints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.config import is_recording
 from mnpar.function_node import FunctionNode
-from mnpar.functions.exchange import exchange
+from mnpar.functions.exchange import exchange, iexchange
 from mnpar.functions.generic import either
 from mnpar.functions.halo import SpatialGrid, halo_of
 from mnpar.functions.joining import concat, split_axis
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 Index = tuple[slice, ...]
 Local = Callable[[Variable, Box], Variable]
+WORTH_HIDING = 2**16  # cells, of all channels, that a rank has: with fewer the cutting and joining costs more than the waiting
 WORTH_PACKING = 2**16  # bytes of parameters at most, whose gradients travel in one message
 
 
@@ -121,9 +123,14 @@ def check_block(who: str, x: Any, grid: SpatialGrid, shape: Sequence[int]) -> tu
     return x, shape
 
 
+def hides(x: Variable, grid: SpatialGrid, hide: bool | None) -> bool:
+    """Whether to work while the halo is on its way; left open, where ranks are on several hosts and have much to do."""
+    return grid.comm.inter_size > 1 and x.size >= WORTH_HIDING if hide is None else hide  # (all ranks ask: no short way)
+
+
 def windowed(
     x: Variable, grid: SpatialGrid, shape: tuple[int, ...], window: Window, local: Local, nothing: tuple[int, Any],
-    fill: float = 0,
+    fill: float = 0, hide: bool | None = False,
 ) -> Variable:  # fmt: skip
     """This rank's outputs of a local operation on windows.
 
@@ -133,14 +140,26 @@ def windowed(
         local: from an array that has what a box of outputs reads, without padding, to these outputs; it also gets the box.
         nothing: channels and dtype of the outputs, for a rank that has none.
         fill: the padding.
+        hide: compute what needs no halo before it is awaited, if that is most of the block.
     """
-    out, chunk = grid.block(window.outputs(shape)), halo_of(x, grid, shape, window, fill=fill)
-    return empty_block(x, out, nothing) if out.empty else local(chunk, out)
+    plan, have, out = grid.halo(shape, window), grid.block(shape), grid.block(window.outputs(shape))
+    inner = window.inside(have) & out
+    receives = not plan.idle(grid.comm.rank) and bool(plan.route(grid.comm.rank).receives)
+    later = hides(x, grid, hide) and receives and 2 * inner.volume > out.volume
+    chunk = halo_of(x, grid, shape, window, fill=fill, later=later)
+    if out.empty or not later:
+        return empty_block(x, out, nothing) if out.empty else local(chunk, out)
+    (mine,) = Pieces([place(window.reads(inner), have)]).apply((x,))
+    boxes = [inner, *out.minus(inner)]
+    parts = [local(mine, inner)]
+    strips = Pieces([place(window.reads(box), window.reads(out)) for box in boxes[1:]], infinite=not isfinite(fill))
+    parts += [local(part, box) for part, box in zip(strips.apply((chunk,)), boxes[1:], strict=True)]
+    return together(parts, boxes, out)
 
 
 def transposed(
     xs: Sequence[Any], grid: SpatialGrid, shape: tuple[int, ...], image: tuple[int, ...], window: Window,
-    local: Callable[..., Variable], nothing: tuple[int, Any],
+    local: Callable[..., Variable], nothing: tuple[int, Any], hide: bool | None = False,
 ) -> Variable:  # fmt: skip
     """This rank's block of an image to which windows are added.
 
@@ -148,22 +167,35 @@ def transposed(
         xs: blocks (N, C, …) of arrays of ``shape``, one value for each window.
         image: the shape of the whole image.
         window: of the image.
-        local: from the values of some windows, and the box of cells that they reach, to an image of that box.
+        local: from the values of some windows, and the box of cells that they reach, to an image of that box; linear in the
+            first of them.
         nothing: channels and dtype of the image, for a rank that has nothing of it, or no window.
+        hide: add up this rank's own windows before those of others are awaited, if they are most of them.
 
     Returns:
         The block; cells that no window reaches are zeros.
     """
     plan = grid_transposed(grid.dims, grid.comm.size, shape, image, window)
-    chunks = [exchange(grid.comm, x, plan) for x in xs]
-    cells = grid.block(image)
+    have, cells = grid.block(shape), grid.block(image)
     values = window.readers(cells) & Box.whole(shape)
-    reached = window.reads(values)
-    overlap = reached & cells
-    if values.empty or overlap.empty:
+    own = have & values
+    receives = not plan.idle(grid.comm.rank) and bool(plan.route(grid.comm.rank).receives)
+    later = hides(as_variable(xs[0]), grid, hide) and receives and 2 * own.volume > values.volume
+    chunks = [(iexchange if later else exchange)(grid.comm, x, plan) for x in xs]
+    boxes = [own, *values.minus(own)] if later else [values]
+    reached = [window.reads(box) for box in boxes]
+    shown = [box & cells for box in reached]
+    if values.empty or all([box.empty for box in shown]):
         return empty_block(as_variable(xs[0]), cells, nothing)
-    (y,) = Pieces([place(overlap, reached)]).apply((local(*chunks, reached),))
-    return y if overlap == cells else together([y], [overlap], cells)
+    parts: list[Variable] = []
+    for box, wide, seen in zip(boxes, reached, shown, strict=True):
+        arrays, within = (xs, have) if later and box is own else (chunks, values)
+        taken = [x if box == within else Pieces([place(box, within)]).apply((x,))[0] for x in arrays]
+        parts += Pieces([place(seen, wide)]).apply((local(*taken, wide),))
+    if len(parts) == 1 and shown == [cells]:
+        return parts[0]
+    (y,) = Together([place(box, cells) for box in shown], cells.shape).apply(tuple(parts))
+    return y
 
 
 def empty_block(x: Variable, box: Box, nothing: tuple[int, Any]) -> Variable:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mnpar.functions.blockwise import bare, check_block, empty_block, outputs, shared, transposed
+from mnpar.functions.blockwise import bare, check_block, empty_block, hides, outputs, shared, transposed
 from mnpar.functions.channelwise import bias
 from mnpar.functions.convolution import Deconvolution, _check, convolution_nd
 from mnpar.functions.halo import SpatialGrid, halo_of
@@ -15,8 +15,6 @@ from mnpar.functions.halo_convolution import halo_convolution
 from mnpar.functions.windows import per_axis
 from mnpar.plans import Window
 from mnpar.variable import Variable, as_variable
-
-WORTH_HIDING = 2**16  # cells, of all channels, that a rank has: with fewer the cutting and joining costs more than the waiting
 
 
 def spatial_convolution_nd(
@@ -63,8 +61,7 @@ def spatial_convolution_nd(
         one = tuple([before for before, _ in window.pad])
         return convolution_nd(x, W, b, window.stride, one, cover_all, window.dilation, groups)
     W, b = shared(grid.comm, W, b)
-    if hide is None:
-        hide = grid.comm.inter_size > 1 and x.size >= WORTH_HIDING  # (all ranks ask, empty blocks or not)
+    hide = hides(x, grid, hide)
     if (out := grid.block(window.outputs(shape))).empty:
         halo_of(x, grid, shape, window, mode)  # others want its cells
         return empty_block(x, out, (W.shape[0], np.result_type(x.dtype, W.dtype)))
@@ -102,7 +99,7 @@ def spatial_depthwise_convolution_2d(
 
 def spatial_deconvolution_nd(
     x: Any, grid: SpatialGrid, shape: Sequence[int], W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, outsize: Any = None,
-    dilate: Any = 1, groups: int = 1,
+    dilate: Any = 1, groups: int = 1, *, hide: bool | None = None,
 ) -> Variable:  # fmt: skip
     """:func:`deconvolution_nd` to an image that is cut into blocks, from values that are.
 
@@ -111,6 +108,7 @@ def spatial_deconvolution_nd(
         grid: all ranks of its communicator call this.
         shape: of all values, their spatial axes.
         W, b, stride, pad, outsize, dilate, groups: as in :func:`deconvolution_nd`; W and b are the same on every rank.
+        hide: as in :func:`spatial_convolution_nd`.
 
     Returns:
         This rank's block (N, C, …) of the image, whose whole shape is ``outsize`` or
@@ -143,5 +141,5 @@ def spatial_deconvolution_nd(
         return Deconvolution(bare(who, reached.shape, window), groups).apply((chunk, W))[0]
 
     nothing = W.shape[1] * groups, np.result_type(x.dtype, W.dtype)
-    y = transposed([x], grid, shape, image, window, local, nothing)
+    y = transposed([x], grid, shape, image, window, local, nothing, hide)
     return y if b is None else bias(y, b, axis=1)

@@ -26,7 +26,7 @@ def _window(who: str, shape: Sequence[int], ksize: Any, stride: Any, pad: Any, c
 
 def spatial_max_pooling_nd(
     x: Any, grid: SpatialGrid, shape: Sequence[int], ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = True,
-    return_indices: bool = False,
+    return_indices: bool = False, *, hide: bool | None = None,
 ) -> Any:  # fmt: skip
     """:func:`max_pooling_nd` of an image that is cut into blocks.
 
@@ -36,6 +36,7 @@ def spatial_max_pooling_nd(
         shape: of the whole image, its spatial axes.
         ksize, stride, pad, cover_all, return_indices: as in :func:`max_pooling_nd`; a pad may also be a pair (before, after)
             for each axis.
+        hide: as in :func:`spatial_convolution_nd`; not with ``return_indices``.
 
     Returns:
         This rank's block (N, C, …) of the outputs, whose whole shape is ``mnpar.plans.output_shape(shape, ksize, stride, pad,
@@ -74,20 +75,22 @@ def spatial_max_pooling_nd(
         return y
 
     fill = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-    y = windowed(x, grid, shape, window, local, (x.shape[1], x.dtype), fill=fill)
+    y = windowed(x, grid, shape, window, local, (x.shape[1], x.dtype), fill, hide=False if return_indices else hide)
     if not return_indices:
         return y
     return y, (found[0] if found else y.xp.zeros(y.shape)).astype(np.int32)
 
 
 def spatial_average_pooling_nd(
-    x: Any, grid: SpatialGrid, shape: Sequence[int], ksize: Any, stride: Any = None, pad: Any = 0, pad_value: Any = 0
-) -> Variable:
+    x: Any, grid: SpatialGrid, shape: Sequence[int], ksize: Any, stride: Any = None, pad: Any = 0, pad_value: Any = 0,
+    *, hide: bool | None = None,
+) -> Variable:  # fmt: skip
     """:func:`average_pooling_nd` of an image that is cut into blocks.
 
     Args:
         x, grid, shape: as in :func:`spatial_max_pooling_nd`.
         ksize, stride, pad, pad_value: as in :func:`average_pooling_nd`; a pad may also be a pair for each axis.
+        hide: as in :func:`spatial_convolution_nd`.
 
     Returns:
         This rank's block (N, C, …) of the outputs.
@@ -114,7 +117,7 @@ def spatial_average_pooling_nd(
             scale = chunk.xp.asarray(1 / _counts(window, shape, out), dtype)
         return SumPooling(bare(who, chunk.shape[2:], window), scale).apply((chunk,))[0]
 
-    return windowed(x, grid, shape, window, local, (x.shape[1], x.dtype))
+    return windowed(x, grid, shape, window, local, (x.shape[1], x.dtype), hide=hide)
 
 
 def _counts(window: Window, shape: Sequence[int], out: Box) -> Any:
@@ -130,13 +133,14 @@ def _counts(window: Window, shape: Sequence[int], out: Box) -> Any:
 
 def spatial_lp_pooling_nd(
     x: Any, grid: SpatialGrid, shape: Sequence[int], ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = False,
-    p: float = 2,
+    p: float = 2, *, hide: bool | None = None,
 ) -> Variable:  # fmt: skip
     """:func:`lp_pooling_nd` (L2 pooling) of an image that is cut into blocks.
 
     Args:
         x, grid, shape: as in :func:`spatial_max_pooling_nd`.
         ksize, stride, pad, cover_all, p: as in :func:`lp_pooling_nd`; a pad may also be a pair for each axis.
+        hide: as in :func:`spatial_convolution_nd`.
 
     Returns:
         This rank's block (N, C, …) of the outputs.
@@ -159,7 +163,7 @@ def spatial_lp_pooling_nd(
     def local(chunk: Variable, _: Any) -> Variable:
         return LpPooling(bare(who, chunk.shape[2:], window), p).apply((chunk,))[0]
 
-    return windowed(x, grid, shape, window, local, (x.shape[1], x.dtype))
+    return windowed(x, grid, shape, window, local, (x.shape[1], x.dtype), hide=hide)
 
 
 def _unpooled(
@@ -174,7 +178,7 @@ def _unpooled(
 
 def spatial_unpooling_nd(
     x: Any, grid: SpatialGrid, shape: Sequence[int], ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None,
-    cover_all: bool = True,
+    cover_all: bool = True, *, hide: bool | None = None,
 ) -> Variable:  # fmt: skip
     """:func:`unpooling_nd` to an image that is cut into blocks, from values that are.
 
@@ -183,6 +187,7 @@ def spatial_unpooling_nd(
         grid: all ranks of its communicator call this.
         shape: of all values, their spatial axes.
         ksize, stride, pad, outsize, cover_all: as in :func:`unpooling_nd`.
+        hide: as in :func:`spatial_convolution_nd`.
 
     Returns:
         This rank's block (N, C, …) of the image, whose whole shape is ``outsize`` or ``mnpar.plans.transposed_shape(…)``.
@@ -203,7 +208,7 @@ def spatial_unpooling_nd(
     def local(chunk: Variable, reached: Box) -> Variable:
         return Unpooling(bare(who, reached.shape, window), 1).apply((chunk,))[0]
 
-    return transposed([x], grid, shape, image, window, local, (x.shape[1], x.dtype))
+    return transposed([x], grid, shape, image, window, local, (x.shape[1], x.dtype), hide)
 
 
 def spatial_upsampling_2d(

@@ -107,9 +107,10 @@ class Layer:
     def spatial(self, x, grid, W=None, b=None):
         w, one = self.window, [p for p, _ in self.pad]
         if self.kind == "deconvolution":
-            return F.spatial_deconvolution_nd(x, grid, self.shape, W, b, w.stride, one, self.out, w.dilation, self.groups)
+            more = w.stride, one, self.out, w.dilation, self.groups
+            return F.spatial_deconvolution_nd(x, grid, self.shape, W, b, *more, hide=self.hide)
         if self.kind == "unpooling":
-            return F.spatial_unpooling_nd(x, grid, self.shape, w.kernel, w.stride, one, self.out, w.cover_all)
+            return F.spatial_unpooling_nd(x, grid, self.shape, w.kernel, w.stride, one, self.out, w.cover_all, hide=self.hide)
         if self.kind == "convolution":
             return F.spatial_convolution_nd(
                 x,
@@ -126,9 +127,9 @@ class Layer:
                 hide=self.hide,
             )
         if self.kind == "average":
-            return F.spatial_average_pooling_nd(x, grid, self.shape, w.kernel, w.stride, self.pad)
+            return F.spatial_average_pooling_nd(x, grid, self.shape, w.kernel, w.stride, self.pad, hide=self.hide)
         pool = F.spatial_max_pooling_nd if self.kind == "max" else F.spatial_lp_pooling_nd
-        return pool(x, grid, self.shape, w.kernel, w.stride, self.pad, w.cover_all)
+        return pool(x, grid, self.shape, w.kernel, w.stride, self.pad, w.cover_all, hide=self.hide)
 
     def program(self, comm):
         grid = mnpar.SpatialGrid(comm, self.dims)
@@ -547,6 +548,47 @@ def test_a_convolution_moves_the_cells_of_its_halo_and_no_others(hide):
         messages, cells = rows + columns + rows * columns, 4 * (rows + columns) + rows * columns
         assert forward == (messages, cells * cell)
         assert both == (2 * messages, 2 * cells * cell)
+
+
+K3 = np.random.default_rng(1).standard_normal((3, 3, 3, 3)).astype("f4")
+WORKING = {
+    "MaxPooling": lambda x, grid, **how: F.spatial_max_pooling_nd(x, grid, (24, 24), 3, 1, 1, **how),
+    "SumPooling": lambda x, grid, **how: F.spatial_average_pooling_nd(x, grid, (24, 24), 3, 1, 1, pad_value=None, **how),
+    "LpPooling": lambda x, grid, **how: F.spatial_lp_pooling_nd(x, grid, (24, 24), 3, 1, 1, **how),
+    "Unpooling": lambda x, grid, **how: F.spatial_unpooling_nd(x, grid, (24, 24), 3, 1, 1, **how),
+    "Deconvolution": lambda x, grid, **how: F.spatial_deconvolution_nd(x, grid, (24, 24), K3, pad=1, **how),
+}
+
+
+class Order(mnpar.FunctionHook):
+    """The names of the functions, as they end."""
+
+    def __init__(self):
+        self.names = []
+
+    def forward_postprocess(self, function, in_data):
+        self.names.append(type(function).__name__)
+
+
+@pytest.mark.parametrize("name", WORKING)
+def test_other_layers_can_work_before_their_halo_comes_and_move_the_same(name):
+    """3 × 3 ranks of 8 × 8 cells."""
+
+    def program(comm, hide):
+        x = mnpar.Variable(np.random.default_rng(comm.rank).standard_normal((2, 3, 8, 8)).astype("f4"))
+        with Order() as order:
+            y = WORKING[name](x, mnpar.SpatialGrid(comm, (3, 3)), hide=hide)
+        forward = comm.traffic.messages, comm.traffic.bytes
+        F.sum(y * y).backward()
+        return forward, (comm.traffic.messages, comm.traffic.bytes), y.array, x.grad, order.names
+
+    hidden, plain = [mnpar.run(program, ranks=9, args=(hide,)) for hide in (True, False)]
+    for mine, other in zip(hidden, plain, strict=True):
+        assert mine[:2] == other[:2]
+        for a, b in zip(mine[2:4], other[2:4], strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+        assert mine[4].index("Give") < mine[4].index(name) < mine[4].index("Take")
+        assert other[4].index("Exchange") < other[4].index(name)
 
 
 @pytest.mark.parametrize("hide", [True, False])
