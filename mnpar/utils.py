@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.functions.sampled_loss import WalkerAlias
 from mnpar.functions.windows import get_conv_outsize, get_deconv_outsize
 
-__all__ = ["force_array", "get_conv_outsize", "get_deconv_outsize", "size_of_shape"]
+__all__ = ["WalkerAlias", "force_array", "get_conv_outsize", "get_deconv_outsize", "size_of_shape"]
 
 
 def force_array(x: Any, dtype: Any = None) -> Array:

@@ -6,13 +6,14 @@ Importing this package also gives Variable its operators. The file is long becau
 from mnpar.functions import operators as operators
 from mnpar.functions.activation import elu, leaky_relu, log_softmax, relu, sigmoid, softmax, softplus, tanh
 from mnpar.functions.alignment import connectionist_temporal_classification
-from mnpar.functions.angles import arccos, arcsin, arctan2
+from mnpar.functions.angles import arccos, arcsin, arctan2, arctanh
 from mnpar.functions.arithmetic import add, floor_divide, identity, linear_interpolate, squared_difference
 from mnpar.functions.attention import embed_id, scaled_dot_product_attention
 from mnpar.functions.broadcasting import broadcast, broadcast_to, sum_to
 from mnpar.functions.channelwise import bias, maxout, prelu, scale
 from mnpar.functions.classification import softmax_cross_entropy
 from mnpar.functions.collective import allgather, allreduce, alltoall, exscan, reduce_scatter, scan
+from mnpar.functions.conditional_field import argmax_crf1d, crf1d
 from mnpar.functions.contraction import bilinear, einsum, tensordot
 from mnpar.functions.convolution import (
     convolution_1d,
@@ -49,6 +50,7 @@ from mnpar.functions.error_function import erf, gelu
 from mnpar.functions.evaluation import accuracy, binary_accuracy, classification_summary, f1_score, precision, r2_score, recall
 from mnpar.functions.exchange import exchange, iexchange, repartition
 from mnpar.functions.extrema import clip, maximum, minimum
+from mnpar.functions.fourier import fft, ifft
 from mnpar.functions.halo import halo_exchange
 from mnpar.functions.indexing import get_item, select_item, where
 from mnpar.functions.joining import concat, hstack, separate, split_axis, stack, vstack
@@ -123,6 +125,14 @@ from mnpar.functions.rearranging import (
 from mnpar.functions.recomputation import forget
 from mnpar.functions.recurrent import lstm, n_step_bigru, n_step_bilstm, n_step_birnn, n_step_gru, n_step_lstm, n_step_rnn
 from mnpar.functions.reduction import argmax, argmin, average, logsumexp, max, mean, min, sum
+from mnpar.functions.regions import (
+    roi_average_align_2d,
+    roi_average_pooling_2d,
+    roi_max_align_2d,
+    roi_max_pooling_2d,
+    roi_pooling_2d,
+    spatial_pyramid_pooling_2d,
+)
 from mnpar.functions.replicated import copy_to, reduce_from
 from mnpar.functions.resize import resize_images
 from mnpar.functions.ring_attention import ring_attention
@@ -130,6 +140,7 @@ from mnpar.functions.rooted import bcast, gather, reduce, scatter
 from mnpar.functions.rounding import ceil, fix, floor, fmod, sign
 from mnpar.functions.rounds import sendrecv, shift
 from mnpar.functions.sample_normalization import group_normalization, layer_normalization
+from mnpar.functions.sampled_loss import black_out, negative_sampling
 from mnpar.functions.sequence import all_to_all_attention, recut
 from mnpar.functions.shape import cast, expand_dims, flatten, moveaxis, reshape, squeeze, swapaxes, transpose
 from mnpar.functions.spatial_convolution import (
@@ -147,6 +158,7 @@ from mnpar.functions.spatial_pooling import (
 )
 from mnpar.functions.spatial_reduction import spatial_global_average_pooling, spatial_global_max_pooling, spatial_linear
 from mnpar.functions.spatial_resize import spatial_resize_images
+from mnpar.functions.spatial_transformer import spatial_transformer_grid, spatial_transformer_sampler
 from mnpar.functions.tree import slstm, tree_lstm
 from mnpar.functions.vocabulary_parallel import vocabulary_parallel_softmax_cross_entropy
 
@@ -163,7 +175,9 @@ __all__ = [
     "arcsin",
     "arctan",
     "arctan2",
+    "arctanh",
     "argmax",
+    "argmax_crf1d",
     "argmin",
     "average",
     "average_pooling_1d",
@@ -180,6 +194,7 @@ __all__ = [
     "bias",
     "bilinear",
     "binary_accuracy",
+    "black_out",
     "broadcast",
     "broadcast_to",
     "cast",
@@ -198,6 +213,7 @@ __all__ = [
     "cos",
     "cosh",
     "crelu",
+    "crf1d",
     "cross_covariance",
     "cumprod",
     "cumsum",
@@ -223,6 +239,7 @@ __all__ = [
     "expm1",
     "exscan",
     "f1_score",
+    "fft",
     "fix",
     "fixed_batch_normalization",
     "flatten",
@@ -254,6 +271,7 @@ __all__ = [
     "identity",
     "iexchange",
     "iexscan",
+    "ifft",
     "igather",
     "im2col",
     "inv",
@@ -299,6 +317,7 @@ __all__ = [
     "n_step_gru",
     "n_step_lstm",
     "n_step_rnn",
+    "negative_sampling",
     "normalize",
     "pad",
     "pad_sequence",
@@ -321,6 +340,11 @@ __all__ = [
     "reshape",
     "resize_images",
     "ring_attention",
+    "roi_average_align_2d",
+    "roi_average_pooling_2d",
+    "roi_max_align_2d",
+    "roi_max_pooling_2d",
+    "roi_pooling_2d",
     "rollaxis",
     "rrelu",
     "rsqrt",
@@ -360,7 +384,10 @@ __all__ = [
     "spatial_local_contrast_normalization",
     "spatial_lp_pooling_nd",
     "spatial_max_pooling_nd",
+    "spatial_pyramid_pooling_2d",
     "spatial_resize_images",
+    "spatial_transformer_grid",
+    "spatial_transformer_sampler",
     "spatial_unpooling_nd",
     "spatial_upsampling_2d",
     "split_axis",

@@ -24,6 +24,18 @@ class Arcsin(FunctionNode):
         return lambda: gy / either(Sqrt(), 1 - x * x)
 
 
+class Arctanh(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        return backend.get_array_module(x).arctanh(x)
+
+    def backward(self, gy: Any) -> Any:
+        (x,) = self.get_retained_inputs()
+        return lambda: gy / ((1 - x) * (1 + x))
+
+
 class Arccos(FunctionNode):
     generic = True
 
@@ -68,6 +80,17 @@ def arccos(x: Any) -> Variable:
         array([1.5708, 1.0472])
     """
     return Arccos().apply((x,))[0]
+
+
+def arctanh(x: Any) -> Variable:
+    """The number whose hyperbolic tangent is x; infinite at ±1.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.arctanh(np.array([0.0, 0.5])).array.round(4)
+        array([0.    , 0.5493])
+    """
+    return Arctanh().apply((x,))[0]
 
 
 def arctan2(x1: Any, x2: Any) -> Variable:

@@ -43,6 +43,7 @@ from mnpar.links.parallel_linear import ColumnParallelLinear, RowParallelLinear
 from mnpar.links.parts import gather_parameter
 from mnpar.links.recurrent import GRU, LSTM, EmbedID, StatefulGRU, StatelessGRU, StatelessLSTM
 from mnpar.links.sample_normalization import GroupNormalization, LayerNormalization
+from mnpar.links.sampled_loss import BlackOut, CRF1d, NegativeSampling
 from mnpar.links.small import Bias, Highway, Maxout, Parameter, PReLU, Scale, Swish
 from mnpar.links.spatial_convolution import (
     SpatialConvolution1D,
@@ -66,6 +67,8 @@ __all__ = [
     "BatchNormalization",
     "Bias",
     "Bilinear",
+    "BlackOut",
+    "CRF1d",
     "ChannelParallelConvolution2D",
     "ChildSumTreeLSTM",
     "Classifier",
@@ -106,6 +109,7 @@ __all__ = [
     "NStepRNNReLU",
     "NStepRNNTanh",
     "NaryTreeLSTM",
+    "NegativeSampling",
     "PReLU",
     "Parameter",
     "RowParallelLinear",

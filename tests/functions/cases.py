@@ -10,6 +10,7 @@ from typing import Any
 
 import cases_array
 import cases_local
+import cases_more
 import cases_normalization
 import cases_recurrent
 import cases_spatial
@@ -297,5 +298,5 @@ _loss = [
 CASES = [
     *_arithmetic, *_elementwise, *_shape, *_reduction, *_activation, *_product, *_loss,
     *cases_array.CASES, *cases_normalization.CASES, *cases_local.CASES, *cases_recurrent.CASES, *cases_spatial.CASES,
-    *cases_vocabulary.CASES, *cases_untied.CASES,
+    *cases_vocabulary.CASES, *cases_untied.CASES, *cases_more.CASES,
 ]  # fmt: skip
