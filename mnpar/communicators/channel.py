@@ -288,6 +288,8 @@ class Channel(Meeting):
 
 def listed(xs: Any) -> Any:
     """One part for each rank, as a tuple; an array is cut along its first axis. ``form_of`` refuses what has no parts."""
+    if type(xs) is tuple:
+        return xs
     if backend.is_array(xs):
         return tuple([xs[i, ...] for i in range(len(xs))]) if xs.ndim else xs
     return tuple(xs) if isinstance(xs, Iterable) else xs
@@ -297,6 +299,8 @@ def _reduced_parts(parts: tuple[Any, ...], call: Call) -> Array | None:
     given = [part for part in parts if part is not None]
     if not given:
         return None
+    if type(given[0]) is np.ndarray:
+        return reduce_arrays(given, call.reduction)
     return backend.beside(reduce_arrays([backend.to_host(part) for part in given], call.reduction), given[0])
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from mnpar import backend
 from mnpar.functions.communication import Communication
 from mnpar.functions.folding import FOLDS, check_op, fold
 from mnpar.functions.joining import concat
@@ -50,7 +51,13 @@ class ReduceScatter(Communication):
 
 
 class AllReduce(Communication):
+    """The sum, or with ``mean`` that divided by P: each its own adjoint."""
+
     op = "allreduce"
+
+    def __init__(self, comm: Communicator, mean: bool = False, of: Communication | None = None) -> None:
+        super().__init__(comm, of)
+        self.mean = mean
 
     def forward(self, x: Any) -> Any:
         return self.agreed(*self.channel.allreduce_now(x, self.call()))
@@ -58,8 +65,11 @@ class AllReduce(Communication):
     def steps(self, x: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.allreduce(x, self.call())))
 
+    def agreed(self, y: Any, wants: bool) -> Any:
+        return super().agreed(backend.unscalar(y / self.comm.size) if self.mean and y is not None else y, wants)
+
     def mirror(self) -> Communication:
-        return AllReduce(self.comm, of=self)
+        return AllReduce(self.comm, self.mean, of=self)
 
 
 class AllToAll(Communication):
@@ -112,7 +122,7 @@ def allreducing(comm: Communicator, op: str) -> tuple[Communication, Results]:
     check_op("allreduce", op)
     if op in FOLDS:
         return AllGather(comm).part_of("allreduce", op), lambda ys: fold(ys, op)
-    return AllReduce(comm), divided(comm.size) if op == "mean" else first
+    return AllReduce(comm, mean=op == "mean"), first
 
 
 def reducing_and_scattering(comm: Communicator, op: str) -> tuple[Communication, Results]:
@@ -181,6 +191,8 @@ def reduce_scatter(comm: Communicator, xs: Any, op: str = "sum") -> Variable:
         >>> mnpar.run(lambda comm: F.reduce_scatter(comm, [np.ones(1), np.ones(2)]).array, ranks=2)
         [array([2.]), array([2., 2.])]
     """
+    if op == "sum":
+        return ReduceScatter(comm).apply(tuple(xs))[0]
     what, after = reducing_and_scattering(comm, op)
     return after(what.apply(tuple(xs)))
 
@@ -213,8 +225,8 @@ def allreduce(comm: Communicator, x: Any, op: str = "sum") -> Variable:
         >>> mnpar.run(program, ranks=2)
         [[3.0], [3.0]]
     """
-    if op == "sum":
-        return AllReduce(comm).apply((x,))[0]
+    if op in ("sum", "mean"):
+        return AllReduce(comm, op == "mean").apply((x,))[0]
     what, after = allreducing(comm, op)
     return after(what.apply((x,)))
 
@@ -259,6 +271,8 @@ def scan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
         >>> mnpar.run(lambda comm: F.scan(comm, np.array(comm.rank + 1)).item(), ranks=3)
         [1, 3, 6]
     """
+    if op == "sum":
+        return Scan(comm, exclusive=False).apply((x,))[0]
     what, after = scanning(comm, op)
     return after(what.apply((x,)))
 

@@ -18,6 +18,7 @@ from mnpar.variable import backward as backward_from
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
+    from mnpar.communicators.message import Header
     from mnpar.communicators.transport import Steps
 
 
@@ -56,9 +57,15 @@ class Recv(Communication):
         self.source, self.tag, self.as_tuple = source, tag, as_tuple
         self.seq = 0
 
+    def forward(self) -> Any:
+        return self.taken(*self.channel.recv_now(self.call(), self.source, self.tag))
+
     def steps(self) -> Steps[Any]:
-        value, header, self.source, self.tag = yield from self.channel.recv(self.call(), self.source, self.tag)
-        self.seq = header.seq
+        return self.taken(*(yield from self.channel.recv(self.call(), self.source, self.tag)))
+
+    def taken(self, value: Any, header: Header, source: int, tag: int) -> Any:
+        """What came."""
+        self.source, self.tag, self.seq = source, tag, header.seq
         self.as_tuple = isinstance(value, tuple)
         if self.single and self.as_tuple:
             raise MismatchError(
