@@ -46,7 +46,7 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
 
 
 def elsewhere(x: Array, size: int) -> bool:
-    """Whether products of so many multiplications with this array are not numpy's, but a library's that minds no order of axes."""
+    """Whether products of so many multiplications with it are made by a library that minds no order of axes, not by numpy."""
     return size >= _LEAST and type(x) is np.ndarray and x.dtype in _LETTERS and library() is not None
 
 

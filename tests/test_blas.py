@@ -89,7 +89,7 @@ def test_the_rest_is_left_to_numpy(calls, what):
 def test_a_result_that_is_not_contiguous_is_written_by_numpy(calls, out):
     a = np.random.default_rng(0).random((128, 128))
     np.testing.assert_array_equal(blas.product(a, a, out), a @ a)
-    assert out[3, 5] == (a @ a)[3, 5] and calls == []
+    assert calls == []
 
 
 def test_shapes_that_do_not_belong_together_are_numpys_error(calls):

@@ -1,10 +1,11 @@
 """Collectives that know what they are, built on a transport.
 
-Every collective opens with one exchange of fixed size, the same for all: each rank says which operation it is in, as its
-how-manieth on this communicator, with which root, reduction, dtype and shape, and from which source line. Ranks that do not
-mean the same thing so find out together, before any value is delivered, and raise the same table. Values of up to 320 bytes
-travel inside the opening; larger ones follow by the MPI collective or, where parts differ, as self-describing messages.
+Every collective opens with one exchange of one size, the same for all (``Rooms``): each rank says which operation it is in, as
+its how-manieth on this communicator, with which root, reduction, dtype and shape, and from which source line. Ranks that do not
+mean the same thing so find out together, before any value is delivered, and raise the same table. Small values travel inside
+the opening; larger ones follow by the MPI collective or, where parts differ, as self-describing messages.
 A rank may have *nothing* to give (None): a gradient that does not exist. Reductions skip it; others deliver None.
+(The file is long because all collectives are here, each in steps and, for what need not wait, without.)
 """
 
 from __future__ import annotations
