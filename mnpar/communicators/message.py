@@ -40,7 +40,10 @@ KINDS = ("nothing", "an array", "an object", "a tuple", "a dict", "a fault")
 
 POINT_TO_POINT = ("send", "recv", "send_obj", "recv_obj")
 _ON_ARRAYS = ("bcast", "reduce", "gather", "scatter", "allgather", "reduce_scatter", "allreduce", "alltoall", "reduce_from")
-_ON_OBJECTS = ("bcast_obj", "gather_obj", "scatter_obj", "allgather_obj", "allreduce_obj", "alltoall_obj")
+_ON_OBJECTS = (
+    "bcast_obj", "gather_obj", "scatter_obj", "allgather_obj", "allreduce_obj", "alltoall_obj", "reduce_obj",
+    "reduce_scatter_obj", "scan_obj", "exscan_obj",
+)  # fmt: skip
 _OTHERS = ("barrier", "split", "scan", "exscan", "exchange", "gather_from", "share")
 OPS = (*POINT_TO_POINT, *_ON_ARRAYS, *_ON_OBJECTS, *_OTHERS)
 _OP_CODES = {name: code for code, name in enumerate(OPS)}

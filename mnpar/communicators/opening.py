@@ -130,7 +130,7 @@ class Opening:
         )
 
 
-ROOTED = ("bcast", "reduce", "gather", "scatter", "bcast_obj", "gather_obj", "scatter_obj")
+ROOTED = ("bcast", "reduce", "gather", "scatter", "bcast_obj", "gather_obj", "scatter_obj", "reduce_obj")
 
 
 def form_of(x: Any, call: Call, parts: int | None, room: int) -> tuple[int, int, tuple[int, ...], str, Array, bool]:

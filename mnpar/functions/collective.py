@@ -296,3 +296,18 @@ def exscan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
     """
     what, after = scanning_before(comm, op)
     return after(what.apply((x,)))
+
+
+def barrier(comm: Communicator) -> None:
+    """Return when every rank has called it. Nothing flows through it, so backward does not repeat it.
+
+    Args:
+        comm: all its ranks call this.
+
+    Example:
+        >>> import mnpar
+        >>> import mnpar.functions as F
+        >>> mnpar.run(F.barrier, ranks=2)
+        [None, None]
+    """
+    comm.barrier()

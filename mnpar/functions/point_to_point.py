@@ -193,6 +193,47 @@ def irecv(communicator: Communicator, rank: int, tag: int = 0) -> Variable:
     return function.start()
 
 
+def isendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: int = 0) -> Variable:
+    """:func:`mnpar.functions.sendrecv`, but wait for what is received only where it is first used: one array.
+
+    Args:
+        x: a Variable or array, or a tuple or list of them, for ``dest``.
+        communicator, dest, source, tag: as there.
+
+    Returns:
+        A :class:`mnpar.Future`.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> mnpar.run(lambda comm: F.isendrecv(np.array(comm.rank), comm, 1 - comm.rank, 1 - comm.rank).item(), ranks=2)
+        [1, 0]
+    """
+    source = communicator.peer(source, ANY)  # a bad argument is refused before anything is sent
+    send(x, communicator, dest, tag)
+    return irecv(communicator, source, tag)
+
+
+def ishift(comm: Communicator, x: Any, steps: int = 1) -> Variable:
+    """:func:`mnpar.functions.shift`, but wait for what comes round only where it is first used: one array.
+
+    Args:
+        comm: all its ranks call this.
+        x: a Variable or array of any shape.
+        steps: how far; negative goes down.
+
+    Returns:
+        A :class:`mnpar.Future`: what rank - steps gave.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> mnpar.run(lambda comm: F.ishift(comm, np.array(comm.rank)).item(), ranks=3)
+        [2, 0, 1]
+    """
+    return isendrecv(x, comm, (comm.rank + steps) % comm.size, (comm.rank - steps) % comm.size)
+
+
 def pseudo_connect(delegate_variable: Any, *actual_variables: Variable) -> Connected:
     """The actual variables, as they are: the tape already connects what ChainerMN's delegates had to.
 
