@@ -13,7 +13,7 @@ import chainer
 import chainermn
 import chainermn.functions as F
 import numpy as np
-from compare import in_turn, repetitions
+from compare import in_time, sizes
 
 chainer.disable_experimental_feature_warning = True
 comm = chainermn.create_communicator("naive")
@@ -59,9 +59,7 @@ def ways(name, x):
 
 
 for name in ("allreduce", "allgather", "shift"):
-    size = 8
-    while size <= int(sys.argv[1]):
-        found = in_turn(ways(name, np.ones(size // 8)), repetitions(size), rounds=5, before=comm.mpi_comm.Barrier)
+    for size in sizes(int(sys.argv[1])):
+        found = in_time(ways(name, np.ones(size // 8)), comm.mpi_comm.bcast, comm.mpi_comm.Barrier)
         if comm.rank == 0:
             print(json.dumps([name, size, found]), flush=True)
-        size *= 8

@@ -4,7 +4,8 @@ python benchmarks/communication.py --ranks 2 4          (--most 1048576 for smal
 
 ``raw`` is mpi4py's Allreduce, Allgather or Sendrecv, on buffers that are there already; ``function`` is ``mnpar.functions``,
 which returns new arrays, knows no shape beforehand, and checks that all ranks mean the same; ``and backward`` adds its
-gradient. ``gloo`` is torch.distributed on tensors that are there already, where PyTorch is installed.
+gradient. ``gloo`` is torch.distributed on tensors that are there already, where PyTorch is installed. The other calls are
+measured up to 4 KiB only, without gloo.
 ``--chainermn /path/to/python`` adds ChainerMN's naive communicator, run by that Python under its own mpiexec.
 
 The jobs run in turn (A B A B …), and within a job the ways do; what is shown are medians.
@@ -16,11 +17,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-from compare import in_turn, repetitions
+from compare import in_time, sizes
 
 NAMES = ("allreduce", "allgather", "shift")
+OTHERS = ("bcast", "reduce", "gather", "scatter", "alltoall", "reduce_scatter", "scan", "exscan", "sendrecv")
+SMALL = 4096  # bytes, of the other calls
 
 
 def job(most):
@@ -32,45 +36,62 @@ def job(most):
     import mnpar.functions as F
 
     comm, world = mnpar.create_communicator(), MPI.COMM_WORLD
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    right, left, P = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size, comm.size
     dist = gloo(comm)
     functions = {
-        "allreduce": lambda v: F.allreduce(comm, v),
-        "allgather": lambda v: F.allgather(comm, v),
-        "shift": lambda v: F.shift(comm, v),
+        "allreduce": lambda v, vs: F.allreduce(comm, v),
+        "allgather": lambda v, vs: F.allgather(comm, v),
+        "shift": lambda v, vs: F.shift(comm, v),
+        "bcast": lambda v, vs: F.bcast(comm, v),
+        "reduce": lambda v, vs: F.reduce(comm, v),
+        "gather": lambda v, vs: F.gather(comm, v),
+        "scatter": lambda v, vs: F.scatter(comm, vs),
+        "alltoall": lambda v, vs: F.alltoall(comm, vs),
+        "reduce_scatter": lambda v, vs: F.reduce_scatter(comm, vs),
+        "scan": lambda v, vs: F.scan(comm, v),
+        "exscan": lambda v, vs: F.exscan(comm, v),
+        "sendrecv": lambda v, vs: F.sendrecv(v, comm, right, left),
     }
 
     def ways(name, x):
-        out = np.empty(x.size * (comm.size if name == "allgather" else 1))
-        v = mnpar.Variable(x)
+        out, all_in, all_out = np.empty(x.size), np.ones(x.size * P), np.empty(x.size * P)
+        v, vs = mnpar.Variable(x), [mnpar.Variable(x.copy()) for _ in range(P)]
         raw = {
             "allreduce": lambda: world.Allreduce(x, out),
-            "allgather": lambda: world.Allgather(x, out),
+            "allgather": lambda: world.Allgather(x, all_out),
             "shift": lambda: world.Sendrecv(x, right, 0, out, left, 0),
+            "sendrecv": lambda: world.Sendrecv(x, right, 0, out, left, 0),
+            "bcast": lambda: world.Bcast(x),
+            "reduce": lambda: world.Reduce(x, out),
+            "gather": lambda: world.Gather(x, all_out),
+            "scatter": lambda: world.Scatter(all_in, out),
+            "alltoall": lambda: world.Alltoall(all_in, all_out),
+            "reduce_scatter": lambda: world.Reduce_scatter_block(all_in, out),
+            "scan": lambda: world.Scan(x, out),
+            "exscan": lambda: world.Exscan(x, out),
         }[name]
 
         def function():
             with mnpar.no_backprop_mode():
-                functions[name](v)
+                functions[name](v, vs)
 
         def backward():
-            ys = functions[name](v)
-            ys = ys if isinstance(ys, tuple) else (ys,)
+            ys = functions[name](v, vs)
+            ys = [y for y in (ys if isinstance(ys, tuple) else (ys,)) if y.requires_grad]
             for y in ys:
                 y.grad = y.array
             mnpar.backward(ys)
-            v.cleargrad()
+            for each in (v, *vs):
+                each.cleargrad()
 
-        theirs = {"gloo": torchs(dist, name, x.size, comm)} if dist else {}
+        theirs = {"gloo": torchs(dist, name, x.size, comm)} if dist and name in NAMES else {}
         return {"raw": raw, "function": function, "and backward": backward, **theirs}
 
-    for name in NAMES:
-        size = 8
-        while size <= most:
-            found = in_turn(ways(name, np.ones(size // 8)), repetitions(size), rounds=5, before=world.Barrier)
+    for name in (*NAMES, *OTHERS):
+        for size in sizes(most if name in NAMES else min(most, SMALL)):
+            found = in_time(ways(name, np.ones(size // 8)), world.bcast, world.Barrier)
             if comm.is_root:
                 print(json.dumps([name, size, found]), flush=True)
-            size *= 8
 
 
 def gloo(comm):
@@ -140,11 +161,13 @@ if __name__ == "__main__":
     parser.add_argument("--ranks", type=int, nargs="+", default=[2], help="of the jobs, one after the other")
     parser.add_argument("--most", type=int, default=2**26, help="bytes of the largest array (64 MiB)")
     parser.add_argument("--chainermn", help="the Python of an environment with ChainerMN and mpi4py")
-    parser.add_argument("--rounds", type=int, default=5, help="jobs of each kind")
+    parser.add_argument("--rounds", type=int, default=3, help="jobs of each kind")
     parser.add_argument("--job", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.job:
         job(args.most)
     else:
+        begin = time.perf_counter()
         for ranks in args.ranks:
             show(ranks, measured(ranks, args.most, args.chainermn, args.rounds))
+        print(f"{time.perf_counter() - begin:.0f} s in all")

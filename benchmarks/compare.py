@@ -58,9 +58,29 @@ def in_turn(ways, times, rounds=11, before=lambda: None, clock=time.perf_counter
     return {name: pick(values) for name, values in measured.items()}
 
 
-def repetitions(size):
-    """How often to communicate an array of so many bytes."""
-    return max(3, min(100, 2**22 // size))
+def in_time(ways, agree, before, budget=0.15, rounds=5):
+    """:func:`in_turn` for ranks that do it together, each way as often as fits into so many seconds.
+
+    ``agree(number)`` gives the number of rank 0 on all ranks.
+    """
+    times = {}
+    for name, step in ways.items():
+        before()
+        seconds(step, 2)
+        before()
+        times[name] = agree(max(1, min(100, int(budget / rounds / seconds(step, 2)))))
+    measured = {name: [] for name in ways}
+    for _ in range(agree(rounds if max(times.values()) > 1 else 3)):
+        for name, step in ways.items():
+            before()
+            measured[name].append(seconds(step, times[name]))
+    return {name: statistics.median(values) for name, values in measured.items()}
+
+
+def sizes(most):
+    """Bytes of arrays, from 8 on, each eight times the one before, and the largest."""
+    found = [8**i for i in range(1, 20) if 8**i < most]
+    return [*found, most]
 
 
 class Elsewhere:

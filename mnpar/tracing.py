@@ -118,6 +118,10 @@ def _message(box: Mailbox, name: str, peer: int, out: bool, *identity: Any) -> D
     return name, ranks[peer], " ".join(map(str, (*ends, box.order, *identity)))
 
 
+def _received(box: Mailbox, args: Any, got: Any) -> Described:
+    return _message(box, args[0].name, got[2], False, got[1].seq, got[1].site)
+
+
 class _Place(NamedTuple):
     owner: type
     name: str
@@ -130,7 +134,8 @@ _PLACES = (
     _Place(MpiTransport, "wait", _spanning("wait", _waited)),
     _Place(ThreadTransport, "wait", _spanning("wait", _waited)),
     _Place(Mailbox, "send", _spanning("send", lambda box, a, seq: _message(box, a[1].name, a[2], True, seq, a[1].site))),
-    _Place(Mailbox, "recv", _receiving(lambda box, a, got: _message(box, a[0].name, got[2], False, got[1].seq, got[1].site))),
+    _Place(Mailbox, "recv", _receiving(_received)),
+    _Place(Mailbox, "recv_now", _spanning("recv", _received)),
     _Place(Mailbox, "post", _spanning("send", lambda box, a, _: _message(box, "exchange", a[1], True, a[2], "exchange"))),
     _Place(Mailbox, "fetch", _receiving(lambda box, a, _: _message(box, a[0].name, a[1], False, a[2], "exchange"))),
     _Place(Step, "act", _spanning("stage", lambda step, a, _: (str(a[0]), None, ""))),

@@ -18,6 +18,7 @@ IDS = [str(path.relative_to(ROOT)) for path in FILES]
 LAYERS = """
     config errors graph tape random serializer timing
     backend reach function_hook link_hook
+    blas
     function backends runtime_info configuration
     cuda
     communicators plans schedule
@@ -53,6 +54,7 @@ LAYER = {name: number for number, line in enumerate(LAYERS.strip().splitlines())
 # Imports inside functions: libraries that may be missing, or that cost more than all of mnpar to import.
 LATE = {
     "backend.py": {"cupy"},
+    "blas.py": {"threadpoolctl"},
     "communicators/mpi.py": {"mpi4py"},
     "communicators/create.py": {"threadpoolctl"},
     "datasets/digits.py": {"sklearn"},

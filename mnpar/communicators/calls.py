@@ -154,11 +154,30 @@ class Calls:
         return list((yield from self.channel(0).alltoall(objs, self._call("alltoall_obj", later=later)))[0])
 
     def _allreduce_obj(self, obj: Any, op: str, later: bool = False) -> Steps[Any]:
-        objs, _ = yield from self.channel(0).allgather(obj, self._call("allreduce_obj", op=op, later=later))
-        if op in ("max", "min"):
-            return (max if op == "max" else min)(objs)
-        total = functools.reduce(operator.mul if op == "prod" else operator.add, objs)
-        return total / self.size if op == "mean" else total
+        return _folded((yield from self.channel(0).allgather(obj, self._call("allreduce_obj", op=op, later=later)))[0], op)
+
+    def _reduce_obj(self, obj: Any, root: int, op: str, later: bool = False) -> Steps[Any]:
+        objs, _ = yield from self.channel(0).gather(obj, self._call("reduce_obj", self.peer(root), op, later=later))
+        return None if objs is None else _folded(objs, op)
+
+    def _reduce_scatter_obj(self, objs: Any, op: str, later: bool = False) -> Steps[Any]:
+        return _folded((yield from self.channel(0).alltoall(objs, self._call("reduce_scatter_obj", op=op, later=later)))[0], op)
+
+    def _scan_obj(self, obj: Any, op: str, exclusive: bool, later: bool = False) -> Steps[Any]:
+        call = self._call("exscan_obj" if exclusive else "scan_obj", op=op, later=later)
+        objs = (yield from self.channel(0).allgather(obj, call))[0][: self.rank + (not exclusive)]
+        return _folded(objs, op) if objs else None
+
+    def _sendrecv(self, data: Any, dest: int, source: int, tag: int) -> Steps[Any]:
+        self._send(data, dest, tag)
+        return (yield from self._recv(source, tag))
+
+    def _sendrecv_obj(self, obj: Any, dest: int, source: int, tag: int) -> Steps[Any]:
+        self._send_obj(obj, dest, tag)
+        return (yield from self._recv_obj(source, None, tag))
+
+    def _shift_obj(self, obj: Any, steps: int) -> Steps[Any]:
+        return (yield from self._sendrecv_obj(obj, (self.rank + steps) % self.size, (self.rank - steps) % self.size, 0))
 
     # ---- inside ----
 
@@ -168,6 +187,14 @@ class Calls:
             return total
         mean = backend.unscalar(total / self.size)
         return mean.astype(x.dtype, copy=False) if backend.is_array(x) and x.dtype.kind in "fc" else mean
+
+
+def _folded(objs: Any, op: str) -> Any:
+    """The reduction of objects, in rank order."""
+    if op in ("max", "min"):
+        return (max if op == "max" else min)(objs)
+    total = functools.reduce(operator.mul if op == "prod" else operator.add, objs)
+    return total / len(objs) if op == "mean" else total
 
 
 def _like(x: Any, given: Any) -> Any:

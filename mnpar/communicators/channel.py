@@ -1,10 +1,11 @@
 """Collectives that know what they are, built on a transport.
 
-Every collective opens with one exchange of fixed size, the same for all: each rank says which operation it is in, as its
-how-manieth on this communicator, with which root, reduction, dtype and shape, and from which source line. Ranks that do not
-mean the same thing so find out together, before any value is delivered, and raise the same table. Values of up to 320 bytes
-travel inside the opening; larger ones follow by the MPI collective or, where parts differ, as self-describing messages.
+Every collective opens with one exchange of one size, the same for all (``Rooms``): each rank says which operation it is in, as
+its how-manieth on this communicator, with which root, reduction, dtype and shape, and from which source line. Ranks that do not
+mean the same thing so find out together, before any value is delivered, and raise the same table. Small values travel inside
+the opening; larger ones follow by the MPI collective or, where parts differ, as self-describing messages.
 A rank may have *nothing* to give (None): a gradient that does not exist. Reductions skip it; others deliver None.
+(The file is long because all collectives are here, each in steps and, for what need not wait, without.)
 """
 
 from __future__ import annotations
@@ -306,6 +307,8 @@ class Channel(Meeting):
 
 def listed(xs: Any) -> Any:
     """One part for each rank, as a tuple; an array is cut along its first axis. ``form_of`` refuses what has no parts."""
+    if type(xs) is tuple:
+        return xs
     if backend.is_array(xs):
         return tuple([xs[i, ...] for i in range(len(xs))]) if xs.ndim else xs
     return tuple(xs) if isinstance(xs, Iterable) else xs
@@ -315,6 +318,8 @@ def _reduced_parts(parts: tuple[Any, ...], call: Call) -> Array | None:
     given = [part for part in parts if part is not None]
     if not given:
         return None
+    if type(given[0]) is np.ndarray:
+        return reduce_arrays(given, call.reduction)
     return backend.beside(reduce_arrays([backend.to_host(part) for part in given], call.reduction), given[0])
 
 

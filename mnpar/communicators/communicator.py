@@ -218,12 +218,19 @@ class Communicator(Calls):
 
     def sendrecv(self, data: Any, dest: int, source: int, tag: int = 0) -> Any:
         """Send to one rank and receive from another."""
-        self._send(data, dest, tag)
-        return self._now(self._recv(source, tag))
+        return self._now(self._sendrecv(data, dest, source, tag))
+
+    def isendrecv(self, data: Any, dest: int, source: int, tag: int = 0) -> Operation:
+        """:meth:`sendrecv`, later."""
+        return self._later(self._sendrecv(data, dest, source, tag))
 
     def shift(self, data: Any, steps: int = 1) -> Any:
         """Hand an array round the ring: to rank + steps, from rank - steps. All ranks call it."""
         return self._now(self._shift(data, steps))
+
+    def ishift(self, data: Any, steps: int = 1) -> Operation:
+        """:meth:`shift`, later; the array must not change before it is done."""
+        return self._later(self._shift(data, steps))
 
     # ---- arrays: collectives; every rank calls them ----
 
@@ -351,6 +358,22 @@ class Communicator(Calls):
         """:meth:`recv_obj`, later."""
         return self._later(self._recv_obj(source, status, tag))
 
+    def sendrecv_obj(self, obj: Any, dest: int, source: int, tag: int = 0) -> Any:
+        """Send an object to one rank and receive one from another."""
+        return self._now(self._sendrecv_obj(obj, dest, source, tag))
+
+    def isendrecv_obj(self, obj: Any, dest: int, source: int, tag: int = 0) -> Operation:
+        """:meth:`sendrecv_obj`, later."""
+        return self._later(self._sendrecv_obj(obj, dest, source, tag))
+
+    def shift_obj(self, obj: Any, steps: int = 1) -> Any:
+        """Hand an object round the ring: to rank + steps, from rank - steps. All ranks call it."""
+        return self._now(self._shift_obj(obj, steps))
+
+    def ishift_obj(self, obj: Any, steps: int = 1) -> Operation:
+        """:meth:`shift_obj`, later."""
+        return self._later(self._shift_obj(obj, steps))
+
     def bcast_obj(self, obj: Any = None, max_buf_len: int = 0, root: int = 0) -> Any:
         """The root's object on every rank. (``max_buf_len``, ChainerMN's, is not needed: any size goes.)"""
         return self._now(self._bcast_obj(obj, root))
@@ -398,3 +421,35 @@ class Communicator(Calls):
     def iallreduce_obj(self, obj: Any, op: str = "sum") -> Operation:
         """:meth:`allreduce_obj`, later."""
         return self._later(self._allreduce_obj(obj, op, later=True))
+
+    def reduce_obj(self, obj: Any, root: int = 0, op: str = "sum") -> Any:
+        """The same as :meth:`allreduce_obj` on the root; None elsewhere."""
+        return self._now(self._reduce_obj(obj, root, op))
+
+    def ireduce_obj(self, obj: Any, root: int = 0, op: str = "sum") -> Operation:
+        """:meth:`reduce_obj`, later."""
+        return self._later(self._reduce_obj(obj, root, op, later=True))
+
+    def reduce_scatter_obj(self, objs: Any, op: str = "sum") -> Any:
+        """Rank r gets the reduction over ranks of their ``objs[r]``."""
+        return self._now(self._reduce_scatter_obj(objs, op))
+
+    def ireduce_scatter_obj(self, objs: Any, op: str = "sum") -> Operation:
+        """:meth:`reduce_scatter_obj`, later."""
+        return self._later(self._reduce_scatter_obj(objs, op, later=True))
+
+    def scan_obj(self, obj: Any, op: str = "sum") -> Any:
+        """The reduction of the objects of the ranks up to this one, its own included."""
+        return self._now(self._scan_obj(obj, op, exclusive=False))
+
+    def iscan_obj(self, obj: Any, op: str = "sum") -> Operation:
+        """:meth:`scan_obj`, later."""
+        return self._later(self._scan_obj(obj, op, exclusive=False, later=True))
+
+    def exscan_obj(self, obj: Any, op: str = "sum") -> Any:
+        """The reduction of the objects of the ranks before this one; None on rank 0."""
+        return self._now(self._scan_obj(obj, op, exclusive=True))
+
+    def iexscan_obj(self, obj: Any, op: str = "sum") -> Operation:
+        """:meth:`exscan_obj`, later."""
+        return self._later(self._scan_obj(obj, op, exclusive=True, later=True))

@@ -9,6 +9,7 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.communicators import message
 from mnpar.communicators.message import ARRAY, OBJECT, Call, Header, read_header
+from mnpar.communicators.operation import complete
 from mnpar.communicators.transport import (
     ANY,
     BACKWARD,
@@ -85,19 +86,38 @@ class Mailbox:
         Raises:
             MismatchError: an object came where an array is awaited, or the other way round.
         """
-        me, wanted = self.transport.rank, "an object" if call.op == "recv_obj" else "arrays"
-        waiting = Waiting(call.name, call.site, source, tag, order=self.order)
+        return (yield from self._receiving(call, source, tag))
+
+    def _receiving(self, call: Call, source: int, tag: int) -> Steps[tuple[Any, Header, int, int]]:
+        waiting = self._awaiting(call, source, tag)
         letter = yield from self._letter(source, tag, self.lane, waiting)
-        frame = yield from self.transport.read(letter, self.lane, waiting)
+        return self._taken((yield from self.transport.read(letter, self.lane, waiting)), letter, call)
+
+    def _taken(self, frame: Array, letter: Letter, call: Call) -> tuple[Any, Header, int, int]:
+        """What a message holds, if it belongs."""
         header = read_header(frame)
         if (header.kind == OBJECT) != (call.op == "recv_obj") or header.order != self.order:
+            wanted = "an object" if call.op == "recv_obj" else "arrays"
             text = (
-                f"rank {me} waits in {call.name} at {call.site} for {wanted} from rank {letter.source}, tag {letter.tag}, but "
-                f"{header.name} at {header.site} sent {header.form}: the two calls do not belong together"
+                f"rank {self.transport.rank} waits in {call.name} at {call.site} for {wanted} from rank {letter.source}, "
+                f"tag {letter.tag}, but {header.name} at {header.site} sent {header.form}: the two calls do not belong together"
             )
             self.transport.complain(letter.source, text)
             raise MismatchError(text)
         return message.decode(frame, header)[0], header, letter.source, letter.tag
+
+    def recv_now(self, call: Call, source: int, tag: int) -> tuple[Any, Header, int, int]:
+        """``complete(recv(call, source, tag))``, without steps where the message comes soon."""
+        transport, lane = self.transport, self.lane
+        if not (self._posted or transport.active):
+            for _ in range(transport.spins):
+                if (letter := transport.probe(source, tag, lane)) is not None:
+                    frame = transport.read_now(letter, lane, lambda: self._awaiting(call, source, tag))
+                    return self._taken(frame, letter, call)
+        return complete(transport, self._receiving(call, source, tag))
+
+    def _awaiting(self, call: Call, source: int, tag: int) -> Waiting:
+        return Waiting(call.name, call.site, source, tag, order=self.order)
 
     def _letter(self, source: int, tag: int, lane: int, waiting: Waiting) -> Steps[Letter]:
         """The next message of this kind: among receives that a message suits, the one that was posted first gets it."""

@@ -71,7 +71,9 @@ class Meeting(Mailbox):
 
     def _heard(self, opening: Opening, fault: Exception | None) -> Opening:
         if not (self.by_messages or opening.call.later):  # those are heard by each rank at another moment
-            self._room.heard(opening.most)
+            room = self._room
+            if room.size > BLOCK or opening.most > BLOCK - SIZE:
+                room.heard(opening.most)
         if fault is not None:
             raise fault
         return opening if opening.alike else opening.agreed()

@@ -115,6 +115,7 @@ class MpiTransport(Reductions):
     """The transport of processes: two private duplicates of an MPI communicator, one for each lane."""
 
     name = "mpi"
+    spins = SPINS
 
     def __init__(self, process: Process, mpi_comm: Any, own: bool = False) -> None:
         self.process, self.MPI = process, process.MPI
@@ -210,9 +211,24 @@ class MpiTransport(Reductions):
         request = handle.Irecv(frame)
         if not request.Test():
             yield Pending(request.Test, nothing, waiting)
-        if nbytes > message.SIZE or (header := message.read_header(frame)).nbytes == 0:
+        if nbytes > message.SIZE:
             return frame
-        head, frame = frame, np.empty(message.SIZE + header.nbytes, np.uint8)
+        return (yield from self._rest(frame, letter, waiting))
+
+    def read_now(self, letter: Letter, lane: int, waiting: Callable[[], Waiting]) -> Array:
+        handle, nbytes = letter.handle
+        frame = np.empty(nbytes, np.uint8)
+        request = handle.Irecv(frame)
+        if not request.Test():
+            wait(self, Pending(request.Test, nothing, waiting()))
+        return frame if nbytes > message.SIZE else complete(self, self._rest(frame, letter, waiting()))
+
+    def _rest(self, head: Array, letter: Letter, waiting: Waiting) -> Steps[Array]:
+        """What follows a header that came alone."""
+        header = message.read_header(head)
+        if header.nbytes == 0:
+            return head
+        frame = np.empty(message.SIZE + header.nbytes, np.uint8)
         frame[: message.SIZE] = head
         pieces, tag = self._pieces(header, frame[message.SIZE :])
         requests = [self.lanes[BACKWARD].Irecv(piece, letter.source, tag) for piece in pieces]

@@ -15,11 +15,13 @@ from mnpar.communicators.parts import APART, forms_of, on_host, part, table, tog
 from mnpar.communicators.reduction import REDUCING, check_reducible
 from mnpar.errors import MismatchError
 
+_HEAD = message.FLAGS + 1  # bytes
+
 
 class Opening:
     """What the opening of a collective told: every rank's header, and the values that came with it."""
 
-    __slots__ = ("_block", "_flags", "_raw", "alike", "body", "call", "room", "seq", "size", "wants")
+    __slots__ = ("_block", "_raw", "alike", "body", "call", "most", "room", "seq", "size", "wants")
 
     def __init__(self, raw: bytes, size: int, call: Call, seq: int, body: Array, less: int = 0) -> None:
         self._raw = raw
@@ -27,10 +29,14 @@ class Opening:
         self.size = size
         self._block = block = len(raw) // size
         self.room = block - SIZE - less  # bytes of the values that came with it: larger ones did not
-        head = raw[: message.FLAGS + 1]  # all ranks say the same, and give values of one form:
-        self.alike = all([raw.startswith(head, start) for start in range(block, len(raw), block)])
-        self._flags = raw[message.FLAGS :: block]  # one byte of each rank
-        self.wants = call.wants if self.alike else any([flags & message.WANTS for flags in self._flags])
+        head = raw[:_HEAD]  # all ranks say the same, and give values of one form:
+        self.alike = alike = all([raw.startswith(head, start) for start in range(block, len(raw), block)])
+        self.wants = call.wants if alike else any([flags & message.WANTS for flags in self._flags])
+        if alike:
+            self.most = int.from_bytes(head[message.NBYTES], "little")  # bytes of the largest value
+        else:
+            starts = range(message.NBYTES.start, len(raw), block)
+            self.most = max([int.from_bytes(raw[start : start + 8], "little") for start in starts])
 
     @property
     def all_record(self) -> bool:
@@ -38,10 +44,9 @@ class Opening:
         return all([flags & message.RECORDING for flags in self._flags])
 
     @property
-    def most(self) -> int:
-        """The bytes of the largest value."""
-        raw, kind = self._raw[: len(self._raw) if not self.alike else self._block], message.NBYTES
-        return max([int.from_bytes(raw[start:][kind], "little") for start in range(0, len(raw), self._block)])
+    def _flags(self) -> bytes:
+        """One byte of each rank."""
+        return self._raw[message.FLAGS :: self._block]
 
     @property
     def inside(self) -> bool:
@@ -125,7 +130,7 @@ class Opening:
         )
 
 
-ROOTED = ("bcast", "reduce", "gather", "scatter", "bcast_obj", "gather_obj", "scatter_obj")
+ROOTED = ("bcast", "reduce", "gather", "scatter", "bcast_obj", "gather_obj", "scatter_obj", "reduce_obj")
 
 
 def form_of(x: Any, call: Call, parts: int | None, room: int) -> tuple[int, int, tuple[int, ...], str, Array, bool]:

@@ -129,6 +129,7 @@ class Transport(Protocol):
     name: str
     traffic: Traffic
     active: list[Any]  # the operations that this rank has started and not finished, on all its communicators
+    spins: int  # so often it is worth to probe before it is said what is waited for
     rooms: tuple[Rooms, Rooms]  # of the openings on each lane
 
     @property
@@ -153,6 +154,9 @@ class Transport(Protocol):
 
     def read(self, letter: Letter, lane: int, waiting: Waiting) -> Steps[Array]:
         """Its bytes."""
+
+    def read_now(self, letter: Letter, lane: int, waiting: Callable[[], Waiting]) -> Array:
+        """The same, waited for at once."""
 
     def complain(self, rank: int, text: str) -> None:
         """Have a rank raise MismatchError with this text when it next waits: what it sent does not belong."""

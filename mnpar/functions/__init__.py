@@ -12,7 +12,7 @@ from mnpar.functions.attention import embed_id, scaled_dot_product_attention
 from mnpar.functions.broadcasting import broadcast, broadcast_to, sum_to
 from mnpar.functions.channelwise import bias, maxout, prelu, scale
 from mnpar.functions.classification import softmax_cross_entropy
-from mnpar.functions.collective import allgather, allreduce, alltoall, exscan, reduce_scatter, scan
+from mnpar.functions.collective import allgather, allreduce, alltoall, barrier, exscan, reduce_scatter, scan
 from mnpar.functions.conditional_field import argmax_crf1d, crf1d
 from mnpar.functions.contraction import bilinear, einsum, tensordot
 from mnpar.functions.convolution import (
@@ -87,7 +87,7 @@ from mnpar.functions.nonblocking import (
 from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization
 from mnpar.functions.owned import gather_from, scatter_to
 from mnpar.functions.piecewise import clipped_relu, crelu, hard_sigmoid, relu6, selu, swish
-from mnpar.functions.point_to_point import irecv, isend, pseudo_connect, recv, send
+from mnpar.functions.point_to_point import irecv, isend, isendrecv, ishift, pseudo_connect, recv, send
 from mnpar.functions.pooling import (
     average_pooling_1d,
     average_pooling_2d,
@@ -184,6 +184,7 @@ __all__ = [
     "average_pooling_2d",
     "average_pooling_3d",
     "average_pooling_nd",
+    "barrier",
     "batch_det",
     "batch_inv",
     "batch_l2_norm_squared",
@@ -281,6 +282,8 @@ __all__ = [
     "iscan",
     "iscatter",
     "isend",
+    "isendrecv",
+    "ishift",
     "layer_normalization",
     "leaky_relu",
     "linear",

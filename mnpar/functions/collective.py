@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from mnpar import backend
 from mnpar.functions.communication import Communication
 from mnpar.functions.folding import FOLDS, check_op, fold
 from mnpar.functions.joining import concat, split_axis
@@ -51,7 +52,13 @@ class ReduceScatter(Communication):
 
 
 class AllReduce(Communication):
+    """The sum, or with ``mean`` that divided by P: each its own adjoint."""
+
     op = "allreduce"
+
+    def __init__(self, comm: Communicator, mean: bool = False, of: Communication | None = None) -> None:
+        super().__init__(comm, of)
+        self.mean = mean
 
     def forward(self, x: Any) -> Any:
         return self.agreed(*self.channel.allreduce_now(x, self.call()))
@@ -59,8 +66,11 @@ class AllReduce(Communication):
     def steps(self, x: Any) -> Steps[Any]:
         return self.agreed(*(yield from self.channel.allreduce(x, self.call())))
 
+    def agreed(self, y: Any, wants: bool) -> Any:
+        return super().agreed(backend.unscalar(y / self.comm.size) if self.mean and y is not None else y, wants)
+
     def mirror(self) -> Communication:
-        return AllReduce(self.comm, of=self)
+        return AllReduce(self.comm, self.mean, of=self)
 
 
 class AllToAll(Communication):
@@ -113,7 +123,7 @@ def allreducing(comm: Communicator, op: str) -> tuple[Communication, Results]:
     check_op("allreduce", op)
     if op in FOLDS:
         return AllGather(comm).part_of("allreduce", op), lambda ys: fold(ys, op)
-    return AllReduce(comm), divided(comm.size) if op == "mean" else first
+    return AllReduce(comm, mean=op == "mean"), first
 
 
 def reducing_and_scattering(comm: Communicator, op: str) -> tuple[Communication, Results]:
@@ -194,6 +204,8 @@ def reduce_scatter(comm: Communicator, xs: Any, op: str = "sum", axis: int | Non
         if not -x.ndim <= axis < x.ndim:
             raise ValueError(f"reduce_scatter: x of shape {x.shape} has no axis {axis}")
         xs = split_axis(x, [block(x.shape[axis], comm.size, rank)[0] for rank in range(1, comm.size)], axis % x.ndim)
+    if op == "sum":
+        return ReduceScatter(comm).apply(tuple(xs))[0]
     what, after = reducing_and_scattering(comm, op)
     return after(what.apply(tuple(xs)))
 
@@ -226,8 +238,8 @@ def allreduce(comm: Communicator, x: Any, op: str = "sum") -> Variable:
         >>> mnpar.run(program, ranks=2)
         [[3.0], [3.0]]
     """
-    if op == "sum":
-        return AllReduce(comm).apply((x,))[0]
+    if op in ("sum", "mean"):
+        return AllReduce(comm, op == "mean").apply((x,))[0]
     what, after = allreducing(comm, op)
     return after(what.apply((x,)))
 
@@ -272,6 +284,8 @@ def scan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
         >>> mnpar.run(lambda comm: F.scan(comm, np.array(comm.rank + 1)).item(), ranks=3)
         [1, 3, 6]
     """
+    if op == "sum":
+        return Scan(comm, exclusive=False).apply((x,))[0]
     what, after = scanning(comm, op)
     return after(what.apply((x,)))
 
@@ -295,3 +309,18 @@ def exscan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
     """
     what, after = scanning_before(comm, op)
     return after(what.apply((x,)))
+
+
+def barrier(comm: Communicator) -> None:
+    """Return when every rank has called it. Nothing flows through it, so backward does not repeat it.
+
+    Args:
+        comm: all its ranks call this.
+
+    Example:
+        >>> import mnpar
+        >>> import mnpar.functions as F
+        >>> mnpar.run(F.barrier, ranks=2)
+        [None, None]
+    """
+    comm.barrier()

@@ -18,6 +18,7 @@ from mnpar.variable import backward as backward_from
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
+    from mnpar.communicators.message import Header
     from mnpar.communicators.transport import Steps
 
 
@@ -56,9 +57,15 @@ class Recv(Communication):
         self.source, self.tag, self.as_tuple = source, tag, as_tuple
         self.seq = 0
 
+    def forward(self) -> Any:
+        return self.taken(*self.channel.recv_now(self.call(), self.source, self.tag))
+
     def steps(self) -> Steps[Any]:
-        value, header, self.source, self.tag = yield from self.channel.recv(self.call(), self.source, self.tag)
-        self.seq = header.seq
+        return self.taken(*(yield from self.channel.recv(self.call(), self.source, self.tag)))
+
+    def taken(self, value: Any, header: Header, source: int, tag: int) -> Any:
+        """What came."""
+        self.source, self.tag, self.seq = source, tag, header.seq
         self.as_tuple = isinstance(value, tuple)
         if self.single and self.as_tuple:
             raise MismatchError(
@@ -184,6 +191,47 @@ def irecv(communicator: Communicator, rank: int, tag: int = 0) -> Variable:
     function = Recv(communicator, communicator.peer(rank, ANY), communicator.tag(tag, ANY))
     function.single = True
     return function.start()
+
+
+def isendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: int = 0) -> Variable:
+    """:func:`mnpar.functions.sendrecv`, but wait for what is received only where it is first used: one array.
+
+    Args:
+        x: a Variable or array, or a tuple or list of them, for ``dest``.
+        communicator, dest, source, tag: as there.
+
+    Returns:
+        A :class:`mnpar.Future`.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> mnpar.run(lambda comm: F.isendrecv(np.array(comm.rank), comm, 1 - comm.rank, 1 - comm.rank).item(), ranks=2)
+        [1, 0]
+    """
+    source = communicator.peer(source, ANY)  # a bad argument is refused before anything is sent
+    send(x, communicator, dest, tag)
+    return irecv(communicator, source, tag)
+
+
+def ishift(comm: Communicator, x: Any, steps: int = 1) -> Variable:
+    """:func:`mnpar.functions.shift`, but wait for what comes round only where it is first used: one array.
+
+    Args:
+        comm: all its ranks call this.
+        x: a Variable or array of any shape.
+        steps: how far; negative goes down.
+
+    Returns:
+        A :class:`mnpar.Future`: what rank - steps gave.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> mnpar.run(lambda comm: F.ishift(comm, np.array(comm.rank)).item(), ranks=3)
+        [2, 0, 1]
+    """
+    return isendrecv(x, comm, (comm.rank + steps) % comm.size, (comm.rank - steps) % comm.size)
 
 
 def pseudo_connect(delegate_variable: Any, *actual_variables: Variable) -> Connected:

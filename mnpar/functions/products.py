@@ -6,8 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.blas import elsewhere, product
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import fit
 from mnpar.functions.generic import listed
@@ -21,6 +24,11 @@ def _turned(x: Any) -> Any:
     return x.transpose((*range(n - 2), n - 1, n - 2)) if n > 2 else x.transpose()
 
 
+def times(a: Any, b: Any) -> Any:
+    """The product, of arrays by the fastest way, of Variables as a function."""
+    return product(a, b) if type(a) is np.ndarray and type(b) is np.ndarray else a @ b
+
+
 class MatMul(FunctionNode):
     """Stacks of matrices; the axes before the last two are broadcast."""
 
@@ -28,18 +36,18 @@ class MatMul(FunctionNode):
 
     def forward(self, x: Array, y: Array) -> Array:
         self.retain_inputs((0, 1))
-        return x @ y
+        return times(x, y)
 
     def backward(self, gz: Any) -> Any:
         x, y = self.get_retained_inputs()
-        return lambda: fit(gz @ _turned(y), x.shape), lambda: self._right(x, y, gz)
+        return lambda: fit(times(gz, _turned(y)), x.shape), lambda: self._right(x, y, gz)
 
     @staticmethod
     def _right(x: Any, y: Any, gz: Any) -> Any:
         if y.ndim == 2 < x.ndim:  # one large product instead of a sum of small ones
             rows = math.prod(x.shape[:-1])
             x, gz = x.reshape((rows, x.shape[-1])), gz.reshape((rows, gz.shape[-1]))  # (…, K) → (rows, K)
-        return fit(_turned(x) @ gz, y.shape)
+        return fit(times(_turned(x), gz), y.shape)
 
 
 def _by_rows(x: Array, W: Array) -> Array:
@@ -48,6 +56,8 @@ def _by_rows(x: Array, W: Array) -> Array:
     OpenBLAS turns W round for that; with few rows of float32 it is up to 1.8 times as fast to have it compute W xᵀ and to turn
     that, which is small.
     """
+    if elsewhere(x, x.size * len(W)):
+        return product(x, W.T)
     if 1 < len(x) <= 64 and len(W) >= 4 * len(x) and x.dtype.char == "f" and W.dtype.char == "f":
         return backend.get_array_module(x).ascontiguousarray((W @ x.T).T)
     return x @ W.T
@@ -70,13 +80,15 @@ class Linear(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         x, W = self.get_retained_inputs()
-        gx, gW = lambda: gy @ W, lambda: self._into(1, gy.transpose(), x)  # (N, O) · (O, D), (O, N) · (N, D)
+        gx, gW = lambda: times(gy, W), lambda: self._into(1, gy.transpose(), x)  # (N, O) · (O, D), (O, N) · (N, D)
         return (gx, gW, lambda: gy.sum(axis=0)) if len(self.inputs) == 3 else (gx, gW)
 
     def _into(self, i: int, a: Any, b: Any) -> Any:
         """a b, as the gradient of input i: right where that is kept."""
         room = self.room(i, a) if a.dtype == b.dtype else None
-        return a @ b if room is None else backend.get_array_module(a).matmul(a, b, out=room)
+        if room is None:
+            return times(a, b)
+        return backend.get_array_module(a).matmul(a, b, out=room) if type(a) is not np.ndarray else product(a, b, out=room)
 
     @staticmethod
     def joined(functions: Sequence[Any], gys: Sequence[Array]) -> tuple[Linear, Array]:

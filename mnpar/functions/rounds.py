@@ -5,16 +5,21 @@ It says the same to its peers as a send and a recv do, so either end may be one 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mnpar.communicators.message import Call
-from mnpar.communicators.transport import ANY
+from mnpar.communicators.message import Call, Header
+from mnpar.communicators.transport import ANY, Pending
 from mnpar.config import is_recording
 from mnpar.functions.communication import Communication
 
 if TYPE_CHECKING:
+    from mnpar.communicators.channel import Channel
     from mnpar.communicators.communicator import Communicator
     from mnpar.communicators.transport import Steps
+
+
+_SMALL = 2**15  # bytes: what is not larger is copied, and nobody waits until it has been taken
 
 
 class SendRecv(Communication):
@@ -41,23 +46,48 @@ class SendRecv(Communication):
         self.wants = self.asked = False  # a gradient from dest; one for source
         self.of_tuple = False  # whether a tuple was taken
 
-    def steps(self, *xs: Any) -> Steps[Any]:
-        channel, on, given, value = self.channel, is_recording(), None, ()
-        self.wants = wants = self.differentiable and on
-        if self.dest is not None:
-            call = Call("send", self.site, wants, on, order=self.order, tag=self.tags[0])
-            give = channel.hand if self.together else channel.give
-            self.numbers[0], given = give(xs if self.as_tuple else xs[0], call, self.dest, self.tags[0])
+    def forward(self, *xs: Any) -> Any:
+        if self.together and any([x is not None and x.nbytes > _SMALL for x in xs]):
+            return super().forward(*xs)
+        channel, value = self.channel, ()
+        self.give(channel, xs, channel.give)
         if self.source is not None:
-            call = Call("recv", self.site, wants, on, order=self.order)
-            value, header, self.source, _ = yield from channel.recv(call, self.source, self.tags[1])
-            self.numbers[1], self.of_tuple = header.seq, isinstance(value, tuple)
-            self.asked = header.wants and on
-            if header.wants and not on:
-                self.refuse(header.seq, self.source)
+            value = self.taken(*channel.recv_now(self.receipt(), self.source, self.tags[1]))
+        self.differentiable = self.wants or self.asked
+        return value
+
+    def steps(self, *xs: Any) -> Steps[Any]:
+        channel, value = self.channel, ()
+        given = self.give(channel, xs, channel.hand if self.together else channel.give)
+        if self.source is not None:
+            value = self.taken(*(yield from channel.recv(self.receipt(), self.source, self.tags[1])))
         if given is not None:
             yield given
-        self.differentiable = wants or self.asked
+        self.differentiable = self.wants or self.asked
+        return value
+
+    def give(self, channel: Channel, xs: tuple[Any, ...], give: Callable[..., Any]) -> Pending | None:
+        """Start sending; what there is to wait for."""
+        on = is_recording()
+        self.wants = wants = self.differentiable and on
+        if self.dest is None:
+            return None
+        call = Call("send", self.site, wants, on, order=self.order, tag=self.tags[0])
+        given: tuple[int, Pending | None] = give(xs if self.as_tuple else xs[0], call, self.dest, self.tags[0])
+        self.numbers[0] = given[0]
+        return given[1]
+
+    def receipt(self) -> Call:
+        """What a message that it waits for too long will hear."""
+        return Call("recv", self.site, self.wants, is_recording(), order=self.order)
+
+    def taken(self, value: Any, header: Header, source: int, tag: int) -> Any:
+        """What came."""
+        on = is_recording()
+        self.source, self.numbers[1], self.of_tuple = source, header.seq, isinstance(value, tuple)
+        self.asked = header.wants and on
+        if header.wants and not on:
+            self.refuse(header.seq, source)
         return value
 
     def backward(self, *gys: Any) -> Any:

@@ -1,0 +1,124 @@
+"""Products by a CBLAS library: what it is told of matrices that lie in any order, and what is left to numpy."""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+from mnpar import blas
+
+
+def matrix(place, turned, rows, columns, stride, dtype):
+    """What CBLAS would read there."""
+    shape = (columns, rows) if turned == 112 else (rows, columns)
+    size = np.dtype(dtype).itemsize
+    raw = (ctypes.c_char * (((shape[0] - 1) * stride + shape[1]) * size)).from_address(place)
+    found = np.ndarray(shape, dtype, raw, strides=(stride * size, size))
+    return found.T if turned == 112 else found
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """A library written with numpy, and the letters of the products that it was asked for."""
+    asked = []
+
+    def gemm(letter):
+        def product(order, left, right, M, N, K, alpha, a, lda, b, ldb, beta, c, ldc):
+            asked.append(letter)
+            dtype = {"s": "f4", "d": "f8"}[letter]
+            assert (order, alpha, beta, ldc) == (101, 1.0, 0.0, N)
+            matrix(c, 111, M, N, N, dtype)[...] = matrix(a, left, M, K, lda, dtype) @ matrix(b, right, K, N, ldb, dtype)
+
+        return product
+
+    monkeypatch.setattr(blas, "library", lambda: {"s": gemm("s"), "d": gemm("d")})
+    return asked
+
+
+LAYOUTS = {
+    "rows": lambda x: x,
+    "turned": lambda x: np.asfortranarray(x),
+    "part of rows": lambda x: np.repeat(x, 2, axis=1)[:, : x.shape[1]],
+    "every other row": lambda x: np.repeat(x, 2, axis=0)[::2],
+    "a block": lambda x: np.pad(x, 3)[3:-3, 3:-3],
+    "a block, turned": lambda x: np.pad(x.T, 3)[3:-3, 3:-3].T,
+}
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("left", LAYOUTS)
+@pytest.mark.parametrize("right", LAYOUTS)
+def test_matrices_in_any_order_are_multiplied_by_the_library(calls, left, right, dtype):
+    rng = np.random.default_rng(0)
+    a, b = LAYOUTS[left](rng.random((96, 128)).astype(dtype)), LAYOUTS[right](rng.random((128, 100)).astype(dtype))
+    out = np.empty((96, 100), dtype)
+    assert blas.product(a, b, out) is out
+    np.testing.assert_allclose(out, a @ b, rtol=1e-5)
+    np.testing.assert_allclose(blas.product(a, b), a @ b, rtol=1e-5)
+    assert calls == [{"f4": "s", "f8": "d"}[dtype]] * 2
+
+
+big = np.ones((128, 128), "f4")
+LEFT_TO_NUMPY = {
+    "small": (big[:32], big[:, :32]),
+    "a vector": (np.ones((1, 2**14), "f4"), np.ones((2**14, 128), "f4")),
+    "two dtypes": (big, big.astype("f8")),
+    "halves": (big.astype("f2"), big.astype("f2")),
+    "integers": (big.astype("i4"), big.astype("i4")),
+    "complex": (big.astype("c8"), big.astype("c8")),
+    "the other byte order": (big.astype(">f4"), big.astype(">f4")),
+    "stacks": (big[None], big[None]),
+    "backwards": (big[::-1], big),
+    "columns apart": (np.ones((128, 256), "f4")[:, ::2], big),
+    "one row, many times": (np.broadcast_to(big[0], (128, 128)), big),
+    "a subclass": (big.view(np.matrix), big),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*matrix:PendingDeprecationWarning")
+@pytest.mark.parametrize("what", LEFT_TO_NUMPY)
+def test_the_rest_is_left_to_numpy(calls, what):
+    a, b = LEFT_TO_NUMPY[what]
+    np.testing.assert_array_equal(blas.product(a, b), a @ b)
+    assert calls == []
+
+
+@pytest.mark.parametrize("out", [np.empty((128, 128), order="F"), np.empty((128, 256))[:, ::2]], ids=["turned", "apart"])
+def test_a_result_that_is_not_contiguous_is_written_by_numpy(calls, out):
+    a = np.random.default_rng(0).random((128, 128))
+    np.testing.assert_array_equal(blas.product(a, a, out), a @ a)
+    assert calls == []
+
+
+def test_shapes_that_do_not_belong_together_are_numpys_error(calls):
+    with pytest.raises(ValueError, match="mismatch"):
+        blas.product(big, np.ones((130, 128), "f4"))
+
+
+def test_a_layer_and_its_gradients_are_made_by_the_library_and_the_same(calls, monkeypatch):
+    rng = np.random.default_rng(0)
+    arrays = rng.random((128, 96)), rng.random((112, 96)), rng.random(112)
+
+    def run():
+        x, W, b = [mnpar.Variable(a) for a in arrays]
+        F.sum(F.linear(x, W, b) ** 2).backward()
+        return x.grad, W.grad, b.grad
+
+    found = run()
+    assert calls == ["d"] * 3
+    monkeypatch.setattr(blas, "library", lambda: None)
+    for one, other in zip(found, run(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+def test_a_library_that_is_named_and_not_there_is_an_error(monkeypatch):
+    monkeypatch.setenv("MNPAR_BLAS", "/nowhere/libmkl_rt.so")
+    with pytest.raises(OSError, match=r"MNPAR_BLAS=/nowhere/libmkl_rt.so cannot be loaded"):
+        blas.library.__wrapped__()
+
+
+def test_numpys_library_can_be_insisted_on(monkeypatch):
+    monkeypatch.setenv("MNPAR_BLAS", "numpy")
+    assert blas.library.__wrapped__() is None
