@@ -38,7 +38,8 @@ class Background:
         self._error: Exception | None = None  # of this rank's shard
         self._failure: Exception | None = None  # of the rest, on rank 0
         self._path: str | None = None
-        store.UNDER_WAY[draft.hidden] = None
+        if draft.rank == 0:
+            store.UNDER_WAY[draft.hidden] = None
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=(self._work,), name="mnpar-checkpoint")
         self._thread.start()
