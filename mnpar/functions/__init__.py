@@ -131,7 +131,6 @@ from mnpar.functions.regions import (
     roi_max_align_2d,
     roi_max_pooling_2d,
     roi_pooling_2d,
-    spatial_pyramid_pooling_2d,
 )
 from mnpar.functions.replicated import copy_to, reduce_from
 from mnpar.functions.resize import resize_images
@@ -156,6 +155,7 @@ from mnpar.functions.spatial_pooling import (
     spatial_unpooling_nd,
     spatial_upsampling_2d,
 )
+from mnpar.functions.spatial_pyramid import spatial_pyramid_pooling_2d
 from mnpar.functions.spatial_reduction import spatial_global_average_pooling, spatial_global_max_pooling, spatial_linear
 from mnpar.functions.spatial_resize import spatial_resize_images
 from mnpar.functions.spatial_transformer import spatial_transformer_grid, spatial_transformer_sampler

@@ -17,10 +17,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.generic import either, plain
-from mnpar.functions.joining import concat
-from mnpar.functions.pooling import max_pooling_2d
 from mnpar.functions.resize import weights_at
-from mnpar.functions.shape import reshape
 from mnpar.functions.windows import Numbers, per_axis
 from mnpar.variable import Variable, as_variable
 
@@ -295,37 +292,3 @@ def roi_max_align_2d(
     """
     out, points = _size("roi_max_align_2d", outsize), _points(sampling_ratio, mean=False)
     return _pool("roi_max_align_2d", x, rois, roi_indices, out, spatial_scale, points, largest=True)
-
-
-def spatial_pyramid_pooling_2d(x: Any, pyramid_height: int, pooling: str = "max") -> Variable:
-    """Maxima over the whole image, over 2 x 2 parts of it, 4 x 4 parts …: as many numbers for an image of any size.
-
-    Args:
-        x: ``(N, C, H, W)``.
-        pyramid_height: how many times; the last time there are 2^(pyramid_height - 1) parts along each axis.
-        pooling: ``'max'``.
-
-    Returns:
-        ``(N, C (1 + 4 + 16 + …), 1, 1)``.
-
-    Raises:
-        ValueError: another pooling.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.spatial_pyramid_pooling_2d(np.arange(16.0).reshape(1, 1, 4, 4), 2).array.ravel()
-        array([15.,  5.,  7., 13., 15.])
-
-    Source:
-        He et al., "Spatial pyramid pooling in deep convolutional networks for visual recognition", arXiv 1406.4729.
-    """
-    if pooling != "max":
-        raise ValueError(f"spatial_pyramid_pooling_2d: pooling is 'max', not {pooling!r}")
-    x, ys = as_variable(x), []
-    for level in range(pyramid_height):
-        parts = 2**level
-        ksize = [-(-size // parts) for size in x.shape[2:]]
-        pad = [(k * parts - size) // 2 for k, size in zip(ksize, x.shape[2:], strict=True)]
-        y = max_pooling_2d(x, tuple(ksize), tuple(ksize), tuple(pad), cover_all=True)
-        ys.append(reshape(y, (y.shape[0], math.prod(y.shape[1:]), 1, 1)))
-    return concat(ys)

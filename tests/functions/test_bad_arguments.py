@@ -5,7 +5,7 @@ import pytest
 
 import mnpar.functions as F
 
-ONES = np.ones((2, 3))
+ONES, IMAGE = np.ones((2, 3)), np.ones((1, 1, 2, 2))
 BAD = {
     "einsum: operands": (lambda: F.einsum("ij,jk->ik", ONES), "a formula for 2 operands, not 1"),
     "einsum: axes": (lambda: F.einsum("ijk->i", ONES), r"operand 0 has shape \(2, 3\)"),
@@ -26,6 +26,24 @@ BAD = {
     "hinge: reduce": (lambda: F.hinge(ONES, np.array([0, 1]), reduce="sum"), "'mean' or 'no'"),
     "kl": (lambda: F.gaussian_kl_divergence(ONES, ONES, "max"), "one of sum, mean, no"),
     "gelu": (lambda: F.gelu(ONES, approximate="erf"), "'none' or 'tanh'"),
+    "fft": (lambda: F.fft((ONES, np.ones(3))), "of one dtype and shape"),
+    "crf1d: growing": (
+        lambda: F.crf1d(np.ones((3, 3)), [ONES[:1], ONES], [np.array([0]), np.array([0, 0])]),
+        "the longest first",
+    ),
+    "crf1d: labels": (lambda: F.crf1d(np.ones((3, 3)), [ONES], [np.array([0])]), r"labels \(1,\) for \(2, 3\)"),
+    "crf1d: reduce": (lambda: F.crf1d(np.ones((3, 3)), [ONES], [np.array([0, 1])], "sum"), "'mean' or 'no'"),
+    "argmax_crf1d": (lambda: F.argmax_crf1d(np.ones((2, 2)), [ONES]), r"not \(2, 2\) and \(2, 3\)"),
+    "negative_sampling": (lambda: F.negative_sampling(ONES, np.zeros(2), ONES, np.zeros, 1), "integers t"),
+    "negative_sampling: reduce": (lambda: F.negative_sampling(ONES, [0, 1], ONES, np.zeros, 1, "mean"), "'sum' or 'no'"),
+    "black_out": (lambda: F.black_out(ONES, np.array([0, 1]), ONES, np.array([[0]])), r"samples \(N, S\)"),
+    "spatial_transformer_grid": (lambda: F.spatial_transformer_grid(ONES, (2, 2)), r"theta \(N, 2, 3\)"),
+    "spatial_transformer_sampler": (lambda: F.spatial_transformer_sampler(IMAGE, ONES), "grid"),
+    "roi_max_pooling_2d": (lambda: F.roi_max_pooling_2d(IMAGE, ONES, np.array([0, 0]), 1, 1), "4 numbers each"),
+    "roi_pooling_2d": (lambda: F.roi_pooling_2d(IMAGE, ONES, 1, 1, 1), r"regions \(R, 5\)"),
+    "roi_average_align_2d": (lambda: F.roi_average_align_2d(IMAGE, np.ones((1, 4)), np.array([1]), 1, 1), "x has 1"),
+    "roi_max_align_2d": (lambda: F.roi_max_align_2d(IMAGE, np.ones((1, 4)), np.array([0]), 1, 1, 0), "sampling_ratio = 0"),
+    "spatial_pyramid_pooling_2d": (lambda: F.spatial_pyramid_pooling_2d(IMAGE, 1, "mean"), "is 'max'"),
     "swish": (lambda: F.swish(ONES, np.ones(2)), "axes after the batch's"),
 }
 
