@@ -141,6 +141,25 @@ def test_methods_for_objects_do_the_same(comm, name, later):
             assert found is None
 
 
+def objects_that_are(thing, comm, later):
+    """What comes of them by each operation, called from one line."""
+    for name in ("bcast", "gather", "allgather", "scatter", "alltoall", "shift"):
+        parts = [thing] * comm.size
+        found = waited(method(comm, name, thing, parts, later, obj=True), later)
+        several = name in ("allgather", "alltoall") or (name == "gather" and comm.rank == 0)
+        yield from found if several else () if name == "gather" else [found]
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["now", "later"])
+@pytest.mark.ranks(1, 3)
+def test_objects_that_are_nothing_or_arrays_go_again_and_again(comm, later):
+    for i in range(3):
+        for thing in (None, np.full(3, i), np.full(500, i), (np.full(2, i),) * comm.size):
+            for found in objects_that_are(thing, comm, later):
+                assert type(found) is type(thing)
+                same(() if found is None else found, () if thing is None else thing)
+
+
 CONTAINERS = {
     "a tuple": lambda r: (np.arange(r), np.array(r + 0.5)),
     "a list": lambda r: [np.ones((2, r)), np.zeros(0, "f4")],

@@ -9,7 +9,7 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.communicators import message
 from mnpar.communicators.mailbox import Mailbox
-from mnpar.communicators.message import FAULT, IDENTITY, SIZE, TUPLE, Call
+from mnpar.communicators.message import ARRAY, FAULT, IDENTITY, NOTHING, SIZE, TUPLE, Call
 from mnpar.communicators.opening import EMPTY, Opening, form_of
 from mnpar.communicators.operation import complete
 from mnpar.communicators.parts import table, together
@@ -107,7 +107,7 @@ class Meeting(Mailbox):
             fault, reason = error, np.frombuffer(str(error).encode()[: size - SIZE], np.uint8)
             kind, nbytes, shape, dtype, body, on_device = FAULT, len(reason), (0,), "", reason, False
         head = message.pack_header(call, seq, kind, nbytes, shape, dtype, on_device)
-        if key is not None and fault is None and len(self._known) < _AGAIN:
+        if key is not None and kind in (ARRAY, TUPLE, NOTHING) and len(self._known) < _AGAIN:
             text = table(tuple([p if p is None else (message.check(p), p.shape) for p in x])) if kind == TUPLE else b""
             self._known[key] = head[: IDENTITY - 8], head[IDENTITY:], nbytes, text
         inside = self._counted(nbytes, size)
