@@ -132,6 +132,11 @@ class Communicator(Calls):
         Args:
             room: bytes of a value that collectives carry at once, with their opening: the same on all ranks. Where more is
                 opened than most values need, each opening takes longer.
+
+        Example:
+            >>> import numpy as np, mnpar
+            >>> mnpar.run(lambda comm: int(comm.duplicate(room=4096).allreduce(np.ones(1000))[0]), ranks=2)
+            [2, 2]
         """
         self._now(self.channel(0).barrier(self._call("split")))
         transport = self.transport.split(0, self.rank, max(BLOCK, SIZE + room))
@@ -274,6 +279,15 @@ class Communicator(Calls):
             note: bytes, as many on all ranks, at most 256.
             usual: is given the notes in rank order, and decides the same on all ranks; if it is false nothing is summed.
             out: an array like ``x``, or ``x`` itself.
+
+        Example:
+            >>> import numpy as np, mnpar
+            >>> def program(comm):
+            ...     x = np.ones(2)
+            ...     comm.allreduce_noted(x, b"no" if comm.rank else b"ok", lambda notes: b"no" not in notes, x)
+            ...     return bool(x[0] > 1)
+            >>> mnpar.run(program, ranks=2)
+            [False, False]
         """
         return self.channel(0).allreduce_noted(x, self._call("allreduce"), note, usual, out)
 
