@@ -67,7 +67,7 @@ class Chain(Link):
     def _named_children(self) -> Iterator[tuple[str, Link]]:
         return ((name, self.__dict__[name]) for name in self._children)
 
-    def _links(self) -> list[Link]:
+    def _child_links(self) -> list[Link]:
         return [self.__dict__[name] for name in self._children]
 
     def _shared(self: C, memo: dict[int, Any]) -> C:
@@ -178,9 +178,9 @@ class ChainList(Link):
         return self._list.count(link)
 
     def _named_children(self) -> Iterator[tuple[str, Link]]:
-        return ((str(i), link) for i, link in enumerate(self._links()))
+        return ((str(i), link) for i, link in enumerate(self._child_links()))
 
-    def _links(self) -> list[Link]:
+    def _child_links(self) -> list[Link]:
         return [link for link in self._list if isinstance(link, Link)]  # functions have no number, as in Chainer
 
     def _shared(self: CL, memo: dict[int, Any]) -> CL:

@@ -153,20 +153,20 @@ class Link:
     def links(self, skipself: bool = False) -> Iterator[Link]:
         """All links, itself first."""
         found: list[Link] = []
-        self._collect(found)
+        self._collect_links(found)
         return iter(found[1:] if skipself else found)
 
-    def _collect(self, found: list[Link]) -> None:
+    def _collect_links(self, found: list[Link]) -> None:
         found.append(self)
-        for child in self._links():
-            child._collect(found)
+        for child in self._child_links():
+            child._collect_links(found)
 
-    def _links(self) -> list[Link]:
+    def _child_links(self) -> list[Link]:
         return []
 
     def children(self) -> Iterator[Link]:
         """The links directly in it."""
-        return iter(self._links())
+        return iter(self._child_links())
 
     def namedparams(self, include_uninit: bool = True) -> Iterator[tuple[str, Parameter]]:
         """All parameters with their paths (``'/l1/W'``), in the order of definition; a shared one once, by its first path."""

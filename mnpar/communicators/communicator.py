@@ -268,6 +268,15 @@ class Communicator(Calls):
             note: bytes, as many on all ranks, at most 256.
             usual: is given the notes in rank order, and decides the same on all ranks; if it is false nothing is summed.
             out: an array like ``x``, or ``x`` itself.
+
+        Example:
+            >>> import numpy as np, mnpar
+            >>> def program(comm):
+            ...     x = np.ones(2)
+            ...     comm.allreduce_noted(x, b"no" if comm.rank else b"ok", lambda notes: b"no" not in notes, x)
+            ...     return bool(x[0] > 1)
+            >>> mnpar.run(program, ranks=2)
+            [False, False]
         """
         return self.channel(0).allreduce_noted(x, self._call("allreduce"), note, usual, out)
 
