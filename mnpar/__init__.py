@@ -70,6 +70,7 @@ from mnpar.link_hook import LinkHook
 from mnpar.optimizers import GradientMethod, Optimizer, UpdateRule
 from mnpar.parallel import (
     DistributedDataParallel,
+    Mesh,
     MultiNodeChainList,
     Pipeline,
     SharedData,
@@ -107,6 +108,7 @@ __all__ = [
     "Initializer",
     "Link",
     "LinkHook",
+    "Mesh",
     "MultiNodeChainList",
     "Operation",
     "Optimizer",

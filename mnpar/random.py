@@ -6,7 +6,10 @@ given none, uses the rank's: a program that calls :func:`seed` first is reproduc
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -78,6 +81,43 @@ def use(rng: np.random.Generator) -> None:
         0.637
     """
     _generator.set(rng)
+
+
+@contextmanager
+def using(rng: np.random.Generator) -> Iterator[None]:
+    """Let the calling rank draw from this Generator inside a ``with`` block; its own is as it was afterwards.
+
+    Args:
+        rng: nobody else should draw from it meanwhile.
+
+    Example:
+        >>> import numpy as np, mnpar.random
+        >>> with mnpar.random.using(np.random.default_rng(0)):
+        ...     round(float(mnpar.random.generator().random()), 3)
+        0.637
+    """
+    token = _generator.set(rng)
+    try:
+        yield
+    finally:
+        _generator.reset(token)
+
+
+def of_path(seed: int | list[int], path: str) -> np.random.Generator:
+    """A Generator that depends on a seed and on a name, such as the path of a parameter, and on nothing else.
+
+    Args:
+        seed: a number, or several.
+        path: any text.
+
+    Example:
+        >>> import mnpar.random
+        >>> a, b, c = [mnpar.random.of_path(0, path).random() for path in ("/l1/W", "/l2/W", "/l1/W")]
+        >>> a == c, a == b
+        (True, False)
+    """
+    name = int.from_bytes(hashlib.blake2b(path.encode(), digest_size=16).digest(), "big")
+    return np.random.default_rng([*(seed if isinstance(seed, list) else [seed]), name])
 
 
 def get_state() -> dict[str, Any]:

@@ -5,6 +5,7 @@ from mnpar.parallel.averaging import ElasticAveraging, ParameterAveraging, Param
 from mnpar.parallel.balancing import balance, measure
 from mnpar.parallel.data_parallel import create_multi_node_optimizer
 from mnpar.parallel.distributed import DistributedDataParallel
+from mnpar.parallel.mesh import Mesh
 from mnpar.parallel.models import bcast_data, multi_node_mean_grad
 from mnpar.parallel.multi_node_chain_list import MultiNodeChainList
 from mnpar.parallel.pipeline import Pipeline
@@ -42,6 +43,7 @@ __all__ = [
     "DistributedDataParallel",
     "ElasticAveraging",
     "InlineReducer",
+    "Mesh",
     "MultiNodeChainList",
     "ParallelFunction",
     "ParameterAveraging",
