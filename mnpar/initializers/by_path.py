@@ -1,7 +1,8 @@
 """Initial weights that depend on a seed and on each parameter's path: a model begins alike however it is split.
 
-The order in which parameters are made, and what else a rank draws, do not matter then: a rank that has one stage of a pipeline, or
-a part of each layer, begins with what one process would have there. A divided parameter is drawn whole, and cut (links/parts.py).
+The order in which parameters are made, and what else a rank draws, do not matter then: a rank that has one stage of a pipeline,
+or a part of each layer, begins with what one process would have there. A divided parameter is drawn whole, and cut
+(links/parts.py).
 """
 
 from __future__ import annotations

@@ -14,12 +14,13 @@ action in it that is not done can be done, and the ranks go on until all are.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mnpar.chain import ChainList
 from mnpar.config import is_recording
 from mnpar.link import Link
+from mnpar.parallel.layers import Makers, Stage, make_stages, tie
 from mnpar.parallel.line import Line
 from mnpar.parallel.schedule import Schedule, make_schedule
 from mnpar.parallel.simulation import simulate
@@ -100,6 +101,56 @@ class Pipeline(ChainList):
         self.line = Line(everyone, self.schedule.where, M)
         self._tied = _share(everyone, shared or {})
 
+    @classmethod
+    def of(
+        cls, comm: Communicator, layers: Makers, schedule: str | Schedule = "1f1b", micro_batches: int | Sequence[int] = 1, *,
+        sizes: Sequence[int] | None = None, tied: Mapping[str, str] | None = None, inputs: int = 1, **options: Any,
+    ) -> Pipeline:  # fmt: skip
+        """A pipeline of a model that is a list of named layers, cut into as many stages as there are, one on a single rank.
+
+        Each layer is made on the rank that has it, and its parameters have the paths of the whole model there: so checkpoints
+        fit any number of stages, and :func:`mnpar.initializers.initialize_by_path` gives all of them the same weights. (Draw
+        them so, or from an array: what a rank draws as it makes its layers depends on which they are.)
+
+        Args:
+            comm, schedule, micro_batches, options: as the class has them.
+            layers: functions that make the layers, by name. Each layer is called with what the one before returned; the last
+                one with the labels too.
+            sizes: how many layers each stage has; None: as equal as can be. (:func:`mnpar.parallel.balance` gives them.)
+            tied: weights that are those of another layer, path by path: ``{"/head/W": "/embed/W"}``.
+            inputs: how many arguments of the model are for the first layer.
+
+        Raises:
+            ValueError: the layers cannot be cut so, or there is no such weight.
+
+        Example:
+            >>> import numpy as np, mnpar, mnpar.functions as F, mnpar.links as L
+            >>> layers = {"one": lambda: L.Linear(2, 4), "tanh": lambda: F.tanh, "two": lambda: L.Classifier(L.Linear(4, 3))}
+            >>> def program(comm):
+            ...     pipeline = mnpar.Pipeline.of(comm, layers, micro_batches=2)
+            ...     return [path for path, _ in pipeline.namedparams()]
+            >>> mnpar.run(program, ranks=2)
+            [['/one/W', '/one/b'], ['/two/predictor/W', '/two/predictor/b']]
+        """
+        if isinstance(schedule, str):
+            M = micro_batches if isinstance(micro_batches, int) else len(micro_batches)
+            schedule = make_schedule(schedule, comm.size, M)
+        stages = make_stages(layers, schedule.stages, schedule.stages_of(comm.rank), sizes, inputs)
+        elsewhere, shared = tie(stages, tied or {})
+        pipeline = cls(comm, stages, schedule, micro_batches, shared=shared, **options)
+        if elsewhere is not None:
+            pipeline.insert(0, elsewhere)
+        return pipeline
+
+    def _named_children(self) -> Iterator[tuple[str, Link]]:
+        for name, stage in super()._named_children():
+            yield from stage._named_children() if isinstance(stage, Stage) else [(name, stage)]
+
+    @property
+    def tied(self) -> list[Parameter]:
+        """This rank's parameters whose gradients are summed over stages."""
+        return [parameter for _, parameter in self._tied]
+
     def _check(self, comm: Communicator, stages: list[Any]) -> None:
         plan = self.schedule
         if (plan.ranks, plan.micro_batches) != (comm.size, self.micro_batches):
@@ -163,8 +214,9 @@ class Pipeline(ChainList):
     def share_gradients(self) -> None:
         """Give all copies of each shared parameter the sum of their gradients; the step does it."""
         for comm, parameter in self._tied:
-            g = parameter.grad if parameter.grad is not None else parameter.xp.zeros_like(parameter.array)
-            parameter.grad = comm.allreduce(g)
+            if parameter.grad is None:
+                parameter.zerograd()
+            comm.allreduce(parameter.grad, out=parameter.grad)
 
 
 def _share(comm: Communicator, shared: Mapping[str, Parameter]) -> list[tuple[Communicator, Parameter]]:

@@ -1,5 +1,7 @@
 """What an optimizer does together with those of other ranks, so that copies of one model step as one with all samples would.
 
+The file is long because an update has many ways to go; each of its methods is short.
+
 Each rank's loss is a mean over its own n samples; weighted by n / N, with N the samples of all ranks, the losses add up to the
 mean over all, and so do the gradients (law 1): uneven shards and empty ones need nothing else. The weight enters with the loss,
 so a gradient that travels to another rank of a model-parallel model has it already, and no pass over memory applies it.
@@ -17,11 +19,13 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.arena import Arenas
+from mnpar.config import is_debug
 from mnpar.errors import MismatchError
 from mnpar.functions import identity
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.agreement import Copies
 from mnpar.parallel.late import Late
+from mnpar.parallel.placement import Placement
 from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.samples import samples_of
 from mnpar.parallel.shards import Shards
@@ -41,6 +45,7 @@ class Row(NamedTuple):
     final: bool  # its forward cannot be run again: it communicated, or changed persistent values
     manual: bool  # its gradients are there already, unweighted
     joining: bool  # it has no samples any more
+    unsettled: bool = False  # it has not looked yet whether its model fits together with those of other ranks of a mesh
 
 
 class Team:
@@ -55,6 +60,8 @@ class Team:
         double_buffering: bool = False,
         samples: Callable[..., float] = samples_of,
         sharded: bool = False,
+        placement: Placement | None = None,
+        check: int = 100,
     ) -> None:
         if reduce not in REDUCTIONS:
             raise ValueError(f"gradients are reduced as {', '.join(REDUCTIONS)}, not {reduce!r}")
@@ -62,6 +69,7 @@ class Team:
         self._how, self._zero_fill, self._samples = reduce, zero_fill, samples
         self._late = Late(reducer) if double_buffering else None
         self._shards = Shards(reducer) if sharded else None
+        self._placement, self._check = placement, check
         self._nowhere: list[Any] = []  # parameters that had no gradient in the update before, where that comes late
         self._copies = Copies(self.comm)
         self._alone = False  # inside no_sync
@@ -92,15 +100,27 @@ class Team:
         model = self.optimizer.target
         stale = self._copies.stale(model)
         final = bool(current_tape().records) or (stale and not undoable and any([True for _ in model.namedpersistents()]))
-        row = Row(weight, self._held, stale, final, manual, joining)
-        rows = [Row(*values) for values in np.stack(self.comm.allgather(np.array(row, np.float64))).tolist()]
+        unsettled = self._placement is not None and self._placement.stale(model)
+        rows = self._tell(Row(weight, self._held, stale, final, manual, joining, unsettled))
         if any([row.stale for row in rows]) and not all([row.joining for row in rows]):
             self._make_equal()
             if any([row.manual or row.final for row in rows]):
                 self._only_synchronizes = True
                 if self.comm.rank == 0:
                     warnings.warn(_SKIPPED, stacklevel=5)
+        if self._placement is not None and any([row.unsettled for row in rows]):
+            self._placement.settle(model)
         return rows
+
+    def _tell(self, mine: Row) -> list[Row]:
+        """The rows of the ranks that have copies; on a mesh, what holds for any of its ranks holds for all."""
+        comm = self.comm if self._placement is None else self._placement.mesh.comm
+        rows = [Row(*values) for values in np.stack(comm.allgather(np.array(mine, np.float64))).tolist()]
+        if self._placement is None:
+            return rows
+        flags = {name: any([getattr(row, name) for row in rows]) for name in ("stale", "final", "manual", "unsettled")}
+        line = self._placement.mesh.line(self._placement.summed, comm.rank)
+        return [rows[rank]._replace(**flags) for rank in line]
 
     # ---- the loss, with its weight ----
 
@@ -210,6 +230,9 @@ class Team:
             return False
         arenas = self.optimizer.arenas
         nowhere, steps = self._fill(arenas), True
+        late = self._late is not None or self._shards is not None  # what is compared is not summed yet, or is used later
+        if late:
+            self._compare()
         if self._late is not None:
             steps = self._late.reduce(arenas, factor, self.optimizer.loss_scale or 1.0)
             nowhere, self._nowhere = self._nowhere, nowhere
@@ -217,9 +240,17 @@ class Team:
             self._shards.reduce(arenas, factor)
         else:
             self._reduce(arenas, factor)
+        if not late:
+            self._compare()
         for param in nowhere:
             param.cleargrad()
         return steps
+
+    def _compare(self) -> None:
+        """On a mesh, every so many updates: whether the gradients of what several ranks have are the same."""
+        placement, t = self._placement, self.optimizer.t
+        if placement is not None and placement.others and (is_debug() or t % self._check == 0):
+            placement.compare(self.optimizer.target, t)
 
     def _reduce(self, arenas: Arenas, factor: float) -> None:
         self.reducer.reduce(arenas)
@@ -227,9 +258,13 @@ class Team:
             for grad in [*[arena.grad for arena in arenas.learning], *[param.grad for param in arenas.strays]]:
                 grad *= factor
 
-    def stepping(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
         """Around a step."""
-        return nullcontext() if self._shards is None else self._shards.pieces(self.optimizer)
+        with nullcontext() if self._shards is None else self._shards.pieces(self.optimizer):
+            if self._placement is not None:
+                self._placement.equip(self.optimizer, None if self._shards is None else self._shards.total)
+            yield
 
     def saving(self) -> AbstractContextManager[None]:
         """Around saving and loading."""
