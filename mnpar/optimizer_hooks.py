@@ -131,9 +131,7 @@ class GradientClipping:
 
     def __call__(self, optimizer: Optimizer) -> None:
         if self.comm is not None and optimizer.spread:
-            raise ValueError(
-                "GradientClipping needs no comm where the optimizer has a mesh: the norm is the whole model's already"
-            )
+            raise ValueError("GradientClipping needs no comm where the optimizer has a mesh: its norm is the whole model's")
         params = [p for p in optimizer.target.params(include_uninit=False) if p.grad is not None]
         gradients = [p.grad for p in params]
         squares = [

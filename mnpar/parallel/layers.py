@@ -1,7 +1,7 @@
-"""A model as a list of named layers, of which each stage of a pipeline makes its own, under the names that the whole model has.
+"""A model as a list of named layers, of which each stage of a pipeline makes its own, under the names of the whole model.
 
-So parameters have one path wherever they are: checkpoints, initial weights by path, and checks over ranks find them again on any
-number of stages. A weight that two layers share has the path of the first of them, also on a rank that has only the second.
+So parameters have one path wherever they are: checkpoints, initial weights by path, and checks over ranks find them again on
+any number of stages. A weight that two layers share has the path of its owner, also on a rank that has only the other one.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def make_stages(layers: Makers, stages: int, mine: Sequence[int], sizes: Sequenc
         sizes = [last - first for first, last in (block(len(names), stages, i) for i in range(stages))]
     if len(sizes) != stages or sum(sizes) != len(names) or min(sizes) < 1:
         raise ValueError(
-            f"{len(names)} layers cannot be cut into {stages} stages of {list(sizes)} layers: each has one or more, and together "
-            "they have all"
+            f"{len(names)} layers cannot be cut into {stages} stages of {list(sizes)} layers: each has one or more, and all are "
+            "in one of them"
         )
     made = []
     for i in mine:

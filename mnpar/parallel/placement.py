@@ -1,9 +1,10 @@
 """Where the parameters of a model lie on a mesh, and whether that fits together: a wrong combination is an error.
 
-Each rank says what it has: paths, shapes, boxes, digests. From that alone all ranks know, of each parameter and each axis, whether
-the axis *replicates* it (all ranks of a line have the same box, and equal values), *divides* it (they have different boxes) or
-leaves it to *some* of the ranks (a stage of a pipeline). So nobody has to declare anything twice, and what was meant otherwise
-shows: copies that differ, boxes that do not make a whole, layers over ranks that have different samples, gradients that are parts.
+Each rank says what it has: paths, shapes, boxes, digests. From that alone all ranks know, of each parameter and each axis,
+whether the axis *replicates* it (all ranks of a line have the same box, and equal values), *divides* it (they have different
+boxes) or leaves it to *some* of the ranks (a stage of a pipeline). So nobody has to declare anything twice, and what was meant
+otherwise shows: copies that differ, boxes that do not make a whole, layers over ranks that have different samples, gradients
+that are parts.
 
 What the sums over ranks count follows from the same table: each element of the model once, however often it is held.
 """
@@ -106,7 +107,8 @@ class Placement:
     # ---- what a rank says ----
 
     def _table(self, model: Link) -> Table:
-        wrong, staged, tied = "", [], set()
+        wrong, tied = "", set()
+        staged: list[str] = []
         for path, link in model.namedlinks():
             if isinstance(link, Pipeline):
                 staged += self.mesh.axes_of(link.line.comm)
@@ -167,8 +169,8 @@ class Placement:
         if kind != "replicated" and axis in self.summed:
             what = "is divided among" if kind == "divided" else f"is on {[r for r in kinds[kind] if r in holders]} only, of"
             raise MismatchError(
-                f"{path} {what} ranks {kinds[kind]} of {self.mesh!s}, along {axis!r}, whose ranks have samples of their own and "
-                "copies of the same parameters: their gradients are added up. Divide the model along another axis"
+                f"{path} {what} ranks {kinds[kind]} of {self.mesh!s}, along {axis!r}, whose ranks have samples of their own, "
+                "and copies of the same parameters: their gradients are added up. Divide the model along another axis"
             )
         return kind
 
@@ -193,7 +195,7 @@ class Placement:
     # ---- sums over ranks ----
 
     def equip(self, optimizer: Any, pieces: Total | None = None) -> None:
-        """Let an optimizer and its rules count each element of the model once; ``pieces`` sums over pieces along the data axes."""
+        """Let an optimizer and its rules count each element once; ``pieces`` sums over pieces along the data axes."""
         optimizer.total, optimizer.spread = _summing(pieces, self.copy, 1.0), True
         for path, param in optimizer.target.namedparams(include_uninit=False):
             if param.update_rule is not None and path in self.kinds:
@@ -237,8 +239,8 @@ class Placement:
                 axes = " and ".join(map(repr, self.mesh.differ(ranks)))
                 remedy = _PARTIAL if what == "gradient" else _DRIFTED
                 raise MismatchError(
-                    f"update {update + 1}: the {what}s of {path} are not the same on ranks {ranks} of {self.mesh!s}, which have "
-                    f"the same of it and differ along {axes}: they add up to {a[0]:.6g} and {b[0]:.6g}. {remedy}"
+                    f"update {update + 1}: the {what}s of {path} are not the same on ranks {ranks} of {self.mesh!s}, which "
+                    f"have the same of it and differ along {axes}: they add up to {a[0]:.6g} and {b[0]:.6g}. {remedy}"
                 )
 
 
@@ -270,8 +272,8 @@ def _signature(x: Array) -> Iterator[float]:
 
 
 _STATISTICS = (
-    "it normalizes over ranks along {} beside those of {}, and its gradients are this rank's share there, which nobody adds up: "
-    "use SpatialBatchNormalization(grid, comm=…)"
+    "it normalizes over ranks along {} beside those of {}, and its gradients are this rank's share there, which nobody adds "
+    "up: use SpatialBatchNormalization(grid, comm=…)"
 )
 _OVER_DATA = (
     "it is divided among ranks along {}, which have samples of their own: give it a communicator of the other axes, such as "
