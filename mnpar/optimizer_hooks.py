@@ -134,9 +134,7 @@ class GradientClipping:
             raise ValueError("GradientClipping needs no comm where the optimizer has a mesh: its norm is the whole model's")
         params = [p for p in optimizer.target.params(include_uninit=False) if p.grad is not None]
         gradients = [p.grad for p in params]
-        squares = [
-            _square(g) * (1.0 if p.update_rule is None else p.update_rule.share) for p, g in zip(params, gradients, strict=True)
-        ]
+        squares = [_square(p.grad) * (1.0 if p.update_rule is None else p.update_rule.share) for p in params]
         square = float(optimizer.total(np.array(float(sum(squares)))))
         if self.comm is not None:
             square = float(self.comm.allreduce(np.array(square)))

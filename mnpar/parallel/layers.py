@@ -71,8 +71,8 @@ def make_stages(layers: Makers, stages: int, mine: Sequence[int], sizes: Sequenc
         sizes = [last - first for first, last in (block(len(names), stages, i) for i in range(stages))]
     if len(sizes) != stages or sum(sizes) != len(names) or min(sizes) < 1:
         raise ValueError(
-            f"{len(names)} layers cannot be cut into {stages} stages of {list(sizes)} layers: each has one or more, and all are "
-            "in one of them"
+            f"{len(names)} layers cannot be cut into {stages} stages of {list(sizes)} layers: each stage has one or more, and "
+            "each layer is in one"
         )
     made = []
     for i in mine:

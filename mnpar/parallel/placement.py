@@ -235,7 +235,7 @@ class Placement:
             a, b = one[start : start + 4], other[start : start + 4]
             typical = np.nanmax(rows[:, start + 2] / np.maximum(rows[:, start + 3], 1))  # the largest mean size
             allowed = min(eps**0.5, 0.05) * max(a[2], b[2]) * 7 + 100 * eps * typical * b[3]
-            if (abs(a[:3] - b[:3]) > allowed * (1, 7, 1)).any():  # NaN is another's business
+            if (abs(a[:3] - b[:3]) > allowed).any():  # NaN is another's business
                 axes = " and ".join(map(repr, self.mesh.differ(ranks)))
                 remedy = _PARTIAL if what == "gradient" else _DRIFTED
                 raise MismatchError(

@@ -1,0 +1,237 @@
+"""A transformer language model and a CNN, each written once: for any mesh, and, without one, for one process."""
+
+import functools
+
+import numpy as np
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar.initializers import initialize_by_path
+
+V, T, D, HEADS = 11, 3, 16, 8  # words, length, features, heads
+GRIDS = {1: (1, 1), 2: (1, 2), 4: (2, 2), 8: (4, 2)}
+IMAGE, CLASSES = (8, 7), 5
+
+
+def columns(mesh, n_in, n_out):
+    return L.Linear(n_in, n_out) if mesh is None else L.ColumnParallelLinear(mesh.model, n_in, n_out, gather_output=False)
+
+
+def rows(mesh, n_in, n_out):
+    return L.Linear(n_in, n_out) if mesh is None else L.RowParallelLinear(mesh.model, n_in, n_out, input_is_parallel=True)
+
+
+class Embedding(mnpar.Chain):
+    def __init__(self):
+        super().__init__()
+        self.words = L.EmbedID(V, D)
+        self.places = mnpar.Parameter(mnpar.initializers.Normal(), (T, D))
+
+    def forward(self, x):
+        return self.words(x) + self.places
+
+
+class Attention(mnpar.Chain):
+    """Each rank has some of the heads."""
+
+    def __init__(self, mesh):
+        super().__init__()
+        self.norm = L.LayerNormalization(D)
+        self.q, self.k, self.v = (columns(mesh, D, D) for _ in range(3))
+        self.out = rows(mesh, D, D)
+
+    def forward(self, x):
+        h = self.norm(x)
+        q, k, v = (F.transpose(f(h, 2).reshape((*x.shape[:2], -1, D // HEADS)), (0, 2, 1, 3)) for f in (self.q, self.k, self.v))
+        y = F.transpose(F.scaled_dot_product_attention(q, k, v, causal=True), (0, 2, 1, 3))
+        return x + self.out(y.reshape((*x.shape[:2], -1)), 2)
+
+
+class MLP(mnpar.Chain):
+    def __init__(self, mesh):
+        super().__init__()
+        self.norm = L.LayerNormalization(D)
+        self.wide, self.out = columns(mesh, D, 2 * D), rows(mesh, 2 * D, D)
+
+    def forward(self, x):
+        return x + self.out(F.tanh(self.wide(self.norm(x), 2)), 2)
+
+
+class Head(mnpar.Chain):
+    """The logits by the embedding's table, and the loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = L.LayerNormalization(D)
+        self.W = mnpar.Parameter(mnpar.initializers.Normal(1.0), (V, D))
+
+    def forward(self, x, t=None):
+        y = F.linear(self.norm(x), self.W, n_batch_axes=2)
+        return y if t is None else F.softmax_cross_entropy(y.reshape((-1, V)), t.ravel())
+
+
+def transformer(mesh):
+    blocks = [
+        (f"{name}{i}", functools.partial(kind, mesh)) for i in range(3) for name, kind in (("att", Attention), ("mlp", MLP))
+    ]
+    return {"embed": Embedding, **dict(blocks), "head": Head}, {"/head/W": "/embed/words/W"}
+
+
+class Conv(mnpar.Chain):
+    """A convolution of a block of the image, whose spatial shape is known."""
+
+    def __init__(self, mesh, shape, n_in, n_out):
+        super().__init__()
+        self.shape = shape
+        args = (n_in, n_out, 3)
+        self.conv = L.Convolution2D(*args, pad=1) if mesh is None else L.SpatialConvolution2D(grid(mesh), *args, pad=1)
+
+    def forward(self, x):
+        return F.tanh(self.conv(x, self.shape) if isinstance(self.conv, L.SpatialConvolution2D) else self.conv(x))
+
+
+def grid(mesh):
+    return mesh.grid("space", 2)
+
+
+def norm(mesh):
+    return L.BatchNormalization(4) if mesh is None else L.SpatialBatchNormalization(grid(mesh), 4, comm=mesh["data", "space"])
+
+
+def pool(mesh):
+    if mesh is None:
+        return lambda x: F.average_pooling_2d(x, 2)
+    return lambda x: F.spatial_average_pooling_nd(x, grid(mesh), IMAGE, 2)
+
+
+def average(mesh, shape):
+    if mesh is None:
+        return lambda x: F.average(x, axis=(2, 3))
+    return lambda x: F.spatial_global_average_pooling(x, grid(mesh), shape)
+
+
+class Classes(mnpar.Chain):
+    def __init__(self, mesh):
+        super().__init__()
+        self.wide, self.out = columns(mesh, 4, 6), rows(mesh, 6, CLASSES)
+
+    def forward(self, x, t):
+        return F.softmax_cross_entropy(self.out(F.tanh(self.wide(x))), t)
+
+
+def cnn(mesh):
+    half = (IMAGE[0] // 2, IMAGE[1] // 2)
+    part = functools.partial
+    layers = {
+        "conv1": part(Conv, mesh, IMAGE, 2, 4), "bn1": part(norm, mesh), "pool": part(pool, mesh),
+        "conv2": part(Conv, mesh, half, 4, 4), "bn2": part(norm, mesh), "conv3": part(Conv, mesh, half, 4, 4),
+        "average": part(average, mesh, half), "head": part(Classes, mesh),
+    }  # fmt: skip
+    return layers, {}
+
+
+MODELS = {"transformer": (transformer, 2), "cnn": (cnn, 1)}  # with micro-batches; batch statistics are of whole batches
+N = 10  # samples of a batch, of which 4 or 8 ranks have unequal shares
+
+
+def batch(name, step):
+    rng = np.random.default_rng(step)
+    if name == "transformer":
+        return rng.integers(V, size=(N, T)), rng.integers(V, size=(N, T))
+    return rng.normal(size=(N, 2, *IMAGE)), rng.integers(CLASSES, size=N)
+
+
+def share(mesh, name, x):
+    """This rank's samples, and its block of images."""
+    first, last = mnpar.plans.block(len(x), mesh.data.size, mesh.data.rank)
+    x = x[first:last]
+    if name == "cnn" and x.ndim > 2:
+        box = grid(mesh).block(IMAGE)
+        x = x[:, :, box.start[0] : box.stop[0], box.start[1] : box.stop[1]].copy()
+    return x
+
+
+def make(mesh, name, optimizer, schedule="1f1b", hooks=(), **options):
+    """The model on a mesh, and its optimizer."""
+    function, M = MODELS[name]
+    layers, tied = function(mesh)
+    model = initialize_by_path(mnpar.Pipeline.of(mesh.pipe, layers, schedule, M, tied=tied), seed=5)
+    optimizer = mnpar.create_multi_node_optimizer(optimizer(), mesh, **{"bucket_bytes": None, **options}).setup(model)
+    for hook in hooks:
+        optimizer.add_hook(hook())
+    return model, optimizer
+
+
+def step(mesh, name, model, optimizer, i):
+    """One update; the loss over the whole batch, on the ranks of the last stage."""
+    x, t = (share(mesh, name, a) for a in batch(name, i))
+    first, last = mesh.pipe.rank == 0, mesh.pipe.rank == mesh.pipe.size - 1
+    optimizer.update(model, *[x] * first, *[t] * last)
+    if not last:
+        return None
+    return float(mesh.data.allreduce(np.array((model.loss if len(t) else 0.0) * len(t) / N)))
+
+
+def reference(name, optimizer, steps, hooks=()):
+    """Losses, first gradients and last weights of one process, written without pipelines, meshes and parallel layers."""
+    layers, tied = MODELS[name][0](None)
+    made = {layer: make() for layer, make in layers.items()}
+    if tied:
+        made["head"].W = made["embed"].words.W
+    model = initialize_by_path(mnpar.Chain(**{k: v for k, v in made.items() if isinstance(v, mnpar.Link)}), seed=5)
+
+    def loss(x, t):
+        *body, head = made.values()
+        for layer in body:
+            x = layer(x)
+        losses.append(head(x, t))
+        return losses[-1]
+
+    optimizer = optimizer().setup(model)
+    for hook in hooks:
+        optimizer.add_hook(hook())
+    losses, gradients = [], {}
+    for i in range(steps):
+        optimizer.update(loss, *batch(name, i))
+        gradients = gradients or {path: param.grad.copy() for path, param in model.namedparams()}
+    return [loss.item() for loss in losses], gradients, {path: param.array for path, param in model.namedparams()}
+
+
+def pieces(model, what):
+    """What this rank has, with where it lies."""
+    return [(path, param.whole, param.box, getattr(param, what).copy()) for path, param in model.namedparams()]
+
+
+def train(comm, axes, name, optimizer, steps, hooks=(), **options):
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        mesh = mnpar.Mesh(comm, **axes)
+        model, optimizer = make(mesh, name, optimizer, hooks=hooks, **options)
+        losses, gradients = [], []
+        for i in range(steps):
+            losses.append(step(mesh, name, model, optimizer, i))
+            gradients = gradients or pieces(model, "grad")
+        return losses, gradients, pieces(model, "array")
+
+
+def check_pieces(ranks, expected, tolerance):
+    """All ranks' parts against the whole arrays, each of which some rank has."""
+    found = {}
+    for parts in ranks:
+        for path, whole, box, array in parts:
+            want = expected[path]
+            assert whole in (None, want.shape)
+            want = want if box is None else want[tuple(slice(a, b) for a, b in zip(box.start, box.stop, strict=True))]
+            np.testing.assert_allclose(array, want, rtol=tolerance, atol=tolerance, err_msg=path)
+            found.setdefault(path, set()).add(box)
+    assert sorted(found) == sorted(expected)
+
+
+def check(results, expected, tolerance=1e-10):
+    losses, gradients, weights = expected
+    curves = [curve for curve, _, _ in results if None not in curve]
+    assert curves
+    for curve in curves:
+        np.testing.assert_allclose(curve, losses, rtol=tolerance)
+    check_pieces([g for _, g, _ in results], gradients, tolerance)
+    check_pieces([w for _, _, w in results], weights, tolerance)
