@@ -9,6 +9,7 @@ from mnpar.parallel.mesh import Mesh
 from mnpar.parallel.models import bcast_data, multi_node_mean_grad
 from mnpar.parallel.multi_node_chain_list import MultiNodeChainList
 from mnpar.parallel.pipeline import Pipeline
+from mnpar.parallel.placement import Placement
 from mnpar.parallel.reducing import (
     CoalescingReducer,
     InlineReducer,
@@ -50,6 +51,7 @@ __all__ = [
     "ParameterCheck",
     "ParameterServer",
     "Pipeline",
+    "Placement",
     "Schedule",
     "SharedData",
     "SharedVariable",

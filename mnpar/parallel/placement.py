@@ -80,13 +80,17 @@ class Placement:
         same = known is not None and len(known) == len(now)
         return not (same and all([a is b and s == t for (a, s), (b, t) in zip(known or (), now, strict=True)]))
 
-    def settle(self, model: Link) -> None:
+    def settle(self, model: Link, values: bool = True) -> None:
         """Look at what all ranks have.
+
+        Args:
+            model: this rank's part of it.
+            values: whether copies should be equal already.
 
         Raises:
             MismatchError: on all ranks: it does not fit together.
         """
-        self._known = [(param, param.node.shape) for param in model.params()]
+        self._known = [(param, param.node.shape) for param in model.params()] if values else None
         self._tables = self.mesh.comm.allgather_obj(self._table(model))
         for rank, table in enumerate(self._tables):
             if table.wrong:
@@ -96,7 +100,8 @@ class Placement:
             holders = {rank: table.params[path] for rank, table in enumerate(self._tables) if path in table.params}
             self._check_form(path, holders)
             self.kinds[path] = {axis: self._kind(path, axis, holders) for axis in (*self.summed, *self.others)}
-            self._check_values(path, holders)
+            if values:
+                self._check_values(path, holders)
         for axes in dict.fromkeys([self.divides(path) for path in self.kinds]):
             self.mesh[axes]  # all ranks make it now, together
 
@@ -255,7 +260,7 @@ def _summing(pieces: Total | None, comm: Communicator, share: float) -> Total:
 
     def total(values: Array) -> Array:
         values = np.asarray(values if pieces is None else pieces(values), np.float64)
-        return values if comm.size == 1 else comm.allreduce(values * share)
+        return values if comm.size == 1 else comm.allreduce(np.asarray(values * share))
 
     return total
 

@@ -90,6 +90,8 @@ class Team:
             raise MismatchError(f"the ranks' optimizers have made {updates} updates: load one snapshot on all ranks, or none")
         if any([getattr(link, "reduces_over", None) is self.comm for link in self.optimizer.target.links()]):
             raise RuntimeError(_TWICE)
+        if self._placement is not None:
+            self._placement.settle(self.optimizer.target, values=False)
         self._copies.make_equal(self.optimizer.target, self.optimizer.arenas)
 
     def _meet(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> list[Row]:
