@@ -28,7 +28,7 @@ class Stage(Chain):
 
     def __init__(self, layers: Mapping[str, Any], first: bool = True, last: bool = True, inputs: int = 1) -> None:
         super().__init__()
-        self.first, self.last, self.inputs = first, last, inputs
+        self._first, self._last, self._inputs = first, last, inputs
         self._steps: list[Any] = []
         for name, layer in layers.items():
             if isinstance(layer, Link):
@@ -37,12 +37,12 @@ class Stage(Chain):
                 self.add_link(name, layer)
             self._steps.append(name if isinstance(layer, Link) else layer)
 
-    def run(self, received: Sequence[Any], own: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    def run_stage(self, received: Sequence[Any], own: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """What the layers make of what the stage before has sent, and of the rank's own arguments."""
-        n = len(own) if not self.last else self.inputs if self.first else 0
+        n = len(own) if not self._last else self._inputs if self._first else 0
         xs: Any = (*received, *own[:n])
         for i, step in enumerate(self._steps):
-            ends = self.last and i + 1 == len(self._steps)
+            ends = self._last and i + 1 == len(self._steps)
             layer = getattr(self, step) if isinstance(step, str) else step
             xs = layer(*xs, *own[n:], **named) if ends else layer(*xs)
             xs = xs if isinstance(xs, tuple) else (xs,)
@@ -50,7 +50,7 @@ class Stage(Chain):
 
     def forward(self, *xs: Any, **named: Any) -> Any:
         """The layers, called with all arguments of the model."""
-        return self.run((), xs, named)
+        return self.run_stage((), xs, named)
 
 
 def make_stages(layers: Makers, stages: int, mine: Sequence[int], sizes: Sequence[int] | None, inputs: int) -> list[Stage]:

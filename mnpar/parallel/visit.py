@@ -79,7 +79,7 @@ class Visit:
         if (len(received) == 1 and _is_no_example(received[0])) or (self.stage == 0 and mine and not any(map(len, mine))):
             return np.zeros(_NO_EXAMPLE, np.uint8)  # nothing is computed, here and in the stages to come
         if isinstance(self.call, Stage):
-            return self.call.run(received, self.args, self.kwargs)
+            return self.call.run_stage(received, self.args, self.kwargs)
         return self.call(*received, *self.args, **self.kwargs)
 
     def give(self, value: Any, stage: int, tag: int = 0) -> None:

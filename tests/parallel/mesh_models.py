@@ -166,9 +166,8 @@ def make(mesh, name, optimizer, schedule="1f1b", hooks=(), **options):
 def step(mesh, name, model, optimizer, i):
     """One update; the loss over the whole batch, on the ranks of the last stage."""
     x, t = (share(mesh, name, a) for a in batch(name, i))
-    first, last = mesh.pipe.rank == 0, mesh.pipe.rank == mesh.pipe.size - 1
-    optimizer.update(model, *[x] * first, *[t] * last)
-    if not last:
+    optimizer.update(model, x, t)
+    if mesh.pipe.rank != model.schedule.where[-1]:
         return None
     return float(mesh.data.allreduce(np.array((model.loss if len(t) else 0.0) * len(t) / N)))
 

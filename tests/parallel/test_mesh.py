@@ -199,7 +199,7 @@ COMBINATIONS = {
     a_gap: r"/l/W: its parts have 4 of the 6 cells",
     an_overlap: r"/l/W: the parts \[0:4\] and \[2:6\] overlap",
     parts_over_data: r"/l/W is divided among ranks \[0, 2\] of data=2,model=2, along 'data'",
-    a_part_that_is_missing: r"/l/W0 is on \[0, 1, 2\] only",
+    a_part_that_is_missing: r"/l/W0 is on \[1\] only, of ranks \[1, 3\] of data=2,model=2, along 'data'",
     other_shapes: r"/l/W is \(3, 3\) float64 on rank 0 and \(4, 3\) float64 on rank 1",
     whole_here_and_a_part_there: r"/l/W: the parts \[0:3\] and \[0:6\] overlap",
 }
