@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators.channel import Channel, listed
 from mnpar.communicators.message import REDUCTIONS, Call, call_site
-from mnpar.communicators.transport import ANY, Steps, Transport
-
-
-@dataclass
-class Traffic:
-    """What a rank has sent so far by exchanges (:func:`mnpar.functions.exchange`): messages, and bytes of arrays in them."""
-
-    messages: int = 0
-    bytes: int = 0
+from mnpar.communicators.transport import ANY, Steps, Traffic, Transport
 
 
 class Calls:
@@ -32,9 +23,13 @@ class Calls:
         self.rank = transport.rank
         self.size = transport.size
         self._channels: dict[int, Channel] = {}
-        self.traffic = Traffic()
         self._open = True
         self._configs: dict[str, Any] = {"batched_copy": True, "allreduce_grad_dtype": None}
+
+    @property
+    def traffic(self) -> Traffic:
+        """What this rank has sent so far."""
+        return self.transport.traffic
 
     def channel(self, order: int) -> Channel:
         """The messages of one order of differentiation: 0 forward, 1 its gradients …"""

@@ -9,7 +9,6 @@ A rank may have *nothing* to give (None): a gradient that does not exist. Reduct
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,8 +18,8 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import message
 from mnpar.communicators.mailbox import Mailbox
-from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, Call, Header
-from mnpar.communicators.opening import EMPTY, Opening, as_bytes, form_of
+from mnpar.communicators.message import ARRAY, FAULT, NOTHING, Call
+from mnpar.communicators.opening import EMPTY, Opening, as_bytes, form_of, value_of
 from mnpar.communicators.operation import complete, wait
 from mnpar.communicators.reduction import reduce_arrays
 from mnpar.communicators.transport import ANY, BACKWARD, BLOCK, PART, ROOM, Steps, Transport, Waiting
@@ -73,6 +72,7 @@ class Channel(Mailbox):
         if known is None or x is None:
             return complete(transport, self.allreduce(x, call))
         seq, waiting = self._number(call)
+        transport.traffic.collective_bytes += (transport.size - 1) * x.nbytes
         block = (message.numbered(known, seq) + x.tobytes()).ljust(BLOCK, b"\0")
         exchange = transport.exchange(block, self.lane, waiting)
         wait(transport, exchange)
@@ -135,7 +135,7 @@ class Channel(Mailbox):
             return (x if at_root else (yield from self._fetch_part(opening, root))), opening.wants
         body = opening.body if at_root else np.empty(header.nbytes, np.uint8)
         yield from transport.bcast(body, root, self.lane, self._waiting(opening))
-        return (x if at_root else _value(body, header)), opening.wants
+        return (x if at_root else value_of(body, header)), opening.wants
 
     def allgather(self, x: Any, call: Call) -> Steps[tuple[tuple[Any, ...], bool]]:
         """Every rank's value on every rank, in rank order."""
@@ -152,7 +152,7 @@ class Channel(Mailbox):
         for header in headers:
             part = joined[start : start + header.nbytes]
             start += header.nbytes
-            values.append(_value(part, header))
+            values.append(value_of(part, header))
         return tuple(values), opening.wants
 
     def gather(self, x: Any, call: Call) -> Steps[tuple[tuple[Any, ...] | None, bool]]:
@@ -212,6 +212,7 @@ class Channel(Mailbox):
         """The number of a collective that begins now, and what it waits for."""
         seq = self._collectives
         self._collectives += 2
+        self.transport.traffic.collectives += 1
         return seq, Waiting(call.name, call.site, None, 0, seq, self.order)
 
     def _hear(self, block: bytes, waiting: Waiting) -> Steps[bytes]:
@@ -223,6 +224,7 @@ class Channel(Mailbox):
         key = (call, x.shape, x.dtype) if type(x) is np.ndarray else None
         if key in self._known:  # the common case: numbers like those of the last time, from the same line
             inside = x.nbytes <= ROOM
+            self._count(x.nbytes)
             block = message.numbered(self._known[key], seq) + (x.tobytes() if inside else b"")
             return block.ljust(BLOCK, b"\0"), EMPTY if inside else as_bytes(x), None
         fault = None
@@ -231,10 +233,16 @@ class Channel(Mailbox):
         except Exception as error:  # an object can fail to be pickled for any reason
             fault, reason = error, np.frombuffer(str(error).encode()[:ROOM], np.uint8)
             kind, nbytes, shape, dtype, body, on_device = FAULT, len(reason), (0,), "", reason, False
+        self._count(nbytes)
         head = message.pack_header(call, seq, kind, nbytes, shape, dtype, on_device)
         if kind == ARRAY and key is not None and len(self._known) < 10_000:
             self._known[key] = head
         return (head + (body.tobytes() if nbytes <= ROOM else b"")).ljust(BLOCK, b"\0"), body, fault
+
+    def _count(self, nbytes: int) -> None:
+        """A small value travels in the opening, to all others."""
+        if nbytes <= ROOM:
+            self.transport.traffic.collective_bytes += (self.transport.size - 1) * nbytes
 
     def _reduce(self, x: Array, opening: Opening, root: int | None, out: Array | None = None) -> Steps[Array]:
         flat, reduction, waiting = np.ascontiguousarray(x).reshape(-1), opening.call.reduction, self._waiting(opening)
@@ -262,6 +270,7 @@ class Channel(Mailbox):
     def _post_part(self, x: Any, opening: Opening, dest: int) -> None:
         call, seq = opening.call, opening.seq
         frame = message.encode_object(x, call, seq) if call.op.endswith("_obj") else message.encode(x, call, seq)
+        self.transport.traffic.collective_bytes += frame.nbytes - message.SIZE
         self.transport.post(frame, dest, self.reply_tag(seq, PART), BACKWARD)
 
     def _fetch_part(self, opening: Opening, source: int) -> Steps[Any]:
@@ -281,12 +290,6 @@ def listed(xs: Any) -> Any:
     if backend.is_array(xs):
         return tuple([xs[i, ...] for i in range(len(xs))]) if xs.ndim else xs
     return tuple(xs) if isinstance(xs, Iterable) else xs
-
-
-def _value(body: Array, header: Header) -> Any:
-    if header.kind == NOTHING:
-        return None
-    return pickle.loads(body) if header.kind == OBJECT else message.as_array(body, header)
 
 
 def _owned(x: Any) -> Any:

@@ -32,6 +32,7 @@ from mnpar.communicators.transport import (
     Letter,
     Pending,
     Steps,
+    Traffic,
     Waiting,
     numbered_tag,
 )  # fmt: skip
@@ -118,6 +119,7 @@ class MpiTransport(Reductions):
         self.process, self.MPI = process, process.MPI
         self.mpi_comm = mpi_comm
         self.active = process.active
+        self.traffic = Traffic()
         self._own = own
         self.rank, self.size = mpi_comm.Get_rank(), mpi_comm.Get_size()
         self.tag_limit = min(self.MPI.COMM_WORLD.Get_attr(self.MPI.TAG_UB), 2**30)  # Open MPI tells it there only
@@ -253,6 +255,7 @@ class MpiTransport(Reductions):
         return mine, whole, request, partial(bytes, whole)
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
+        self.traffic.collective_bytes += (self.size - 1) * array.nbytes if self.rank == root else 0
         for start in range(0, array.size, PIECE):
             request = self.lanes[lane].Ibcast(array[start : start + PIECE], root)
             yield Pending(request.Test, nothing, waiting, self.meeting(waiting, "data"))

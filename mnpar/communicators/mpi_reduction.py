@@ -10,8 +10,8 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators.process import Process
-from mnpar.communicators.reduction import UFUNCS, reduce_arrays
-from mnpar.communicators.transport import BACKWARD, Pending, Steps, Waiting
+from mnpar.communicators.reduction import UFUNCS, bytes_of_reduction, reduce_arrays
+from mnpar.communicators.transport import BACKWARD, Pending, Steps, Traffic, Waiting
 
 PIECE = 2**30  # bytes: no MPI library is asked for more at once
 _GATHERED = 2**15  # bytes: an array of at most so many is gathered everywhere and reduced there, a larger one in parts
@@ -43,6 +43,7 @@ class Reductions:
     lanes: list[Any]  # duplicates of the communicator, forward and backward
     label: str  # the same on all its ranks, and no other's
     process: Process
+    traffic: Traffic
 
     def meeting(self, waiting: Waiting, what: str = "") -> tuple[str, int, int, str]:
         """The name of a collective's step, the same on all ranks that are in it."""
@@ -50,6 +51,7 @@ class Reductions:
 
     def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Steps[Array]:
         whole, comm = np.empty(sum(counts), np.uint8), self.lanes[BACKWARD]
+        self.traffic.collective_bytes += (self.size - 1) * array.nbytes
         if self.size > _DIRECT or whole.nbytes > _SHORT:
             request = self.lanes[lane].Iallgatherv(array, [whole, counts])
             yield Pending(request.Test, nothing, waiting, self.meeting(waiting, "data"))
@@ -90,6 +92,7 @@ class Reductions:
         P, me, comm, tag = self.size, self.rank, self.lanes[BACKWARD], waiting.tag
         others = [(me + step) % P for step in range(1, P)]
         parts = [slice(array.size * r // P, array.size * (r + 1) // P) for r in range(P)]
+        self.traffic.collective_bytes += bytes_of_reduction(array, me, P, root)
         own = array[parts[me]]
         if me > 1 and np.may_share_memory(own, total):  # the first two are summed before it is read
             own = own.copy()
@@ -118,6 +121,7 @@ class Reductions:
         if dtype.kind in "mM":
             array = array.view(np.int64)
         here = root is None or root == self.rank
+        self.traffic.collective_bytes += bytes_of_reduction(array, self.rank, self.size, root)  # as good algorithms do
         total = np.empty_like(array) if here else array
         comm, length = self.lanes[lane], PIECE // array.itemsize
         for start in range(0, array.size, length):

@@ -127,4 +127,11 @@ def as_bytes(x: Array) -> Array:
     return np.ascontiguousarray(x).reshape(-1).view(np.uint8)
 
 
+def value_of(body: Array, header: Header) -> Any:
+    """The value that followed an opening."""
+    if header.kind == NOTHING:
+        return None
+    return pickle.loads(body) if header.kind == OBJECT else message.as_array(body, header)
+
+
 EMPTY = np.empty(0, np.uint8)

@@ -22,6 +22,13 @@ def check_reducible(x: Array, call: Call) -> None:
         raise TypeError(f"{call.name}: complex numbers have no {call.reduction}")
 
 
+def bytes_of_reduction(array: Array, rank: int, size: int, root: int | None) -> int:
+    """What a rank sends where an array is reduced in parts: others' parts, and the sum of its own to who wants it."""
+    start, stop = array.size * rank // size, array.size * (rank + 1) // size
+    wanted = size - 1 if root is None else int(root != rank)
+    return int(array.size + (stop - start) * (wanted - 1)) * int(array.itemsize)
+
+
 def reduce_arrays(arrays: list[Array], reduction: str, out: Array | None = None) -> Array:
     """The reduction in the order of the list, into ``out`` if it is given; 16-bit floats are summed in 32 bits."""
     first, ufunc = arrays[0], UFUNCS[reduction]

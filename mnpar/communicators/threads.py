@@ -18,9 +18,9 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators.operation import wait
-from mnpar.communicators.reduction import reduce_arrays
+from mnpar.communicators.reduction import bytes_of_reduction, reduce_arrays
 from mnpar.communicators.shared_memory import OwnMemory, allocate
-from mnpar.communicators.transport import ANY, Letter, Pending, Steps, Waiting
+from mnpar.communicators.transport import ANY, Letter, Pending, Steps, Traffic, Waiting
 from mnpar.errors import DeadlockError, MismatchError, RankFailedError
 
 
@@ -131,6 +131,7 @@ class ThreadTransport:
         self._me = members[rank]
         self._splits = self._shares = 0  # so far
         self.active = world.active[self._me]
+        self.traffic = Traffic()
 
     @property
     def world_ranks(self) -> list[int]:
@@ -183,21 +184,25 @@ class ThreadTransport:
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
         mine = array.copy() if self.rank == root else None
+        if self.rank == root:
+            self.traffic.collective_bytes += (self.size - 1) * array.nbytes
         sent = (yield self._meet(mine, ("data", waiting.order, waiting.seq), waiting))[root]
         if self.rank != root:  # the root's may be read-only
             array[...] = sent
 
     def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Steps[Array]:
+        self.traffic.collective_bytes += (self.size - 1) * array.nbytes
         return np.concatenate((yield self._meet(array.copy(), ("data", waiting.order, waiting.seq), waiting)))
 
     def reduce(
         self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting, out: Array | None = None
     ) -> Steps[Array]:
-        return (yield from self.reduce_in_parts(array, reduction, waiting))
+        return (yield from self.reduce_in_parts(array, reduction, waiting, root))
 
     def reduce_in_parts(
         self, array: Array, reduction: str, waiting: Waiting, root: int | None = None, out: Array | None = None
     ) -> Steps[Array]:
+        self.traffic.collective_bytes += bytes_of_reduction(array, self.rank, self.size, root)
         arrays = yield self._meet(array.copy(), ("data", waiting.order, waiting.seq), waiting)
         return reduce_arrays(arrays, reduction)
 

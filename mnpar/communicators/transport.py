@@ -8,6 +8,7 @@ Each transport has two lanes, forward and backward: a rank that is still in forw
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from mnpar.backend import Array
@@ -59,6 +60,22 @@ Steps: TypeAlias = Generator[Pending, Any, T]
 """A communication as a generator: it yields where it has to wait for others, so that it can be waited for now or later."""
 
 
+@dataclass
+class Traffic:
+    """What a rank has sent so far on a communicator.
+
+    ``messages`` of exchanges (:func:`mnpar.functions.exchange`) and the ``bytes`` of arrays in them; ``collectives`` in which
+    it has been, and of their arrays the ``collective_bytes`` that it has sent to other ranks, with their gradients. Among
+    thread ranks nothing is sent: what is counted is what processes would send. Headers are not counted, nor openings, of 512
+    bytes, but for the small arrays that travel in them.
+    """
+
+    messages: int = 0
+    bytes: int = 0
+    collectives: int = 0
+    collective_bytes: int = 0
+
+
 class Letter(NamedTuple):
     """A message that has come, and is not read yet."""
 
@@ -78,6 +95,7 @@ class Transport(Protocol):
     size: int
     tag_limit: int  # the largest tag
     name: str
+    traffic: Traffic
     active: list[Any]  # the operations that this rank has started and not finished, on all its communicators
 
     @property

@@ -148,6 +148,7 @@ from mnpar.functions.spatial_pooling import (
 from mnpar.functions.spatial_reduction import spatial_global_average_pooling, spatial_global_max_pooling, spatial_linear
 from mnpar.functions.spatial_resize import spatial_resize_images
 from mnpar.functions.tree import slstm, tree_lstm
+from mnpar.functions.vocabulary_parallel import vocabulary_parallel_softmax_cross_entropy
 
 __all__ = [
     "absolute",
@@ -383,6 +384,7 @@ __all__ = [
     "unpooling_3d",
     "unpooling_nd",
     "upsampling_2d",
+    "vocabulary_parallel_softmax_cross_entropy",
     "vstack",
     "where",
     "zoneout",

@@ -16,6 +16,8 @@ from mnpar.functions.activation import Softmax, log_softmax
 from mnpar.functions.generic import either, listed, plain, wide
 from mnpar.variable import Variable, as_variable
 
+_NAME = "softmax_cross_entropy"
+
 
 class SoftmaxCrossEntropy(FunctionNode):
     """Args as :func:`softmax_cross_entropy` has them; ``mean`` is the factor of the sum, None where nothing is reduced."""
@@ -113,8 +115,7 @@ def softmax_cross_entropy(
         >>> F.softmax_cross_entropy(x, np.array([0, 1]), reduce="no").array
         array([0.69314718, 0.        ])
     """
-    if reduce not in ("mean", "no"):
-        raise ValueError(f"softmax_cross_entropy: reduce is 'mean' or 'no', not {reduce!r}")
+    check_options(_NAME, reduce)
     x, t = as_variable(x), as_variable(t)
     shape = x.shape[:1] + x.shape[2:]
     if x.ndim < 2:
@@ -128,16 +129,22 @@ def softmax_cross_entropy(
             f"softmax_cross_entropy: shapes {listed([x.shape, t.shape])} do not belong together: for scores (N, C, …) the "
             f"labels have shape (N, …), here {shape}"
         )
-    labels, valid = _checked(plain(t), x.shape[1], ignore_label)
+    labels, valid = checked_labels(_NAME, plain(t), x.shape[1], ignore_label)
     mean = None
     if reduce == "mean":
         count = shape[0] if not normalize else labels.size if valid is None else int(valid.sum())
         mean = 1 / max(count, 1)
-    weight = _weights(labels, valid, class_weight, x)
+    weight = label_weights(_NAME, labels, valid, class_weight, x.shape[1], wide(x.array[:0]).dtype)
     return SoftmaxCrossEntropy(labels, weight, mean, cache_score).apply((x,))[0]
 
 
-def _checked(t: Array, classes: int, ignore_label: int | None) -> tuple[Array, Array | None]:
+def check_options(who: str, reduce: str) -> None:
+    """Raises ValueError if there is no such reduction."""
+    if reduce not in ("mean", "no"):
+        raise ValueError(f"{who}: reduce is 'mean' or 'no', not {reduce!r}")
+
+
+def checked_labels(who: str, t: Array, classes: int, ignore_label: int | None) -> tuple[Array, Array | None]:
     """The labels as a vector, 0 where they are ignored, and where they are not (None: nowhere)."""
     labels = t.ravel()
     ignores = ignore_label is not None and 0 <= ignore_label < classes
@@ -152,22 +159,22 @@ def _checked(t: Array, classes: int, ignore_label: int | None) -> tuple[Array, A
         for n in reversed(t.shape[1:]):
             where[:1] = divmod(where[0], n)
         raise ValueError(
-            f"softmax_cross_entropy: label {labels[place]} at t[{', '.join(map(str, where))}] is outside the {classes} classes "
+            f"{who}: label {labels[place]} at t[{', '.join(map(str, where))}] is outside the {classes} classes "
             f"0 … {classes - 1} of x, and is not ignore_label = {ignore_label}"
         )
     return labels * valid, valid
 
 
-def _weights(labels: Array, valid: Array | None, class_weight: Array, x: Variable) -> Array | None:
+def label_weights(who: str, labels: Array, valid: Array | None, class_weight: Array, classes: int, dtype: Any) -> Array | None:
     """What each sample's loss is multiplied by; None stands for 1."""
     if class_weight is None:
-        return None if valid is None else valid.astype(wide(x.array[:0]).dtype)
-    if isinstance(class_weight, Variable) or class_weight.shape != (x.shape[1],) or class_weight.dtype.kind != "f":
+        return None if valid is None else valid.astype(dtype)
+    if isinstance(class_weight, Variable) or class_weight.shape != (classes,) or class_weight.dtype.kind != "f":
         raise ValueError(
-            f"softmax_cross_entropy: class_weight of shape {class_weight.shape} and dtype {class_weight.dtype} "
-            f"({type(class_weight).__name__}) must be a floating array of shape {(x.shape[1],)}, one weight a class"
+            f"{who}: class_weight of shape {class_weight.shape} and dtype {class_weight.dtype} "
+            f"({type(class_weight).__name__}) must be a floating array of shape {(classes,)}, one weight a class"
         )
-    weight = class_weight[labels].astype(wide(x.array[:0]).dtype)
+    weight = class_weight[labels].astype(dtype)
     return weight if valid is None else weight * valid
 
 

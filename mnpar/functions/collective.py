@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mnpar.functions.communication import Communication
 from mnpar.functions.folding import FOLDS, check_op, fold
-from mnpar.functions.joining import concat
-from mnpar.variable import Variable
+from mnpar.functions.joining import concat, split_axis
+from mnpar.plans import block
+from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -152,23 +153,35 @@ def allgather(comm: Communicator, x: Any, axis: int | None = None) -> Any:
     return ys if axis is None else concat(ys, axis=axis)
 
 
-def reduce_scatter(comm: Communicator, xs: Any, op: str = "sum") -> Variable:
+def reduce_scatter(comm: Communicator, xs: Any, op: str = "sum", axis: int | None = None) -> Variable:
     """Rank r gets the sum over ranks of their ``xs[r]``; each ``xs[r]`` gets rank r's gradient.
 
     Args:
         comm: all its ranks call this.
         xs: P Variables or arrays; ``xs[r]`` has the same shape and dtype on each rank.
         op: ``'sum'``, ``'mean'``, ``'max'``, ``'min'`` or ``'prod'``.
+        axis: ``xs`` is one array, of the same shape on each rank, to be cut along it into the blocks of
+            :func:`mnpar.plans.block`: the inverse of :func:`allgather` with ``axis``.
 
     Returns:
         The reduction of this rank's parts.
+
+    Raises:
+        ValueError: the array has no such axis, or there are not P arrays.
 
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
         >>> mnpar.run(lambda comm: F.reduce_scatter(comm, [np.ones(1), np.ones(2)]).array, ranks=2)
         [array([2.]), array([2., 2.])]
+        >>> mnpar.run(lambda comm: F.reduce_scatter(comm, np.arange(3.0), axis=0).array, ranks=2)
+        [array([0., 2.]), array([4.])]
     """
+    if axis is not None:
+        x = as_variable(xs)
+        if not -x.ndim <= axis < x.ndim:
+            raise ValueError(f"reduce_scatter: x of shape {x.shape} has no axis {axis}")
+        xs = split_axis(x, [block(x.shape[axis], comm.size, rank)[0] for rank in range(1, comm.size)], axis % x.ndim)
     what, after = reducing_and_scattering(comm, op)
     return after(what.apply(tuple(xs)))
 

@@ -64,6 +64,8 @@ class Convolution(Convolving):
     def forward(self, x: Array, W: Array, b: Array | None = None) -> Array:
         self.retain_inputs((0, 1))
         xp, dtype = backend.get_array_module(x), _computed(x, W)
+        if 0 in W.shape:  # a rank's part of a divided layer may have no channels, or no filters
+            return _plus(b, xp.zeros((x.shape[0], W.shape[0], *self.windows.out), np.result_type(x, W)))
         if self.by_tiles(x, W.shape):
             return _plus(b, winograd.convolve(x, W, self.windows, self.groups, dtype)).astype(np.result_type(x, W), copy=False)
         y, matrix = xp.empty((x.shape[0], W.shape[0], *self.windows.out), np.result_type(x, W)), self.weights(W, dtype)
@@ -90,6 +92,8 @@ class Deconvolution(Convolving):
     def forward(self, y: Array, W: Array, b: Array | None = None) -> Array:
         self.retain_inputs((0, 1))
         xp, dtype = backend.get_array_module(y), _computed(y, W)
+        if 0 in W.shape:
+            return _plus(b, xp.zeros((y.shape[0], W.shape[1] * self.groups, *self.windows.size), np.result_type(y, W)))
         if self.windows.reversible and self._turns(y, W):
             return self._by_convolution(y, W, b)
         N, C = y.shape[0], W.shape[1] * self.groups
@@ -133,6 +137,8 @@ class WeightGradient(Convolving):
     def forward(self, x: Array, y: Array) -> Array:
         self.retain_inputs((0, 1))
         xp, dtype = backend.get_array_module(x), _computed(x, y)
+        if 0 in self.shape:
+            return xp.zeros(self.shape, np.result_type(x, y))
         if self.by_tiles(x, self.shape):
             found = winograd.gradient(x, y, self.windows, self.groups, self.shape, dtype)
             return found.astype(np.result_type(x, y), copy=False)

@@ -35,6 +35,8 @@ from mnpar.links.n_step import (
     NStepRNNReLU,
     NStepRNNTanh,
 )
+from mnpar.links.parallel_convolution import ChannelParallelConvolution2D, FilterParallelConvolution2D
+from mnpar.links.parallel_embedding import VocabularyParallelEmbedID
 from mnpar.links.parallel_linear import ColumnParallelLinear, RowParallelLinear
 from mnpar.links.parts import gather_parameter
 from mnpar.links.recurrent import GRU, LSTM, EmbedID, StatefulGRU, StatelessGRU, StatelessLSTM
@@ -62,6 +64,7 @@ __all__ = [
     "BatchNormalization",
     "Bias",
     "Bilinear",
+    "ChannelParallelConvolution2D",
     "ChildSumTreeLSTM",
     "Classifier",
     "ColumnParallelLinear",
@@ -76,6 +79,7 @@ __all__ = [
     "DepthwiseConvolution2D",
     "DilatedConvolution2D",
     "EmbedID",
+    "FilterParallelConvolution2D",
     "GroupNormalization",
     "Highway",
     "Inception",
@@ -126,6 +130,7 @@ __all__ = [
     "StatelessLSTM",
     "StatelessMGU",
     "Swish",
+    "VocabularyParallelEmbedID",
     "create_mnbn_model",
     "create_multi_node_n_step_rnn",
     "gather_parameter",

@@ -8,6 +8,12 @@
 it (law 1: the loss counts once): then outputs and gradients are those of one :class:`Linear`. A column layer that does not
 gather its output, something elementwise, and a row layer that takes it as it is need one message each way. In checkpoints W
 and b are whole, as Linear's.
+
+With a ``sequence_axis`` what stands before and after such a pair is cut too, along that axis (Megatron-LM's sequence
+parallelism: Korthikanti et al. 2022, arXiv 2205.05198). An allreduce is a reduce-scatter and an allgather: the row layer does
+the one and the next column layer the other, so as many bytes travel, and norms, dropouts and sums in between work on, and keep,
+1/P of the sequence. Parameters in between are used on each rank for its part: give their links the hook
+:class:`mnpar.link_hooks.WholeGradients`.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar.functions import copy_to, gather_from, linear, reduce_from, reshape, scatter_to
+from mnpar.functions import allgather, copy_to, gather_from, linear, reduce_from, reduce_scatter, reshape, scatter_to
 from mnpar.links.linear import Linear
 from mnpar.links.parts import Divided, cut_parameter, initialize_part
 from mnpar.plans import Box, block
@@ -35,6 +41,8 @@ class ColumnParallelLinear(Divided, Linear):
         in_size, out_size, nobias, initialW, initial_bias: of the whole layer, as :class:`Linear` has them. Weights begin as
             the whole layer's where all ranks' generators are in the same state (:func:`mnpar.random.seed`).
         gather_output: True: every rank gets all outputs. False: each its block, to go on with.
+        sequence_axis: x is cut along this axis, one of those that count examples, into blocks of any sizes in rank order, and
+            is gathered; None: it is the same on each rank.
 
     On each rank W is (block of out_size, in_size) and b (block of out_size,); blocks are those of :func:`mnpar.plans.block`,
     and may be empty.
@@ -57,9 +65,9 @@ class ColumnParallelLinear(Divided, Linear):
 
     def __init__(
         self, comm: Communicator, in_size: int | None, out_size: int | None = None, nobias: bool = False,
-        initialW: Any = None, initial_bias: Any = None, gather_output: bool = True,
+        initialW: Any = None, initial_bias: Any = None, gather_output: bool = True, sequence_axis: int | None = None,
     ) -> None:  # fmt: skip
-        self.comm, self.gather_output = comm, gather_output
+        self.comm, self.gather_output, self.sequence_axis = comm, gather_output, sequence_axis
         super().__init__(in_size, out_size, nobias, initialW, initial_bias)
         assert self.out_size is not None
         if self.b is not None:
@@ -81,13 +89,21 @@ class ColumnParallelLinear(Divided, Linear):
         """The layer's outputs.
 
         Args:
-            x: (N, …), the same on each rank.
+            x: (N, …), the same on each rank; with ``sequence_axis`` this rank's block along it, as (N, block of T, D).
             n_batch_axes: how many axes count examples.
 
         Returns:
-            (N, out_size), the same on each rank; without ``gather_output`` (N, block of out_size).
+            (N, out_size), the same on each rank; without ``gather_output`` (N, block of out_size). The axis of the sequence is
+            whole.
+
+        Raises:
+            ValueError: x has other features than ``in_size``, or its sequence is not on an axis that counts examples.
         """
-        y = super().forward(copy_to(self.comm, x), n_batch_axes)
+        if self.sequence_axis is None:
+            x = copy_to(self.comm, x)
+        else:
+            x = allgather(self.comm, x, checked_axis(self, self.sequence_axis, n_batch_axes))
+        y = super().forward(x, n_batch_axes)
         return gather_from(self.comm, y) if self.gather_output else y
 
 
@@ -98,9 +114,11 @@ class RowParallelLinear(Divided, Linear):
         comm: its ranks share the layer; all of them make it and call it.
         in_size, out_size, nobias, initialW, initial_bias: of the whole layer, as in :class:`ColumnParallelLinear`.
         input_is_parallel: False: x is the same on each rank, which takes its block of the features. True: x is that block.
+        sequence_axis: each rank gets its block of the outputs along this axis, one of those that count examples; None: it gets
+            all of them.
 
     On each rank W is (out_size, block of in_size). b (out_size,) is the same on each rank and stays so: its gradient is that
-    of the one layer, on every rank. Do not sum it over ranks.
+    of the one layer, on every rank, also where it is added to a block only. Do not sum it over ranks.
 
     Raises:
         ValueError: a size below 1.
@@ -120,9 +138,9 @@ class RowParallelLinear(Divided, Linear):
 
     def __init__(
         self, comm: Communicator, in_size: int | None, out_size: int | None = None, nobias: bool = False,
-        initialW: Any = None, initial_bias: Any = None, input_is_parallel: bool = False,
+        initialW: Any = None, initial_bias: Any = None, input_is_parallel: bool = False, sequence_axis: int | None = None,
     ) -> None:  # fmt: skip
-        self.comm, self.input_is_parallel = comm, input_is_parallel
+        self.comm, self.input_is_parallel, self.sequence_axis = comm, input_is_parallel, sequence_axis
         super().__init__(in_size, out_size, nobias, initialW, initial_bias)
         if self.b is not None and comm.size > 1:
             self.b.array[...] = comm.bcast(self.b.array)
@@ -146,10 +164,12 @@ class RowParallelLinear(Divided, Linear):
             n_batch_axes: how many axes count examples.
 
         Returns:
-            (N, out_size), the same on each rank.
+            (N, out_size), the same on each rank; with ``sequence_axis`` this rank's block of them along it, by
+            :func:`mnpar.plans.block`.
 
         Raises:
-            ValueError: x has other features than ``in_size``, or than this rank's block of them.
+            ValueError: x has other features than ``in_size``, or than this rank's block of them, or its sequence is not on an
+                axis that counts examples.
         """
         x = as_variable(x)
         if not 0 < n_batch_axes < x.ndim:
@@ -160,8 +180,12 @@ class RowParallelLinear(Divided, Linear):
             self._initialize_params(sum(self.comm.allgather_obj(features)) if self.input_is_parallel else features)
         self._check(features)
         part = x if self.input_is_parallel else scatter_to(self.comm, x)
-        y = reduce_from(self.comm, linear(part, self.W, n_batch_axes=n_batch_axes))
-        return y if self.b is None else y + self.b
+        y = linear(part, self.W, n_batch_axes=n_batch_axes)
+        if self.sequence_axis is None:
+            y = reduce_from(self.comm, y)
+            return y if self.b is None else y + self.b
+        y = reduce_scatter(self.comm, y, axis=checked_axis(self, self.sequence_axis, n_batch_axes))
+        return y if self.b is None else y + copy_to(self.comm, self.b)
 
     def _check(self, features: int) -> None:
         assert self.in_size is not None
@@ -170,3 +194,17 @@ class RowParallelLinear(Divided, Linear):
         if features != wanted:
             whose = f"its block {first} … {last - 1} of {self.in_size}" if self.input_is_parallel else "in_size"
             raise ValueError(f"rank {self.comm.rank}: {self}: x has {features} features, not {wanted} ({whose})")
+
+
+def checked_axis(layer: Any, axis: int, n_batch_axes: int) -> int:
+    """The axis of the sequence.
+
+    Raises:
+        ValueError: it is not one of the axes that count examples.
+    """
+    if not 0 <= axis < n_batch_axes:
+        raise ValueError(
+            f"{layer}: sequence_axis {axis} is not among the {n_batch_axes} axes that count examples: call it with "
+            f"n_batch_axes={max(axis + 1, 2)}, for x of shape (N, T, D)"
+        )
+    return axis

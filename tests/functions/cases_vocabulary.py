@@ -9,6 +9,8 @@ from case import Case, N
 
 import mnpar.functions as F
 from mnpar.functions import alignment, angles, arithmetic, matrices, recomputation, rounding
+from mnpar.functions.generic import wide
+from mnpar.functions.vocabulary_parallel import ShiftedScores
 
 PAIR = ((N, 3), (N, 3))
 TRIPLE = ((N, 3), (N, 3), (N, 3))
@@ -165,7 +167,21 @@ def harmonic(precision, recall, *_):
 
 
 # fmt: off
+def of_a_block(x, cache):
+    """Classes 1, 2, 3 of 0 … 4; the labels are 0, 2, 4, 1, …"""
+    labels = np.arange(len(x)) * 2 % 5 - 1
+    return ShiftedScores(np.full(len(x), 0.5, wide(x.array).dtype), labels, cache).apply((x,))[0].astype(x.dtype)
+
+
+def of_a_block_truth(x):
+    labels = np.arange(len(x)) * 2 % 5 - 1
+    scores = [row[t] - 0.5 if 0 <= t < 3 else 0.0 for row, t in zip(x, labels, strict=True)]
+    return np.stack([np.exp(x - 0.5).sum(1), np.array(scores).reshape(-1)])
+
+
 CASES = [
+    Case("shifted scores of a block of classes", (ShiftedScores,), lambda x: of_a_block(x, True), of_a_block_truth),
+    Case("shifted scores of a block of classes: recomputed", (), lambda x: of_a_block(x, False), of_a_block_truth),
     Case("arcsin", (angles.Arcsin,), F.arcsin, np.arcsin, low=-0.8, high=0.8, halves=8e-3),
     Case("arccos", (angles.Arccos,), F.arccos, np.arccos, low=-0.8, high=0.8, halves=8e-3),
     Case("arctan2", (angles.Arctan2,), F.arctan2, np.arctan2, PAIR, halves=8e-3),

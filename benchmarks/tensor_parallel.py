@@ -1,0 +1,267 @@
+"""A training step of an MLP and of a transformer block, divided among ranks, beside torch.distributed.tensor over gloo.
+
+    python benchmarks/tensor_parallel.py --ranks 1 2 4 [--rounds 9] [--times 5] [--networks mlp block] [--torch PYTHON]
+
+Forward, backward and SGD in float32, one BLAS thread for each rank. ``cut`` also divides the sequence between the layers
+(Megatron-LM's sequence parallelism). PyTorch runs the same network by parallelize_module with its Colwise-, Rowwise- and
+SequenceParallel, in the same processes and in turn with mnpar; a time is the slowest rank's, the median of the rounds.
+
+``sent`` are the bytes that mnpar's ranks send in a step, all together, over what has to be sent: 2 (P - 1) n for each sum of n
+bytes. ``memory`` is how much a rank of a job of its own grows from before the network to the peak of its steps, for each of the
+two, as the system counts it. ``arrays`` is what numpy's arrays take at the peak in mnpar (tracemalloc), over the formula
+2 · (whole + divided / P) parameters, with their gradients, and whole + divided / P activations, which are listed below.
+"""
+
+import argparse
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import tracemalloc
+
+from compare import in_turn, one_thread
+
+one_thread()
+import numpy as np  # noqa: E402
+
+import mnpar  # noqa: E402
+import mnpar.functions as F  # noqa: E402
+import mnpar.links as L  # noqa: E402
+from mnpar.link_hooks import WholeGradients  # noqa: E402
+
+N, T, D, HEADS = 4, 128, 512, 8
+WIDTH = D // HEADS
+SIZES = f"{N} sequences of {T}, {D} features, {HEADS} heads, {4 * D} hidden"
+NAMES = ("mlp", "block")
+
+
+class MLP(mnpar.Chain):
+    def __init__(self, comm, axis):
+        super().__init__()
+        self.up = L.ColumnParallelLinear(comm, D, 4 * D, gather_output=False, sequence_axis=axis)
+        self.down = L.RowParallelLinear(comm, 4 * D, D, input_is_parallel=True, sequence_axis=axis)
+
+    def forward(self, x):
+        return self.down(F.gelu(self.up(x, n_batch_axes=2)), n_batch_axes=2)
+
+
+class Block(mnpar.Chain):
+    """x + attention(norm(x)), then x + mlp(norm(x)); each rank has some of the heads."""
+
+    def __init__(self, comm, axis):
+        super().__init__()
+        self.qkv = L.ColumnParallelLinear(comm, D, 3 * D, gather_output=False, sequence_axis=axis)
+        self.out = L.RowParallelLinear(comm, D, D, input_is_parallel=True, sequence_axis=axis)
+        self.mlp = MLP(comm, axis)
+        self.before, self.after = L.LayerNormalization(D), L.LayerNormalization(D)
+        if axis is not None:
+            for norm in (self.before, self.after):
+                norm.add_hook(WholeGradients(comm))
+
+    def forward(self, x):
+        qkv = self.qkv(self.before(x), n_batch_axes=2)
+        q, k, v = F.separate(qkv.reshape(N, T, -1, 3, WIDTH).transpose(3, 0, 2, 1, 4))  # each (N, heads, T, width)
+        h = F.scaled_dot_product_attention(q, k, v, causal=True).transpose(0, 2, 1, 3)
+        x = x + self.out(h.reshape(N, T, -1), n_batch_axes=2)
+        return x + self.mlp(self.after(x))
+
+
+def part(comm, cut):
+    """What a rank gets of the input."""
+    x = np.random.default_rng(0).standard_normal((N, T, D)).astype("f4")
+    return x[:, slice(*mnpar.plans.block(T, comm.size, comm.rank))].copy() if cut else x
+
+
+def ours(comm, name, cut):
+    mnpar.random.seed(0)
+    model, x = {"mlp": MLP, "block": Block}[name](comm, 1 if cut else None), mnpar.Variable(part(comm, cut))
+    optimizer = mnpar.optimizers.SGD(lr=1e-4).setup(model)
+
+    def step():
+        x.cleargrad()
+        optimizer.update(lambda: F.sum(F.square(model(x))) / x.size)
+
+    return step
+
+
+def theirs(torch, comm, name, cut):
+    from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor import parallel as tp
+
+    class TorchMLP(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = nn.Linear(D, 4 * D), nn.Linear(4 * D, D)
+
+        def forward(self, x):
+            return self.down(nn.functional.gelu(self.up(x)))
+
+    class TorchBlock(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.out, self.mlp = nn.Linear(D, 3 * D), nn.Linear(D, D), TorchMLP()
+            self.before, self.after = nn.LayerNorm(D), nn.LayerNorm(D)
+
+        def forward(self, x):
+            q, k, v = self.qkv(self.before(x)).view(N, T, -1, 3, WIDTH).permute(3, 0, 2, 1, 4)
+            h = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(h.transpose(1, 2).reshape(N, T, -1))
+            return x + self.mlp(self.after(x))
+
+    torch.manual_seed(0)
+    model, outside = {"mlp": TorchMLP, "block": TorchBlock}[name](), Shard(1) if cut else Replicate()
+    columns = tp.ColwiseParallel(input_layouts=outside)
+    rows = tp.RowwiseParallel(output_layouts=outside)
+    before = "" if name == "mlp" else "mlp."
+    plan = {f"{before}up": columns, f"{before}down": rows}
+    if name == "block":
+        plan |= {"qkv": columns, "out": rows}
+        if cut:
+            plan |= {"before": tp.SequenceParallel(use_local_output=True), "after": tp.SequenceParallel(use_local_output=True)}
+    if comm.size > 1:
+        tp.parallelize_module(model, init_device_mesh("cpu", (comm.size,)), plan)
+    x, optimizer = torch.from_numpy(part(comm, cut)).requires_grad_(), torch.optim.SGD(model.parameters(), lr=1e-4)
+
+    def step():
+        optimizer.zero_grad()
+        x.grad = None
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def torch_over_gloo(comm):
+    """PyTorch, set up; None where it is not installed."""
+    try:
+        import torch
+        import torch.distributed as dist
+    except ImportError:
+        return None
+    torch.set_num_threads(1)
+    folder = comm.bcast_obj(tempfile.mkdtemp() if comm.is_root else None)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size)
+    return torch
+
+
+def minimum(name, ranks):
+    """Bytes that all ranks have to send in a step: a sum of the activations for each pair of layers, forward and backward."""
+    return 2 * (ranks - 1) * 4 * N * T * D * (1 if name == "mlp" else 2) * 2
+
+
+def formula(name, ranks, cut):
+    """Bytes of arrays in a rank at the peak, while the gradient of the MLP's hidden features is computed."""
+    whole, divided = D, 8 * D * D + 4 * D  # parameters of the MLP
+    kept, hidden = 2 * D, 4 * 4 * D  # for each place: sums of outputs; hidden features before and after gelu, gradients
+    if name == "block":
+        whole, divided = whole + 5 * D, divided + 4 * D * D + 3 * D
+        kept += 6 * D  # norms, normalized inputs, sums
+        hidden += 4 * D + 3 * T * HEADS  # q, k, v, heads; scores
+    return 4 * (2 * (whole + divided / ranks) + N * T * (kept / (ranks if cut else 1) + hidden / ranks))
+
+
+def timing(comm, args):
+    """Times of all ways in turn, and the bytes that mnpar's ranks sent."""
+    torch = torch_over_gloo(comm)
+    slowest = lambda values: float(statistics.median(comm.allreduce(np.array(values), op="max").tolist()))
+    for name in args.networks:
+        ways, sent = {}, {}
+        for cut in (False, True):
+            own = comm.split(0, comm.rank)  # a communicator of its own counts this way's bytes
+            ways["mnpar cut" if cut else "mnpar"] = step = ours(own, name, cut)
+            step()
+            before = own.traffic.collective_bytes
+            step()
+            sent["mnpar cut" if cut else "mnpar"] = int(comm.allreduce(np.array(own.traffic.collective_bytes - before)))
+            if torch:
+                ways["torch cut" if cut else "torch"] = theirs(torch, comm, name, cut)
+        found = in_turn(ways, args.times, args.rounds, comm.barrier, pick=slowest)
+        if comm.is_root:
+            print(json.dumps([name, found, sent]), flush=True)
+    if torch:
+        torch.distributed.destroy_process_group()
+
+
+def resident(what):
+    """A line of this process's memory, in bytes."""
+    with open("/proc/self/status") as lines:
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith(what))
+
+
+def memory(comm, args):
+    """How much one way of one network takes at its peak, on the rank where it is the most."""
+    (name,), way = args.networks, args.way
+    torch = torch_over_gloo(comm) if way.startswith("torch") else None
+    comm.allreduce(np.ones(2**16))  # what the first use of MPI takes
+    gc.collect()
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # forget the peak of the imports
+    start = resident("VmRSS")
+    if args.arrays:
+        tracemalloc.start()
+    step = theirs(torch, comm, name, "cut" in way) if torch else ours(comm, name, "cut" in way)
+    for _ in range(4):
+        step()
+        if args.arrays:
+            tracemalloc.reset_peak()
+    step()
+    peak = tracemalloc.get_traced_memory()[1] if args.arrays else resident("VmHWM") - start
+    peak = float(comm.allreduce(np.array(float(peak)), op="max"))
+    if comm.is_root:
+        print(json.dumps(peak), flush=True)
+    if torch:
+        torch.distributed.destroy_process_group()
+
+
+def started(ranks, args, *flags):
+    """What a job of so many ranks prints, line by line."""
+    from mnpar.launch import mpiexec_command
+
+    command, environment = mpiexec_command(ranks, args.torch)
+    program = [__file__, "--job", "--rounds", str(args.rounds), "--times", str(args.times), *flags]
+    done = subprocess.run([*command, args.torch, *program], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith(("[", "{")) or line[:1].isdigit()]
+
+
+def show(ranks, args):
+    print(f"{ranks} ranks; {SIZES}", flush=True)
+    for name, found, sent in started(ranks, args, "--networks", *args.networks):
+        for way, seconds in found.items():
+            flags = ["--networks", name, "--way", way]
+            (taken,) = started(ranks, args, *flags)
+            text = f"  {name:6} {way:10} {1e3 * seconds:8.1f} ms"
+            if way in sent:
+                theirs = way.replace("mnpar", "torch")
+                text += f" = {seconds / found[theirs]:.2f} of torch's" if theirs in found else ""
+                least, (arrays,) = minimum(name, ranks), started(ranks, args, *flags, "--arrays")
+                text += f"   sent {sent[way] / 1e6:6.2f} MB" + (f" = {sent[way] / least:.3f} of the minimum" if least else "")
+                share = arrays / formula(name, ranks, "cut" in way)
+                text += f"   arrays {arrays / 1e6:6.1f} MB = {share:.3f} of the formula"
+            print(f"{text}   memory {taken / 1e6:6.1f} MB", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4], help="of the jobs, one after the other")
+    parser.add_argument("--rounds", type=int, default=9, help="measurements of each way")
+    parser.add_argument("--times", type=int, default=5, help="steps in a measurement")
+    parser.add_argument("--networks", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--torch", default=sys.executable, metavar="PYTHON", help="a Python that has PyTorch, numpy and mpi4py")
+    parser.add_argument("--job", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--way", help=argparse.SUPPRESS)
+    parser.add_argument("--arrays", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if not args.job:
+        for ranks in args.ranks:
+            show(ranks, args)
+        return
+    comm = mnpar.create_communicator()
+    (memory if args.way else timing)(comm, args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""A convolutional network whose filters and channels are divided among ranks, and the same network on one process.
+
+    python examples/parallel_convolution.py                     starts two ranks
+    mpiexec -n 3 python examples/parallel_convolution.py        any number; 16 filters on 3 ranks are 6, 5 and 5
+    python examples/parallel_convolution.py --threads 4         ranks that are threads: needs no MPI
+
+    filters          16 filters: each rank computes some of them, and they stay where they are
+    each alone       a depthwise convolution: each rank has the channels that it needs already
+    channels         each rank adds what its channels give to all 32 outputs: the sums are the only message
+    two linear layers, divided by outputs and then by inputs: one message more
+
+ChainerMN's example of this name gives each rank some input channels and some filters, and leaves out what these filters should
+see of the other ranks' channels: it trains another network for each number of ranks. Here rank 0 also trains the network alone,
+step for step, and compares all weights. Its file, model.npz, does not tell how many ranks wrote it.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+
+
+class Net(mnpar.Chain):
+    """Two blocks of layers; with a communicator they are divided among its ranks."""
+
+    def __init__(self, comm, filters, unit):
+        super().__init__()
+        if comm is None:
+            filtering = each = mixing = L.Convolution2D
+            widening = narrowing = L.Linear
+        else:
+            filtering = lambda *size, **options: L.FilterParallelConvolution2D(comm, *size, gather_output=False, **options)
+            each = lambda *size, **options: filtering(*size, input_is_parallel=True, **options)
+            mixing = lambda *size, **options: L.ChannelParallelConvolution2D(comm, *size, input_is_parallel=True, **options)
+            widening = lambda *size: L.ColumnParallelLinear(comm, *size, gather_output=False)
+            narrowing = lambda *size: L.RowParallelLinear(comm, *size, input_is_parallel=True)
+        self.filters = filtering(1, filters, 3, pad=1)
+        self.each = each(filters, filters, 3, pad=1, groups=filters)
+        self.channels = mixing(filters, 2 * filters, 1)
+        self.l1 = widening(2 * filters * 4 * 4, unit)
+        self.l2 = narrowing(unit, 10)
+
+    def forward(self, x):
+        h = F.relu(self.each(F.relu(self.filters(x))))
+        h = F.max_pooling_2d(F.relu(self.channels(h)), 2)
+        return self.l2(F.relu(self.l1(h)))
+
+
+def train(comm, data, args, say=lambda line: None):
+    """The network after training, and its loss in each epoch."""
+    mnpar.random.seed(args.seed)
+    model = Net(comm, args.filters, args.unit)
+    optimizer = mnpar.optimizers.MomentumSGD(lr=args.learnrate).setup(model)
+    (x, t), losses = data, []
+    for epoch in range(1, args.epoch + 1):
+        total, order = 0.0, np.random.default_rng([args.seed, epoch]).permutation(len(x))
+        for start in range(0, len(x), args.batchsize):
+            rows = order[start : start + args.batchsize]
+            loss = F.softmax_cross_entropy(model(x[rows]), t[rows])  # the same on each rank, and counted once
+            model.cleargrads()
+            loss.backward()
+            optimizer.update()
+            total += loss.item() * len(rows)
+        losses.append(total / len(x))
+        say(f"epoch {epoch:3d}   loss {losses[-1]:.5f}")
+    return model, losses
+
+
+def main(comm, args):
+    """Train divided, train alone, compare; returns the losses."""
+    say = (lambda line: print(line, flush=True)) if comm.is_root else lambda line: None
+    digits, rest = mnpar.datasets.get_digits(ndim=3, dtype=np.float64)
+    data = mnpar.dataset.concat_examples(digits[: args.train])
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        model, losses = train(comm, data, args, say)
+        sizes = [sum(p.size for p in model.params()), comm.traffic.collective_bytes]
+        whole = mnpar.serializers.serialize(model)  # all ranks call it: weights come together
+        with mnpar.no_backprop_mode():
+            x, t = mnpar.dataset.concat_examples(rest)
+            right = F.accuracy(model(x), t).item()
+        say(f"{right:.1%} of {len(x)} test images; a rank has {sizes[0]} weights and has sent {sizes[1] / 1e6:.1f} MB")
+        if comm.is_root and args.out:
+            Path(args.out).mkdir(parents=True, exist_ok=True)
+            mnpar.serializers.save_npz(Path(args.out) / "model.npz", whole)
+        if comm.is_root:
+            compare(whole, train(None, data, args)[0], comm.size)
+    return losses
+
+
+def compare(whole, alone, ranks):
+    """Stop with an error if the weights differ."""
+    difference = max(abs(whole[name] - array).max() for name, array in mnpar.serializers.serialize(alone).items())
+    print(f"trained on {ranks} ranks and on one, the weights differ by {difference:.1e} at most", flush=True)
+    if not difference < 1e-10:
+        raise SystemExit("the two runs do not agree")
+
+
+def parse():
+    """The command line, checked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--filters", type=int, default=16, help="of the first layer (16)")
+    parser.add_argument("--unit", "-u", type=int, default=64, help="width of the hidden linear layer (64)")
+    parser.add_argument("--epoch", "-e", type=int, default=3, help="sweeps over the data (3)")
+    parser.add_argument("--batchsize", "-b", type=int, default=50, help="examples per step (50)")
+    parser.add_argument("--train", type=int, default=1442, help="images to train on, at most 1442 (1442)")
+    parser.add_argument("--learnrate", "-l", type=float, default=0.05, help="of MomentumSGD (0.05)")
+    parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and order (0)")
+    parser.add_argument("--out", "-o", default="result", metavar="DIR", help="folder of model.npz; '' for none (result)")
+    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    args = mnpar.launch.parse_args(parser)
+    least = {"filters": 1, "unit": 1, "epoch": 1, "batchsize": 1, "train": 1, "seed": 0, "threads": 1}
+    for name, number in least.items():
+        if getattr(args, name) is not None and getattr(args, name) < number:
+            parser.error(f"--{name} is at least {number}, not {getattr(args, name)}")
+    return args
+
+
+if __name__ == "__main__":
+    args = parse()
+    if args.threads:
+        mnpar.run(main, ranks=args.threads, args=(args,))
+    else:
+        mnpar.launch.relaunch(2)
+        main(mnpar.create_communicator(), args)

@@ -1,0 +1,229 @@
+"""Convolutions whose filters, or whose input channels, are divided among ranks; each is the one layer that it replaces.
+
+    FilterParallelConvolution2D    each rank computes some of the output channels, from all input channels
+    ChannelParallelConvolution2D   each rank computes a part of all output channels, from some of the input channels
+
+They are to Convolution2D what ColumnParallelLinear and RowParallelLinear are to Linear, and as with those a pair of them, the
+first of which does not gather its output, needs one message each way. (ChainerMN's example of the name, of channels r, r + P …
+for rank r, leaves the products between ranks out: that is a convolution in P groups. Dryden et al., "Channel and filter
+parallelism for large-scale CNN training", SC 2019, describe the true ones.) Here too x, y and the loss are the ranks' together
+(law 1), and in checkpoints W and b are whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from mnpar.functions import bias, convolution_2d, copy_to, gather_from, reduce_from, scatter_to
+from mnpar.functions.owned import ScatterTo
+from mnpar.links.convolution import Convolution2D
+from mnpar.links.parts import Divided, cut_parameter, initialize_part
+from mnpar.plans import Box, block
+from mnpar.variable import Variable, as_variable
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+
+class _Parallel(Divided, Convolution2D):
+    """What both share: sizes that may come from the first batch, and how many channels a rank has of its input."""
+
+    def _channels(self, rank: int) -> tuple[int, int]:
+        """The first and the last (exclusive) input channel that a rank reads."""
+        raise NotImplementedError
+
+    def _take_size_of(self, x: Variable, in_parts: bool) -> None:
+        if not self.W.is_initialized:
+            if x.ndim != 4:
+                raise ValueError(f"{type(self).__name__}: x of shape {x.shape} must have 4 axes, (N, C, H, W)")
+            self._initialize_params(sum(self.comm.allgather_obj(x.shape[1])) if in_parts else x.shape[1])
+
+    def _check(self, x: Variable, in_parts: bool) -> None:
+        assert self.in_channels is not None
+        first, last = self._channels(self.comm.rank)
+        wanted = last - first if in_parts else self.in_channels
+        if x.ndim != 4 or x.shape[1] != wanted:
+            whose = f"its block {first} … {last - 1} of {self.in_channels}" if in_parts else "in_channels"
+            raise ValueError(f"rank {self.comm.rank}: {self}: x of shape {x.shape} has not (N, {wanted}, H, W) ({whose})")
+
+
+class FilterParallelConvolution2D(_Parallel):
+    """A Convolution2D of which each rank computes a block of the output channels.
+
+    Args:
+        comm: its ranks share the layer; all of them make it and call it.
+        in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate: of the whole layer, as
+            :class:`Convolution2D` has them. Weights begin as the whole layer's where all ranks' generators are in the same
+            state (:func:`mnpar.random.seed`).
+        groups: of the whole layer. They are divided among the ranks, each of which then needs the channels of its groups only.
+        gather_output: True: every rank gets all output channels. False: each its block, to go on with.
+        input_is_parallel: with groups, x is the block of channels that this rank needs (of a depthwise convolution, where a
+            group is a channel, what a layer that does not gather its output gives); False: x is the same on each rank.
+
+    On each rank W is (block of out_channels, in_channels / groups, kH, kW) and b (block of out_channels,); blocks are those of
+    :func:`mnpar.plans.block`, of whole groups if there are several, and may be empty.
+
+    Raises:
+        ValueError: as Convolution2D; or a divided input without groups.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F, mnpar.links as L
+        >>> def program(comm):
+        ...     layer = L.FilterParallelConvolution2D(comm, 2, 3, ksize=1, initialW=1, initial_bias=np.arange(3.0))
+        ...     x = mnpar.Variable(np.ones((1, 2, 1, 1), "f4"))
+        ...     y = layer(x)
+        ...     F.sum(y).backward()
+        ...     return layer.W.shape, y.array.ravel().tolist(), x.grad.ravel().tolist()
+        >>> mnpar.run(program, ranks=2)
+        [((2, 2, 1, 1), [2.0, 3.0, 4.0], [3.0, 3.0]), ((1, 2, 1, 1), [2.0, 3.0, 4.0], [3.0, 3.0])]
+    """
+
+    def __init__(
+        self, comm: Communicator, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1,
+        pad: Any = 0, nobias: bool = False, initialW: Any = None, initial_bias: Any = None, *, dilate: Any = 1, groups: int = 1,
+        gather_output: bool = True, input_is_parallel: bool = False,
+    ) -> None:  # fmt: skip
+        if input_is_parallel and groups == 1:
+            raise ValueError(
+                "FilterParallelConvolution2D: each filter reads all channels, which no rank has if the input is divided: "
+                "use ChannelParallelConvolution2D, or groups"
+            )
+        self.comm, self.gather_output, self.input_is_parallel = comm, gather_output, input_is_parallel
+        super().__init__(
+            in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate=dilate, groups=groups
+        )
+        if self.b is not None:
+            first, last = self._filters
+            self.b = cut_parameter(self.b, Box((first,), (last,)))
+
+    def _of_groups(self, n: int, rank: int) -> tuple[int, int]:
+        """The channels that belong to a rank's groups, of n."""
+        first, last = block(self.groups, self.comm.size, rank)
+        return first * (n // self.groups), last * (n // self.groups)
+
+    def _channels(self, rank: int) -> tuple[int, int]:
+        assert self.in_channels is not None
+        return (0, self.in_channels) if self.groups == 1 else self._of_groups(self.in_channels, rank)
+
+    @property
+    def _filters(self) -> tuple[int, int]:
+        """The first and the last (exclusive) output channel of this rank."""
+        assert self.out_channels is not None
+        if self.groups == 1:
+            return block(self.out_channels, self.comm.size, self.comm.rank)
+        return self._of_groups(self.out_channels, self.comm.rank)
+
+    def _initialize_params(self, in_channels: int) -> None:
+        if in_channels < 1 or in_channels % self.groups:
+            raise ValueError(f"{type(self).__name__}: {in_channels} channels cannot be divided into {self.groups} groups")
+        self.in_channels = in_channels
+        whole, (first, last) = self._shape(in_channels), self._filters
+        initialize_part(self.W, whole, Box((first, 0, 0, 0), (last, *whole[1:])))
+
+    @property
+    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+        """Names and values to show in ``repr``."""
+        yield from (*super().printable_specs, ("gather_output", self.gather_output), ("ranks", self.comm.size))
+
+    def forward(self, x: Any) -> Variable:
+        """The layer's outputs.
+
+        Args:
+            x: (N, in_channels, H, W), the same on each rank; with ``input_is_parallel`` (N, channels of its groups, H, W).
+
+        Returns:
+            (N, out_channels, …), the same on each rank; without ``gather_output`` (N, block of out_channels, …).
+
+        Raises:
+            ValueError: x has other channels.
+        """
+        x = as_variable(x)
+        self._take_size_of(x, self.input_is_parallel)
+        self._check(x, self.input_is_parallel)
+        P, W, groups = self.comm.size, self.W, 1
+        if self.groups == 1:
+            x = copy_to(self.comm, x)
+        else:
+            ends = [self._channels(rank) for rank in range(P)]
+            if not self.input_is_parallel:
+                x = ScatterTo(self.comm, 1, tuple([b - a for a, b in ends])).apply((x,))[0]
+            first, last = block(self.groups, P, self.comm.rank)
+            W, groups = (W, last - first) if last > first else (W[:, :0], 1)
+        y = convolution_2d(x, W, self.b, self.stride, self.pad, dilate=self.dilate, groups=groups)
+        return gather_from(self.comm, y, axis=1) if self.gather_output else y
+
+
+class ChannelParallelConvolution2D(_Parallel):
+    """A Convolution2D of which each rank computes the part that comes from a block of the input channels; the parts are summed.
+
+    Args:
+        comm: its ranks share the layer; all of them make it and call it.
+        in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate: of the whole layer, as in
+            :class:`FilterParallelConvolution2D`, which also has the groups.
+        input_is_parallel: False: x is the same on each rank, which takes its block of the channels. True: x is that block.
+
+    On each rank W is (out_channels, block of in_channels, kH, kW). b (out_channels,) is the same on each rank and stays so: its
+    gradient is that of the one layer, on every rank. Do not sum it over ranks.
+
+    Raises:
+        ValueError: as Convolution2D.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F, mnpar.links as L
+        >>> def program(comm):
+        ...     layer = L.ChannelParallelConvolution2D(comm, 3, 1, 1, initialW=np.array([1, 10, 100.0]).reshape(1, 3, 1, 1))
+        ...     x = mnpar.Variable(np.ones((1, 3, 1, 1), "f4"))
+        ...     y = layer(x)
+        ...     y.backward()
+        ...     return layer.W.shape, y.item(), x.grad.ravel().tolist()
+        >>> mnpar.run(program, ranks=2)
+        [((1, 2, 1, 1), 111.0, [1.0, 10.0, 100.0]), ((1, 1, 1, 1), 111.0, [1.0, 10.0, 100.0])]
+    """
+
+    def __init__(
+        self, comm: Communicator, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1,
+        pad: Any = 0, nobias: bool = False, initialW: Any = None, initial_bias: Any = None, *, dilate: Any = 1,
+        input_is_parallel: bool = False,
+    ) -> None:  # fmt: skip
+        self.comm, self.input_is_parallel = comm, input_is_parallel
+        super().__init__(in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate=dilate)
+        if self.b is not None and comm.size > 1:
+            self.b.array[...] = comm.bcast(self.b.array)
+
+    def _channels(self, rank: int) -> tuple[int, int]:
+        assert self.in_channels is not None
+        return block(self.in_channels, self.comm.size, rank)
+
+    def _initialize_params(self, in_channels: int) -> None:
+        if in_channels < 1:
+            raise ValueError(f"{type(self).__name__}: {in_channels} channels are not 1 or more")
+        self.in_channels = in_channels
+        whole, (first, last) = self._shape(in_channels), self._channels(self.comm.rank)
+        initialize_part(self.W, whole, Box((0, first, 0, 0), (whole[0], last, *whole[2:])))
+
+    @property
+    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+        """Names and values to show in ``repr``."""
+        yield from (*super().printable_specs, ("input_is_parallel", self.input_is_parallel), ("ranks", self.comm.size))
+
+    def forward(self, x: Any) -> Variable:
+        """The layer's outputs.
+
+        Args:
+            x: (N, in_channels, H, W), the same on each rank; with ``input_is_parallel`` (N, block of in_channels, H, W).
+
+        Returns:
+            (N, out_channels, …), the same on each rank.
+
+        Raises:
+            ValueError: x has other channels than ``in_channels``, or than this rank's block of them.
+        """
+        x = as_variable(x)
+        self._take_size_of(x, self.input_is_parallel)
+        self._check(x, self.input_is_parallel)
+        part = x if self.input_is_parallel else scatter_to(self.comm, x, axis=1)
+        y = reduce_from(self.comm, convolution_2d(part, self.W, None, self.stride, self.pad, dilate=self.dilate))
+        return y if self.b is None else bias(y, self.b, axis=1)
