@@ -127,10 +127,12 @@ from mnpar.functions.recurrent import lstm, n_step_bigru, n_step_bilstm, n_step_
 from mnpar.functions.reduction import argmax, argmin, average, logsumexp, max, mean, min, sum
 from mnpar.functions.replicated import copy_to, reduce_from
 from mnpar.functions.resize import resize_images
+from mnpar.functions.ring_attention import ring_attention
 from mnpar.functions.rooted import bcast, gather, reduce, scatter
 from mnpar.functions.rounding import ceil, fix, floor, fmod, sign
 from mnpar.functions.rounds import sendrecv, shift
 from mnpar.functions.sample_normalization import group_normalization, layer_normalization
+from mnpar.functions.sequence import all_to_all_attention, recut
 from mnpar.functions.shape import cast, expand_dims, flatten, moveaxis, reshape, squeeze, swapaxes, transpose
 from mnpar.functions.spatial_convolution import (
     spatial_convolution_nd,
@@ -155,6 +157,7 @@ __all__ = [
     "absolute_error",
     "accuracy",
     "add",
+    "all_to_all_attention",
     "allgather",
     "allreduce",
     "alltoall",
@@ -308,6 +311,7 @@ __all__ = [
     "pseudo_connect",
     "r2_score",
     "recall",
+    "recut",
     "recv",
     "reduce",
     "reduce_from",
@@ -318,6 +322,7 @@ __all__ = [
     "repeat",
     "reshape",
     "resize_images",
+    "ring_attention",
     "rollaxis",
     "rrelu",
     "rsqrt",

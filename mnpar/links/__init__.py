@@ -1,5 +1,6 @@
 """Links: layers with parameters, under Chainer's names."""
 
+from mnpar.links.attention import MultiHeadAttention
 from mnpar.links.batch_normalization import BatchNormalization
 from mnpar.links.bilinear import Bilinear
 from mnpar.links.classifier import Classifier
@@ -90,6 +91,7 @@ __all__ = [
     "LocalDeconvolution2D",
     "MLPConvolution2D",
     "Maxout",
+    "MultiHeadAttention",
     "MultiNodeBatchNormalization",
     "MultiNodeNStepRNN",
     "NStepBiGRU",

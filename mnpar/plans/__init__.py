@@ -7,20 +7,26 @@ from mnpar.plans.box import Box, block, blocks, everywhere
 from mnpar.plans.halo import Window, halo_plan, output_shape, reads, transposed_plan, transposed_shape
 from mnpar.plans.layout import Layout, Part, padded
 from mnpar.plans.plan import Plan
+from mnpar.plans.ring import Ring, in_order, layouts, rows_of, zigzag
 
 __all__ = [
     "Box",
     "Layout",
     "Part",
     "Plan",
+    "Ring",
     "Window",
     "block",
     "blocks",
     "everywhere",
     "halo_plan",
+    "in_order",
+    "layouts",
     "output_shape",
     "padded",
     "reads",
+    "rows_of",
     "transposed_plan",
     "transposed_shape",
+    "zigzag",
 ]

@@ -6,7 +6,7 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import recurrent
+from mnpar.functions import recurrent, tiles
 
 H = 2
 
@@ -106,6 +106,8 @@ def look(q, k, v, mask=None):
 
 NUMBERS = np.array([[0, 2], [2, -1]])
 BEFORE = np.tril(np.ones((3, 3), bool))
+BLIND = np.array([[False], [True], [False]])
+HIDDEN = tiles.Hidden(~BEFORE | BLIND, BLIND)
 ATTENDED = ((N, 3, 2), (N, 3, 2), (N, 3, 2))
 
 CASES = [
@@ -133,5 +135,14 @@ CASES = [
         "scaled_dot_product_attention: masked", (),
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, np.array([True, False, True])),
         lambda q, k, v: look(q, k, v, np.array([True, False, True])), ATTENDED, halves=1e-2,
+    ),
+    Case(
+        "a tile of attention", (tiles.Probabilities,), lambda q, k, lse: tiles.Probabilities(None).apply((q, k, lse))[0],
+        lambda q, k, lse: np.exp(q @ k.swapaxes(-1, -2) - lse), ((N, 3, 2), (N, 4, 2), (N, 3, 1)), halves=2e-2,
+    ),
+    Case(
+        "a tile of attention: hidden", (), lambda q, k, lse: tiles.Probabilities(HIDDEN).apply((q, k, lse))[0],
+        lambda q, k, lse: np.where(BLIND, 1, np.where(BEFORE, np.exp(q @ k.swapaxes(-1, -2)), 0)) * np.exp(-lse),
+        ((N, 3, 2), (N, 3, 2), (N, 3, 1)), halves=2e-2,
     ),
 ]  # fmt: skip

@@ -1,0 +1,300 @@
+"""Attention over a sequence that is cut among ranks, against that of one rank: values, gradients, bytes, work and memory."""
+
+import threading
+import tracemalloc
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+from mnpar.errors import MismatchError
+from mnpar.functions import tiles
+from mnpar.plans import in_order, zigzag
+
+n = 9
+LENGTHS = {1: [9], 2: [7, 2], 3: [4, 0, 5], 4: [4, 0, 3, 2]}
+KINDS = {"ring": F.ring_attention, "all to all": F.all_to_all_attention}
+
+
+def cut_of(kind, ranks, length=n):
+    return zigzag(length, ranks) if kind == "zigzag" else in_order(LENGTHS[ranks])
+
+
+def places(stretches):
+    """The positions that a rank has."""
+    return np.concatenate([np.arange(a, b) for a, b in stretches])
+
+
+def numbers(*shapes, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(shape) for shape in shapes]
+
+
+def gradients(attention, arrays):
+    """The means, and the gradients of a loss whose derivatives all differ."""
+    xs = [mnpar.Variable(x) for x in arrays]
+    y = attention(*xs)
+    F.sum(F.sin(y) * y).backward()
+    return [y.array, *[x.grad for x in xs]]
+
+
+def mask_of(kind, heads):
+    shown = np.random.default_rng(5).random((heads, n, n) if kind == "of heads" else (n, n)) > 0.4
+    if kind == "blind":  # one query sees nothing; another only what causal attention hides
+        shown[5], shown[2, :3] = False, False
+    return {"none": None, "padding": shown[:1]}.get(kind, shown)
+
+
+def rows(mask, mine):
+    return mask if mask is None or mask.shape[-2] == 1 else mask[..., mine, :]
+
+
+@pytest.mark.parametrize("mask", ["none", "of heads", "blind", "padding"])
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+@pytest.mark.parametrize("cut", ["in order", "zigzag"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_and_gradients_are_those_of_one_rank(kind, ranks, cut, causal, mask):
+    heads, stretches, shown = 3, cut_of(cut, ranks), mask_of(mask, 3)
+    arrays = numbers((2, heads, n, 3), (2, heads, n, 3), (2, heads, n, 4))
+    truth = gradients(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, shown, causal), arrays)
+
+    def program(comm):
+        mine = places(stretches[comm.rank])
+        told = None if cut == "in order" else stretches  # blocks in order need not be told
+        attention = lambda q, k, v: KINDS[kind](comm, q, k, v, rows(shown, mine), causal, cut=told)
+        found = gradients(attention, [x[:, :, mine] for x in arrays])
+        for x, y in zip(found, truth, strict=True):
+            np.testing.assert_allclose(x, y[:, :, mine], rtol=1e-10, atol=1e-12)
+
+    mnpar.run(program, ranks=ranks)
+
+
+@pytest.mark.parametrize(("heads", "of_keys"), [(1, 1), (2, 2), (5, 5), (4, 1)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_number_of_heads_is_computed(kind, heads, of_keys):
+    """Fewer than ranks, not divisible by them, and one of keys for all of the queries."""
+    arrays = numbers((heads, n, 2), (of_keys, n, 2), (of_keys, n, 2))
+    truth = gradients(F.scaled_dot_product_attention, arrays)
+
+    def program(comm):
+        mine = places(in_order(LENGTHS[3])[comm.rank])
+        for x, y in zip(gradients(lambda *xs: KINDS[kind](comm, *xs), [x[:, mine] for x in arrays]), truth, strict=True):
+            np.testing.assert_allclose(x, y[:, mine], rtol=1e-10, atol=1e-12)
+
+    mnpar.run(program, ranks=3)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+@pytest.mark.parametrize(("T", "S"), [([2, 1, 3], [4, 0, 5]), ([4, 5, 0], [2, 3, 1])], ids=["more keys", "more queries"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_queries_and_keys_may_be_of_two_sequences(kind, T, S, causal):
+    """Causal attention counts from the end, so that of more queries the first ones see nothing, and take the mean."""
+    arrays = numbers((1, sum(T), 3), (1, sum(S), 3), (1, sum(S), 2))
+    truth = gradients(lambda *xs: F.scaled_dot_product_attention(*xs, causal=causal), arrays)
+
+    def program(comm):
+        q, k = [places(in_order(lengths)[comm.rank]) for lengths in (T, S)]
+        parts = [x[:, mine] for x, mine in zip(arrays, (q, k, k), strict=True)]
+        found = gradients(lambda *xs: KINDS[kind](comm, *xs, causal=causal), parts)
+        for x, y, mine in zip(found, truth, (q, q, k, k), strict=True):
+            np.testing.assert_allclose(x, y[:, mine], rtol=1e-10, atol=1e-12)
+
+    mnpar.run(program, ranks=3)
+
+
+def higher(attention, arrays):
+    """Gradients of gradients, and theirs."""
+    xs = [mnpar.Variable(x) for x in arrays]
+    y = attention(*xs)
+    gs = mnpar.grad([F.sum(F.sin(y) * y)], xs, enable_double_backprop=True)
+    ggs = mnpar.grad([F.sum(F.sin(g)) for g in gs], xs, enable_double_backprop=True)
+    mnpar.backward([F.sum(F.sin(g) * g) for g in ggs])
+    return [*[g.array for g in ggs], *[x.grad for x in xs]]
+
+
+@pytest.mark.parametrize("mask", ["none", "blind"])
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+@pytest.mark.parametrize(("kind", "ranks"), [("ring", 2), ("ring", 3), ("all to all", 2)])
+def test_it_is_differentiable_three_times(kind, ranks, causal, mask):
+    stretches, shown, arrays = zigzag(n, ranks), mask_of(mask, 2), numbers(*[(2, n, 3)] * 3)
+    truth = higher(lambda *xs: F.scaled_dot_product_attention(*xs, shown, causal), arrays)
+
+    def program(comm):
+        mine = places(stretches[comm.rank])
+        attention = lambda *xs: KINDS[kind](comm, *xs, rows(shown, mine), causal, cut=stretches)
+        for x, y in zip(higher(attention, [x[:, mine] for x in arrays]), truth, strict=True):
+            np.testing.assert_allclose(x, y[:, mine], rtol=1e-8, atol=1e-10)
+
+    mnpar.run(program, ranks=ranks)
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_two_layers_between_recuts_are_those_of_one_rank(comm):
+    """On thread ranks and on mpiexec ranks; a rank without a loss takes part in backward."""
+    (x0,) = numbers((2, n, 4))
+
+    def layers(x, attention):
+        return attention(F.tanh(attention(x)))
+
+    def last(y):
+        return F.sum(F.sin(y[:, -2:]) * y[:, -2:])
+
+    whole = mnpar.Variable(x0)
+    y1 = layers(whole, lambda x: F.scaled_dot_product_attention(x, x, x, causal=True))
+    last(y1).backward()
+    blocks, zig = in_order([n // comm.size + (r < n % comm.size) for r in range(comm.size)]), zigzag(n, comm.size)
+    mine = places(blocks[comm.rank])
+    x = mnpar.Variable(x0[:, mine])
+    y = F.recut(comm, x, blocks, zig)
+    y = layers(y, lambda x: F.ring_attention(comm, x, x, x, causal=True, cut=zig))
+    y = F.recut(comm, y, zig, blocks)
+    np.testing.assert_allclose(y.array, y1.array[:, mine], rtol=1e-11)
+    if comm.rank == comm.size - 1:
+        last(y).backward()
+    else:
+        mnpar.backward()
+    np.testing.assert_allclose(x.grad, whole.grad[:, mine], rtol=1e-10, atol=1e-12)
+
+
+def traffic(attention, ranks, length, causal, cut):
+    """Cells that all ranks sent, forward and backward."""
+    arrays = numbers(*[(4, length, 8)] * 3)
+
+    def program(comm):
+        mine = places(cut[comm.rank])
+        xs, counts = [mnpar.Variable(x[:, mine]) for x in arrays], [comm.traffic.bytes]
+        y = attention(comm, *xs, causal=causal, cut=cut)
+        counts.append(comm.traffic.bytes)
+        F.sum(F.sin(y)).backward()
+        counts.append(comm.traffic.bytes)
+        return np.diff(counts) / 8 / (4 * 8)  # rows
+
+    return np.sum(mnpar.run(program, ranks=ranks), axis=0)
+
+
+@pytest.mark.parametrize(("ranks", "length"), [(2, 64), (3, 61), (4, 64)])
+@pytest.mark.parametrize("cut", ["in order", "zigzag"])
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_a_ring_carries_what_is_looked_at_once_forward_and_twice_backward(ranks, length, cut, causal):
+    stretches = (
+        zigzag(length, ranks) if cut == "zigzag" else in_order([len(a) for a in np.array_split(np.arange(length), ranks)])
+    )
+    held, needed = [places(s) for s in stretches], 0
+    for mine in held:  # the keys of others that this rank's last query sees
+        needed += sum([int((theirs <= mine.max()).sum()) if causal else len(theirs) for theirs in held if theirs is not mine])
+    forward, backward = traffic(F.ring_attention, ranks, length, causal, stretches)
+    assert forward == 2 * needed  # a row of k, a row of v
+    assert backward == 4 * needed
+
+
+@pytest.mark.parametrize(("ranks", "length"), [(2, 64), (4, 64)])
+def test_heads_are_exchanged_once_forward_and_once_backward(ranks, length):
+    cut = in_order([length // ranks] * ranks)
+    forward, backward = traffic(F.all_to_all_attention, ranks, length, True, cut)
+    assert forward == backward == 4 * length * (ranks - 1) / ranks  # q, k, v, and o
+
+
+def work(ranks, cut, monkeypatch):
+    """Tiles and cells of fits that each rank computes, forward and backward."""
+    counts, fits = Counter(), tiles.fits
+
+    def counted(q, k, hidden):
+        counts[threading.get_ident(), "tiles"] += 1
+        counts[threading.get_ident(), "cells"] += q.shape[-2] * k.shape[-2]
+        return fits(q, k, hidden)
+
+    monkeypatch.setattr(tiles, "fits", counted)
+
+    def program(comm):
+        x = mnpar.Variable(np.ones((len(places(cut[comm.rank])), 2)))
+        F.sum(F.ring_attention(comm, x, x, x, causal=True, cut=cut)).backward()
+        return [counts[threading.get_ident(), what] for what in ("tiles", "cells")]
+
+    return np.array(mnpar.run(program, ranks=ranks)).T
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 6])
+def test_zigzag_makes_equal_work(ranks, monkeypatch):
+    computed, cells = work(ranks, zigzag(10 * 2 * ranks, ranks), monkeypatch)
+    assert set(computed) == {2 * (2 * ranks + 1)}  # once forward, once backward
+    assert len(set(cells)) == 1
+    computed, cells = work(ranks, in_order([20] * ranks), monkeypatch)
+    assert [*computed] == [2 * (rank + 1) for rank in range(ranks)]
+
+
+def test_no_array_has_all_fits():
+    """Four ranks in one process together stay under half of what one needs, which is five fits of all by all."""
+    length, arrays = 1024, numbers(*[(1024, 4)] * 3)
+
+    def peak(program):
+        tracemalloc.start()
+        program()
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return size
+
+    def cut(comm):
+        mine = places(in_order([length // 4] * 4)[comm.rank])
+        gradients(lambda *xs: F.ring_attention(comm, *xs), [x[mine] for x in arrays])
+
+    one = peak(lambda: gradients(F.scaled_dot_product_attention, arrays))
+    four = peak(lambda: mnpar.run(cut, ranks=4))
+    assert four < one / 2
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("f2", 1e-2), ("f4", 1e-5)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_large_fits_of_any_dtype_do_not_overflow(kind, dtype, tolerance):
+    arrays = [x.astype(dtype) for x in numbers(*[(1, n, 4)] * 3)]
+    arrays[0] *= 100
+    truth = gradients(F.scaled_dot_product_attention, [x.astype("f8") for x in arrays])
+
+    def program(comm):
+        mine = places(in_order(LENGTHS[3])[comm.rank])
+        found = gradients(lambda *xs: KINDS[kind](comm, *xs), [x[:, mine] for x in arrays])
+        for x, y in zip(found, truth, strict=True):
+            assert x.dtype == np.dtype(dtype)
+            np.testing.assert_allclose(x, y[:, mine], rtol=tolerance, atol=tolerance * np.abs(y).max())
+
+    if kind == "ring" or dtype == "f4":  # the other computes in halves what halves are given
+        mnpar.run(program, ranks=3)
+
+
+def test_ranks_may_want_some_gradients_or_none():
+    arrays = numbers(*[(n, 3)] * 3)
+    q, k, v = [mnpar.Variable(x) for x in arrays]
+    F.sum(F.sin(F.scaled_dot_product_attention(q.array, k.array, v))).backward()
+
+    def program(comm):
+        mine = places(in_order(LENGTHS[4])[comm.rank])
+        parts = [x[mine] for x in arrays]
+        with mnpar.no_backprop_mode():
+            assert F.ring_attention(comm, *parts).creator is None
+        parts[2] = mnpar.Variable(parts[2])
+        F.sum(F.sin(F.ring_attention(comm, *parts))).backward()
+        np.testing.assert_allclose(parts[2].grad, v.grad[mine], rtol=1e-10)
+
+    mnpar.run(program, ranks=4)
+
+
+def test_ranks_that_differ_are_told():
+    def differ(comm):
+        F.ring_attention(comm, *numbers(*[(2, 3)] * 3), causal=comm.rank == 1)
+
+    def wrong_length(comm):
+        F.ring_attention(comm, *numbers(*[(2, 3)] * 3), cut=in_order([2, 3]))
+
+    def wrong_mask(comm):
+        F.ring_attention(comm, *numbers(*[(2, 3)] * 3), mask=np.ones((2, 3), bool))
+
+    with pytest.raises(MismatchError, match=r"rank 1 has \(causal, .*\) \[1, .*, rank 0 \[0, "):
+        mnpar.run(differ, ranks=2)
+    with pytest.raises(ValueError, match="rank 1 has 2 queries and 2 keys, but by the cut 3"):
+        mnpar.run(wrong_length, ranks=2)
+    with pytest.raises(ValueError, match=r"mask of shape \(2, 3\) does not show 4 keys to 2 queries"):
+        mnpar.run(wrong_mask, ranks=2)
+    with pytest.raises(ValueError, match="a cut for 2 ranks does not suit a communicator of 3"):
+        mnpar.run(wrong_length, ranks=3)
