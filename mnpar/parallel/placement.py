@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.checkpoint.contents import Piece, Record, check_cover
+from mnpar.communicators.communicator import Communicator
 from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.links import MultiNodeBatchNormalization
@@ -27,9 +28,6 @@ from mnpar.parallel.mesh import Mesh
 from mnpar.parallel.pipeline import Pipeline
 from mnpar.parameter import Parameter
 from mnpar.plans import Box
-
-if TYPE_CHECKING:
-    from mnpar.communicators.communicator import Communicator
 
 Total = Callable[[Array], Array]
 
@@ -127,18 +125,23 @@ class Placement:
 
     def _wrong(self, path: str, link: Link) -> str:
         """Whether a layer is over ranks that it should not be over."""
-        comms = [c for c in (getattr(link, "comm", None), getattr(getattr(link, "grid", None), "comm", None)) if c is not None]
-        if isinstance(link, Pipeline):
-            comms = [link.line.comm]
-        if not type(link).__module__.startswith("mnpar.") or not comms:
-            return ""
-        inside = self.mesh.axes_of(comms[-1]) if hasattr(link, "grid") else ()
-        over = dict.fromkeys([axis for comm in comms for axis in self.mesh.axes_of(comm)])
-        if isinstance(link, MultiNodeBatchNormalization):  # its gradients are this rank's share, but over a grid
-            wrong = [axis for axis in over if axis not in self.summed and axis not in inside]
-            return f"{path}, {type(link).__name__}: {_STATISTICS.format(wrong, list(self.summed))}" if wrong else ""
-        wrong = [axis for axis in over if axis in self.summed]
-        return f"{path}, {type(link).__name__}: {_OVER_DATA.format(wrong)}" if wrong else ""
+        if not type(link).__module__.startswith("mnpar."):
+            return ""  # who knows what its communicators are for
+        grid = getattr(link, "grid", None)
+        whole = [] if grid is None else [grid.comm]  # whose ranks get whole gradients
+        hooks = [getattr(hook, "comm", None) for hook in link.local_link_hooks.values()]  # WholeGradients
+        whole += [comm for comm in hooks if isinstance(comm, Communicator)]
+        whole += [link.line.comm] if isinstance(link, Pipeline) else []
+        shares: list[Communicator] = []  # whose ranks get their share, which the optimizer has to sum
+        for name, comm in vars(link).items():
+            if isinstance(comm, Communicator):
+                by_share = name == "comm" if isinstance(link, MultiNodeBatchNormalization) else name == "sequence_comm"
+                (shares if by_share and not getattr(link, "whole_gradients", False) else whole).append(comm)
+        inside, over = ([axis for comm in comms for axis in self.mesh.axes_of(comm)] for comms in (whole, shares))
+        unsummed = [axis for axis in over if axis not in (*inside, *self.summed)]
+        summed = [axis for axis in inside if axis in self.summed]
+        text = _SHARES.format(unsummed, list(self.summed)) if unsummed else _OVER_DATA.format(summed) if summed else ""
+        return f"{path}, {type(link).__name__}: {text}" if text else ""
 
     # ---- whether it fits ----
 
@@ -276,9 +279,10 @@ def _signature(x: Array) -> Iterator[float]:
     return iter([float(flat.sum()), float(flat.dot(weights)), float(abs(flat).sum()), float(flat.size)])
 
 
-_STATISTICS = (
-    "it normalizes over ranks along {} beside those of {}, and its gradients are this rank's share there, which nobody adds "
-    "up: use SpatialBatchNormalization(grid, comm=…)"
+_SHARES = (
+    "it is over ranks along {}, where its gradients are each rank's share, and only those along {} are added up: give the "
+    "optimizer these axes too, create_multi_node_optimizer(…, axes=…), or let the layer make its gradients whole (over blocks: "
+    "SpatialBatchNormalization(grid, comm=…), MultiHeadAttention(whole_gradients=True))"
 )
 _OVER_DATA = (
     "it is divided among ranks along {}, which have samples of their own: give it a communicator of the other axes, such as "

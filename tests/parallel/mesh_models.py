@@ -9,7 +9,7 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.initializers import initialize_by_path
 
-V, T, D, HEADS = 11, 3, 16, 8  # words, length, features, heads
+V, T, D, HEADS = 11, 5, 16, 8  # words, length, features, heads
 GRIDS = {1: (1, 1), 2: (1, 2), 4: (2, 2), 8: (4, 2)}
 IMAGE, CLASSES = (8, 7), 5
 
@@ -22,30 +22,32 @@ def rows(mesh, n_in, n_out):
     return L.Linear(n_in, n_out) if mesh is None else L.RowParallelLinear(mesh.model, n_in, n_out, input_is_parallel=True)
 
 
+def table(mesh):
+    return L.EmbedID(V, D) if mesh is None else L.VocabularyParallelEmbedID(mesh.model, V, D)
+
+
 class Embedding(mnpar.Chain):
-    def __init__(self):
+    def __init__(self, mesh):
         super().__init__()
-        self.words = L.EmbedID(V, D)
+        self.words = table(mesh)
         self.places = mnpar.Parameter(mnpar.initializers.Normal(), (T, D))
+        self.mine = slice(None) if mesh is None else stretch(mesh)
 
     def forward(self, x):
-        return self.words(x) + self.places
+        return self.words(x) + self.places[self.mine]
 
 
 class Attention(mnpar.Chain):
-    """Each rank has some of the heads."""
+    """Each rank has some of the heads, and of the sequence, as a rank has a part of the batch."""
 
     def __init__(self, mesh):
         super().__init__()
         self.norm = L.LayerNormalization(D)
-        self.q, self.k, self.v = (columns(mesh, D, D) for _ in range(3))
-        self.out = rows(mesh, D, D)
+        model, sequence = (None, None) if mesh is None else (mesh.model, mesh.sequence)
+        self.heads = L.MultiHeadAttention(HEADS, D, model, True, sequence_comm=sequence, whole_gradients=False)
 
     def forward(self, x):
-        h = self.norm(x)
-        q, k, v = (F.transpose(f(h, 2).reshape((*x.shape[:2], -1, D // HEADS)), (0, 2, 1, 3)) for f in (self.q, self.k, self.v))
-        y = F.transpose(F.scaled_dot_product_attention(q, k, v, causal=True), (0, 2, 1, 3))
-        return x + self.out(y.reshape((*x.shape[:2], -1)), 2)
+        return x + self.heads(self.norm(x))
 
 
 class MLP(mnpar.Chain):
@@ -61,21 +63,22 @@ class MLP(mnpar.Chain):
 class Head(mnpar.Chain):
     """The logits by the embedding's table, and the loss."""
 
-    def __init__(self):
+    def __init__(self, mesh):
         super().__init__()
-        self.norm = L.LayerNormalization(D)
-        self.W = mnpar.Parameter(mnpar.initializers.Normal(1.0), (V, D))
+        self.norm, self.table = L.LayerNormalization(D), table(mesh)
+        self.comm = None if mesh is None else mesh.model
 
-    def forward(self, x, t=None):
-        y = F.linear(self.norm(x), self.W, n_batch_axes=2)
-        return y if t is None else F.softmax_cross_entropy(y.reshape((-1, V)), t.ravel())
+    def forward(self, x, t):
+        h, W, t = self.norm(x).reshape((-1, D)), self.table.W, t.ravel()
+        if self.comm is None:
+            return F.softmax_cross_entropy(F.linear(h, W), t)
+        return F.vocabulary_parallel_softmax_cross_entropy(self.comm, F.linear(F.copy_to(self.comm, h), W), t)
 
 
 def transformer(mesh):
-    blocks = [
-        (f"{name}{i}", functools.partial(kind, mesh)) for i in range(3) for name, kind in (("att", Attention), ("mlp", MLP))
-    ]
-    return {"embed": Embedding, **dict(blocks), "head": Head}, {"/head/W": "/embed/words/W"}
+    part = functools.partial
+    blocks = [(f"{name}{i}", part(kind, mesh)) for i in range(3) for name, kind in (("att", Attention), ("mlp", MLP))]
+    return {"embed": part(Embedding, mesh), **dict(blocks), "head": part(Head, mesh)}, {"/head/table/W": "/embed/words/W"}
 
 
 class Conv(mnpar.Chain):
@@ -142,14 +145,24 @@ def batch(name, step):
     return rng.normal(size=(N, 2, *IMAGE)), rng.integers(CLASSES, size=N)
 
 
+def stretch(mesh):
+    """This rank's part of the sequence."""
+    return slice(*mnpar.plans.block(T, mesh.sequence.size, mesh.sequence.rank))
+
+
 def share(mesh, name, x):
-    """This rank's samples, and its block of images."""
+    """This rank's samples, and its block of images, or part of the sequence."""
     first, last = mnpar.plans.block(len(x), mesh.data.size, mesh.data.rank)
     x = x[first:last]
     if name == "cnn" and x.ndim > 2:
         box = grid(mesh).block(IMAGE)
         x = x[:, :, box.start[0] : box.stop[0], box.start[1] : box.stop[1]].copy()
-    return x
+    return x[:, stretch(mesh)] if name == "transformer" else x
+
+
+def tokens(x, t):
+    """What a loss is the mean of."""
+    return t.size
 
 
 def make(mesh, name, optimizer, schedule="1f1b", hooks=(), **options):
@@ -157,7 +170,8 @@ def make(mesh, name, optimizer, schedule="1f1b", hooks=(), **options):
     function, M = MODELS[name]
     layers, tied = function(mesh)
     model = initialize_by_path(mnpar.Pipeline.of(mesh.pipe, layers, schedule, M, tied=tied), seed=5)
-    optimizer = mnpar.create_multi_node_optimizer(optimizer(), mesh, **{"bucket_bytes": None, **options}).setup(model)
+    options = {"bucket_bytes": None, "axes": ("data", "sequence"), "samples": tokens, **options}
+    optimizer = mnpar.create_multi_node_optimizer(optimizer(), mesh, **options).setup(model)
     for hook in hooks:
         optimizer.add_hook(hook())
     return model, optimizer
@@ -169,7 +183,8 @@ def step(mesh, name, model, optimizer, i):
     optimizer.update(model, x, t)
     if mesh.pipe.rank != model.schedule.where[-1]:
         return None
-    return float(mesh.data.allreduce(np.array((model.loss if len(t) else 0.0) * len(t) / N)))
+    total = mesh["data", "sequence"].allreduce(np.array([model.loss * t.size if t.size else 0.0, t.size]))
+    return float(total[0] / total[1])
 
 
 def reference(name, optimizer, steps, hooks=()):
@@ -177,7 +192,7 @@ def reference(name, optimizer, steps, hooks=()):
     layers, tied = MODELS[name][0](None)
     made = {layer: make() for layer, make in layers.items()}
     if tied:
-        made["head"].W = made["embed"].words.W
+        made["head"].table.W = made["embed"].words.W
     model = initialize_by_path(mnpar.Chain(**{k: v for k, v in made.items() if isinstance(v, mnpar.Link)}), seed=5)
 
     def loss(x, t):

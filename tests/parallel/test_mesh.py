@@ -188,6 +188,16 @@ def whole_here_and_a_part_there(mesh):
     return boxed(mesh, 0, 6) if mesh.model.rank else boxed(mesh, 0, 3)
 
 
+def attention_whose_shares_nobody_sums(mesh):
+    model = mnpar.Chain(l=L.MultiHeadAttention(1, 3, sequence_comm=mesh.model, whole_gradients=False))
+    return model, lambda x: F.sum(model.l(x))
+
+
+def attention_over_the_samples_of_others(mesh):
+    model = mnpar.Chain(l=L.MultiHeadAttention(1, 3, sequence_comm=mesh.data))
+    return model, lambda x: F.sum(model.l(x))
+
+
 COMBINATIONS = {
     plain_normalization_of_a_part: r"the gradients of /norm/gamma are not the same on ranks \[0, 1\] .*along 'model'.*copy_to",
     whole_weights_of_a_part: r"the gradients of /l/W are not the same on ranks \[[02], [13]\] of data=2,model=2",
@@ -195,7 +205,9 @@ COMBINATIONS = {
     a_layer_over_all_ranks: r"/l, ColumnParallelLinear: it is divided among ranks along \['data'\]",
     a_layer_over_other_ranks: r"/l, RowParallelLinear: it is divided among ranks along \['data'\]",
     a_grid_over_data: r"/l, SpatialConvolution1D: it is divided among ranks along \['data'\]",
-    statistics_that_nobody_sums: r"MultiNodeBatchNormalization: it normalizes over ranks along \['model'\] beside .*'data'",
+    statistics_that_nobody_sums: r"MultiNodeBatchNormalization: it is over ranks along \['model'\], .*along \['data'\]",
+    attention_whose_shares_nobody_sums: r"MultiHeadAttention: it is over ranks along \['model'\], .*along \['data'\]",
+    attention_over_the_samples_of_others: r"MultiHeadAttention: it is divided among ranks along \['data'\]",
     a_gap: r"/l/W: its parts have 4 of the 6 cells",
     an_overlap: r"/l/W: the parts \[0:4\] and \[2:6\] overlap",
     parts_over_data: r"/l/W is divided among ranks \[0, 2\] of data=2,model=2, along 'data'",

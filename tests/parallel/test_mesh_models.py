@@ -24,9 +24,11 @@ def factorisations(*names):
 
 MESHES = [
     *[("transformer", axes) for axes in factorisations("data", "pipe", "model")],
+    ("transformer", {"sequence": 2, "pipe": 2, "model": 2}),
+    ("transformer", {"data": 2, "sequence": 4}),
     *[("cnn", axes) for axes in factorisations("data", "pipe", "model", "space")],
 ]
-IDS = [f"{name}-{'x'.join(str(np.prod(size)) for size in axes.values())}" for name, axes in MESHES]
+IDS = [f"{name}-{'-'.join(f'{axis}{np.prod(size)}' for axis, size in axes.items())}" for name, axes in MESHES]
 
 
 @functools.cache
