@@ -38,7 +38,8 @@ def initialize_by_path(model: Any, seed: int | list[int], prefix: str = "") -> A
     """Draw all parameters of a model anew, each from a generator of its own that depends on the seed and its path only.
 
     Parameters that have no array yet will be drawn so when they get one. What was made from an array, or by an initializer that
-    has a generator of its own (``rng``), does not depend on paths. The rank's generator stays as it is.
+    has a generator of its own (``rng``), does not depend on paths. The rank's generator stays as it is. Of weights that stages
+    of a pipeline share, all get the owner's values: its ranks call this together.
 
     Args:
         model: a link; on ranks that have parts of one model, with the paths of the whole model.
@@ -67,4 +68,7 @@ def initialize_by_path(model: Any, seed: int | list[int], prefix: str = "") -> A
         else:
             inner = param.initializer.initializer if isinstance(param.initializer, ByPath) else param.initializer
             param.initializer = ByPath(inner, seed, prefix + path)
+    for link in model.links():
+        if hasattr(link, "share_values"):  # a Pipeline
+            link.share_values()
     return model

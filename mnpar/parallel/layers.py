@@ -82,7 +82,20 @@ def make_stages(layers: Makers, stages: int, mine: Sequence[int], sizes: Sequenc
     return made
 
 
-def tie(stages: list[Stage], tied: Mapping[str, str]) -> tuple[Stage | None, dict[str, Parameter]]:
+def check_tied(names: Sequence[str], tied: Mapping[str, str]) -> None:
+    """Raise ValueError if an owner of a weight is not before the other layer, whose path would then be the weight's."""
+    for pair in tied.items():
+        later, sooner = (path.strip("/").split("/")[0] for path in pair)
+        for name in (later, sooner):
+            if name not in names:
+                raise ValueError(f"there is no layer {name!r} to share weights: the model has {', '.join(names)}")
+        if names.index(sooner) > names.index(later):
+            raise ValueError(
+                f"the layer {sooner!r} comes after {later!r}: a weight is shared under the path of the first layer"
+            )
+
+
+def tie(stages: list[Stage], tied: Mapping[str, str]) -> tuple[Stage | None, dict[str, Parameter], dict[str, bool]]:
     """Let layers share weights.
 
     Args:
@@ -90,20 +103,22 @@ def tie(stages: list[Stage], tied: Mapping[str, str]) -> tuple[Stage | None, dic
         tied: path by path, of whom each weight is: ``{"/head/W": "/embed/W"}``.
 
     Returns:
-        A link that has under the owner's path what this rank shares with a layer that it does not have (or None), and all that
-        this rank has of shared weights, by the owner's path.
+        A link that has under the owner's path what this rank shares with a layer that it does not have (or None); all that
+        this rank has of shared weights, by the owner's path; and whether it has the owner.
     """
-    elsewhere, shared = Stage({}), {}
+    elsewhere = Stage({})
+    shared: dict[str, Parameter] = {}
+    owned: dict[str, bool] = {}
     for path, owner in tied.items():
         mine, theirs = [_find(stages, one) for one in (path, owner)]
         if mine is not None and theirs is not None:
             setattr(mine[0], mine[1], getattr(*theirs))
         there = theirs or mine
         if there is not None:
-            shared[owner] = getattr(*there)
+            shared[owner], owned[owner] = getattr(*there), theirs is not None
             if theirs is None:
                 _graft(elsewhere, owner, shared[owner])
-    return (elsewhere if [*elsewhere.children()] else None), shared
+    return (elsewhere if [*elsewhere.children()] else None), shared, owned
 
 
 def _find(stages: list[Stage], path: str) -> tuple[Link, str] | None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mnpar.chain import ChainList
 from mnpar.config import is_recording
 from mnpar.link import Link
-from mnpar.parallel.layers import Makers, Stage, make_stages, tie
+from mnpar.parallel.layers import Makers, Stage, check_tied, make_stages, tie
 from mnpar.parallel.line import Line
 from mnpar.parallel.schedule import Schedule, make_schedule
 from mnpar.parallel.simulation import simulate
@@ -100,7 +100,7 @@ class Pipeline(ChainList):
         everyone = comm.split(0, comm.rank)
         assert everyone is not None
         self.line = Line(everyone, self.schedule.where, M)
-        self._tied = _share(everyone, shared or {})
+        self._tied = _share(everyone, shared or {}, {})
 
     @classmethod
     def of(
@@ -119,7 +119,7 @@ class Pipeline(ChainList):
             layers: functions that make the layers, by name. Each layer is called with what the one before returned (several
                 arguments, if that was a tuple); the last one with the labels too.
             sizes: how many layers each stage has; None: as equal as can be. (:func:`mnpar.parallel.balance` gives them.)
-            tied: weights that are those of another layer, path by path: ``{"/head/W": "/embed/W"}``.
+            tied: weights that are those of an earlier layer, path by path: ``{"/head/W": "/embed/W"}``.
             inputs: how many arguments of the model are for the first layer.
 
         Raises:
@@ -138,8 +138,10 @@ class Pipeline(ChainList):
             M = micro_batches if isinstance(micro_batches, int) else len(micro_batches)
             schedule = make_schedule(schedule, comm.size, M)
         stages = make_stages(layers, schedule.stages, schedule.stages_of(comm.rank), sizes, inputs)
-        elsewhere, shared = tie(stages, tied or {})
-        pipeline = cls(comm, stages, schedule, micro_batches, shared=shared, **options)
+        check_tied([*layers], tied or {})
+        elsewhere, shared, owned = tie(stages, tied or {})
+        pipeline = cls(comm, stages, schedule, micro_batches, **options)
+        pipeline._tied = _share(pipeline.line.comm, shared, owned)
         pipeline._inputs = inputs
         if elsewhere is not None:
             pipeline.insert(0, elsewhere)
@@ -225,6 +227,11 @@ class Pipeline(ChainList):
             by_stage[self._mine[-1]] = [(args[cut:], {}) for args, _ in pieces]
         return by_stage
 
+    def share_values(self) -> None:
+        """Give all copies of each shared parameter the values of the first, or of its owner; all ranks call it."""
+        for comm, parameter in self._tied:
+            parameter.array[...] = comm.bcast(parameter.array)
+
     def share_gradients(self) -> None:
         """Give all copies of each shared parameter the sum of their gradients; the step does it."""
         for comm, parameter in self._tied:
@@ -237,12 +244,14 @@ def _rows(x: Any, first: int, last: int) -> Any:
     return None if x is None else x[first:last]
 
 
-def _share(comm: Communicator, shared: Mapping[str, Parameter]) -> list[tuple[Communicator, Parameter]]:
-    """For each name a communicator of those who have it; all ranks call it."""
+def _share(
+    comm: Communicator, shared: Mapping[str, Parameter], owned: Mapping[str, bool]
+) -> list[tuple[Communicator, Parameter]]:
+    """For each name a communicator of those who have it, its owner first; all ranks call it."""
     names = sorted({name for some in comm.allgather_obj(sorted(shared)) for name in some})
     found = []
     for name in names:
-        group = comm.split(0 if name in shared else None, comm.rank)
+        group = comm.split(0 if name in shared else None, comm.rank - comm.size * owned.get(name, False))
         if group is None or group.size == 1:
             continue
         parameter = shared[name]

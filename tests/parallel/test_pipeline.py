@@ -695,10 +695,29 @@ def test_named_layers_have_the_paths_and_gradients_of_the_whole_model(ranks, sch
     assert sorted(found) == sorted(expected)
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_shared_weights_begin_as_the_owners(ranks, schedule):
+    """The other layer draws in another way."""
+    links = {name: lambda i=i: L.Linear(D, D, initialW=mnpar.initializers.Normal(i)) for i, name in enumerate("abcdef")}
+
+    def program(comm):
+        pipeline = Pipeline.of(comm, links, schedule, tied={"/e/W": "/b/W"})
+        mnpar.initializers.initialize_by_path(pipeline, 0)
+        return {path: p.array for path, p in pipeline.namedparams()}
+
+    expected = mnpar.initializers.initialize_by_path(mnpar.Chain(b=links["b"]()), 0).b.W.array
+    found = [values["/b/W"] for values in mnpar.run(program, ranks=ranks) if "/b/W" in values]
+    assert len(found) == ranks if ranks < 3 else found
+    assert all((array == expected).all() for array in found)
+
+
 BAD_LAYERS = {
     "too few": (dict(list(LAYERS.items())[:1]), {}, "1 layers cannot be cut into 2 stages"),
     "wrong sizes": (LAYERS, {"sizes": [5, 0]}, r"cannot be cut into 2 stages of \[5, 0\]"),
     "no such weight": (LAYERS, {"tied": {"/last/inner/V": "/first/W"}}, "there is no parameter '/last/inner/V'"),
+    "an owner that comes last": (LAYERS, {"tied": {"/first/W": "/last/inner/W"}}, "the layer 'last' comes after 'first'"),
+    "no such layer": (LAYERS, {"tied": {"/lost/W": "/first/W"}}, "there is no layer 'lost'"),
     "a link's name": ({"params": lambda: Layer(0), "b": Tied}, {}, "cannot be called 'params'"),
 }
 
