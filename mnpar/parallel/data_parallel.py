@@ -83,7 +83,7 @@ def create_multi_node_optimizer(
     if sharded and double_buffering:
         raise ValueError("sharded states and double_buffering do not go together: choose one")
     size = choose_bucket_bytes(communicator) if bucket_bytes == "auto" else bucket_bytes
-    reducer = Reducer(communicator, size, wire_dtype)  # type: ignore[arg-type]
+    reducer = Reducer(communicator, size, wire_dtype, None if placement is None else placement.among)  # type: ignore[arg-type]
     actual_optimizer.team = Team(
         actual_optimizer, reducer, reduce, zero_fill, double_buffering, samples, sharded, placement, check
     )

@@ -71,6 +71,7 @@ class Mesh:
         here = dict(zip(self.axes, self._places[comm.rank], strict=True))
         self.coordinates: dict[str, Size] = {name: _within(here[name], size) for name, size in self.axes.items()}
         self._made: dict[tuple[str, ...], Communicator] = {}
+        self._lines: dict[tuple[tuple[str, ...], int], list[int]] = {}
         for name in dict.fromkeys((*self.axes, *AXES)):
             setattr(self, name, self[name])
 
@@ -167,11 +168,12 @@ class Mesh:
 
     def line(self, names: tuple[str, ...], rank: int) -> list[int]:
         """The ranks that differ from one on these axes only."""
-        mine = self._places[rank]
-        return [
-            other for other, place in enumerate(self._places)
-            if all([name in names or a == b for name, a, b in zip(self.axes, mine, place, strict=True)])
-        ]  # fmt: skip
+        if (names, rank) not in self._lines:
+            mine, kept = self._places[rank], [i for i, name in enumerate(self.axes) if name not in names]
+            self._lines[names, rank] = [
+                other for other, place in enumerate(self._places) if all([place[i] == mine[i] for i in kept])
+            ]
+        return self._lines[names, rank]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Mesh:
         return self  # ranks are not copied

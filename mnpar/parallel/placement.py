@@ -26,6 +26,7 @@ from mnpar.link import Link
 from mnpar.links import MultiNodeBatchNormalization
 from mnpar.parallel.mesh import Mesh
 from mnpar.parallel.pipeline import Pipeline
+from mnpar.parallel.reducer import Among, Reducer
 from mnpar.parameter import Parameter
 from mnpar.plans import Box
 
@@ -67,7 +68,9 @@ class Placement:
         self.mesh, self.summed = mesh, mesh.span(summed)
         self.others = tuple([name for name in mesh.span(tuple(mesh.axes)) if name not in self.summed])
         self.data, self.copy = mesh[self.summed], mesh[self.others]  # ranks of equal parts; ranks that have the model together
+        self.among: Among = mesh.__getitem__
         self.kinds: dict[str, dict[str, str]] = {}
+        self._sums: dict[str, tuple[float, Total]] = {}
         self._tables: list[Table] = []
         self._known: list[tuple[Parameter, tuple[int, ...]]] | None = None
 
@@ -78,12 +81,15 @@ class Placement:
         same = known is not None and len(known) == len(now)
         return not (same and all([a is b and s == t for (a, s), (b, t) in zip(known or (), now, strict=True)]))
 
-    def settle(self, model: Link, values: bool = True) -> None:
-        """Look at what all ranks have.
+    def settle(self, model: Link, values: bool = True) -> bool:
+        """Look at what all ranks have, and tell parameters over which axes their gradients are to be summed.
 
         Args:
             model: this rank's part of it.
-            values: whether copies should be equal already.
+            values: whether copies should be equal already, and be there.
+
+        Returns:
+            Whether the ranks along the summed axes have equal copies.
 
         Raises:
             MismatchError: on all ranks: it does not fit together.
@@ -93,15 +99,36 @@ class Placement:
         for rank, table in enumerate(self._tables):
             if table.wrong:
                 raise MismatchError(f"rank {rank} of {self.mesh!s}: {table.wrong}")
-        self.kinds = {}
+        self.kinds, self._sums, equal = {}, {}, True
         for path in dict.fromkeys([path for table in self._tables for path in table.params]):
             holders = {rank: table.params[path] for rank, table in enumerate(self._tables) if path in table.params}
             self._check_form(path, holders)
-            self.kinds[path] = {axis: self._kind(path, axis, holders) for axis in (*self.summed, *self.others)}
+            self.kinds[path] = {axis: self._kind(path, axis, holders, values) for axis in (*self.summed, *self.others)}
             if values:
                 self._check_values(path, holders)
-        for axes in dict.fromkeys([self.divides(path) for path in self.kinds]):
-            self.mesh[axes]  # all ranks make it now, together
+            equal = equal and self._are_equal(path, holders)
+        for path in self.kinds:
+            for axes in (self.divides(path), self.sums(path), self._counted()):
+                self.mesh[axes]  # all ranks make it now, together
+        for path, param in model.namedparams(include_uninit=False):
+            param.summed = None if self.sums(path) == self.summed else self.sums(path)
+        return equal
+
+    def sums(self, path: str) -> tuple[str, ...]:
+        """The axes along which the gradients of a parameter are parts: all that are summed, but those that divide it."""
+        return tuple([axis for axis in self.summed if self.kinds[path][axis] != "divided"])
+
+    def _counted(self) -> tuple[str, ...]:
+        """The axes along which ranks have different parameters, or parts."""
+        divide = [axis for kinds in self.kinds.values() for axis in self.summed if kinds[axis] == "divided"]
+        return self.mesh.span((*self.others, *divide))
+
+    def _are_equal(self, path: str, holders: dict[int, Held]) -> bool:
+        """Whether ranks along the summed axes have equal copies, and all of them have one."""
+        if any([self.kinds[path][axis] == "some" for axis in self.summed]):
+            return False
+        lines = {tuple(self.mesh.line(self.sums(path), rank)): None for rank in holders}
+        return all([len({holders[rank].digest for rank in line}) == 1 for line in lines])
 
     def divides(self, path: str) -> tuple[str, ...]:
         """The axes that divide a parameter."""
@@ -160,8 +187,8 @@ class Placement:
         except ValueError as error:
             raise MismatchError(f"{self.mesh!s}: {error}") from None
 
-    def _kind(self, path: str, axis: str, holders: dict[int, Held]) -> str:
-        """What an axis does to a parameter."""
+    def _kind(self, path: str, axis: str, holders: dict[int, Held], there: bool) -> str:
+        """What an axis does to a parameter; ``there``: all that should have it have it."""
         kinds: dict[str, list[int]] = {}
         for rank in holders:
             line = self.mesh.line((axis,), rank)
@@ -174,11 +201,11 @@ class Placement:
                 )
             kinds.setdefault("divided" if several else "some" if len(boxes) < len(line) else "replicated", line)
         kind = next(kind for kind in ("some", "divided", "replicated") if kind in kinds)
-        if kind != "replicated" and axis in self.summed:
-            what = "is divided among" if kind == "divided" else f"is on {[r for r in kinds[kind] if r in holders]} only, of"
+        if kind == "some" and axis in self.summed and there:
             raise MismatchError(
-                f"{path} {what} ranks {kinds[kind]} of {self.mesh!s}, along {axis!r}, whose ranks have samples of their own, "
-                "and copies of the same parameters: their gradients are added up. Divide the model along another axis"
+                f"{path} is on {[r for r in kinds[kind] if r in holders]} only, of ranks {kinds[kind]} of {self.mesh!s}, along "
+                f"{axis!r}, whose ranks have samples of their own, and copies or parts of the same parameters: their gradients "
+                "are added up"
             )
         return kind
 
@@ -202,14 +229,20 @@ class Placement:
 
     # ---- sums over ranks ----
 
-    def equip(self, optimizer: Any, pieces: Total | None = None) -> None:
-        """Let an optimizer and its rules count each element once; ``pieces`` sums over pieces along the data axes."""
-        optimizer.total, optimizer.spread = _summing(pieces, self.copy, 1.0), True
+    def equip(self, optimizer: Any, sharded: bool, reducer: Reducer) -> None:
+        """Let an optimizer and its rules count each element of the model once; ``sharded``: they step with pieces of it."""
+        axes = tuple(self.mesh.axes) if sharded else self._counted()
+        optimizer.total, optimizer.spread = _summing(None, self.mesh[axes], 1.0), True
         for path, param in optimizer.target.namedparams(include_uninit=False):
-            if param.update_rule is not None and path in self.kinds:
-                rule, divides = param.update_rule, self.divides(path)
-                rule.share = self._share(path, self.others)
-                rule.total = _summing(pieces, self.mesh[divides], self._share(path, divides))
+            rule = param.update_rule
+            if rule is None or path not in self.kinds:
+                continue
+            if path not in self._sums:
+                pieces = reducer.channel_of(param.summed) if sharded else None
+                apart = tuple([axis for axis in axes if not (sharded and axis in self.sums(path))])
+                divides = self.divides(path)
+                self._sums[path] = self._share(path, apart), _summing(pieces, self.mesh[divides], self._share(path, divides))
+            rule.share, rule.total = self._sums[path]
 
     def _share(self, path: str, axes: tuple[str, ...]) -> float:
         """One over the number of ranks, of those that differ on some axes only, that have what this one has of a parameter."""
@@ -258,11 +291,13 @@ def _held(param: Parameter, tied: bool) -> Held:
     return Held(tuple(whole), box, param.dtype.name, param.box is not None, tied, digest.digest())
 
 
-def _summing(pieces: Total | None, comm: Communicator, share: float) -> Total:
-    """Numbers added up over pieces, then over ranks, of which each gives its share."""
+def _summing(pieces: Communicator | None, comm: Communicator, share: float) -> Total:
+    """Numbers added up over the ranks that have pieces, then over those that have parts, of which each gives its share."""
 
     def total(values: Array) -> Array:
-        values = np.asarray(values if pieces is None else pieces(values), np.float64)
+        values = np.asarray(values, np.float64)
+        if pieces is not None:
+            values = pieces.allreduce(values)
         return values if comm.size == 1 else comm.allreduce(np.asarray(values * share))
 
     return total

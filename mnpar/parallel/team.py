@@ -71,7 +71,7 @@ class Team:
         self._shards = Shards(reducer) if sharded else None
         self._placement, self._check = placement, check
         self._nowhere: list[Any] = []  # parameters that had no gradient in the update before, where that comes late
-        self._copies = Copies(self.comm)
+        self._copies = Copies(self.comm, None if placement is None else placement.among)
         self._alone = False  # inside no_sync
         self._held = 0.0  # the weight of the gradients that were added up there
         self._added = 0.0  # by this update
@@ -84,15 +84,16 @@ class Team:
         """Do not give the ranks rank 0's values at first: each has loaded what it is to have."""
         self._copies.take_as_equal(self.optimizer.target)
 
-    def _make_equal(self) -> None:
+    def _make_equal(self) -> bool:
+        """Let copies be copies; whether that may have changed values."""
         updates = [int(t) for t in self.comm.allgather(np.array(self.optimizer.t))]
         if len(set(updates)) > 1:  # values are given to all ranks, and states are not
             raise MismatchError(f"the ranks' optimizers have made {updates} updates: load one snapshot on all ranks, or none")
         if any([getattr(link, "reduces_over", None) is self.comm for link in self.optimizer.target.links()]):
             raise RuntimeError(_TWICE)
-        if self._placement is not None:
-            self._placement.settle(self.optimizer.target, values=False)
-        self._copies.make_equal(self.optimizer.target, self.optimizer.arenas)
+        equal = self._placement is not None and self._placement.settle(self.optimizer.target, values=False)
+        self._copies.make_equal(self.optimizer.target, self.optimizer.arenas, equal)
+        return not equal
 
     def _meet(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> list[Row]:
         """All ranks meet and hear of each other; what is stale is synchronized.
@@ -105,8 +106,9 @@ class Team:
         unsettled = self._placement is not None and self._placement.stale(model)
         rows = self._tell(Row(weight, self._held, stale, final, manual, joining, unsettled))
         if any([row.stale for row in rows]) and not all([row.joining for row in rows]):
-            self._make_equal()
-            if any([row.manual or row.final for row in rows]):
+            if not self._make_equal():
+                rows = [row._replace(stale=False) for row in rows]
+            elif any([row.manual or row.final for row in rows]):
                 self._only_synchronizes = True
                 if self.comm.rank == 0:
                     warnings.warn(_SKIPPED, stacklevel=5)
@@ -265,7 +267,7 @@ class Team:
         """Around a step."""
         with nullcontext() if self._shards is None else self._shards.pieces(self.optimizer):
             if self._placement is not None:
-                self._placement.equip(self.optimizer, None if self._shards is None else self._shards.total)
+                self._placement.equip(self.optimizer, self._shards is not None, self.reducer)
             yield
 
     def saving(self) -> AbstractContextManager[None]:
