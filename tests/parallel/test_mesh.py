@@ -307,3 +307,25 @@ def test_what_a_parameter_is_on_each_axis_can_be_asked():
     kinds = mnpar.run(program, ranks=8)[3]
     assert kinds["/a/W"] == {"data": "replicated", "pipe": "some", "model": "divided"}
     assert kinds["/b/predictor/b"] == {"data": "replicated", "pipe": "some", "model": "replicated"}
+
+
+def test_lazy_parameters_that_begin_alike_lose_no_step():
+    """In the first forward, which communicates: it need not run again, as there is nothing to be made equal."""
+    x = np.random.default_rng(0).normal(size=(6, 3))
+
+    def program(comm, axes):
+        with mnpar.using_config("dtype", np.dtype("f8")):
+            mesh = mnpar.Mesh(comm, **axes)
+            model = mnpar.Chain(a=L.ColumnParallelLinear(mesh.model, None, 4), b=L.Linear(None, 2))
+            initialize_by_path(model, 0)
+            optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), mesh).setup(model)
+            for _ in range(2):
+                mine = x[slice(*mnpar.plans.block(6, mesh.data.size, mesh.data.rank))]
+                optimizer.update(lambda x: F.mean(model.b(F.tanh(model.a(x))) ** 2), mine)
+            return optimizer.t, [L.gather_parameter(mesh.model, p) for p in model.params()]
+
+    ((_, expected),) = mnpar.run(program, ranks=1, args=({},))
+    for t, found in mnpar.run(program, ranks=4, args=({"data": 2, "model": 2},)):
+        assert t == 2
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12)

@@ -51,8 +51,15 @@ WHOLE = {  # what looks at norms of the whole model, or of whole parameters
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"sharded": True}, {"bucket_bytes": 4096}], ids=["", "sharded", "buckets"])
-@pytest.mark.parametrize("name", HYBRID)
+WAYS = [
+    ("transformer", {}),
+    ("transformer", {"sharded": True, "check": 1}),
+    ("cnn", {"sharded": True}),
+    ("cnn", {"bucket_bytes": 4096}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), WAYS, ids=["transformer", "transformer-sharded", "cnn-sharded", "cnn-buckets"])
 @pytest.mark.parametrize(("optimizer", "added"), WHOLE.values(), ids=WHOLE)
 def test_norms_count_each_parameter_once(name, optimizer, added, options):
     curve, _, weights = expected(name, optimizer, added)
