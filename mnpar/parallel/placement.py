@@ -12,7 +12,7 @@ What the sums over ranks count follows from the same table: each element of the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +62,7 @@ class Placement:
     Attributes:
         kinds: of each parameter of the whole model by its path, for each axis of more than one rank: ``'replicated'``,
             ``'divided'`` or ``'some'``.
+        tables: what each rank has, by the mesh's numbers of ranks.
     """
 
     def __init__(self, mesh: Mesh, summed: tuple[str, ...] = ("data",)) -> None:
@@ -71,7 +72,7 @@ class Placement:
         self.among: Among = mesh.__getitem__
         self.kinds: dict[str, dict[str, str]] = {}
         self._sums: dict[str, tuple[float, Total]] = {}
-        self._tables: list[Table] = []
+        self.tables: list[Table] = []
         self._known: list[tuple[Parameter, tuple[int, ...]]] | None = None
 
     def stale(self, model: Link) -> bool:
@@ -95,13 +96,13 @@ class Placement:
             MismatchError: on all ranks: it does not fit together.
         """
         self._known = [(param, param.node.shape) for param in model.params()] if values else None
-        self._tables = self.mesh.comm.allgather_obj(self._table(model))
-        for rank, table in enumerate(self._tables):
+        self.tables = self.mesh.comm.allgather_obj(self._table(model))
+        for rank, table in enumerate(self.tables):
             if table.wrong:
                 raise MismatchError(f"rank {rank} of {self.mesh!s}: {table.wrong}")
         self.kinds, self._sums, equal = {}, {}, True
-        for path in dict.fromkeys([path for table in self._tables for path in table.params]):
-            holders = {rank: table.params[path] for rank, table in enumerate(self._tables) if path in table.params}
+        for path in dict.fromkeys([path for table in self.tables for path in table.params]):
+            holders = {rank: table.params[path] for rank, table in enumerate(self.tables) if path in table.params}
             self._check_form(path, holders)
             self.kinds[path] = {axis: self._kind(path, axis, holders, values) for axis in (*self.summed, *self.others)}
             if values:
@@ -210,17 +211,17 @@ class Placement:
         return kind
 
     def _check_values(self, path: str, holders: dict[int, Held]) -> None:
-        for ranks in self._copies(holders).values():
+        for ranks in self.copies(holders).values():
             first = holders[ranks[0]]
             for rank in ranks[1:]:
                 axes = self.mesh.differ([ranks[0], rank])
-                staged = [axis for axis in axes if axis in self._tables[rank].staged]
+                staged = [axis for axis in axes if axis in self.tables[rank].staged]
                 if staged and not (first.tied and holders[rank].tied):
                     raise MismatchError(_UNTIED.format(path, [ranks[0], rank], self.mesh, staged[0]))
                 if holders[rank].digest != first.digest:
                     raise MismatchError(_DIFFER.format(path, [ranks[0], rank], self.mesh, " and ".join(map(repr, axes))))
 
-    def _copies(self, holders: dict[int, Held]) -> dict[Box, list[int]]:
+    def copies(self, holders: dict[int, Held]) -> dict[Box, list[int]]:
         """The ranks that have each box."""
         found: dict[Box, list[int]] = {}
         for rank, held in holders.items():
@@ -246,43 +247,9 @@ class Placement:
 
     def _share(self, path: str, axes: tuple[str, ...]) -> float:
         """One over the number of ranks, of those that differ on some axes only, that have what this one has of a parameter."""
-        mine = self._tables[self.mesh.comm.rank].params[path].box
-        tables = [self._tables[rank].params for rank in self.mesh.line(axes, self.mesh.comm.rank)]
+        mine = self.tables[self.mesh.comm.rank].params[path].box
+        tables = [self.tables[rank].params for rank in self.mesh.line(axes, self.mesh.comm.rank)]
         return 1 / sum([path in params and params[path].box == mine for params in tables])
-
-    # ---- gradients ----
-
-    def compare(self, model: Link, update: int) -> None:
-        """Whether ranks that have the same of a parameter have the same gradient of it, and still the same values.
-
-        Raises:
-            MismatchError: they have not; on all ranks that have the model together.
-        """
-        named = [(path, param) for path, param in model.namedparams(include_uninit=False) if path in self.kinds]
-        mine = np.array([[*_signature(param.array), *_signature(param.grad)] for _, param in named]).reshape(len(named), 8)
-        ranks = self.mesh.line(self.others, self.mesh.comm.rank)
-        rows = dict(zip(ranks, self.copy.allgather(mine), strict=True))
-        index = {rank: {path: i for i, path in enumerate(self._tables[rank].params)} for rank in ranks}
-        for path in self.kinds:
-            holders = {rank: self._tables[rank].params[path] for rank in ranks if path in self._tables[rank].params}
-            for same in self._copies(holders).values():
-                for rank in same[1:]:
-                    one, other = (rows[r][index[r][path]] for r in (same[0], rank))
-                    self._judge(path, [same[0], rank], one, other, np.dtype(holders[rank].dtype), update, rows[rank])
-
-    def _judge(self, path: str, ranks: list[int], one: Array, other: Array, dtype: Any, update: int, rows: Array) -> None:
-        eps = float(np.finfo(dtype).eps) if dtype.kind in "fc" else 1e-3
-        for what, start in (("gradient", 4), ("value", 0)):
-            a, b = one[start : start + 4], other[start : start + 4]
-            typical = np.nanmax(rows[:, start + 2] / np.maximum(rows[:, start + 3], 1))  # the largest mean size
-            allowed = min(eps**0.5, 0.05) * max(a[2], b[2]) * 7 + 100 * eps * typical * b[3]
-            if (abs(a[:3] - b[:3]) > allowed).any():  # NaN is another's business
-                axes = " and ".join(map(repr, self.mesh.differ(ranks)))
-                remedy = _PARTIAL if what == "gradient" else _DRIFTED
-                raise MismatchError(
-                    f"update {update + 1}: the {what}s of {path} are not the same on ranks {ranks} of {self.mesh!s}, which "
-                    f"have the same of it and differ along {axes}: they add up to {a[0]:.6g} and {b[0]:.6g}. {remedy}"
-                )
 
 
 def _held(param: Parameter, tied: bool) -> Held:
@@ -303,17 +270,6 @@ def _summing(pieces: Communicator | None, comm: Communicator, share: float) -> T
     return total
 
 
-def _signature(x: Array) -> Iterator[float]:
-    """A few numbers that differ where arrays do: sums with two patterns of weights, the size of the elements, their number."""
-    if x is None:
-        return iter((0.0,) * 4)
-    xp = backend.get_array_module(x)
-    flat = x.reshape(-1)
-    flat = (flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat).astype(np.float64)
-    weights = xp.arange(flat.size) % 13 - 6.0
-    return iter([float(flat.sum()), float(flat.dot(weights)), float(abs(flat).sum()), float(flat.size)])
-
-
 _SHARES = (
     "it is over ranks along {}, where its gradients are each rank's share, and only those along {} are added up: give the "
     "optimizer these axes too, create_multi_node_optimizer(…, axes=…), or let the layer make its gradients whole (over blocks: "
@@ -331,8 +287,3 @@ _DIFFER = (
     "{} is not the same on ranks {} of {!s}, which differ along {}: draw the weights by initialize_by_path, or after "
     "mnpar.random.seed with one seed on these ranks; a part of a parameter has whole and box"
 )
-_PARTIAL = (
-    "So each has the gradient of its own use of it only: use a layer that takes the communicator of this axis, or let the "
-    "parameter pass F.copy_to(comm, parameter) before it is used"
-)
-_DRIFTED = "They have drifted apart: something is different on these ranks that should not be, such as random numbers"

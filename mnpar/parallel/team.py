@@ -25,6 +25,7 @@ from mnpar.functions import identity
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.agreement import Copies
 from mnpar.parallel.late import Late
+from mnpar.parallel.likeness import compare
 from mnpar.parallel.placement import Placement
 from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.samples import samples_of
@@ -254,7 +255,7 @@ class Team:
         """On a mesh, every so many updates: whether the gradients of what several ranks have are the same."""
         placement, t = self._placement, self.optimizer.t
         if placement is not None and placement.others and (is_debug() or t % self._check == 0):
-            placement.compare(self.optimizer.target, t)
+            compare(placement, self.optimizer.target, t)
 
     def _reduce(self, arenas: Arenas, factor: float) -> None:
         self.reducer.reduce(arenas)
