@@ -71,6 +71,7 @@ from mnpar.optimizers import GradientMethod, Optimizer, UpdateRule
 from mnpar.parallel import (
     DistributedDataParallel,
     Ensemble,
+    Mesh,
     MultiNodeChainList,
     Pipeline,
     SharedData,
@@ -109,6 +110,7 @@ __all__ = [
     "Initializer",
     "Link",
     "LinkHook",
+    "Mesh",
     "MultiNodeChainList",
     "Operation",
     "Optimizer",

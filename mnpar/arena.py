@@ -35,6 +35,7 @@ class Arena:
 
     def __init__(self, params: Sequence[Parameter]) -> None:
         self.params = list(params)
+        self.summed = params[0].summed  # whose copies have the same
         self.whole: Any = None  # what updates all of them at once (optimizers/whole.py)
         sizes = [param.array.size for param in params]
         self.data = backend.vector(sum(sizes), params[0].array)
@@ -55,8 +56,10 @@ class Arena:
         """Bring values and gradients that are elsewhere into the vectors; False if a parameter has become another one."""
         for param, view, home in zip(self.params, self._views, self.homes, strict=True):
             array, node = param.array, param.node
+            if param.summed != self.summed:
+                return False
             if array is not view:
-                if array is None or _kind(array) != _kind(view) or array.shape != view.shape:
+                if array is None or _place(array) != _place(view) or array.shape != view.shape:
                     return False
                 view[...] = array
                 param.move(view)
@@ -157,9 +160,9 @@ def _groups(params: Sequence[Parameter], strays: Sequence[Parameter]) -> list[li
     groups: dict[Any, list[Parameter]] = {}
     for param in params:
         if id(param) not in out:
-            groups.setdefault(_kind(param.array), []).append(param)
+            groups.setdefault((*_place(param.array), param.summed), []).append(param)
     return list(groups.values())
 
 
-def _kind(array: Array) -> tuple[str, str]:
+def _place(array: Array) -> tuple[str, str]:
     return array.dtype.str, backend.device_of(array)

@@ -98,7 +98,8 @@ class GradientClipping:
     """g ← g · min(1, threshold / ‖g‖), with the L2 norm over the gradients of all parameters of the optimizer's target.
 
     Without ``comm`` the norm is that of the calling rank alone: right for ranks that hold copies of one model and have summed
-    their gradients, which find the same norm. The parts of a model that is spread over ranks are clipped together, by ``comm``.
+    their gradients, which find the same norm. The parts of a model that is spread over ranks are clipped together, by ``comm``;
+    where the optimizer was made with a mesh, the norm is the whole model's anyway, and there is no ``comm``.
 
     Args:
         threshold: the largest norm that is left as it is.
@@ -129,8 +130,12 @@ class GradientClipping:
         self.threshold, self.comm = threshold, comm
 
     def __call__(self, optimizer: Optimizer) -> None:
-        gradients = [p.grad for p in optimizer.target.params(include_uninit=False) if p.grad is not None]
-        square = float(optimizer.total(np.array(float(sum(_square(g) for g in gradients)))))
+        if self.comm is not None and optimizer.spread:
+            raise ValueError("GradientClipping needs no comm where the optimizer has a mesh: its norm is the whole model's")
+        params = [p for p in optimizer.target.params(include_uninit=False) if p.grad is not None]
+        gradients = [p.grad for p in params]
+        squares = [_square(p.grad) * (1.0 if p.update_rule is None else p.update_rule.share) for p in params]
+        square = float(optimizer.total(np.array(float(sum(squares)))))
         if self.comm is not None:
             square = float(self.comm.allreduce(np.array(square)))
         norm = math.sqrt(square)

@@ -35,6 +35,8 @@ class Parameter(Variable):
             sets both; a checkpoint reads them, so that it can be loaded by ranks that have other boxes. Ranks of one box
             have equal values; the boxes cover the whole, and do not overlap. What an optimizer keeps in the shape of the
             parameter is divided alike. A divided parameter has the same path on all ranks.
+        summed: the axes of a mesh along which ranks have copies of what this one has of it, whose gradients an optimizer adds
+            up; None: all those along which it adds up any. The optimizer finds them (parallel/placement.py).
 
     Raises:
         TypeError: the initializer is none of these.
@@ -58,6 +60,7 @@ class Parameter(Variable):
         self.update_rule: Any = None
         self.whole: tuple[int, ...] | None = None
         self.box: Box | None = None
+        self.summed: tuple[str, ...] | None = None
         self._sharers: list[weakref.ref[Parameter]] = []  # copies of the same array, and itself
         self._device: int | str | None = None  # where to put what is initialized later; None: the host
         if shape is not None:

@@ -6,6 +6,7 @@ given none, uses the rank's: a program that calls :func:`seed` first is reproduc
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -103,6 +104,23 @@ def using(rng: np.random.Generator | None) -> Iterator[None]:
         yield
     finally:
         _generator.set(before)
+
+
+def of_path(seed: int | list[int], path: str) -> np.random.Generator:
+    """A Generator that depends on a seed and on a name, such as the path of a parameter, and on nothing else.
+
+    Args:
+        seed: a number, or several.
+        path: any text.
+
+    Example:
+        >>> import mnpar.random
+        >>> a, b, c = [mnpar.random.of_path(0, path).random() for path in ("/l1/W", "/l2/W", "/l1/W")]
+        >>> a == c, a == b
+        (True, False)
+    """
+    name = int.from_bytes(hashlib.blake2b(path.encode(), digest_size=16).digest(), "big")
+    return np.random.default_rng([*(seed if isinstance(seed, list) else [seed]), name])
 
 
 def get_state() -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.config import get_dtype
+from mnpar.initializers.by_path import initialize_by_path
 from mnpar.initializers.constant import Constant, Identity, NaN, One, Zero
 from mnpar.initializers.initializer import Initializer, get_fans
 from mnpar.initializers.normal import GlorotNormal, HeNormal, LeCunNormal, Normal
@@ -36,6 +37,7 @@ __all__ = [
     "Zero",
     "generate_array",
     "get_fans",
+    "initialize_by_path",
 ]
 
 

@@ -196,7 +196,8 @@ class LAMBRule(UpdateRule):
 class LAMB(GradientMethod):
     """Adam's step, as long in proportion to each parameter as α says (You et al. 2020, arXiv 1904.00962).
 
-    The norms are those of the parameter on this rank: of one that a model-parallel link cuts over ranks, each takes its part's.
+    The norms are those of the parameter on this rank: of one that a model-parallel link cuts over ranks, each takes its part's,
+    unless the optimizer was made with a mesh (:func:`mnpar.create_multi_node_optimizer`).
 
     Args:
         alpha: α, the step size.

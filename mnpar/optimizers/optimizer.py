@@ -30,7 +30,8 @@ class Optimizer:
         self.t = 0  # updates so far
         self.epoch = 0
         self.target: Any = None
-        self.total: Callable[[Array], Array] = np.asarray  # numbers summed over the pieces of parameters cut over ranks
+        self.total: Callable[[Array], Array] = np.asarray  # numbers summed over the ranks that have pieces of the parameters
+        self.spread = False  # over the ranks of a mesh: each parameter counts there by its rule's share
         self._loss_scale: float | None = None
         self._scaling: LossScaling | None = None
         self._hooks: dict[str, tuple[str, Callable[..., None]]] = {}

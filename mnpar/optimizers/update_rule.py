@@ -81,6 +81,7 @@ class UpdateRule:
     def __init__(self, parent_hyperparam: Hyperparameter | None = None) -> None:
         self.hyperparam = Hyperparameter(parent_hyperparam)
         self.total: Callable[[Array], Array] = np.asarray  # numbers summed over the pieces of a parameter cut over ranks
+        self.share = 1.0  # what this rank's elements count in sums over the ranks of a mesh: less, if others have them too
         self.in_pieces = False  # whether the states are those of this rank's piece
         self.enabled = True
         self.t = 0

@@ -7,9 +7,11 @@ from mnpar.parallel.balancing import balance, measure
 from mnpar.parallel.data_parallel import create_multi_node_optimizer
 from mnpar.parallel.distributed import DistributedDataParallel
 from mnpar.parallel.ensemble import Ensemble
+from mnpar.parallel.mesh import Mesh
 from mnpar.parallel.models import bcast_data, multi_node_mean_grad
 from mnpar.parallel.multi_node_chain_list import MultiNodeChainList
 from mnpar.parallel.pipeline import Pipeline
+from mnpar.parallel.placement import Placement
 from mnpar.parallel.reducing import (
     CoalescingReducer,
     InlineReducer,
@@ -47,12 +49,14 @@ __all__ = [
     "ElasticAveraging",
     "Ensemble",
     "InlineReducer",
+    "Mesh",
     "MultiNodeChainList",
     "ParallelFunction",
     "ParameterAveraging",
     "ParameterCheck",
     "ParameterServer",
     "Pipeline",
+    "Placement",
     "Round",
     "Schedule",
     "SharedData",

@@ -14,13 +14,14 @@ from mnpar.arena import Arenas
 from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.optimizers import GradientMethod
+from mnpar.parallel.reducer import Among
 from mnpar.parameter import Parameter
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
 
-def broadcast_model(comm: Communicator, model: Link, arenas: Arenas | None = None) -> None:
+def broadcast_model(comm: Communicator, model: Link, arenas: Arenas | None = None, among: Among | None = None) -> None:
     """Give all ranks rank 0's parameters and persistent values.
 
     A parameter that has no array yet on rank 0 takes those of the first rank where it has; what has none anywhere keeps none.
@@ -29,6 +30,7 @@ def broadcast_model(comm: Communicator, model: Link, arenas: Arenas | None = Non
         comm: the ranks that hold copies of the model; all of them call this.
         model: of the same structure on all ranks.
         arenas: where the parameters live, if they do.
+        among: for parameters of which only some of the ranks have copies (``param.summed``): which ranks those are.
 
     Raises:
         MismatchError: the models differ, with the first difference.
@@ -48,7 +50,7 @@ def broadcast_model(comm: Communicator, model: Link, arenas: Arenas | None = Non
     _check_paths(comm, [[path for path, _ in form] for form in forms], "parameters")
     for i, (path, param) in enumerate(params):
         known = [(rank, form[i][1]) for rank, form in enumerate(forms) if form[i][1] is not None]
-        if not known:
+        if not known or param.summed is not None:
             continue
         for rank, form in known:
             if form != known[0][1]:
@@ -60,10 +62,10 @@ def broadcast_model(comm: Communicator, model: Link, arenas: Arenas | None = Non
             _give(comm, param, known[0][0], *known[0][1])
     initialized = [param for _, param in params if param.array is not None]
     arenas = Arenas() if arenas is None else arenas
-    for arena in arenas.gather(initialized):
-        backend.copy_to(arena.data, comm.bcast(arena.data, root=0))
-    for param in arenas.strays:
-        backend.copy_to(param.array, comm.bcast(param.array, root=0))
+    places = [(arena.data, arena.summed) for arena in arenas.gather(initialized)]
+    for values, summed in [*places, *[(param.array, param.summed) for param in arenas.strays]]:
+        copies = comm if summed is None or among is None else among(summed)
+        backend.copy_to(values, copies.bcast(values, root=0))
     _broadcast_persistents(comm, model)
 
 
@@ -72,17 +74,21 @@ class Copies:
 
     Args:
         comm: the ranks that hold them.
+        among: as :func:`broadcast_model` has it.
     """
 
-    def __init__(self, comm: Communicator) -> None:
-        self.comm = comm
+    def __init__(self, comm: Communicator, among: Among | None = None) -> None:
+        self.comm, self._among = comm, among
         self.ever = False  # made equal
         self.complete = False  # with an array for each parameter
         self._params: list[tuple[Parameter, tuple[int, ...]]] = []
 
-    def make_equal(self, model: Link, arenas: Arenas) -> None:
-        """Give all ranks rank 0's values; all ranks call it."""
-        broadcast_model(self.comm, model, arenas)
+    def make_equal(self, model: Link, arenas: Arenas, equal: bool = False) -> None:
+        """Give all ranks rank 0's values; all ranks call it. ``equal``: the parameters are the same already."""
+        if equal:
+            _broadcast_persistents(self.comm, model)
+        else:
+            broadcast_model(self.comm, model, arenas, self._among)
         self.take_as_equal(model)
 
     def take_as_equal(self, model: Link) -> None:

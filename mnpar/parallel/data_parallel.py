@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mnpar.optimizers import GradientMethod
+from mnpar.parallel.mesh import Mesh
+from mnpar.parallel.placement import Placement
 from mnpar.parallel.reducer import Reducer, choose_bucket_bytes
 from mnpar.parallel.samples import samples_of
 from mnpar.parallel.team import Team
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 def create_multi_node_optimizer(
     actual_optimizer: GradientMethod,
-    communicator: Communicator,
+    communicator: Communicator | Mesh,
     double_buffering: bool = False,
     zero_fill: bool = True,
     *,
@@ -25,6 +27,8 @@ def create_multi_node_optimizer(
     wire_dtype: Any = None,
     samples: Callable[..., float] = samples_of,
     sharded: bool = False,
+    axes: str | tuple[str, ...] = "data",
+    check: int = 100,
 ) -> GradientMethod:
     """Let an optimizer step together with those of other ranks, which hold copies of its model; returns the same optimizer.
 
@@ -34,7 +38,9 @@ def create_multi_node_optimizer(
 
     Args:
         actual_optimizer: of any kind; hooks added to it see the reduced gradients.
-        communicator: the ranks that hold copies of the model.
+        communicator: the ranks that hold copies of the model. Or a mesh: then its ranks have the model together, ranks along
+            its axis ``data`` have copies of the same part, and gradients are added up along that axis. What optimizers and
+            hooks compute of the whole (norms, clipping, whether all is finite) counts each parameter once.
         double_buffering: apply each gradient one update late: it travels meanwhile. The first update takes no step then.
         zero_fill: parameters without a gradient on any rank get zeros (momentum and decay go on); else they stay as they are.
         reduce: ``'weighted'``: the mean over samples; ``'mean'``: over ranks that have a loss; ``'sum'``: over ranks. The
@@ -47,9 +53,14 @@ def create_multi_node_optimizer(
             of the first argument that has one.
         sharded: each rank keeps the optimizer's state of its share of the parameters only, and steps with that: the states take
             1/P of the memory, and as much is sent. All ranks save and load together then.
+        axes: of a mesh: those along which ranks have copies of the same parameters and samples of their own.
+        check: on a mesh, after how many updates all ranks compare their gradients, and values, of the parameters that several
+            of them have; the first update is one of these. In debug mode, after each.
 
     Raises:
-        ValueError: an argument has none of these values.
+        ValueError: an argument has none of these values. KeyError: the mesh has no such axis.
+        MismatchError: at the first update, on a mesh: parts do not make a whole, copies differ, a layer is divided among ranks
+            with samples of their own; or, whenever it is checked, gradients are parts that should be whole.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.functions as F, mnpar.links as L
@@ -62,10 +73,18 @@ def create_multi_node_optimizer(
         >>> mnpar.run(program, ranks=3)
         [-3.0, -3.0, -3.0]
     """
+    placement = None
+    if isinstance(communicator, Mesh):
+        placement = Placement(communicator, (axes,) if isinstance(axes, str) else axes)
+        communicator = placement.data
+    if check < 1:
+        raise ValueError(f"gradients are compared every 1 or more updates, not every {check}")
     wire_dtype = communicator.get_config("allreduce_grad_dtype") if wire_dtype is None else wire_dtype
     if sharded and double_buffering:
         raise ValueError("sharded states and double_buffering do not go together: choose one")
     size = choose_bucket_bytes(communicator) if bucket_bytes == "auto" else bucket_bytes
-    reducer = Reducer(communicator, size, wire_dtype)  # type: ignore[arg-type]
-    actual_optimizer.team = Team(actual_optimizer, reducer, reduce, zero_fill, double_buffering, samples, sharded)
+    reducer = Reducer(communicator, size, wire_dtype, None if placement is None else placement.among)  # type: ignore[arg-type]
+    actual_optimizer.team = Team(
+        actual_optimizer, reducer, reduce, zero_fill, double_buffering, samples, sharded, placement, check
+    )
     return actual_optimizer

@@ -27,11 +27,15 @@ class Late:
 
         They have this update's loss scale then, which divides them: their own may have been another one.
         """
-        channel = self._reducer.channel
-        grads = [*[arena.grad for arena in arenas.learning], *[param.grad for param in arenas.strays]]
+        places = [(arena.summed, arena.grad) for arena in arenas.learning]
+        places += [(param.summed, param.grad) for param in arenas.strays]
+        channels, grads = [self._reducer.channel_of(summed) for summed, _ in places], [grad for _, grad in places]
         copies = [grad.copy() for grad in grads]
         before, scale = self._flying, self._factor * loss_scale
-        self._flying, self._factor = [(channel.iallreduce(grad, out=grad), grad) for grad in copies], factor / loss_scale
+        self._flying, self._factor = (
+            [(channel.iallreduce(grad, out=grad), grad) for channel, grad in zip(channels, copies, strict=True)],
+            factor / loss_scale,
+        )
         if [total.shape for _, total in before] != [grad.shape for grad in grads]:
             return False  # the first update, or the first of other parameters
         for (operation, total), grad in zip(before, grads, strict=True):

@@ -14,7 +14,7 @@ from mnpar import backend
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable, backward
 
-_NUMBERS = struct.Struct("<2d5B")
+_NUMBERS = struct.Struct("<2d6B")
 
 
 class Row(NamedTuple):
@@ -27,6 +27,7 @@ class Row(NamedTuple):
     manual: bool = False  # its gradients are there already, unweighted
     joining: bool = False  # it has no samples any more
     talks: bool = False  # its forward communicated
+    unsettled: bool = False  # it has not looked yet whether its model fits together with those of other ranks of a mesh
 
     def packed(self) -> bytes:
         """As bytes."""

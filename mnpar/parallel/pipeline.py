@@ -14,12 +14,13 @@ action in it that is not done can be done, and the ranks go on until all are.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mnpar.chain import ChainList
 from mnpar.config import is_recording
 from mnpar.link import Link
+from mnpar.parallel.layers import Makers, Stage, check_tied, make_stages, tie
 from mnpar.parallel.line import Line
 from mnpar.parallel.schedule import Schedule, make_schedule
 from mnpar.parallel.simulation import simulate
@@ -88,6 +89,7 @@ class Pipeline(ChainList):
         self.schedule = make_schedule(schedule, comm.size, M) if isinstance(schedule, str) else schedule
         self.labels, self.recompute = labels, recompute
         self.late_weights = self.schedule.name == "gpipe" if late_weights is None else late_weights
+        self._inputs: int | None = None  # where each rank is called with all arguments of the model, those of the first layer
         self.loss: Any = None
         self.most_in_flight = 0
         self.micro_batches = M
@@ -98,7 +100,61 @@ class Pipeline(ChainList):
         everyone = comm.split(0, comm.rank)
         assert everyone is not None
         self.line = Line(everyone, self.schedule.where, M)
-        self._tied = _share(everyone, shared or {})
+        self._tied = _share(everyone, shared or {}, {})
+
+    @classmethod
+    def of(
+        cls, comm: Communicator, layers: Makers, schedule: str | Schedule = "1f1b", micro_batches: int | Sequence[int] = 1, *,
+        sizes: Sequence[int] | None = None, tied: Mapping[str, str] | None = None, inputs: int = 1, **options: Any,
+    ) -> Pipeline:  # fmt: skip
+        """A pipeline of a model that is a list of named layers, cut into as many stages as there are, one on a single rank.
+
+        It is called as the model would be, ``pipeline(x, t)``, on every rank: x goes to the first layer, t to the last one;
+        what a rank does not need may be None there. Each layer is made on the rank that has it, and its parameters have the
+        paths of the whole model: so checkpoints fit any number of stages, and
+        :func:`mnpar.initializers.initialize_by_path` gives all of them the same weights.
+
+        Args:
+            comm, schedule, micro_batches, options: as the class has them.
+            layers: functions that make the layers, by name. Each layer is called with what the one before returned (several
+                arguments, if that was a tuple); the last one with the labels too.
+            sizes: how many layers each stage has; None: as equal as can be. (:func:`mnpar.parallel.balance` gives them.)
+            tied: weights that are those of an earlier layer, path by path: ``{"/head/W": "/embed/W"}``.
+            inputs: how many arguments of the model are for the first layer.
+
+        Raises:
+            ValueError: the layers cannot be cut so, or there is no such weight.
+
+        Example:
+            >>> import numpy as np, mnpar, mnpar.functions as F, mnpar.links as L
+            >>> layers = {"one": lambda: L.Linear(2, 4), "tanh": lambda: F.tanh, "two": lambda: L.Classifier(L.Linear(4, 3))}
+            >>> def program(comm):
+            ...     pipeline = mnpar.Pipeline.of(comm, layers, micro_batches=2)
+            ...     return [path for path, _ in pipeline.namedparams()]
+            >>> mnpar.run(program, ranks=2)
+            [['/one/W', '/one/b'], ['/two/predictor/W', '/two/predictor/b']]
+        """
+        if isinstance(schedule, str):
+            M = micro_batches if isinstance(micro_batches, int) else len(micro_batches)
+            schedule = make_schedule(schedule, comm.size, M)
+        stages = make_stages(layers, schedule.stages, schedule.stages_of(comm.rank), sizes, inputs)
+        check_tied([*layers], tied or {})
+        elsewhere, shared, owned = tie(stages, tied or {})
+        pipeline = cls(comm, stages, schedule, micro_batches, **options)
+        pipeline._tied = _share(pipeline.line.comm, shared, owned)
+        pipeline._inputs = inputs
+        if elsewhere is not None:
+            pipeline.insert(0, elsewhere)
+        return pipeline
+
+    def _named_children(self) -> Iterator[tuple[str, Link]]:
+        for name, stage in super()._named_children():
+            yield from stage._named_children() if isinstance(stage, Stage) else [(name, stage)]
+
+    @property
+    def tied(self) -> list[Parameter]:
+        """This rank's parameters whose gradients are summed over stages."""
+        return [parameter for _, parameter in self._tied]
 
     def _check(self, comm: Communicator, stages: list[Any]) -> None:
         plan = self.schedule
@@ -137,7 +193,7 @@ class Pipeline(ChainList):
 
     def _cut(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[int, list[Piece]], list[float]]:
         """The pieces of each stage, and the weight of each micro-batch in the mean."""
-        lengths = {len(x) for x in [*args, *kwargs.values()]}
+        lengths = {len(x) for x in [*args, *kwargs.values()] if self._inputs is None or x is not None}
         if len(lengths) > 1:
             raise ValueError(f"rank {self.line.comm.rank}: the arguments of a batch have different lengths: {sorted(lengths)}")
         M, N = self.micro_batches, max(lengths, default=0)
@@ -146,33 +202,56 @@ class Pipeline(ChainList):
             raise ValueError(f"a batch of {N} examples is not cut into micro-batches of {sizes}, which are {sum(sizes)}")
         bounds = [sum(sizes[:i]) for i in range(M + 1)]
         pieces: list[Piece] = [
-            (tuple([x[a:b] for x in args]), {name: x[a:b] for name, x in kwargs.items()}) for a, b in itertools.pairwise(bounds)
+            (tuple([_rows(x, a, b) for x in args]), {name: _rows(x, a, b) for name, x in kwargs.items()})
+            for a, b in itertools.pairwise(bounds)
         ]
         weights = [size / max(N, 1) for size in sizes] if lengths else [1 / M] * M
-        none: list[Piece] = [((), {})] * M
+        return self._hand_out(pieces, len(args)), weights
+
+    def _hand_out(self, pieces: list[Piece], n: int) -> dict[int, list[Piece]]:
+        """To each stage what it is called with, of n arguments."""
+        by_stage: dict[int, list[Piece]] = {stage: [((), {})] * self.micro_batches for stage in self._mine}
+        last = self.schedule.stages - 1
+        if self._inputs is not None and last > 0:  # each stage takes what it needs of the arguments of the whole model
+            if 0 in by_stage:
+                by_stage[0] = [(args[: self._inputs], {}) for args, _ in pieces]
+            if last in by_stage:
+                by_stage[last] = [(args[self._inputs :], kwargs) for args, kwargs in pieces]
+            return by_stage
         if len(self._mine) == 1:
-            return {self._mine[0]: pieces}, weights
-        by_stage = dict.fromkeys(self._mine, none)
-        ends = self._mine[0] == 0, self._mine[-1] == self.schedule.stages - 1
-        cut = len(args) - self.labels if all(ends) else len(args)
+            return {self._mine[0]: pieces}
+        ends = self._mine[0] == 0, self._mine[-1] == last
+        cut = n - self.labels if all(ends) else n
         by_stage[self._mine[-1 if ends == (False, True) else 0]] = [(args[:cut], kwargs) for args, kwargs in pieces]
         if all(ends):
             by_stage[self._mine[-1]] = [(args[cut:], {}) for args, _ in pieces]
-        return by_stage, weights
+        return by_stage
+
+    def share_values(self) -> None:
+        """Give all copies of each shared parameter the values of the first, or of its owner; all ranks call it."""
+        for comm, parameter in self._tied:
+            parameter.array[...] = comm.bcast(parameter.array)
 
     def share_gradients(self) -> None:
         """Give all copies of each shared parameter the sum of their gradients; the step does it."""
         for comm, parameter in self._tied:
-            g = parameter.grad if parameter.grad is not None else parameter.xp.zeros_like(parameter.array)
-            parameter.grad = comm.allreduce(g)
+            if parameter.grad is None:
+                parameter.zerograd()
+            comm.allreduce(parameter.grad, out=parameter.grad)
 
 
-def _share(comm: Communicator, shared: Mapping[str, Parameter]) -> list[tuple[Communicator, Parameter]]:
-    """For each name a communicator of those who have it; all ranks call it."""
+def _rows(x: Any, first: int, last: int) -> Any:
+    return None if x is None else x[first:last]
+
+
+def _share(
+    comm: Communicator, shared: Mapping[str, Parameter], owned: Mapping[str, bool]
+) -> list[tuple[Communicator, Parameter]]:
+    """For each name a communicator of those who have it, its owner first; all ranks call it."""
     names = sorted({name for some in comm.allgather_obj(sorted(shared)) for name in some})
     found = []
     for name in names:
-        group = comm.split(0 if name in shared else None, comm.rank)
+        group = comm.split(0 if name in shared else None, comm.rank - comm.size * owned.get(name, False))
         if group is None or group.size == 1:
             continue
         parameter = shared[name]

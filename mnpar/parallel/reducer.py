@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from mnpar.communicators.operation import Operation
 
 
+Among = Callable[[tuple[str, ...]], "Communicator"]
+
+
 class Bucket:
     """A stretch of an arena's gradients.
 
@@ -32,7 +35,7 @@ class Bucket:
     """
 
     def __init__(self, arena: Arena, start: int, stop: int) -> None:
-        self.params, self.homes = arena.params[start:stop], arena.homes[start:stop]
+        self.params, self.homes, self.summed = arena.params[start:stop], arena.homes[start:stop], arena.summed
         self.arena, self.place = arena, slice(arena.slices[start].start, arena.slices[stop - 1].stop)
         self.grad = arena.grad[self.place]
         self._sent: Array = None
@@ -62,17 +65,21 @@ class Reducer:
         comm: the ranks that hold copies of the parameters; the reducer makes a duplicate of it for itself.
         bucket_bytes: how much leaves at once during backward; None: everything after it, by one message for each arena.
         wire_dtype: the dtype in which wider floating-point gradients travel; sums are made in 32 bits at least.
+        among: for parameters of which only some of the ranks have copies (``param.summed``): which ranks those are.
 
     Raises:
         ValueError: the size is not positive.
     """
 
-    def __init__(self, comm: Communicator, bucket_bytes: int | None = None, wire_dtype: Any = None) -> None:
+    def __init__(
+        self, comm: Communicator, bucket_bytes: int | None = None, wire_dtype: Any = None, among: Among | None = None
+    ) -> None:
         if bucket_bytes is not None and bucket_bytes <= 0:
             raise ValueError(f"a bucket has a positive number of bytes, or is None, not {bucket_bytes}")
         self.comm, self.bucket_bytes = comm, bucket_bytes
         self._wire_dtype = None if wire_dtype is None else np.dtype(wire_dtype)
-        self._channel: Any = None
+        self._among = among
+        self._channels: dict[tuple[str, ...] | None, Communicator] = {}
         self._arenas: list[Arena] = []
         self._strays: list[VariableNode] = []
         self.buckets: list[Bucket] = []
@@ -85,9 +92,16 @@ class Reducer:
     @property
     def channel(self) -> Communicator:
         """Its own communicator: buckets may leave between any other communications. All ranks first come here together."""
-        if self._channel is None:
-            self._channel = self.comm.split(0, self.comm.rank)
-        return self._channel  # type: ignore[no-any-return]
+        return self.channel_of(None)
+
+    def channel_of(self, summed: tuple[str, ...] | None) -> Communicator:
+        """The channel of the ranks that have copies of some parameters."""
+        if summed not in self._channels:
+            comm = self.comm if summed is None or self._among is None else self._among(summed)
+            channel = comm.split(0, comm.rank)
+            assert channel is not None
+            self._channels[summed] = channel
+        return self._channels[summed]
 
     def wire(self, grad: Array) -> Array:
         """Gradients in the dtype in which they travel; themselves, if they travel as they are."""
@@ -102,6 +116,8 @@ class Reducer:
         """
         self._forget()
         now = arenas.learning
+        for arena in now:
+            self.channel_of(arena.summed)  # all ranks make it together here
         strays = [param.node for param in arenas.strays]
         if (
             strays == self._strays
@@ -169,7 +185,7 @@ class Reducer:
     def _leave(self) -> None:
         bucket = self.buckets[self._left]
         sent = bucket.pack(self)
-        bucket.operation = self.channel.iallreduce(sent, out=sent)
+        bucket.operation = self.channel_of(bucket.summed).iallreduce(sent, out=sent)
         self._left += 1
 
     def listen(self, arenas: Arenas) -> None:
@@ -216,11 +232,11 @@ class Reducer:
         """Buckets one after the other, and what has no place in one."""
         for bucket in buckets:
             sent = bucket.pack(self)
-            self.channel.allreduce(sent, out=sent)
+            self.channel_of(bucket.summed).allreduce(sent, out=sent)
             bucket.unpack()
         for param in arenas.strays:
             param.grad *= self.weight
-            self.channel.allreduce(param.grad, out=param.grad)
+            self.channel_of(param.summed).allreduce(param.grad, out=param.grad)
 
 
 BUCKET = 2**20  # bytes: several messages' latency on any network, and soon full

@@ -21,6 +21,7 @@ from mnpar.parallel.reducer import Reducer
 from mnpar.parameter import Parameter
 
 if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
     from mnpar.optimizers import UpdateRule
 
 
@@ -43,18 +44,20 @@ class Shards:
         """
         if arenas.strays:
             raise ValueError("parameters that share one array cannot be updated in shards: let links share one parameter")
-        channel, wire = self._reducer.channel, self._reducer.wire
         for arena in arenas.learning:
-            sent = wire(arena.grad)
-            mine = channel.reduce_scatter([sent[cut] for cut in self._cuts(arena)])
+            sent = self._reducer.wire(arena.grad)
+            mine = self._channel(arena).reduce_scatter([sent[cut] for cut in self._cuts(arena)])
             arena.grad[self._own(arena)] = mine if factor == 1 else mine * factor
 
+    def _channel(self, arena: Arena) -> Communicator:
+        return self._reducer.channel_of(arena.summed)
+
     def _cuts(self, arena: Arena) -> list[slice]:
-        size, n = arena.grad.size, self._reducer.comm.size
+        size, n = arena.grad.size, self._channel(arena).size
         return [slice(size * r // n, size * (r + 1) // n) for r in range(n)]
 
     def _own(self, arena: Arena) -> slice:
-        return self._cuts(arena)[self._reducer.comm.rank]
+        return self._cuts(arena)[self._channel(arena).rank]
 
     def total(self, values: Array) -> Array:
         """Numbers added up over the pieces of all ranks, which all call it."""
@@ -86,7 +89,7 @@ class Shards:
             for param, values, gradients, _ in wholes:
                 _be(param, values, None if param.grad is None else gradients)
         for arena in optimizer.arenas.learning:
-            for cut, part in zip(self._cuts(arena), self._reducer.channel.allgather(arena.data[self._own(arena)]), strict=True):
+            for cut, part in zip(self._cuts(arena), self._channel(arena).allgather(arena.data[self._own(arena)]), strict=True):
                 arena.data[cut] = part
 
     def _piece(self, arena: Arena, i: int) -> tuple[Array, Array, slice]:
@@ -110,7 +113,7 @@ class Shards:
                 if rule is None or not rule.in_pieces:
                     continue
                 for name in [name for name in rule.state if name not in rule.scalars]:
-                    rule.state[name] = _joined(self._reducer.channel.allgather(rule.state[name])).reshape(param.shape)
+                    rule.state[name] = _joined(self._channel(arena).allgather(rule.state[name])).reshape(param.shape)
                 rule.in_pieces = False
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,11 +51,13 @@ class Leaves:
             node.gradient = g.copy() if id(g) in self._taken or g.base is not None else g  # functions pass arrays on
             self._taken.add(id(node.gradient))
 
-    def finish(self, loss_scale: float | None) -> None:
-        """All gradients are there."""
+    def finish(self, loss_scale: float | None, share: Callable[[], None] = lambda: None) -> None:
+        """All gradients are there; ``share`` is called when they are in their places, before anybody hears that they are."""
         for node, total in self._touched.items():
             if total is not None:
                 self._keep(node, heard(node, total))
+        share()
+        for node in self._touched:
             node.loss_scale = loss_scale
             for hook in node.hooks:
                 if hook.after:
@@ -111,8 +113,7 @@ class Step:
             for action, following in itertools.zip_longest(actions, actions[1:]):
                 self.act(action, following)
         self._weights()
-        self.leaves.finish(loss_scale)
-        self.pipeline.share_gradients()
+        self.leaves.finish(loss_scale, self.pipeline.share_gradients)
         self.report()
 
     def act(self, action: Action, following: Action | None = None) -> None:

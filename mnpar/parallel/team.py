@@ -1,5 +1,7 @@
 """What an optimizer does together with those of other ranks, so that copies of one model step as one with all samples would.
 
+The file is long because an update has many ways to go; each of its methods is short.
+
 Each rank's loss is a mean over its own n samples; weighted by n / N, with N the samples of all ranks, the losses add up to the
 mean over all, and so do the gradients (law 1): uneven shards and empty ones need nothing else. The weight enters with the loss,
 so a gradient that travels to another rank of a model-parallel model has it already, and no pass over memory applies it.
@@ -19,11 +21,14 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.arena import Arenas
+from mnpar.config import is_debug
 from mnpar.errors import MismatchError
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.agreement import Copies
 from mnpar.parallel.late import Late
+from mnpar.parallel.likeness import compare
 from mnpar.parallel.meeting import Row, Weighted, total_of, unknown_among_known
+from mnpar.parallel.placement import Placement
 from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.samples import samples_of
 from mnpar.parallel.shards import Shards
@@ -45,6 +50,8 @@ class Team:
         double_buffering: bool = False,
         samples: Callable[..., float] = samples_of,
         sharded: bool = False,
+        placement: Placement | None = None,
+        check: int = 100,
     ) -> None:
         if reduce not in REDUCTIONS:
             raise ValueError(f"gradients are reduced as {', '.join(REDUCTIONS)}, not {reduce!r}")
@@ -52,8 +59,9 @@ class Team:
         self._how, self._zero_fill, self._samples = reduce, zero_fill, samples
         self._late = Late(reducer) if double_buffering else None
         self._shards = Shards(reducer) if sharded else None
+        self._placement, self._check = placement, check
         self._nowhere: list[Any] = []  # parameters that had no gradient in the update before, where that comes late
-        self._copies = Copies(self.comm)
+        self._copies = Copies(self.comm, None if placement is None else placement.among)
         self._alone = False  # inside no_sync
         self._held = 0.0  # the weight of the gradients that were added up there
         self._added = 0.0  # by this update
@@ -61,7 +69,7 @@ class Team:
         self.keeps = False  # this update's are added to them
         self._factor: float | None = None  # of the sum over ranks, once they have met
         self._only_synchronizes = False  # this update
-        self._quiet = zero_fill and not (double_buffering or sharded) and reducer.bucket_bytes is None  # nothing leaves early
+        self._quiet = zero_fill and not (double_buffering or sharded or placement) and reducer.bucket_bytes is None
         self._noted = False  # the ranks meet in the message of the gradients
         self._base = 1.0  # what weights are divided by before backward: then the total of the update before
         self._next: float | None = None  # that of the next update, if they meet there in the message of the gradients
@@ -74,26 +82,31 @@ class Team:
         """Do not give the ranks rank 0's values at first: each has loaded what it is to have."""
         self._copies.take_as_equal(self.optimizer.target)
 
-    def _make_equal(self) -> None:
+    def _make_equal(self) -> bool:
+        """Let copies be copies; whether that may have changed values."""
         updates = [int(t) for t in self.comm.allgather(np.array(self.optimizer.t))]
         if len(set(updates)) > 1:  # values are given to all ranks, and states are not
             raise MismatchError(f"the ranks' optimizers have made {updates} updates: load one snapshot on all ranks, or none")
         if any([getattr(link, "reduces_over", None) is self.comm for link in self.optimizer.target.links()]):
             raise RuntimeError(_TWICE)
-        self._copies.make_equal(self.optimizer.target, self.optimizer.arenas)
+        equal = self._placement is not None and self._placement.settle(self.optimizer.target, values=False)
+        self._copies.make_equal(self.optimizer.target, self.optimizer.arenas, equal)
+        return not equal
 
     def _meet(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> list[Row]:
         """All ranks meet and hear of each other; what is stale is synchronized.
 
         ``undoable``: the forward has left nothing that cannot be undone, so that it can be run again.
         """
-        row = self._now(weight, undoable, manual, joining)
-        rows = [Row(*values) for values in np.stack(self.comm.allgather(np.array(row, np.float64))).tolist()]
+        rows = self._tell(self._now(weight, undoable, manual, joining))
         if any([row.stale for row in rows]) and not all([row.joining for row in rows]):
-            self._make_equal()
-            if any([row.manual or row.final for row in rows]):
+            if not self._make_equal():
+                rows = [row._replace(stale=False) for row in rows]
+            elif any([row.manual or row.final for row in rows]):
                 self._only_synchronizes = True
                 self._warn(_SKIPPED)
+        if self._placement is not None and any([row.unsettled for row in rows]):
+            self._placement.settle(self.optimizer.target)
         return rows
 
     def _now(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> Row:
@@ -101,7 +114,19 @@ class Team:
         model = self.optimizer.target
         stale, talks = self._copies.stale(model), bool(current_tape().records)
         final = talks or (stale and not undoable and any([True for _ in model.namedpersistents()]))
-        return Row(weight, self._held, stale, final, manual, joining, talks)
+        unsettled = self._placement is not None and self._placement.stale(model)
+        return Row(weight, self._held, stale, final, manual, joining, talks, unsettled)
+
+    def _tell(self, mine: Row) -> list[Row]:
+        """The rows of the ranks that have copies; on a mesh, what holds for any of its ranks holds for all."""
+        comm = self.comm if self._placement is None else self._placement.mesh.comm
+        rows = [Row(*values) for values in np.stack(comm.allgather(np.array(mine, np.float64))).tolist()]
+        if self._placement is None:
+            return rows
+        names = ("stale", "final", "manual", "talks", "unsettled")
+        flags = {name: any([getattr(row, name) for row in rows]) for name in names}
+        line = self._placement.mesh.line(self._placement.summed, comm.rank)
+        return [rows[rank]._replace(**flags) for rank in line]
 
     def _warn(self, what: str) -> None:
         if self.comm.rank == 0:
@@ -235,16 +260,21 @@ class Team:
             return False
         arenas = self.optimizer.arenas
         nowhere, steps = self._fill(arenas), True
+        late = self._late is not None or self._shards is not None  # what is compared is not summed yet, or is used later
+        if late:
+            self._compare()
         if self._late is not None:
             steps = self._late.reduce(arenas, factor, self.optimizer.loss_scale or 1.0)
             nowhere, self._nowhere = self._nowhere, nowhere
         elif self._shards is not None:
             self._shards.reduce(arenas, factor)
-        elif by_pieces and self.reducer.bucket_bytes is not None and not nowhere:
+        elif by_pieces and self._placement is None and self.reducer.bucket_bytes is not None and not nowhere:
             self._arriving = factor
         else:
             self.reducer.reduce(arenas)
             self._multiply(factor)
+        if not late:
+            self._compare()
         for param in nowhere:
             param.cleargrad()
         return steps
@@ -313,6 +343,12 @@ class Team:
         self._warn(_CHANGED)
         return False
 
+    def _compare(self) -> None:
+        """On a mesh, every so many updates: whether the gradients of what several ranks have are the same."""
+        placement, t = self._placement, self.optimizer.t
+        if placement is not None and placement.others and (is_debug() or t % self._check == 0):
+            compare(placement, self.optimizer.target, t)
+
     def _multiply(self, factor: float) -> None:
         if factor != 1:
             arenas = self.optimizer.arenas
@@ -321,7 +357,14 @@ class Team:
 
     def stepping(self) -> AbstractContextManager[None]:
         """Around a step."""
-        return nullcontext() if self._shards is None else self._shards.pieces(self.optimizer)
+        pieces = nullcontext() if self._shards is None else self._shards.pieces(self.optimizer)
+        return pieces if self._placement is None else self._counting_once(pieces, self._placement)
+
+    @contextmanager
+    def _counting_once(self, pieces: AbstractContextManager[None], placement: Placement) -> Iterator[None]:
+        with pieces:
+            placement.equip(self.optimizer, self._shards is not None, self.reducer)
+            yield
 
     def saving(self) -> AbstractContextManager[None]:
         """Around saving and loading."""

@@ -20,6 +20,7 @@ from mnpar.backprop import reverse
 from mnpar.config import is_recording, recording
 from mnpar.function_node import FunctionNode
 from mnpar.graph import Gradient, Owed, VariableNode
+from mnpar.parallel.layers import Stage
 from mnpar.parallel.line import Line
 from mnpar.tape import Tape
 from mnpar.variable import Variable, as_variable
@@ -77,6 +78,8 @@ class Visit:
         mine = [*self.args, *self.kwargs.values()]
         if (len(received) == 1 and _is_no_example(received[0])) or (self.stage == 0 and mine and not any(map(len, mine))):
             return np.zeros(_NO_EXAMPLE, np.uint8)  # nothing is computed, here and in the stages to come
+        if isinstance(self.call, Stage):
+            return self.call.run_stage(received, self.args, self.kwargs)
         return self.call(*received, *self.args, **self.kwargs)
 
     def give(self, value: Any, stage: int, tag: int = 0) -> None:

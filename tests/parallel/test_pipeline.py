@@ -637,3 +637,109 @@ def test_a_batch_goes_through_once():
 def test_speaking_to_stages_needs_a_pipeline():
     with pytest.raises(RuntimeError, match="while a Pipeline runs it"):
         recv_from_stage(0)
+
+
+# ---- a model as named layers ----
+
+
+class Tied(mnpar.Chain):
+    """A loss by the matrix of another layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Layer(9)
+        self.inner.W = mnpar.Parameter(np.zeros((D, D)))  # not used: it is the first layer's
+
+    def forward(self, y, t=None):
+        return self.inner(y) if t is None else F.mean_squared_error(self.inner(y), t)
+
+
+LAYERS = {
+    "first": lambda: Layer(0),
+    "tanh": lambda: F.tanh,
+    "second": lambda: Layer(1),
+    "third": lambda: Layer(2),
+    "last": Tied,
+}
+
+
+@pytest.mark.parametrize("given", ["all", "what is needed"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_named_layers_have_the_paths_and_gradients_of_the_whole_model(ranks, schedule, given):
+    x, t = data()
+    made = {name: make() for name, make in LAYERS.items()}
+    made["last"].inner.W = made["first"].W
+    h = x
+    for layer in list(made.values())[:-1]:
+        h = layer(h)
+    made["last"](h, t).backward()
+    expected = {path: p.grad for path, p in mnpar.Chain(**{k: v for k, v in made.items() if k != "tanh"}).namedparams()}
+
+    def program(comm):
+        pipeline = Pipeline.of(comm, LAYERS, schedule, 3, tied={"/last/inner/W": "/first/W"})
+        where = pipeline.schedule.where
+        mine = (x, t) if given == "all" else (x if comm.rank == where[0] else None, t if comm.rank == where[-1] else None)
+        pipeline(*mine).backward()
+        gradients = {path: p.grad for path, p in pipeline.namedparams()}
+        with mnpar.no_backprop_mode():
+            return gradients, pipeline(x), where[-1] == comm.rank
+
+    found = {}
+    for gradients, y, last in mnpar.run(program, ranks=ranks):
+        for path, g in gradients.items():
+            np.testing.assert_allclose(g, expected[path], rtol=1e-10, err_msg=path)
+            found[path] = g
+        if last:
+            np.testing.assert_allclose(y.array, made["last"](h).array)
+    assert sorted(found) == sorted(expected)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_shared_weights_begin_as_the_owners(ranks, schedule):
+    """The other layer draws in another way."""
+    links = {name: lambda i=i: L.Linear(D, D, initialW=mnpar.initializers.Normal(i)) for i, name in enumerate("abcdef")}
+
+    def program(comm):
+        pipeline = Pipeline.of(comm, links, schedule, tied={"/e/W": "/b/W"})
+        mnpar.initializers.initialize_by_path(pipeline, 0)
+        return {path: p.array for path, p in pipeline.namedparams()}
+
+    expected = mnpar.initializers.initialize_by_path(mnpar.Chain(b=links["b"]()), 0).b.W.array
+    found = [values["/b/W"] for values in mnpar.run(program, ranks=ranks) if "/b/W" in values]
+    assert found
+    assert all((array == expected).all() for array in found)
+
+
+BAD_LAYERS = {
+    "too few": (dict(list(LAYERS.items())[:1]), {}, "1 layers cannot be cut into 2 stages"),
+    "wrong sizes": (LAYERS, {"sizes": [5, 0]}, r"cannot be cut into 2 stages of \[5, 0\]"),
+    "no such weight": (LAYERS, {"tied": {"/last/inner/V": "/first/W"}}, "there is no parameter '/last/inner/V'"),
+    "an owner that comes last": (LAYERS, {"tied": {"/first/W": "/last/inner/W"}}, "the layer 'last' comes after 'first'"),
+    "no such layer": (LAYERS, {"tied": {"/lost/W": "/first/W"}}, "there is no layer 'lost'"),
+    "a link's name": ({"params": lambda: Layer(0), "b": Tied}, {}, "cannot be called 'params'"),
+}
+
+
+@pytest.mark.parametrize(("layers", "options", "message"), BAD_LAYERS.values(), ids=BAD_LAYERS)
+def test_layers_that_cannot_be_cut_are_refused(layers, options, message):
+    with pytest.raises(ValueError, match=message):
+        mnpar.run(lambda comm: Pipeline.of(comm, layers, **options), ranks=2)
+
+
+def test_shared_gradients_are_added_up_before_buckets_leave():
+    """Two copies of a pipeline whose first and last stage share a weight, reduced while backward goes on."""
+
+    def program(comm, bucket_bytes):
+        mesh = mnpar.Mesh(comm, data=2, pipe=2)
+        pipeline = Pipeline.of(mesh.pipe, LAYERS, "1f1b", 2, tied={"/last/inner/W": "/first/W"})
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), mesh, bucket_bytes=bucket_bytes)
+        optimizer.setup(pipeline)
+        for i in range(3):
+            optimizer.update(pipeline, *data(seed=2 * i + mesh.data.rank))
+        return {path: p.array for path, p in pipeline.namedparams()}
+
+    for one, other in zip(*(mnpar.run(program, ranks=4, args=(size,)) for size in (None, 64)), strict=True):
+        for path, array in one.items():
+            np.testing.assert_allclose(other[path], array, rtol=1e-12, err_msg=path)

@@ -1,0 +1,203 @@
+"""A language model that writes characters, on any mesh of ranks: the losses are the same on all of them.
+
+    python examples/transformer_lm.py                                      starts four ranks itself: data=2,model=2
+    python examples/transformer_lm.py --mesh data=2,pipe=2,model=2         eight
+    python examples/transformer_lm.py --mesh pipe=2,sequence=2 --threads   ranks that are threads: needs no MPI
+    mpiexec -n 8 python examples/transformer_lm.py --mesh pipe=4,data=-1
+
+    data        ranks read different texts, and add up their gradients
+    pipe        ranks have some of the blocks, and hand batches on in pieces
+    model       ranks have some of the heads, of the features between, and of the letters, of each layer
+    sequence    ranks have a part of each text, and attend to each other's
+
+The model is written once (``layers``). Its first weights depend on their paths and the seed only, so every mesh, and one rank
+alone (``--mesh data=1``), starts alike and learns alike. With ``--run DIR`` a checkpoint stays behind; the next run, on the
+same mesh or another, goes on from there. The text is that of Python's own help, which is on every machine.
+"""
+
+import argparse
+import math
+from functools import partial
+from pydoc_data.topics import topics
+
+import numpy as np
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar.initializers import Normal, initialize_by_path
+
+TEXT = "\n".join(topics[name] for name in sorted(topics))
+LETTERS = sorted(set(TEXT))
+NUMBERS = {letter: i for i, letter in enumerate(LETTERS)}
+
+
+class Embedding(mnpar.Chain):
+    """Letters and places as vectors."""
+
+    def __init__(self, mesh, args):
+        super().__init__()
+        self.letters = L.VocabularyParallelEmbedID(mesh.model, len(LETTERS), args.unit, Normal(0.05))
+        self.places = mnpar.Parameter(Normal(0.05), (args.length, args.unit))
+        self.here = part(args.length, mesh.sequence)
+
+    def forward(self, x):
+        return self.letters(x) + self.places[self.here]
+
+
+class Block(mnpar.Chain):
+    """Attention, and a network of one hidden layer; each adds to what comes."""
+
+    def __init__(self, mesh, args):
+        super().__init__()
+        self.norm1, self.norm2 = L.LayerNormalization(args.unit), L.LayerNormalization(args.unit)
+        self.attention = L.MultiHeadAttention(
+            args.heads, args.unit, mesh.model, causal=True, sequence_comm=mesh.sequence, whole_gradients=False
+        )  # fmt: skip
+        self.wide = L.ColumnParallelLinear(mesh.model, args.unit, 4 * args.unit, gather_output=False)
+        self.out = L.RowParallelLinear(mesh.model, 4 * args.unit, args.unit, input_is_parallel=True)
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        return x + self.out(F.gelu(self.wide(self.norm2(x), 2)), 2)
+
+
+class Head(mnpar.Chain):
+    """How likely each letter is the next, by the table of the embedding; with the right ones, the loss."""
+
+    def __init__(self, mesh, args):
+        super().__init__()
+        self.comm = mesh.model
+        self.norm = L.LayerNormalization(args.unit)
+        self.letters = L.VocabularyParallelEmbedID(mesh.model, len(LETTERS), args.unit)
+
+    def forward(self, x, t=None):
+        y = F.linear(F.copy_to(self.comm, self.norm(x)), self.letters.W, n_batch_axes=2)  # this rank's letters
+        if t is None:
+            return F.gather_from(self.comm, y)
+        return F.vocabulary_parallel_softmax_cross_entropy(self.comm, y.reshape((-1, y.shape[-1])), t.ravel())
+
+
+def layers(mesh, args):
+    """The model: functions that make its layers, and the weights that two of them share."""
+    blocks = {f"block{i}": partial(Block, mesh, args) for i in range(args.blocks)}
+    model = {"embed": partial(Embedding, mesh, args), **blocks, "head": partial(Head, mesh, args)}
+    return model, {"/head/letters/W": "/embed/letters/W"}
+
+
+def part(n, comm):
+    return slice(*mnpar.plans.block(n, comm.size, comm.rank))
+
+
+def batch(mesh, args, step):
+    """This rank's part of the batch of a step: texts, and the letters that come next."""
+    starts = np.random.default_rng([args.seed, step]).integers(len(TEXT) - args.length, size=args.batchsize)
+    starts = starts[part(args.batchsize, mesh.data)]
+    found = np.array([[NUMBERS[letter] for letter in TEXT[a : a + args.length + 1]] for a in starts], np.int32)
+    found, here = found.reshape(len(starts), args.length + 1), part(args.length, mesh.sequence)
+    return found[:, :-1][:, here], found[:, 1:][:, here]
+
+
+def mean_loss(mesh, model, t):
+    """Over the whole batch, on every rank."""
+    there = model.loss is not None and mesh.model.rank == 0
+    total, count = mesh.comm.allreduce(np.array([model.loss * t.size, t.size] if there else [0.0, 0.0]))
+    return total / count
+
+
+def write(mesh, model, args, text):
+    """Go on with a text, letter by letter."""
+    rng = np.random.default_rng(args.seed)
+    for _ in range(args.letters):
+        window = text[-args.length :].rjust(args.length)
+        x = np.array([[NUMBERS[letter] for letter in window]], np.int32)[:, part(args.length, mesh.sequence)]
+        with mnpar.using_config("train", False), mnpar.no_backprop_mode():
+            y = model(x)
+        threshold, letter = rng.random(), None
+        if y is not None and mesh.sequence.rank == mesh.sequence.size - 1:
+            p = F.softmax(y[0, -1].array.astype("f8")[None] / 0.7).array[0]
+            letter = LETTERS[min(int((p.cumsum() < threshold).sum()), len(LETTERS) - 1)]
+        text += next(one for one in mesh.comm.allgather_obj(letter) if one is not None)
+    return text
+
+
+def main(comm, args):
+    """Train, and write; returns the losses."""
+    mnpar.config.dtype = np.dtype(args.dtype)
+    mesh = mnpar.Mesh(comm, **args.mesh)
+    made, tied = layers(mesh, args)
+    model = mnpar.Pipeline.of(mesh.pipe, made, args.schedule, args.micro_batches, tied=tied)
+    initialize_by_path(model, args.seed)
+    optimizer = mnpar.create_multi_node_optimizer(
+        mnpar.optimizers.Adam(args.rate), mesh, axes=("data", "sequence"), samples=lambda x, t: t.size
+    ).setup(model)
+    optimizer.add_hook(mnpar.optimizer_hooks.GradientClipping(1.0))
+    mnpar.random.seed(args.seed)  # the same on every rank, whatever each has drawn for its layers
+    everything = {"model": model, "optimizer": optimizer}
+    begin = (mnpar.checkpoint.load(args.run, everything, comm) if args.run else None) or 0
+    mine = comm.allreduce(np.array(float(model.count_params())), "max")
+    if comm.is_root:
+        print(f"{mesh!s}: {comm.size} rank(s) on {comm.name}, {int(mine)} weights on a rank at most", flush=True)
+
+    losses = []
+    for step in range(begin, begin + args.steps):
+        x, t = batch(mesh, args, step)
+        optimizer.update(model, x, t)
+        losses.append(float(mean_loss(mesh, model, t)))
+        if comm.is_root and ((step + 1) % args.report == 0 or step + 1 == begin + args.steps):
+            print(f"step {step + 1:5d}   loss {losses[-1]:.4f}", flush=True)
+    if args.run:
+        mnpar.checkpoint.save(args.run, everything, comm, begin + args.steps)
+    text = write(mesh, model, args, "The ")
+    if comm.is_root and args.letters:
+        print(f"\n{text}", flush=True)
+    return losses
+
+
+def parse():
+    """The command line, checked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--mesh", "-m", type=mnpar.Mesh.parse, help="names and sizes of axes (data=2,model=2; under mpiexec data=-1)"
+    )
+    parser.add_argument("--steps", "-n", type=int, default=300, help="updates (300)")
+    parser.add_argument("--batchsize", "-b", type=int, default=32, help="texts per update, of all ranks (32)")
+    parser.add_argument("--length", "-l", type=int, default=64, help="letters of a text (64)")
+    parser.add_argument(
+        "--blocks", type=int, default=2, help="blocks (2); with the first and the last layer, as many stages at most"
+    )
+    parser.add_argument("--unit", "-u", type=int, default=64, help="width (64)")
+    parser.add_argument("--heads", type=int, default=8, help="heads of attention, which divide the width (8)")
+    parser.add_argument("--rate", type=float, default=0.003, help="Adam's alpha (0.003)")
+    parser.add_argument("--micro-batches", type=int, default=4, help="pieces of a rank's batch in the pipeline (4)")
+    parser.add_argument("--schedule", default="1f1b", help="of the pipeline (1f1b)")
+    parser.add_argument(
+        "--dtype", default="f4", choices=["f4", "f8"], help="of the weights (f4); f8 gives equal digits on all meshes"
+    )
+    parser.add_argument("--letters", type=int, default=200, help="how many to write at the end (200)")
+    parser.add_argument("--report", type=int, default=20, help="updates between lines (20)")
+    parser.add_argument("--run", metavar="DIR", help="go on from the checkpoint there, and leave one")
+    parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and texts (0)")
+    parser.add_argument("--threads", action="store_true", help="run on ranks that are threads of this process")
+    args = mnpar.launch.parse_args(parser)
+    for name in ("steps", "batchsize", "length", "blocks", "unit", "heads", "micro_batches", "report"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name} is at least 1, not {getattr(args, name)}")
+    if args.unit % args.heads:
+        parser.error(f"--unit {args.unit} is not divided by --heads {args.heads}")
+    launched = mnpar.launch.launched_ranks() > 1
+    if args.mesh is None:
+        args.mesh = {"data": -1} if launched and not args.threads else {"data": 2, "model": 2}
+    args.ranks = math.prod(int(n) for size in args.mesh.values() for n in np.atleast_1d(size))
+    if args.ranks < 1 and (args.threads or not launched):
+        parser.error("--mesh: -1 needs ranks that are there already: mpiexec -n P python …")
+    return args
+
+
+if __name__ == "__main__":
+    args = parse()
+    if args.threads:
+        mnpar.run(main, ranks=args.ranks, args=(args,))
+    else:
+        mnpar.launch.relaunch(max(args.ranks, 1))
+        main(mnpar.create_communicator(), args)

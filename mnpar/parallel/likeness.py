@@ -1,0 +1,80 @@
+"""Whether ranks that have the same parameter have the same gradient of it, and still the same values: told by a few sums.
+
+A gradient that is only a rank's share, where it should be whole, makes no error by itself: the copies drift apart, and the loss
+falls a little less. So it is looked for, by sums of which each rank sends some tens of bytes for each parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.errors import MismatchError
+from mnpar.link import Link
+from mnpar.parallel.placement import Placement
+
+
+def compare(placement: Placement, model: Link, update: int) -> None:
+    """Compare the gradients and values of what several ranks have; all ranks that have the model together call it.
+
+    Args:
+        placement: where the parameters lie.
+        model: this rank's part, with gradients.
+        update: which one it is.
+
+    Raises:
+        MismatchError: they differ by more than rounding; on all of these ranks.
+    """
+    mesh, tables = placement.mesh, placement.tables
+    named = [(path, param) for path, param in model.namedparams(include_uninit=False) if path in placement.kinds]
+    mine = np.array([[*_signature(param.array), *_signature(param.grad)] for _, param in named]).reshape(len(named), 8)
+    ranks = mesh.line(placement.others, mesh.comm.rank)
+    rows = dict(zip(ranks, placement.copy.allgather(mine), strict=True))
+    index = {rank: {path: i for i, path in enumerate(tables[rank].params)} for rank in ranks}
+    for path in placement.kinds:
+        holders = {rank: tables[rank].params[path] for rank in ranks if path in tables[rank].params}
+        for same in placement.copies(holders).values():
+            for rank in same[1:]:
+                one, other = (rows[r][index[r][path]] for r in (same[0], rank))
+                found = _difference(one, other, np.dtype(holders[rank].dtype), rows[rank])
+                if found:
+                    what, a, b = found
+                    axes = " and ".join(map(repr, mesh.differ([same[0], rank])))
+                    raise MismatchError(
+                        f"update {update + 1}: the {what}s of {path} are not the same on ranks {[same[0], rank]} of {mesh!s}, "
+                        f"which have the same of it and differ along {axes}: they add up to {a:.6g} and {b:.6g}. "
+                        + _REMEDY[what]
+                    )
+
+
+def _difference(one: Array, other: Array, dtype: np.dtype, rows: Array) -> tuple[str, float, float] | None:
+    """What of a parameter differs on two ranks by more than rounding can, and its sums there; ``rows``: of all parameters."""
+    eps = float(np.finfo(dtype).eps) if dtype.kind in "fc" else 1e-3
+    for what, start in (("gradient", 4), ("value", 0)):
+        a, b = one[start : start + 4], other[start : start + 4]
+        typical = np.nanmax(rows[:, start + 2] / np.maximum(rows[:, start + 3], 1))  # the largest mean size
+        allowed = min(eps**0.5, 0.05) * max(a[2], b[2]) * 7 + 100 * eps * typical * b[3]
+        if (abs(a[:3] - b[:3]) > allowed).any():  # NaN is another's business
+            return what, float(a[0]), float(b[0])
+    return None
+
+
+def _signature(x: Array) -> Iterator[float]:
+    """A few numbers that differ where arrays do: sums with two patterns of weights, the size of the elements, their number."""
+    if x is None:
+        return iter((0.0,) * 4)
+    xp = backend.get_array_module(x)
+    flat = x.reshape(-1)
+    flat = (flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat).astype(np.float64)
+    weights = xp.arange(flat.size) % 13 - 6.0
+    return iter([float(flat.sum()), float(flat.dot(weights)), float(abs(flat).sum()), float(flat.size)])
+
+
+_REMEDY = {
+    "gradient": "So each has the gradient of its own use of it only: use a layer that takes the communicator of this axis, or "
+    "let the parameter pass F.copy_to(comm, parameter) before it is used",
+    "value": "They have drifted apart: something is different on these ranks that should not be, such as random numbers",
+}

@@ -1,0 +1,289 @@
+"""Where the parameters of a model lie on a mesh, and whether that fits together: a wrong combination is an error.
+
+Each rank says what it has: paths, shapes, boxes, digests. From that alone all ranks know, of each parameter and each axis,
+whether the axis *replicates* it (all ranks of a line have the same box, and equal values), *divides* it (they have different
+boxes) or leaves it to *some* of the ranks (a stage of a pipeline). So nobody has to declare anything twice, and what was meant
+otherwise shows: copies that differ, boxes that do not make a whole, layers over ranks that have different samples, gradients
+that are parts.
+
+What the sums over ranks count follows from the same table: each element of the model once, however often it is held.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.checkpoint.contents import Piece, Record, check_cover
+from mnpar.communicators.communicator import Communicator
+from mnpar.errors import MismatchError
+from mnpar.link import Link
+from mnpar.links import MultiNodeBatchNormalization
+from mnpar.parallel.mesh import Mesh
+from mnpar.parallel.pipeline import Pipeline
+from mnpar.parallel.reducer import Among, Reducer
+from mnpar.parameter import Parameter
+from mnpar.plans import Box
+
+Total = Callable[[Array], Array]
+
+
+class Held(NamedTuple):
+    """What a rank has of a parameter."""
+
+    whole: tuple[int, ...]  # the shape of all of it
+    box: Box
+    dtype: str
+    divided: bool  # whether the parameter says so
+    tied: bool  # a pipeline sums its gradients over stages
+    digest: bytes
+
+
+class Table(NamedTuple):
+    """What a rank has."""
+
+    params: dict[str, Held]
+    staged: tuple[str, ...]  # the axes along which its pipelines run
+    wrong: str  # what it can tell alone
+
+
+class Placement:
+    """Where a model's parameters lie on a mesh.
+
+    Args:
+        mesh: all its ranks make this, and call its methods.
+        summed: the axes over which an optimizer adds up gradients: the ranks along them have samples of their own.
+
+    Attributes:
+        kinds: of each parameter of the whole model by its path, for each axis of more than one rank: ``'replicated'``,
+            ``'divided'`` or ``'some'``.
+        tables: what each rank has, by the mesh's numbers of ranks.
+    """
+
+    def __init__(self, mesh: Mesh, summed: tuple[str, ...] = ("data",)) -> None:
+        self.mesh, self.summed = mesh, mesh.span(summed)
+        self.others = tuple([name for name in mesh.span(tuple(mesh.axes)) if name not in self.summed])
+        self.data, self.copy = mesh[self.summed], mesh[self.others]  # ranks of equal parts; ranks that have the model together
+        self.among: Among = mesh.__getitem__
+        self.kinds: dict[str, dict[str, str]] = {}
+        self._sums: dict[str, tuple[float, Total]] = {}
+        self.tables: list[Table] = []
+        self._known: list[tuple[Parameter, tuple[int, ...]]] | None = None
+
+    def stale(self, model: Link) -> bool:
+        """Whether the model has other parameters than when they were looked at."""
+        now = [(param, param.node.shape) for param in model.params()]
+        known = self._known
+        same = known is not None and len(known) == len(now)
+        return not (same and all([a is b and s == t for (a, s), (b, t) in zip(known or (), now, strict=True)]))
+
+    def settle(self, model: Link, values: bool = True) -> bool:
+        """Look at what all ranks have, and tell parameters over which axes their gradients are to be summed.
+
+        Args:
+            model: this rank's part of it.
+            values: whether copies should be equal already, and be there.
+
+        Returns:
+            Whether the ranks along the summed axes have equal copies.
+
+        Raises:
+            MismatchError: on all ranks: it does not fit together.
+        """
+        self._known = [(param, param.node.shape) for param in model.params()] if values else None
+        self.tables = self.mesh.comm.allgather_obj(self._table(model))
+        for rank, table in enumerate(self.tables):
+            if table.wrong:
+                raise MismatchError(f"rank {rank} of {self.mesh!s}: {table.wrong}")
+        self.kinds, self._sums, equal = {}, {}, True
+        for path in dict.fromkeys([path for table in self.tables for path in table.params]):
+            holders = {rank: table.params[path] for rank, table in enumerate(self.tables) if path in table.params}
+            self._check_form(path, holders)
+            self.kinds[path] = {axis: self._kind(path, axis, holders, values) for axis in (*self.summed, *self.others)}
+            if values:
+                self._check_values(path, holders)
+            equal = equal and self._are_equal(path, holders)
+        for path in self.kinds:
+            for axes in (self.divides(path), self.sums(path), self._counted()):
+                self.mesh[axes]  # all ranks make it now, together
+        for path, param in model.namedparams(include_uninit=False):
+            param.summed = None if self.sums(path) == self.summed else self.sums(path)
+        return equal
+
+    def sums(self, path: str) -> tuple[str, ...]:
+        """The axes along which the gradients of a parameter are parts: all that are summed, but those that divide it."""
+        return tuple([axis for axis in self.summed if self.kinds[path][axis] != "divided"])
+
+    def _counted(self) -> tuple[str, ...]:
+        """The axes along which ranks have different parameters, or parts."""
+        divide = [axis for kinds in self.kinds.values() for axis in self.summed if kinds[axis] == "divided"]
+        return self.mesh.span((*self.others, *divide))
+
+    def _are_equal(self, path: str, holders: dict[int, Held]) -> bool:
+        """Whether ranks along the summed axes have equal copies, and all of them have one."""
+        if any([self.kinds[path][axis] == "some" for axis in self.summed]):
+            return False
+        lines = {tuple(self.mesh.line(self.sums(path), rank)): None for rank in holders}
+        return all([len({holders[rank].digest for rank in line}) == 1 for line in lines])
+
+    def divides(self, path: str) -> tuple[str, ...]:
+        """The axes that divide a parameter."""
+        return tuple([axis for axis, kind in self.kinds[path].items() if kind == "divided"])
+
+    # ---- what a rank says ----
+
+    def _table(self, model: Link) -> Table:
+        wrong, tied = "", set()
+        staged: list[str] = []
+        for path, link in model.namedlinks():
+            if isinstance(link, Pipeline):
+                staged += self.mesh.axes_of(link.line.comm)
+                tied |= {id(param) for param in link.tied}
+            try:
+                wrong = wrong or self._wrong(path, link)
+            except ValueError as error:
+                wrong = wrong or f"{path}, {type(link).__name__}: {error}"
+        params = {path: _held(param, id(param) in tied) for path, param in model.namedparams(include_uninit=False)}
+        return Table(params, tuple(dict.fromkeys(staged)), wrong)
+
+    def _wrong(self, path: str, link: Link) -> str:
+        """Whether a layer is over ranks that it should not be over."""
+        if not type(link).__module__.startswith("mnpar."):
+            return ""  # who knows what its communicators are for
+        grid = getattr(link, "grid", None)
+        whole = [] if grid is None else [grid.comm]  # whose ranks get whole gradients
+        hooks = [getattr(hook, "comm", None) for hook in link.local_link_hooks.values()]  # WholeGradients
+        whole += [comm for comm in hooks if isinstance(comm, Communicator)]
+        whole += [link.line.comm] if isinstance(link, Pipeline) else []
+        shares: list[Communicator] = []  # whose ranks get their share, which the optimizer has to sum
+        for name, comm in vars(link).items():
+            if isinstance(comm, Communicator):
+                by_share = name == "comm" if isinstance(link, MultiNodeBatchNormalization) else name == "sequence_comm"
+                (shares if by_share and not getattr(link, "whole_gradients", False) else whole).append(comm)
+        inside, over = ([axis for comm in comms for axis in self.mesh.axes_of(comm)] for comms in (whole, shares))
+        unsummed = [axis for axis in over if axis not in (*inside, *self.summed)]
+        summed = [axis for axis in inside if axis in self.summed]
+        text = _SHARES.format(unsummed, list(self.summed)) if unsummed else _OVER_DATA.format(summed) if summed else ""
+        return f"{path}, {type(link).__name__}: {text}" if text else ""
+
+    # ---- whether it fits ----
+
+    def _check_form(self, path: str, holders: dict[int, Held]) -> None:
+        first, one = next(iter(holders.items()))
+        for rank, other in holders.items():
+            if (other.whole, other.dtype) != (one.whole, one.dtype):
+                raise MismatchError(
+                    f"{path} is {one.whole} {one.dtype} on rank {first} and {other.whole} {other.dtype} on rank {rank} of "
+                    f"{self.mesh!s}: ranks that have a parameter of one path have the same one. (Pipeline.of gives stages the "
+                    "paths of the whole model.)"
+                )
+        pieces = {other.box: Piece(one.dtype, other.box.shape, None, other.box, [rank]) for rank, other in holders.items()}
+        try:
+            check_cover(Record(path, one.whole, list(pieces.values())))
+        except ValueError as error:
+            raise MismatchError(f"{self.mesh!s}: {error}") from None
+
+    def _kind(self, path: str, axis: str, holders: dict[int, Held], there: bool) -> str:
+        """What an axis does to a parameter; ``there``: all that should have it have it."""
+        kinds: dict[str, list[int]] = {}
+        for rank in holders:
+            line = self.mesh.line((axis,), rank)
+            boxes = [holders[other].box for other in line if other in holders]
+            several = any([box != boxes[0] for box in boxes])
+            if several and len(boxes) < len(line):
+                raise MismatchError(
+                    f"{path} is divided along {axis!r} among ranks {[r for r in line if r in holders]} of {self.mesh!s}, but "
+                    f"ranks {[r for r in line if r not in holders]} have no part: a part without elements is one too"
+                )
+            kinds.setdefault("divided" if several else "some" if len(boxes) < len(line) else "replicated", line)
+        kind = next(kind for kind in ("some", "divided", "replicated") if kind in kinds)
+        if kind == "some" and axis in self.summed and there:
+            raise MismatchError(
+                f"{path} is on {[r for r in kinds[kind] if r in holders]} only, of ranks {kinds[kind]} of {self.mesh!s}, along "
+                f"{axis!r}, whose ranks have samples of their own, and copies or parts of the same parameters: their gradients "
+                "are added up"
+            )
+        return kind
+
+    def _check_values(self, path: str, holders: dict[int, Held]) -> None:
+        for ranks in self.copies(holders).values():
+            first = holders[ranks[0]]
+            for rank in ranks[1:]:
+                axes = self.mesh.differ([ranks[0], rank])
+                staged = [axis for axis in axes if axis in self.tables[rank].staged]
+                if staged and not (first.tied and holders[rank].tied):
+                    raise MismatchError(_UNTIED.format(path, [ranks[0], rank], self.mesh, staged[0]))
+                if holders[rank].digest != first.digest:
+                    raise MismatchError(_DIFFER.format(path, [ranks[0], rank], self.mesh, " and ".join(map(repr, axes))))
+
+    def copies(self, holders: dict[int, Held]) -> dict[Box, list[int]]:
+        """The ranks that have each box."""
+        found: dict[Box, list[int]] = {}
+        for rank, held in holders.items():
+            found.setdefault(held.box, []).append(rank)
+        return found
+
+    # ---- sums over ranks ----
+
+    def equip(self, optimizer: Any, sharded: bool, reducer: Reducer) -> None:
+        """Let an optimizer and its rules count each element of the model once; ``sharded``: they step with pieces of it."""
+        axes = tuple(self.mesh.axes) if sharded else self._counted()
+        optimizer.total, optimizer.spread = _summing(None, self.mesh[axes], 1.0), True
+        for path, param in optimizer.target.namedparams(include_uninit=False):
+            rule = param.update_rule
+            if rule is None or path not in self.kinds:
+                continue
+            if path not in self._sums:
+                pieces = reducer.channel_of(param.summed) if sharded else None
+                apart = tuple([axis for axis in axes if not (sharded and axis in self.sums(path))])
+                divides = self.divides(path)
+                self._sums[path] = self._share(path, apart), _summing(pieces, self.mesh[divides], self._share(path, divides))
+            rule.share, rule.total = self._sums[path]
+
+    def _share(self, path: str, axes: tuple[str, ...]) -> float:
+        """One over the number of ranks, of those that differ on some axes only, that have what this one has of a parameter."""
+        mine = self.tables[self.mesh.comm.rank].params[path].box
+        tables = [self.tables[rank].params for rank in self.mesh.line(axes, self.mesh.comm.rank)]
+        return 1 / sum([path in params and params[path].box == mine for params in tables])
+
+
+def _held(param: Parameter, tied: bool) -> Held:
+    digest = hashlib.blake2b(np.ascontiguousarray(backend.to_host(param.array)).reshape(-1).view(np.uint8).data, digest_size=16)
+    whole, box = (param.shape, Box.whole(param.shape)) if param.box is None or param.whole is None else (param.whole, param.box)
+    return Held(tuple(whole), box, param.dtype.name, param.box is not None, tied, digest.digest())
+
+
+def _summing(pieces: Communicator | None, comm: Communicator, share: float) -> Total:
+    """Numbers added up over the ranks that have pieces, then over those that have parts, of which each gives its share."""
+
+    def total(values: Array) -> Array:
+        values = np.asarray(values, np.float64)
+        if pieces is not None:
+            values = pieces.allreduce(values)
+        return values if comm.size == 1 else comm.allreduce(np.asarray(values * share))
+
+    return total
+
+
+_SHARES = (
+    "it is over ranks along {}, where its gradients are each rank's share, and only those along {} are added up: give the "
+    "optimizer these axes too, create_multi_node_optimizer(…, axes=…), or let the layer make its gradients whole (over blocks: "
+    "SpatialBatchNormalization(grid, comm=…), MultiHeadAttention(whole_gradients=True))"
+)
+_OVER_DATA = (
+    "it is divided among ranks along {}, which have samples of their own: give it a communicator of the other axes, such as "
+    "mesh.model"
+)
+_UNTIED = (
+    "{} is on ranks {} of {!s}, in several stages along {!r}, and nothing adds their gradients up: name it in "
+    "Pipeline.of(tied=…) or Pipeline(shared=…); other parameters need other paths, as Pipeline.of gives them"
+)
+_DIFFER = (
+    "{} is not the same on ranks {} of {!s}, which differ along {}: draw the weights by initialize_by_path, or after "
+    "mnpar.random.seed with one seed on these ranks; a part of a parameter has whole and box"
+)

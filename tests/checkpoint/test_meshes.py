@@ -1,0 +1,80 @@
+"""What any mesh has saved goes on on any other: weights, the optimizer's state, the place in the data; as in one process."""
+
+import math
+
+import numpy as np
+import pytest
+
+import mnpar
+from mnpar import optimizers
+from tests.parallel.mesh_models import MODELS, check_pieces, make, pieces, reference, step
+
+FIRST, LAST = 2, 4  # steps before and after the checkpoint
+
+
+class Places:
+    """The numbers of the batches, as an iterator gives them: its place is saved."""
+
+    def __init__(self):
+        self.iterator = mnpar.iterators.SerialIterator(list(range(LAST)), 1, shuffle=False)
+
+    def __next__(self):
+        return next(self.iterator)[0]
+
+    def serialize(self, serializer):
+        self.iterator.serialize(serializer)
+
+
+def train(comm, axes, name, folder, steps, options):
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        mesh = mnpar.Mesh(comm, **axes)
+        model, optimizer = make(mesh, name, optimizers.Adam, **options)
+        mnpar.random.seed(3)  # the same on all ranks, whatever they drew for their parts
+        everything = {"model": model, "optimizer": optimizer, "places": Places()}
+        checkpointer = mnpar.create_multi_node_checkpointer("run", comm, path=str(folder))
+        begun = checkpointer.maybe_load(everything)
+        losses = [step(mesh, name, model, optimizer, next(everything["places"])) for _ in range(steps)]
+        checkpointer.save(everything, (begun or 0) + steps)
+        checkpointer.finalize()
+        return begun, losses, pieces(model, "array")
+
+
+def ranks(axes):
+    return math.prod([math.prod(np.atleast_1d(size)) for size in axes.values()])
+
+
+PAIRS = [
+    ("transformer", {"data": 2, "pipe": 2, "model": 2}, {"model": 4, "data": 2}, {}, {}),
+    ("transformer", {"model": 4, "data": 2}, {}, {"sharded": True}, {}),
+    ("transformer", {}, {"pipe": 4, "model": 2}, {}, {}),
+    ("transformer", {"pipe": 3, "model": 2}, {"data": 3}, {}, {"sharded": True}),
+    ("transformer", {"pipe": 2, "data": 2}, {"data": 1, "pipe": 8}, {"sharded": True}, {}),
+    ("transformer", {"pipe": 2}, {"pipe": 2, "model": 2}, {"schedule": "zbv"}, {"schedule": "interleaved"}),
+    ("cnn", {"data": 2, "model": 2, "space": (2, 1)}, {"pipe": 2, "space": (1, 2)}, {}, {}),
+    ("cnn", {"space": (2, 2), "pipe": 2}, {}, {}, {}),
+    ("cnn", {}, {"space": (1, 3), "model": 2}, {}, {}),
+]
+
+
+@pytest.mark.parametrize(("name", "written", "read", "before", "after"), PAIRS, ids=[f"{p[0]}-{p[1]}-{p[2]}" for p in PAIRS])
+def test_training_goes_on_on_another_mesh(name, written, read, before, after, tmp_path):
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        curve, _, weights = reference(name, optimizers.Adam, LAST)
+    mnpar.run(train, ranks=ranks(written), args=(written, name, tmp_path, FIRST, before))
+    results = mnpar.run(train, ranks=ranks(read), args=(read, name, tmp_path, LAST - FIRST, after))
+    assert {begun for begun, _, _ in results} == {FIRST}
+    found = [losses for _, losses, _ in results if None not in losses]
+    for losses in found:
+        np.testing.assert_allclose(losses, curve[FIRST:], rtol=1e-10)
+    assert found
+    check_pieces([w for _, _, w in results], weights, 1e-9)
+
+
+def test_a_rank_without_the_owner_of_a_shared_weight_stores_it_under_the_owners_path(tmp_path):
+    mnpar.run(train, ranks=2, args=({"pipe": 2}, "transformer", tmp_path, 1, {}))
+    shards = [mnpar.serializers.read_safetensors(file) for file in sorted(tmp_path.rglob("*.safetensors"))]
+    names = [name for shard in shards for name in shard if "words" in name or "table" in name]
+    assert sorted(names) == [
+        "model/embed/words/W", "model/head/table/W", "optimizer/embed/words/W/m", "optimizer/embed/words/W/v",
+    ]  # fmt: skip
+    assert set(MODELS) == {"transformer", "cnn"}

@@ -1,0 +1,331 @@
+"""A mesh: its communicators; and what does not fit together on it, which is reported and never a wrong number."""
+
+import argparse
+import re
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar.errors import MismatchError
+from mnpar.initializers import initialize_by_path
+from mnpar.plans import Box
+
+AXES = {"data": 2, "pipe": 1, "model": 3}
+
+
+@pytest.mark.ranks(6)
+def test_an_axis_has_the_ranks_that_differ_on_it_only(comm):
+    mesh = mnpar.Mesh(comm, **AXES)
+    d, m = divmod(comm.rank, 3)
+    assert mesh.coordinates == {"data": d, "pipe": 0, "model": m}
+    assert [(c.rank, c.size) for c in (mesh.data, mesh.pipe, mesh.model, mesh.space)] == [(d, 2), (0, 1), (m, 3), (0, 1)]
+    assert list(mesh.model.allgather_obj(comm.rank)) == [3 * d, 3 * d + 1, 3 * d + 2]
+    assert list(mesh.data.allgather_obj(comm.rank)) == [m, m + 3]
+    assert mesh["data", "model"] is mesh.comm is comm
+    assert mesh["model", "space"] is mesh.model
+    assert mesh.axes_of(mesh.model) == ("model",)
+    assert mesh.axes_of(comm) == ("data", "model")
+    assert mesh.rank_at(model=2, data=0) == 2
+    assert str(mesh) == "data=2,pipe=1,model=3"
+    assert repr(mesh) == f"Mesh(data=2, pipe=1, model=3; rank {comm.rank} at data {d}, pipe 0, model {m})"
+    assert mnpar.Mesh.parse(str(mesh)) == AXES
+
+
+def test_several_axes_are_one_communicator_and_a_tuple_is_a_grid():
+    def program(comm):
+        mesh = mnpar.Mesh(comm, data=2, time=-1, space=(2, 1))
+        both = mesh["data", "space"]
+        return (
+            list(both.allgather_obj(comm.rank)),
+            mesh.coordinates["space"],
+            mesh.grid().block((4, 4)).start,
+            (mesh.axes["time"], mesh.time.size, mesh.rank_at(space=(1, 0), time=0)),
+            mesh.grid("model", 3).dims,
+        )
+
+    assert mnpar.run(program, ranks=8)[5] == ([0, 1, 4, 5], (1, 0), (2, 0), (2, 2, 5), (1, 1, 1))
+
+
+WRONG_SIZES = {
+    "a wrong product": ({"data": 2, "model": 3}, ValueError, "data=2, model=3 has 6 ranks, but the communicator has 4"),
+    "no axes": ({}, ValueError, "no axes has 1 ranks, but the communicator has 4"),
+    "what is left is no number": ({"data": 3, "model": -1}, ValueError, "3 times 1 that are left open"),
+    "two are left open": ({"data": -1, "model": -1}, ValueError, "1 times 2 that are left open"),
+    "zero": ({"data": 0}, ValueError, "not data=0"),
+    "a method's name": ({"grid": 4}, ValueError, "cannot be called 'grid'"),
+}
+
+
+@pytest.mark.parametrize(("axes", "kind", "message"), WRONG_SIZES.values(), ids=WRONG_SIZES)
+def test_sizes_that_do_not_fit_are_refused(axes, kind, message):
+    with pytest.raises(kind, match=re.escape(message)):
+        mnpar.run(lambda comm: mnpar.Mesh(comm, **axes), ranks=4)
+
+
+def test_an_axis_that_is_not_there_is_refused():
+    with pytest.raises(KeyError, match="has no axis 'modle'"):
+        mnpar.run(lambda comm: mnpar.Mesh(comm, model=2)["modle"], ranks=2)
+
+
+@pytest.mark.parametrize("text", ["data", "data=0", "data=2,data=2", "=2", "data=2 x", "space=1x-1", "2"])
+def test_a_flag_that_is_no_mesh_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="names and sizes"):
+        mnpar.Mesh.parse(text)
+
+
+def test_initial_weights_depend_on_path_and_seed_only():
+    def values(model, seed=0):
+        mnpar.random.seed(None)
+        before = mnpar.random.get_state()
+        initialize_by_path(model, seed)
+        assert mnpar.random.get_state() == before
+        return {path: param.array for path, param in model.namedparams()}
+
+    whole = values(mnpar.Chain(a=L.Linear(3, 4), b=L.BatchNormalization(4), c=mnpar.Sequential(L.Linear(4, 4), L.Linear(4, 4))))
+    part = values(mnpar.Chain(c=mnpar.Sequential(L.Linear(4, 4), L.Linear(4, 4)), a=L.Linear(3, 4)))
+    assert all((whole[path] == array).all() for path, array in part.items())
+    assert (whole["/c/0/W"] != whole["/c/1/W"]).any()
+    assert (values(mnpar.Chain(a=L.Linear(3, 4)), 1)["/a/W"] != whole["/a/W"]).any()
+    assert (whole["/b/gamma"] == 1).all()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_divided_and_lazy_parameters_begin_as_the_whole(ranks):
+    whole = initialize_by_path(mnpar.Chain(a=L.Linear(3, 4), b=L.Linear(4, 2)), 7)
+
+    def program(comm):
+        mnpar.random.seed(comm.rank)  # does not matter
+        grid = mnpar.SpatialGrid(comm, (comm.size,))
+        model = mnpar.Chain(
+            a=L.ColumnParallelLinear(comm, None, 4), b=L.RowParallelLinear(comm, 4, 2), c=L.SpatialLinear(grid, None, 2)
+        )
+        initialize_by_path(model, 7)
+        model.b(model.a(np.zeros((1, 3), "f4")))
+        model.c(np.zeros((1, 2, grid.block((6,)).volume), "f4"), (6,))
+        return [L.gather_parameter(comm, p) for p in (model.a.W, model.b.W)], model.c.whole_W()
+
+    for (a, b), c in mnpar.run(program, ranks=ranks):
+        np.testing.assert_array_equal(a, whole.a.W.array)
+        np.testing.assert_array_equal(b, whole.b.W.array)
+        np.testing.assert_array_equal(c, mnpar.run(program, ranks=1)[0][1])
+
+
+# ---- combinations that are wrong ----
+
+
+def part(x, comm):
+    return x[:, slice(*mnpar.plans.block(x.shape[1], comm.size, comm.rank))]
+
+
+def plain_normalization_of_a_part(mesh):
+    model = mnpar.Chain(norm=L.LayerNormalization(3))
+    return model, lambda x: F.reduce_from(mesh.model, F.sum(model.norm(F.scatter_to(mesh.model, x, axis=1)) ** 3))
+
+
+def whole_weights_of_a_part(mesh):
+    model = mnpar.Chain(l=L.Linear(3, 3, initialW=np.eye(3)))
+    return model, lambda x: F.sum(F.gather_from(mesh.model, model.l(F.scatter_to(mesh.model, x, axis=1), 2), axis=1) ** 2)
+
+
+def other_values(mesh):
+    model = mnpar.Chain(l=L.Linear(3, 3, initialW=np.full((3, 3), mesh.model.rank + 1.0)))
+    return model, lambda x: F.sum(model.l(x, 2))
+
+
+def a_layer_over_all_ranks(mesh):
+    model = mnpar.Chain(l=L.ColumnParallelLinear(mesh.comm, 3, 4))
+    return model, lambda x: F.sum(model.l(x, 2))
+
+
+def a_layer_over_other_ranks(mesh):
+    model = mnpar.Chain(l=L.RowParallelLinear(mesh.data, 3, 4))
+    return model, lambda x: F.sum(model.l(x, 2))
+
+
+def a_grid_over_data(mesh):
+    model = mnpar.Chain(l=L.SpatialConvolution1D(mnpar.SpatialGrid(mesh.data, (2,)), 4, 4, 1))
+    return model, lambda x: F.sum(model.l(x[:, :, :2], (4,)))
+
+
+def statistics_that_nobody_sums(mesh):
+    model = mnpar.Chain(norm=L.MultiNodeBatchNormalization(4, mesh.comm))
+    return model, lambda x: F.sum(model.norm(x) ** 3)
+
+
+def boxed(mesh, start, stop, whole=6, path="W"):
+    model = mnpar.Chain(l=mnpar.Link())
+    setattr(model.l, path, mnpar.Parameter(np.ones(stop - start)))
+    param = getattr(model.l, path)
+    param.whole, param.box = (whole,), Box((start,), (stop,))
+    return model, lambda x: F.sum(param)
+
+
+def a_gap(mesh):
+    return boxed(mesh, 4 * mesh.model.rank, 4 * mesh.model.rank + 2)
+
+
+def an_overlap(mesh):
+    return boxed(mesh, 2 * mesh.model.rank, 2 * mesh.model.rank + 4)
+
+
+def a_part_that_is_missing(mesh):
+    return boxed(mesh, 0, 6, path=f"W{mesh.model.rank}") if mesh.data.rank else boxed(mesh, 0, 6, path="W0")
+
+
+def other_shapes(mesh):
+    model = mnpar.Chain(l=L.Linear(3, 3 + mesh.model.rank))
+    return model, lambda x: F.sum(model.l(x, 2))
+
+
+def whole_here_and_a_part_there(mesh):
+    return boxed(mesh, 0, 6) if mesh.model.rank else boxed(mesh, 0, 3)
+
+
+def attention_whose_shares_nobody_sums(mesh):
+    model = mnpar.Chain(l=L.MultiHeadAttention(1, 3, sequence_comm=mesh.model, whole_gradients=False))
+    return model, lambda x: F.sum(model.l(x))
+
+
+def attention_over_the_samples_of_others(mesh):
+    model = mnpar.Chain(l=L.MultiHeadAttention(1, 3, sequence_comm=mesh.data))
+    return model, lambda x: F.sum(model.l(x))
+
+
+COMBINATIONS = {
+    plain_normalization_of_a_part: r"the gradients of /norm/gamma are not the same on ranks \[0, 1\] .*along 'model'.*copy_to",
+    whole_weights_of_a_part: r"the gradients of /l/W are not the same on ranks \[[02], [13]\] of data=2,model=2",
+    other_values: r"/l/W is not the same on ranks \[0, 1\] of data=2,model=2, which differ along 'model'",
+    a_layer_over_all_ranks: r"/l, ColumnParallelLinear: it is divided among ranks along \['data'\]",
+    a_layer_over_other_ranks: r"/l, RowParallelLinear: it is divided among ranks along \['data'\]",
+    a_grid_over_data: r"/l, SpatialConvolution1D: it is divided among ranks along \['data'\]",
+    statistics_that_nobody_sums: r"MultiNodeBatchNormalization: it is over ranks along \['model'\], .*along \['data'\]",
+    attention_whose_shares_nobody_sums: r"MultiHeadAttention: it is over ranks along \['model'\], .*along \['data'\]",
+    attention_over_the_samples_of_others: r"MultiHeadAttention: it is divided among ranks along \['data'\]",
+    a_gap: r"/l/W: its parts have 4 of the 6 cells",
+    an_overlap: r"/l/W: the parts \[0:4\] and \[2:6\] overlap",
+    a_part_that_is_missing: r"the parameters of ranks 0 and 1 differ: only rank 1 has",
+    other_shapes: r"/l/W is \(3, 3\) float64 on rank 0 and \(4, 3\) float64 on rank 1",
+    whole_here_and_a_part_there: r"/l/W: the parts \[0:3\] and \[0:6\] overlap",
+}
+
+
+def update(comm, combination):
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        mesh = mnpar.Mesh(comm, data=2, model=2)
+        mnpar.random.seed(0)
+        model, lossfun = combination(mesh)
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), mesh).setup(model)
+        optimizer.update(lossfun, np.random.default_rng(mesh.data.rank).normal(size=(2, 4, 3)))
+
+
+@pytest.mark.parametrize(("combination", "message"), COMBINATIONS.items(), ids=[c.__name__ for c in COMBINATIONS])
+def test_a_wrong_combination_is_an_error(combination, message):
+    with pytest.raises(MismatchError, match=message):
+        mnpar.run(update, ranks=4, args=(combination,))
+
+
+def test_a_weight_in_two_stages_has_to_be_shared():
+    def program(comm, tied):
+        mesh = mnpar.Mesh(comm, pipe=2)
+        stages = [L.Linear(3, 3), L.Classifier(mnpar.Sequential(L.Linear(3, 3)))]
+        link = mnpar.Chain(l=stages[0]) if comm.rank == 0 else stages[1]
+        if comm.rank:
+            link.l = stages[1].predictor[0]  # the same path
+        initialize_by_path(link, 0)
+        stage = stages[comm.rank]
+        pipeline = mnpar.Pipeline(comm, stage, shared={"W": link.l.W, "b": link.l.b} if tied else None)
+        model = mnpar.Chain(l=link.l, pipeline=pipeline)
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), mesh).setup(model)
+        optimizer.update(pipeline, np.ones((2, 3), "f4") if comm.rank == 0 else np.array([0, 1]))
+        return link.l.W.array
+
+    a, b = mnpar.run(program, ranks=2, args=(True,))
+    np.testing.assert_array_equal(a, b)
+    with pytest.raises(MismatchError, match=r"/l/W is on ranks \[0, 1\] of pipe=2, in several stages along 'pipe'"):
+        mnpar.run(program, ranks=2, args=(False,))
+
+
+def test_values_that_drift_apart_are_found_when_they_are_looked_at():
+    def program(comm):
+        mesh = mnpar.Mesh(comm, model=2)
+        model = L.Linear(3, 2, initialW=1)
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), mesh, check=3).setup(model)
+        for i in range(5):
+            optimizer.update(lambda: F.sum(model(np.ones((1, 3), "f4"))))
+            model.W.array[...] += 0.1 * comm.rank
+            yield i
+
+    updates = []
+    with pytest.raises(MismatchError, match=r"update 4: the values of /W .*drifted apart"):
+        mnpar.run(lambda comm: updates.extend(program(comm)), ranks=2)
+    assert max(updates) == 2
+
+
+def test_clipping_by_a_communicator_beside_a_mesh_is_refused():
+    def program(comm):
+        model = L.Linear(3, 2, initialW=1)
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), mnpar.Mesh(comm, model=2)).setup(model)
+        optimizer.add_hook(mnpar.optimizer_hooks.GradientClipping(1.0, comm))
+        optimizer.update(lambda: F.sum(model(np.ones((1, 3), "f4"))))
+
+    with pytest.raises(ValueError, match="needs no comm where the optimizer has a mesh"):
+        mnpar.run(program, ranks=2)
+
+
+def test_right_combinations_of_batch_statistics_pass():
+    """Over data alone, and over data and a grid, whose ranks get the whole gradient."""
+
+    def program(comm):
+        mesh = mnpar.Mesh(comm, data=2, space=(2,))
+        model = mnpar.Chain(
+            a=L.SpatialBatchNormalization(mesh.grid(), 3, comm=comm), b=L.MultiNodeBatchNormalization(3, mesh.data)
+        )
+        x = np.random.default_rng(comm.rank).normal(size=(2, 3, 2))
+
+        def loss():
+            y = F.spatial_global_average_pooling(model.a(x, (4,)) ** 3, mesh.grid(), (4,))
+            return F.sum(model.b(y) ** 3)
+
+        mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), mesh, reduce="sum").setup(model).update(loss)
+        return model.a.gamma.array.tolist()
+
+    first, *others = mnpar.run(program, ranks=4)
+    assert others == [first] * 3
+
+
+def test_what_a_parameter_is_on_each_axis_can_be_asked():
+    def program(comm):
+        mesh = mnpar.Mesh(comm, data=2, pipe=2, model=2)
+        layers = {"a": lambda: L.ColumnParallelLinear(mesh.model, 3, 4), "b": lambda: L.Classifier(L.Linear(4, 3))}
+        placement = mnpar.parallel.Placement(mesh)
+        placement.settle(initialize_by_path(mnpar.Pipeline.of(mesh.pipe, layers), 0))
+        return placement.kinds
+
+    kinds = mnpar.run(program, ranks=8)[3]
+    assert kinds["/a/W"] == {"data": "replicated", "pipe": "some", "model": "divided"}
+    assert kinds["/b/predictor/b"] == {"data": "replicated", "pipe": "some", "model": "replicated"}
+
+
+def test_lazy_parameters_that_begin_alike_lose_no_step():
+    """In the first forward, which communicates: it need not run again, as there is nothing to be made equal."""
+    x = np.random.default_rng(0).normal(size=(6, 3))
+
+    def program(comm, axes):
+        with mnpar.using_config("dtype", np.dtype("f8")):
+            mesh = mnpar.Mesh(comm, **axes)
+            model = mnpar.Chain(a=L.ColumnParallelLinear(mesh.model, None, 4), b=L.Linear(None, 2))
+            initialize_by_path(model, 0)
+            optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), mesh).setup(model)
+            for _ in range(2):
+                mine = x[slice(*mnpar.plans.block(6, mesh.data.size, mesh.data.rank))]
+                optimizer.update(lambda x: F.mean(model.b(F.tanh(model.a(x))) ** 2), mine)
+            return optimizer.t, [L.gather_parameter(mesh.model, p) for p in model.params()]
+
+    ((_, expected),) = mnpar.run(program, ranks=1, args=({},))
+    for t, found in mnpar.run(program, ranks=4, args=({"data": 2, "model": 2},)):
+        assert t == 2
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12)

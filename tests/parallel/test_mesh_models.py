@@ -1,0 +1,85 @@
+"""One model function, on every mesh of 8 ranks: the losses, gradients and weights of one process."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+import mnpar
+from mnpar import optimizer_hooks as hooks
+from mnpar import optimizers
+from tests.parallel.mesh_models import GRIDS, check, check_pieces, make, reference, step, train
+
+STEPS = 3
+SIZES = (1, 2, 4, 8)
+
+
+def factorisations(*names):
+    """All ways to divide 8 ranks among these axes."""
+    for sizes in itertools.product(SIZES, repeat=len(names)):
+        if np.prod(sizes) == 8:
+            yield {name: GRIDS[n] if name == "space" else n for name, n in zip(names, sizes, strict=True)}
+
+
+MESHES = [
+    *[("transformer", axes) for axes in factorisations("data", "pipe", "model")],
+    ("transformer", {"sequence": 2, "pipe": 2, "model": 2}),
+    ("transformer", {"data": 2, "sequence": 4}),
+    *[("cnn", axes) for axes in factorisations("data", "pipe", "model", "space")],
+]
+IDS = [f"{name}-{'-'.join(f'{axis}{np.prod(size)}' for axis, size in axes.items())}" for name, axes in MESHES]
+
+
+@functools.cache
+def expected(name, optimizer, added=()):
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        return reference(name, optimizer, STEPS, added)
+
+
+@pytest.mark.parametrize(("name", "axes"), MESHES, ids=IDS)
+def test_a_model_is_the_same_on_every_mesh(name, axes):
+    check(mnpar.run(train, ranks=8, args=(axes, name, optimizers.Adam, STEPS)), expected(name, optimizers.Adam))
+
+
+HYBRID = {"transformer": {"data": 2, "pipe": 2, "model": 2}, "cnn": {"data": 2, "model": 2, "space": (2, 1)}}
+WHOLE = {  # what looks at norms of the whole model, or of whole parameters
+    "clipping": (lambda: optimizers.MomentumSGD(0.1), (lambda: hooks.GradientClipping(0.05),)),
+    "LARS": (lambda: optimizers.SGD(0.5), (lambda: hooks.GradientLARS(weight_decay=0.01),)),
+    "LAMB": (lambda: optimizers.LAMB(0.01), ()),
+    "Novograd": (lambda: optimizers.Novograd(), ()),
+}
+
+
+WAYS = [
+    ("transformer", {}),
+    ("transformer", {"sharded": True, "check": 1}),
+    ("cnn", {"sharded": True}),
+    ("cnn", {"bucket_bytes": 4096}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), WAYS, ids=["transformer", "transformer-sharded", "cnn-sharded", "cnn-buckets"])
+@pytest.mark.parametrize(("optimizer", "added"), WHOLE.values(), ids=WHOLE)
+def test_norms_count_each_parameter_once(name, optimizer, added, options):
+    curve, _, weights = expected(name, optimizer, added)
+    results = mnpar.run(functools.partial(train, **options), ranks=8, args=(HYBRID[name], name, optimizer, STEPS, added))
+    check_pieces([w for _, _, w in results], weights, 1e-9)
+    np.testing.assert_allclose(next(losses for losses, _, _ in results if None not in losses), curve, rtol=1e-9)
+
+
+@pytest.mark.parametrize("axes", [{"pipe": 2, "data": 2}, {"model": 2, "pipe": 2}, {"data": 3}], ids=str)
+def test_loss_scaling_decides_for_the_whole_mesh(axes):
+    def program(comm):
+        with mnpar.using_config("dtype", np.dtype("f8")):
+            mesh = mnpar.Mesh(comm, **axes)
+            model, optimizer = make(mesh, "transformer", lambda: optimizers.SGD(0.1))
+            optimizer.loss_scaling(scale=2.0**10)
+            step(mesh, "transformer", model, optimizer, 0)
+            before = [p.array.copy() for p in model.params()]
+            if comm.rank == comm.size - 1:  # one rank alone overflows
+                next(optimizer.target.params()).register_hook(lambda node: node.gradient.fill(np.inf), after=True)
+            step(mesh, "transformer", model, optimizer, 1)
+            return optimizer.t, all((p.array == b).all() for p, b in zip(model.params(), before, strict=True))
+
+    assert mnpar.run(program, ranks=int(np.prod(list(axes.values())))) == [(1, True)] * int(np.prod(list(axes.values())))
