@@ -329,3 +329,31 @@ def test_lazy_parameters_that_begin_alike_lose_no_step():
         assert t == 2
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+def test_gradients_that_are_added_up_and_ranks_that_join_early():
+    """``no_sync`` and ``join`` with ranks that have a layer together: the weights of one process with all samples."""
+    x = np.random.default_rng(0).normal(size=(10, 3))
+
+    def program(comm, axes):
+        with mnpar.using_config("dtype", np.dtype("f8")):
+            mesh = mnpar.Mesh(comm, **axes)
+            model = initialize_by_path(mnpar.Chain(a=L.ColumnParallelLinear(mesh.model, 3, 4), b=L.Linear(4, 2)), 0)
+            optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), mesh).setup(model)
+
+            def loss(x):
+                return F.mean(model.b(F.tanh(model.a(x))) ** 2)
+
+            parts = [x[:6], x[6:]] if mesh.data.size == 1 else [[x[:4], x[6:]], [x[4:6]]][mesh.data.rank]
+            with optimizer.no_sync():
+                optimizer.update(loss, parts[0][:1])
+            optimizer.update(loss, parts[0][1:])
+            for part in parts[1:]:
+                optimizer.update(loss, part)
+            optimizer.join()
+            return [L.gather_parameter(mesh.model, p) for p in model.params()]
+
+    (expected,) = mnpar.run(program, ranks=1, args=({},))
+    for found in mnpar.run(program, ranks=4, args=({"data": 2, "model": 2},)):
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12)
