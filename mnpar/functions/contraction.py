@@ -34,7 +34,8 @@ class Einsum(FunctionNode):
         self.retain_inputs(tuple(range(len(xs))))
         xp = backend.get_array_module(*xs)
         spec = f"{','.join(self.operands)}->{self.output}"
-        y = xp.einsum(spec, *[wide(x) for x in xs], optimize=len(xs) > 1)
+        order = ["einsum_path", (0, 1)] if len(xs) == 2 else len(xs) > 1  # of two there is nothing to search for
+        y = xp.einsum(spec, *[wide(x) for x in xs], optimize=order)
         return y.astype(xp.result_type(*xs), copy=len(xs) == 1)  # of one operand it may be a view
 
     def backward(self, gy: Any) -> Any:
@@ -116,7 +117,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Variable:
     for i, j in zip(left, right, strict=True):
         second[j] = first[i]
     output = [x for i, x in enumerate(first) if i not in left] + [x for i, x in enumerate(second) if i not in right]
-    return einsum(f"{first},{''.join(second)}->{''.join(output)}", a, b)
+    return Einsum((first, "".join(second)), "".join(output)).apply((a, b))[0]
 
 
 def _parse(formula: str, xs: list[Variable]) -> tuple[list[str], str]:

@@ -8,6 +8,7 @@ from mnpar.chain import Chain
 from mnpar.functions import concat, linear_interpolate, separate, sigmoid, tanh, zoneout
 from mnpar.functions.shape import reshape
 from mnpar.links.linear import Linear
+from mnpar.links.memory import Remembering
 from mnpar.links.recurrent import LSTM
 from mnpar.variable import Variable, as_variable
 
@@ -45,7 +46,7 @@ class StatefulZoneoutLSTM(LSTM):
         return h
 
 
-class StatefulPeepholeLSTM(Chain):
+class StatefulPeepholeLSTM(Remembering):
     """An LSTM whose gates also see the memory: i and f the last one, o the new one.
 
     Args:
@@ -62,6 +63,8 @@ class StatefulPeepholeLSTM(Chain):
         Gers and Schmidhuber, "Recurrent nets that time and count", IJCNN 2000.
     """
 
+    remembers = ("c", "h")
+
     def __init__(self, in_size: int | None, out_size: int) -> None:
         super().__init__()
         self.state_size = out_size
@@ -71,19 +74,6 @@ class StatefulPeepholeLSTM(Chain):
         self.peep_f = Linear(out_size, out_size, nobias=True)
         self.peep_o = Linear(out_size, out_size, nobias=True)
         self.reset_state()
-
-    def reset_state(self) -> None:
-        """Forget."""
-        self.c: Any = None
-        self.h: Any = None
-
-    def to_device(self, device: int | str | None) -> StatefulPeepholeLSTM:
-        """Move parameters and memory."""
-        super().to_device(device)
-        for state in (self.c, self.h):
-            if state is not None:
-                state.to_device(device)
-        return self
 
     def forward(self, x: Any) -> Variable:
         """(N, D) → (N, H); N stays the same until ``reset_state``."""
@@ -132,7 +122,7 @@ class StatelessMGU(Chain):
         return self.step(h, x)
 
 
-class StatefulMGU(StatelessMGU):
+class StatefulMGU(Remembering, StatelessMGU):
     """A minimal gated unit that remembers from call to call.
 
     Args:
@@ -149,20 +139,9 @@ class StatefulMGU(StatelessMGU):
         super().__init__(in_size, out_size)
         self.reset_state()
 
-    def reset_state(self) -> None:
-        """Forget."""
-        self.h: Any = None
-
     def set_state(self, h: Any) -> None:
         """Remember this instead: (N, H)."""
         self.h = as_variable(h)
-
-    def to_device(self, device: int | str | None) -> StatefulMGU:
-        """Move parameters and state."""
-        super().to_device(device)
-        if self.h is not None:
-            self.h.to_device(device)
-        return self
 
     def forward(self, x: Any) -> Variable:  # type: ignore[override]
         """(N, D) → (N, H)."""

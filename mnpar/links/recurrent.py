@@ -12,6 +12,7 @@ from mnpar.functions import concat, embed_id, get_item, lstm, sigmoid, tanh
 from mnpar.initializers import Normal
 from mnpar.link import Link
 from mnpar.links.linear import Linear
+from mnpar.links.memory import Remembering
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable, as_variable
 
@@ -101,7 +102,7 @@ class StatelessLSTM(_Gates):
         return self.step(c, h, x)
 
 
-class LSTM(_Gates):
+class LSTM(Remembering, _Gates):
     """Long short-term memory that remembers from call to call.
 
     Args:
@@ -119,6 +120,8 @@ class LSTM(_Gates):
         ((4, 2), (4, 2))
     """
 
+    remembers = ("c", "h")
+
     def __init__(
         self, in_size: int | None, out_size: int | None = None, lateral_init: Any = None, upward_init: Any = None,
         bias_init: Any = None, forget_bias_init: Any = None,
@@ -126,22 +129,9 @@ class LSTM(_Gates):
         super().__init__(in_size, out_size, lateral_init, upward_init, bias_init, forget_bias_init)
         self.reset_state()
 
-    def reset_state(self) -> None:
-        """Forget."""
-        self.c: Any = None
-        self.h: Any = None
-
     def set_state(self, c: Any, h: Any) -> None:
         """Remember this instead: both (N, H)."""
         self.c, self.h = as_variable(c), as_variable(h)
-
-    def to_device(self, device: int | str | None) -> LSTM:
-        """Move parameters and memory."""
-        super().to_device(device)
-        for state in (self.c, self.h):
-            if state is not None:
-                state.to_device(device)
-        return self
 
     def forward(self, x: Any) -> Variable:
         """(N, D) → (N, H)."""
@@ -197,7 +187,7 @@ class StatelessGRU(Chain):
         return self.step(h, x)
 
 
-class GRU(StatelessGRU):
+class GRU(Remembering, StatelessGRU):
     """A gated recurrent unit that remembers from call to call; arguments as :class:`StatelessGRU`.
 
     Example:
@@ -213,20 +203,9 @@ class GRU(StatelessGRU):
         super().__init__(in_size, out_size, init, inner_init, bias_init)
         self.reset_state()
 
-    def reset_state(self) -> None:
-        """Forget."""
-        self.h: Any = None
-
     def set_state(self, h: Any) -> None:
         """Remember this instead: (N, H)."""
         self.h = as_variable(h)
-
-    def to_device(self, device: int | str | None) -> GRU:
-        """Move parameters and state."""
-        super().to_device(device)
-        if self.h is not None:
-            self.h.to_device(device)
-        return self
 
     def forward(self, x: Any) -> Variable:  # type: ignore[override]
         """(N, D) → (N, H)."""

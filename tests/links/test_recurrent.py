@@ -18,7 +18,7 @@ def sig(x):
 
 def test_an_lstm_remembers_and_is_the_stateless_one_step_by_step():
     layer, xs = L.LSTM(3, 2, upward_init=W, lateral_init=W), RNG.standard_normal((4, 5, 3))
-    twin, c, h = L.StatelessLSTM(3, 2), None, None
+    twin, c, h = L.StatelessLSTM(3, 2, upward_init=W, lateral_init=W), None, None
     twin.copyparams(layer)
     for n, x in zip((5, 5, 3, 2), xs, strict=True):  # sequences end
         y = layer(x[:n])
