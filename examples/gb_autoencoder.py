@@ -184,7 +184,7 @@ def main(comm, args):
     """Train, check, draw."""
     mnpar.config.dtype = np.dtype("f8")
     mnpar.random.seed(args.seed)
-    grid = mnpar.SpatialGrid(comm, args.halopar or (1, 1))
+    grid = mnpar.SpatialGrid(comm, args.halopar)
     train, test, name = load(args)
     shape, classes = train[0][0].shape, 1 + int(max(part.datasets[1].max() for part in (train, test)))
     model = GB(grid, shape, classes, not args.untied)
@@ -268,7 +268,9 @@ def draw(pictures, W, history, path):
 def parse():
     """The command line, checked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--halopar", type=mnpar.launch.dims, metavar="RxC", help="images in R x C blocks, one for each rank")
+    parser.add_argument(
+        "--halopar", type=mnpar.launch.dims, metavar="RxC", help="images in R x C blocks, one for each rank (ranks x 1)"
+    )
     parser.add_argument("--untied", action="store_true", help="decoders learn filters of their own")
     parser.add_argument("--neon-order", action="store_true", help="decoders step before encoders, not together with them")
     parser.add_argument("--pretrain", type=int, default=10, help="epochs of reconstruction for each level (10)")
@@ -290,9 +292,11 @@ def parse():
     for name, number in least.items():
         if getattr(args, name) is not None and getattr(args, name) < number:
             parser.error(f"--{name} is at least {number}, not {getattr(args, name)}")
-    launched, args.ranks = mnpar.launch.launched_ranks(), int(np.prod(args.halopar or (1,)))
-    ranks = args.threads or (launched if launched > 1 else args.ranks)
-    if len(args.halopar or (1, 1)) != 2 or ranks != args.ranks:
+    launched = mnpar.launch.launched_ranks()
+    ranks = args.threads or (launched if launched > 1 else int(np.prod(args.halopar or (1,))))
+    args.halopar = args.halopar or (ranks, 1)
+    args.ranks = int(np.prod(args.halopar))
+    if len(args.halopar) != 2 or ranks != args.ranks:
         parser.error(f"--halopar is rows x columns of all ranks: {args.halopar} is for {args.ranks}, and there are {ranks}")
     return args
 
