@@ -169,7 +169,6 @@ def draw(history, path, data):
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     print(f"plot: {path}", flush=True)
 
@@ -194,6 +193,10 @@ def parse():
             parser.error(f"--{name} is at least {least}, not {value}")
     if args.data and not Path(args.data).is_dir():
         parser.error(f"--data: there is no folder {args.data}")
+    try:
+        Path(args.out).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--out: {error}")
     launched = mnpar.launch.launched_ranks()
     ranks = args.threads or (launched if launched > 1 else args.ranks)
     if ranks % args.groups:

@@ -184,7 +184,7 @@ def main(comm, args):
     """Train, check, draw."""
     mnpar.config.dtype = np.dtype("f8")
     mnpar.random.seed(args.seed)
-    grid = mnpar.SpatialGrid(comm, args.halopar or (1, 1))
+    grid = mnpar.SpatialGrid(comm, args.halopar)
     train, test, name = load(args)
     shape, classes = train[0][0].shape, 1 + int(max(part.datasets[1].max() for part in (train, test)))
     model = GB(grid, shape, classes, not args.untied)
@@ -268,7 +268,9 @@ def draw(pictures, W, history, path):
 def parse():
     """The command line, checked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--halopar", type=mnpar.launch.dims, metavar="RxC", help="images in R x C blocks, one for each rank")
+    parser.add_argument(
+        "--halopar", type=mnpar.launch.dims, metavar="RxC", help="images in R x C blocks, one for each rank (ranks x 1)"
+    )
     parser.add_argument("--untied", action="store_true", help="decoders learn filters of their own")
     parser.add_argument("--neon-order", action="store_true", help="decoders step before encoders, not together with them")
     parser.add_argument("--pretrain", type=int, default=10, help="epochs of reconstruction for each level (10)")

@@ -85,7 +85,7 @@ def main(comm, args):
     """Train, test, draw; returns the costs."""
     mnpar.config.dtype = np.dtype("f8")
     mnpar.random.seed(args.seed)
-    grid, shape = mnpar.SpatialGrid(comm, args.halopar or (1, 1)), (args.size, args.size)
+    grid, shape = mnpar.SpatialGrid(comm, args.halopar), (args.size, args.size)
     rng = np.random.default_rng(args.seed)
     sets = [pictures(n, args.size, rng) for n in (args.train, args.test)]
     (x, t), (x_test, t_test) = [[mnpar.datasets.shard_image(part, grid) for part in pair] for pair in sets]
@@ -154,7 +154,9 @@ def draw(images, labels, found, costs, blocks, path):
 def parse():
     """The command line, checked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--halopar", type=mnpar.launch.dims, metavar="RxC", help="images in R x C blocks, one for each rank")
+    parser.add_argument(
+        "--halopar", type=mnpar.launch.dims, metavar="RxC", help="images in R x C blocks, one for each rank (ranks x 1)"
+    )
     parser.add_argument("--size", type=int, default=64, help="height and width of the images (64)")
     parser.add_argument("--scales", type=int, default=3, help="how often the size is halved (3)")
     parser.add_argument("--filters", type=int, default=8, help="of the first scale; each has twice as many (8)")

@@ -102,8 +102,9 @@ def ranks_of_grid(parser: argparse.ArgumentParser, args: argparse.Namespace, fla
 
     Args:
         parser: of the script.
-        args: what :func:`parse_args` returned: the flag's value is what :func:`dims` makes, or None for one rank. The ranks are
-            ``args.threads``, if there is such a number, or those of the launcher, if it has started several.
+        args: what :func:`parse_args` returned: the flag's value is what :func:`dims` makes, or None. The ranks are
+            ``args.threads``, if there is such a number, or those of the launcher, if it has started several. None becomes blocks
+            of rows, one for each rank.
         flag: its name.
         axes: of the grid.
 
@@ -113,10 +114,13 @@ def ranks_of_grid(parser: argparse.ArgumentParser, args: argparse.Namespace, fla
         >>> mnpar.launch.ranks_of_grid(argparse.ArgumentParser(), args, "halopar")
         6
     """
-    grid = getattr(args, flag)
-    needed, launched = math.prod(grid or (1,)), launched_ranks()
-    ranks = getattr(args, "threads", None) or (launched if launched > 1 else needed)
-    if ranks != needed or (grid is not None and len(grid) != axes):
+    launched = launched_ranks()
+    started = getattr(args, "threads", None) or (launched if launched > 1 else None)
+    grid = getattr(args, flag) or (started or 1, *(1,) * (axes - 1))
+    setattr(args, flag, grid)
+    needed = math.prod(grid)
+    ranks = started or needed
+    if ranks != needed or len(grid) != axes:
         names = "rows x columns" if axes == 2 else f"{axes} numbers"
         parser.error(f"--{flag} is {names} of all ranks: {grid} is for {needed}, and there are {ranks}")
     return needed

@@ -87,7 +87,7 @@ def load() -> Any:
 
         if "mpi4py.MPI" not in sys.modules:
             mpi4py.rc.finalize = False  # the end is ours: mpi4py's would wait for ever for a rank that failed
-            mpi4py.rc.thread_level = "serialized"
+            mpi4py.rc.initialize = False  # and so is the beginning: under another MPI's launcher some libraries abort there
         from mpi4py import MPI
     except ImportError as error:
         raise LauncherError(
@@ -98,17 +98,24 @@ def load() -> Any:
             "mpi4py finds no MPI library: pip install 'mnpar[mpi]', or load the machine's MPI and set MPI4PY_LIBMPI to its "
             f"libmpi.so ({str(error).splitlines()[0]})"
         ) from error
-    told, size = launched_ranks(), MPI.COMM_WORLD.Get_size()
-    if size == 1 and told > 1:
-        library, own = (
-            " ".join(MPI.Get_library_version().splitlines()[0].split(",")[0].split()),
-            os.path.join(os.path.dirname(sys.executable), "mpiexec"),
-        )
+    told = launched_ranks()
+    own = f"Use the mpiexec beside this Python: {os.path.join(os.path.dirname(sys.executable), 'mpiexec')}"
+    library = " ".join(MPI.Get_library_version().splitlines()[0].split(",")[0].split())
+    if not MPI.Is_initialized():
+        if told > 1 and _under_open_mpi() and library.startswith("MPICH"):
+            raise LauncherError(f"Open MPI's launcher started {told} ranks, but their MPI library is {library}. {own}")
+        MPI.Init_thread(MPI.THREAD_SERIALIZED)
+    if MPI.COMM_WORLD.Get_size() == 1 and told > 1:
         raise LauncherError(
             f"the launcher started {told} ranks, but this one is alone: its MPI library ({library}) is not the launcher's. "
-            f"Use the mpiexec beside this Python: {own}"
+            f"{own}"
         )
     return MPI
+
+
+def _under_open_mpi() -> bool:
+    """Whether Open MPI's launcher started this process, and nobody has told MPICH to speak with it."""
+    return "OMPI_COMM_WORLD_SIZE" in os.environ and "MPIR_CVAR_PMI_VERSION" not in os.environ
 
 
 class MpiTransport(Reductions):
