@@ -28,10 +28,9 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators.calls import Calls
-from mnpar.communicators.message import SIZE
 from mnpar.communicators.operation import Operation, complete, no_steps
 from mnpar.communicators.shared_memory import SharedMemory
-from mnpar.communicators.transport import ANY, BLOCK, Steps, T
+from mnpar.communicators.transport import ANY, Steps, T
 
 ANY_SOURCE = ANY
 ANY_TAG = ANY
@@ -125,23 +124,6 @@ class Communicator(Calls):
         self._now(self.channel(0).barrier(self._call("split")))
         transport = self.transport.split(None if color is None else int(color), int(key))
         return None if transport is None else Communicator(transport)
-
-    def duplicate(self, room: int = 0) -> Communicator:
-        """The same ranks, whose messages are apart from all others; all ranks call it.
-
-        Args:
-            room: bytes of a value that collectives carry at once, with their opening: the same on all ranks. Where more is
-                opened than most values need, each opening takes longer.
-
-        Example:
-            >>> import numpy as np, mnpar
-            >>> mnpar.run(lambda comm: int(comm.duplicate(room=4096).allreduce(np.ones(1000))[0]), ranks=2)
-            [2, 2]
-        """
-        self._now(self.channel(0).barrier(self._call("split")))
-        transport = self.transport.split(0, self.rank, max(BLOCK, SIZE + room))
-        assert transport is not None
-        return Communicator(transport)
 
     def set_config(self, name: str, value: Any = True) -> None:
         """Set one of ChainerMN's options on this communicator.

@@ -114,9 +114,9 @@ class MpiTransport(Reductions):
 
     name = "mpi"
 
-    def __init__(self, process: Process, mpi_comm: Any, own: bool = False, block: int = BLOCK) -> None:
+    def __init__(self, process: Process, mpi_comm: Any, own: bool = False) -> None:
         self.process, self.MPI = process, process.MPI
-        self.block = block
+        self.block = BLOCK
         self.mpi_comm = mpi_comm
         self.active = process.active
         self._own = own
@@ -260,11 +260,11 @@ class MpiTransport(Reductions):
 
     # ---- the group ----
 
-    def split(self, color: int | None, key: int, block: int = BLOCK) -> MpiTransport | None:
+    def split(self, color: int | None, key: int) -> MpiTransport | None:
         comm = self.mpi_comm.Split(
             self.MPI.UNDEFINED if color is None else color, key
         )  # everybody is here: see Communicator.split
-        return None if color is None else MpiTransport(self.process, comm, own=True, block=block)
+        return None if color is None else MpiTransport(self.process, comm, own=True)
 
     def places(self) -> tuple[int, int, int, int]:
         if self._places is None:

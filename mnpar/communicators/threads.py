@@ -125,8 +125,8 @@ class ThreadTransport:
     name = "threads"
     tag_limit = 2**31 - 1
 
-    def __init__(self, world: World, group: int, members: list[int], rank: int, block: int = BLOCK) -> None:
-        self.block = block
+    def __init__(self, world: World, group: int, members: list[int], rank: int) -> None:
+        self.block = BLOCK
         self._world, self._group, self._members = world, group, members
         self.rank, self.size = rank, len(members)
         self._me = members[rank]
@@ -202,7 +202,7 @@ class ThreadTransport:
         arrays = yield self._meet(array.copy(), ("data", waiting.order, waiting.seq), waiting)
         return reduce_arrays(arrays, reduction)
 
-    def split(self, color: int | None, key: int, block: int = BLOCK) -> ThreadTransport | None:
+    def split(self, color: int | None, key: int) -> ThreadTransport | None:
         self._splits += 1
         waiting = Waiting("split", "")
         keys = self._now(self._meet((color, key), ("split", self._splits), waiting))
@@ -211,7 +211,7 @@ class ThreadTransport:
             return None
         mine = sorted((k, rank) for rank, (c, k) in enumerate(keys) if c == color)
         members = [self._members[rank] for _, rank in mine]
-        return ThreadTransport(self._world, groups[color], members, [rank for _, rank in mine].index(self.rank), block)
+        return ThreadTransport(self._world, groups[color], members, [rank for _, rank in mine].index(self.rank))
 
     def _now(self, meeting: Pending) -> Any:
         wait(self, meeting)

@@ -76,7 +76,7 @@ class Transport(Protocol):
     size: int
     tag_limit: int  # the largest tag
     name: str
-    block: int  # bytes that each rank gives to an exchange: ``BLOCK``, unless it was split off for more
+    block: int  # bytes that each rank gives to an exchange
     active: list[Any]  # the operations that this rank has started and not finished, on all its communicators
 
     @property
@@ -125,8 +125,8 @@ class Transport(Protocol):
     ) -> Steps[Array]:
         """The same, by messages under ``waiting.tag``: it can also be waited for later."""
 
-    def split(self, color: int | None, key: int, block: int = BLOCK) -> Transport | None:
-        """The group of those who gave the same color, ordered by (key, rank), with exchanges of so many bytes. It waits."""
+    def split(self, color: int | None, key: int) -> Transport | None:
+        """The group of those who gave the same color, ordered by (key, rank). It waits."""
 
     def places(self) -> tuple[int, int, int, int]:
         """intra_rank, intra_size, inter_rank, inter_size: the rank on its machine, the machine among machines. It waits."""

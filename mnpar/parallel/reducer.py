@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from mnpar.communicators.operation import Operation
 
 
-SMALL = 2**16  # bytes, of all ranks: gradients that are no more travel in one message with what opens their sum
-NOTE = 64  # bytes that may travel with them
-
-
 class Bucket:
     """A stretch of an arena's gradients.
 
@@ -90,9 +86,7 @@ class Reducer:
     def channel(self) -> Communicator:
         """Its own communicator: buckets may leave between any other communications. All ranks first come here together."""
         if self._channel is None:
-            nbytes = sum([arena.grad.nbytes for arena in self._arenas])
-            room = int(self.comm.allreduce(np.array(nbytes), "max")) + NOTE
-            self._channel = self.comm.duplicate(room if room * self.comm.size <= SMALL else 0)
+            self._channel = self.comm.split(0, self.comm.rank)
         return self._channel  # type: ignore[no-any-return]
 
     def wire(self, grad: Array) -> Array:
@@ -209,11 +203,12 @@ class Reducer:
 
     def reduce_noted(self, arenas: Arenas, note: bytes, usual: Callable[[list[bytes]], bool]) -> bool:
         """:meth:`reduce` without buckets; with the first gradients a note travels, and if by all notes something is unusual
-        nothing is added up (:meth:`Communicator.allreduce_noted`): whether it was."""
+        nothing is added up (:meth:`Communicator.allreduce_noted`): whether it was. They go by the ranks' own communicator, so
+        that a rank that is in an update, and another in anything else, hear of it at once."""
         self.attach(arenas)
         first = self.buckets[:1]
         sent = first[0].pack(self) if first else np.empty(0, np.float32)
-        if not self.channel.allreduce_noted(sent, note, usual, sent):
+        if not self.comm.allreduce_noted(sent, note, usual, sent):
             return False
         for bucket in first:
             bucket.unpack()
