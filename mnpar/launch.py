@@ -103,8 +103,8 @@ def ranks_of_grid(parser: argparse.ArgumentParser, args: argparse.Namespace, fla
     Args:
         parser: of the script.
         args: what :func:`parse_args` returned: the flag's value is what :func:`dims` makes, or None. The ranks are
-            ``args.threads``, if there is such a number, or those of the launcher, if it has started several. None becomes blocks
-            of rows, one for each rank.
+            ``args.threads``, if there is such a number, or those of the launcher, if it has started several. None
+            becomes blocks of rows, one for each rank.
         flag: its name.
         axes: of the grid.
 
@@ -116,7 +116,7 @@ def ranks_of_grid(parser: argparse.ArgumentParser, args: argparse.Namespace, fla
     """
     launched = launched_ranks()
     started = getattr(args, "threads", None) or (launched if launched > 1 else None)
-    grid = getattr(args, flag) or (started or 1, *(1,) * (axes - 1))
+    grid: tuple[int, ...] = getattr(args, flag) or (started or 1, *(1,) * (axes - 1))
     setattr(args, flag, grid)
     needed = math.prod(grid)
     ranks = started or needed

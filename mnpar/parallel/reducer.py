@@ -217,16 +217,19 @@ class Reducer:
             yield bucket
         self._reduce_at_once(arenas, [])
 
-    def reduce_noted(self, arenas: Arenas, note: bytes, usual: Callable[[list[bytes]], bool]) -> None:
+    def reduce_noted(self, arenas: Arenas, note: bytes, usual: Callable[[list[bytes]], bool]) -> bool:
         """:meth:`reduce` without buckets; with the first gradients a note travels, and if by all notes something is unusual
-        nothing is added up (:meth:`Communicator.allreduce_noted`)."""
+        nothing is added up (:meth:`Communicator.allreduce_noted`): whether it was. They go by the ranks' own communicator, so
+        that a rank that is in an update, and another in anything else, hear of it at once."""
         self.attach(arenas)
         first = self.buckets[:1]
         sent = first[0].pack(self) if first else np.empty(0, np.float32)
-        if self.channel.allreduce_noted(sent, note, usual, sent):
-            for bucket in first:
-                bucket.unpack()
-            self._reduce_at_once(arenas, self.buckets[1:])
+        if not self.comm.allreduce_noted(sent, note, usual, sent):
+            return False
+        for bucket in first:
+            bucket.unpack()
+        self._reduce_at_once(arenas, self.buckets[1:])
+        return True
 
     def _reduce_at_once(self, arenas: Arenas, buckets: list[Bucket]) -> None:
         """Buckets one after the other, and what has no place in one."""

@@ -243,9 +243,9 @@ class Team:
         self._added = 0.0
         self.reducer.give_up(self.optimizer.arenas)
 
-    def reduce(self, by_pieces: bool = False) -> bool | None:
+    def reduce(self, by_pieces: Callable[[], bool]) -> bool | None:
         """After backward: the gradients of all ranks added up; False if no step is to be taken now, None if one is to be begun
-        anew, with other gradients. ``by_pieces``: where they travel in buckets, :meth:`pieces` waits for them instead."""
+        anew, with other gradients. If they travel in buckets and ``by_pieces()``, :meth:`pieces` waits for them instead."""
         if self._alone:
             return False
         if self._noted:
@@ -268,7 +268,7 @@ class Team:
             nowhere, self._nowhere = self._nowhere, nowhere
         elif self._shards is not None:
             self._shards.reduce(arenas, factor)
-        elif by_pieces and self._placement is None and self.reducer.bucket_bytes is not None and not nowhere:
+        elif self._placement is None and self.reducer.bucket_bytes is not None and not nowhere and by_pieces():
             self._arriving = factor
         else:
             self.reducer.reduce(arenas)
@@ -303,9 +303,9 @@ class Team:
             rows[:] = map(Row.of, notes)
             return self._usual(rows)
 
-        self.reducer.reduce_noted(self.optimizer.arenas, row.packed(), usual)
+        added = self.reducer.reduce_noted(self.optimizer.arenas, row.packed(), usual)
         self._forget_held()
-        if not self._usual(rows):
+        if not added:
             return self._set_right(rows)
         manual, total = any([row.manual for row in rows]), total_of(rows)
         if self._how != "sum":
