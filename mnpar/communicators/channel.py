@@ -209,7 +209,7 @@ class Channel(Meeting):
         """``complete(scatter(xs, call))``."""
         xs, parts = self._scattering(xs, call)
         opening = self._open_now(call, xs, parts)
-        if opening.header(call.root).kind == TUPLE and opening.inside:
+        if opening.kind(call.root) == TUPLE and opening.inside:
             return opening.part(call.root, self.transport.rank), opening.wants
         return complete(self.transport, self._scattered(opening, xs))
 
@@ -218,7 +218,7 @@ class Channel(Meeting):
 
     def _scattered(self, opening: Opening, xs: Any) -> Steps[tuple[Any, bool]]:
         me, root = self.transport.rank, opening.call.root
-        if opening.header(root).kind == TUPLE and opening.inside:
+        if opening.kind(root) == TUPLE and opening.inside:
             return opening.part(root, me), opening.wants
         if me != root:
             return (yield from self._fetch_part(opening, root)), opening.wants

@@ -29,6 +29,7 @@ SIZE = _LAYOUT.size
 IDENTITY = 18  # bytes: magic, op, reduction, order, later, root, seq
 FORM = slice(18, 140)  # kind, ndim, dtype, nbytes, shape
 NBYTES = slice(36, 44)  # of these, the number of bytes
+SECOND_LENGTH = 52  # the second number of the shape
 FLAGS = 140
 WANTS, RECORDING, ON_DEVICE = 1, 2, 4
 MAX_NDIM = 12

@@ -83,7 +83,13 @@ class Opening:
 
     def part(self, rank: int, index: int) -> Array | None:
         """One of the parts that came with it."""
-        return part(self._raw, rank * self._block + SIZE, self.header(rank).shape[1], index)
+        start = rank * self._block
+        length = int.from_bytes(self._raw[(at := start + message.SECOND_LENGTH) : at + 8], "little")  # of their table
+        return part(self._raw, start + SIZE, length, index)
+
+    def kind(self, rank: int) -> int:
+        """What kind of value a rank has given."""
+        return self._raw[rank * self._block + message.FORM.start]
 
     def same_form(self) -> bool:
         """Whether all values have one dtype and shape. (Of a gradient some parts may be missing: their number is compared.)"""

@@ -6,6 +6,8 @@
 All ranks of the communicator call each of them, in the same order. ``backward`` differentiates the sum over ranks of what they
 called it on (law 1): a loss that all ranks compute alike from gathered values counts P times, unless only one of them calls
 ``loss.backward()`` and the others ``mnpar.backward()``, or the pair copy_to / reduce_from says that the ranks hold it together.
+
+(The file is long because adjoints stand side by side.)
 """
 
 from __future__ import annotations
