@@ -37,9 +37,14 @@ def program(name):
 
 
 def on_threads(ranks, name, out, *flags):
-    """What the program returns on each rank."""
+    """What the program returns on each rank; its weights and batches are drawn alike in every run."""
     main = program(name).main
-    return mnpar.run(lambda comm: main(["-o", str(out), *flags]), ranks=ranks)
+
+    def seeded(comm):
+        mnpar.random.seed(comm.rank)
+        return main(["-o", str(out), *flags])
+
+    return mnpar.run(seeded, ranks=ranks)
 
 
 def under_mpiexec(ranks, name, out, *flags):

@@ -58,10 +58,9 @@ class Calls:
         raise ValueError(f"rank {self.rank}: a tag is a number from 0 to {self.transport.tag_limit}, not {tag!r}")
 
     def _call(self, what: str, root: int = 0, op: str = "sum", tag: int = 0, later: bool = False) -> Call:
-        reduction = "sum" if op == "mean" else op
-        if reduction not in REDUCTIONS:
-            raise ValueError(f"rank {self.rank}: {what} knows 'mean' and {REDUCTIONS}, not {op!r}")
-        return Call(what, call_site(), root=root, reduction=reduction, tag=tag, later=later)
+        if op not in REDUCTIONS:
+            raise ValueError(f"rank {self.rank}: {what} knows {', '.join(REDUCTIONS)}, not {op!r}")
+        return Call(what, call_site(), root=root, reduction=op, tag=tag, later=later)
 
     # ---- arrays ----
 

@@ -48,7 +48,7 @@ _ON_OBJECTS = (
 _OTHERS = ("barrier", "split", "scan", "exscan", "exchange", "gather_from", "share", "ring_attention")
 OPS = (*POINT_TO_POINT, *_ON_ARRAYS, *_ON_OBJECTS, *_OTHERS)
 _OP_CODES = {name: code for code, name in enumerate(OPS)}
-REDUCTIONS = ("sum", "max", "min", "prod")
+REDUCTIONS = ("sum", "max", "min", "prod", "mean")
 _REDUCTION_CODES = {name: code for code, name in enumerate(REDUCTIONS)}
 
 

@@ -16,7 +16,7 @@ from mnpar.communicators.transport import BACKWARD, Pending, Steps, Traffic, Wai
 PIECE = 2**30  # bytes: no MPI library is asked for more at once
 _SHORT = 2**18  # bytes: so much in all is sent from each rank to each, which starts sooner than the library's allgather
 _DIRECT = 16  # ranks: with more, the libraries' trees win
-_OPS = {"sum": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
+_OPS = {"sum": "SUM", "mean": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
 
 
 def nothing() -> None:

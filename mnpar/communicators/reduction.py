@@ -8,7 +8,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators.message import Call
 
-UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+UFUNCS = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}  # who means, divides
 GATHERED = 2**15  # bytes: an array of at most so many is gathered everywhere and reduced there, a larger one in parts
 REDUCING = ("allreduce", "reduce", "reduce_from", "reduce_scatter", "scan", "exscan")
 
@@ -17,7 +17,7 @@ def check_reducible(x: Array, call: Call) -> None:
     """Raises TypeError if the elements have no such reduction."""
     if call.op not in REDUCING or not backend.is_array(x):
         return
-    if x.dtype.kind in "bmM" and call.reduction in ("sum", "prod"):
+    if x.dtype.kind in "bmM" and call.reduction in ("sum", "mean", "prod"):
         raise TypeError(f"{call.name} cannot {call.reduction} {x.dtype}: convert it to integers first, x.astype('i4')")
     if x.dtype.kind == "c" and call.reduction in ("max", "min"):
         raise TypeError(f"{call.name}: complex numbers have no {call.reduction}")

@@ -61,6 +61,8 @@ class AllReduce(Communication):
     def __init__(self, comm: Communicator, mean: bool = False, of: Communication | None = None) -> None:
         super().__init__(comm, of)
         self.mean = mean
+        if mean:
+            self.reduction = "mean"
 
     def forward(self, x: Any) -> Any:
         return self.agreed(*self.channel.allreduce_now(x, self.call()))
@@ -133,7 +135,7 @@ def reducing_and_scattering(comm: Communicator, op: str) -> tuple[Communication,
     check_op("reduce_scatter", op)
     if op in FOLDS:
         return AllToAll(comm).part_of("reduce_scatter", op), lambda ys: fold(ys, op)
-    return ReduceScatter(comm), divided(comm.size) if op == "mean" else first
+    return ReduceScatter(comm).part_of("reduce_scatter", op), divided(comm.size) if op == "mean" else first
 
 
 def scanning(comm: Communicator, op: str) -> tuple[Communication, Results]:
@@ -141,7 +143,7 @@ def scanning(comm: Communicator, op: str) -> tuple[Communication, Results]:
     check_op("scan", op)
     if op in FOLDS:
         return AllGather(comm).part_of("scan", op), lambda ys: fold(ys[: comm.rank + 1], op)
-    return Scan(comm, exclusive=False), divided(comm.rank + 1) if op == "mean" else first
+    return Scan(comm, exclusive=False).part_of("scan", op), divided(comm.rank + 1) if op == "mean" else first
 
 
 def scanning_before(comm: Communicator, op: str) -> tuple[Communication, Results]:

@@ -98,7 +98,7 @@ def reducing(comm: Communicator, root: int, op: str) -> tuple[Communication, Res
     root = comm.peer(root)
     if op in FOLDS:
         return Gather(comm, root).part_of("reduce", op), (lambda ys: fold(ys, op)) if comm.rank == root else first
-    return Reduce(comm, root), divided(comm.size) if op == "mean" else first
+    return Reduce(comm, root).part_of("reduce", op), divided(comm.size) if op == "mean" else first
 
 
 def bcast(comm: Communicator, x: Any = None, root: int = 0) -> Variable:

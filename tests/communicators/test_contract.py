@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import mnpar
+import mnpar.functions as F
 from mnpar.errors import MismatchError, MnparError
 
 LOCAL = pytest.mark.ranks(1, 3, on="threads")  # what is decided before anything is sent
@@ -778,6 +779,13 @@ MISMATCHES = {
     "barrier": (lambda c: c.barrier(), lambda c: c.allreduce(np.ones(2)), "barrier", "allreduce"),
     "root": (lambda c: c.bcast(np.ones(2), 0), lambda c: c.bcast(np.ones(2), 1), "root 0", "root 1"),
     "reduction": (lambda c: c.allreduce(np.ones(2)), lambda c: c.allreduce(np.ones(2), "max"), r"\(sum\)", r"\(max\)"),
+    "sum and mean": (lambda c: c.reduce(np.ones(2)), lambda c: c.reduce(np.ones(2), op="mean"), r"\(sum\)", r"\(mean\)"),
+    "mean of a function": (
+        lambda c: F.reduce_scatter(c, [np.ones(2)] * c.size),
+        lambda c: F.reduce_scatter(c, [np.ones(2)] * c.size, op="mean"),
+        r"\(sum\)",
+        r"\(mean\)",
+    ),
     "dtype": (lambda c: c.allreduce(np.ones(2)), lambda c: c.allreduce(np.ones(2, "f4")), r"float64 \(2,\)", r"float32 \(2,\)"),
     "byte order": (lambda c: c.allreduce(np.ones(2)), lambda c: c.allreduce(np.ones(2, ">f8")), "float64", "float64"),
     "shape": (lambda c: c.allreduce(np.ones(2)), lambda c: c.allreduce(np.ones(3)), r"\(2,\)", r"\(3,\)"),
