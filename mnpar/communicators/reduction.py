@@ -18,7 +18,8 @@ def check_reducible(x: Array, call: Call) -> None:
     if call.op not in REDUCING or not backend.is_array(x):
         return
     if x.dtype.kind in "bmM" and call.reduction in ("sum", "mean", "prod"):
-        raise TypeError(f"{call.name} cannot {call.reduction} {x.dtype}: convert it to integers first, x.astype('i4')")
+        verb = call.reduction.replace("mean", "average")
+        raise TypeError(f"{call.name} cannot {verb} {x.dtype}: convert it to integers first, x.astype('i4')")
     if x.dtype.kind == "c" and call.reduction in ("max", "min"):
         raise TypeError(f"{call.name}: complex numbers have no {call.reduction}")
 
