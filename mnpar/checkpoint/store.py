@@ -38,7 +38,7 @@ _DONE = re.compile(r"step-(\d{8,})(?:\.([1-9]\d*))?")
 _HIDDEN = re.compile(r"\.[^/]+~([^~/]+)~(\d+)~[0-9a-f]+\.(?:tmp|old)")
 _SHARD = re.compile(r"shard-\d{5,}-of-\d{5,}\.safetensors")
 
-UNDER_WAY: dict[str, None] = {}  # hidden folders that this process is filling
+UNDER_WAY: dict[str, None] = {}  # hidden folders that this process is filling or removing
 
 # Called with the name of each step that was taken: tests end the job there.
 after_step: ContextVar[Callable[[str], None]] = ContextVar("mnpar.checkpoint.after_step", default=lambda step: None)
@@ -108,9 +108,9 @@ def begin(folder: str, name: Name | str) -> str:
     taken = os.path.join(folder, str(name))
     if isinstance(name, str) and os.path.lexists(taken) and not is_checkpoint(taken):
         raise FileExistsError(errno.EEXIST, "is no checkpoint, and stays: remove it, or take another name", taken)
-    for name in os.listdir(folder):
-        match = _HIDDEN.fullmatch(name)
-        left = os.path.join(folder, name)
+    for other in os.listdir(folder):
+        match = _HIDDEN.fullmatch(other)
+        left = os.path.join(folder, other)
         if match and match[1] == os.uname().nodename and left not in UNDER_WAY and not _alive(int(match[2])):
             shutil.rmtree(left, ignore_errors=True)
     path = os.path.join(folder, _hidden(name, "tmp"))
@@ -227,9 +227,11 @@ def discard(hidden: str) -> None:
 def remove(folder: str, name: Name | str) -> None:
     """Remove a checkpoint: first its name, so that no part of it is taken for the whole."""
     hidden = os.path.join(folder, _hidden(name, "old"))
+    UNDER_WAY[hidden] = None
     os.rename(os.path.join(folder, str(name)), hidden)
     reach("old one hidden")
     shutil.rmtree(hidden)
+    UNDER_WAY.pop(hidden)
     reach("old one removed")
 
 
