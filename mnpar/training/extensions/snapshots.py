@@ -47,7 +47,7 @@ def snapshot(
         condition: called before each; False, on all ranks of ``comm``: none is written.
         writer: of :mod:`mnpar.training.extensions.snapshot_writers`; None: training waits while it is written.
         snapshot_on_error: write one when training fails.
-        n_retains: how many to keep, the last ones, with ``comm`` the last undamaged ones; -1: all.
+        n_retains: how many to keep, the last ones, with ``comm`` the last undamaged ones (they are read for it); -1: all.
         autoload: load the last one before training; one that is damaged is passed over with a warning.
         comm: whose ranks write a checkpoint together; None: this process writes a file.
 
@@ -57,8 +57,13 @@ def snapshot(
         CheckpointError: before training, on all ranks of ``comm``: there are checkpoints, and all of them are damaged.
 
     Example:
+        >>> import mnpar
         >>> from mnpar.training import extensions
         >>> last = extensions.snapshot(n_retains=2, autoload=True)  # trainer.extend(last, trigger=(1000, "iteration"))
+        >>> def program(comm):  # the same of all ranks, verified
+        ...     return extensions.snapshot(comm=comm, n_retains=2, autoload=True).filename
+        >>> mnpar.run(program, ranks=2)[0]
+        'snapshot_iter_{.updater.iteration}'
     """
     if savefun is not None and writer is not None:
         raise TypeError("savefun and writer were given: give the writer its savefun, ThreadWriter(savefun=…)")
