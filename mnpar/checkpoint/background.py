@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from mnpar.checkpoint import store
+from mnpar.checkpoint import notes, store
 from mnpar.checkpoint.saving import Draft, name_it, write_shard
 from mnpar.checkpoint.together import together
 from mnpar.errors import CheckpointError
@@ -38,8 +38,6 @@ class Background:
         self._error: Exception | None = None  # of this rank's shard
         self._failure: Exception | None = None  # of the rest, on rank 0
         self._path: str | None = None
-        if draft.rank == 0:
-            store.UNDER_WAY[draft.hidden] = None
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=(self._work,), name="mnpar-checkpoint")
         self._thread.start()
@@ -47,10 +45,10 @@ class Background:
     def _work(self) -> None:
         draft = self._draft
         try:
-            store.write_note(draft.hidden, draft.rank, write_shard(draft))
+            notes.write_note(draft.hidden, draft.rank, write_shard(draft))
         except Exception as error:
             self._error = error
-            store.write_failure(draft.hidden, draft.rank, error)
+            notes.write_failure(draft.hidden, draft.rank, error)
         draft.arrays.clear()
         self._written.set()
         if draft.rank == 0:
@@ -60,24 +58,22 @@ class Background:
         """On rank 0: wait for the others' shards, and name the whole; or remove it, when nobody writes any more."""
         draft = self._draft
         try:
-            notes = self._notes()
-            failed = [f"rank {rank} could not write its shard: {note}" for rank, note in notes.items() if isinstance(note, str)]
+            left = self._left()
+            failed = [f"rank {rank} could not write its shard: {note}" for rank, note in left.items() if isinstance(note, str)]
             if failed:
                 raise CheckpointError(f"{draft.hidden}: {'; '.join(failed)}")
-            store.remove_notes(draft.hidden)
-            self._path = name_it(draft, [notes[rank] for rank in range(draft.size)])  # type: ignore[misc]
+            notes.remove_notes(draft.hidden)
+            self._path = name_it(draft, [left[rank] for rank in range(draft.size)])  # type: ignore[misc]
         except Exception as error:
             self._failure = error
             store.discard(draft.hidden)
-        finally:
-            store.UNDER_WAY.pop(draft.hidden, None)
 
-    def _notes(self) -> dict[int, store.Shard | str | None]:
+    def _left(self) -> dict[int, store.Shard | str | None]:
         """What each rank has noted: its shard, None if it has none, or why there is none."""
         draft, nap, deadline = self._draft, 0.002, time.monotonic() + self._patience
         found: dict[int, store.Shard | str | None] = {} if self._error is None else {0: str(self._error)}
         while missing := [rank for rank in range(draft.size) if rank not in found]:
-            found |= {rank: store.read_note(draft.hidden, rank) for rank in missing if store.has_note(draft.hidden, rank)}
+            found |= {rank: notes.read_note(draft.hidden, rank) for rank in missing if notes.has_note(draft.hidden, rank)}
             if len(found) < draft.size:
                 if time.monotonic() > deadline:
                     raise CheckpointError(f"{draft.hidden}: ranks {missing} have written nothing for {self._patience:g} s")

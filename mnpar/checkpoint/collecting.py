@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mnpar.checkpoint import store
 from mnpar.checkpoint.opened import Checkpoint
@@ -12,6 +12,8 @@ from mnpar.errors import CheckpointError
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
+
+N = TypeVar("N", store.Name, str)
 
 
 def steps(directory: str | os.PathLike[str]) -> list[int]:
@@ -60,18 +62,23 @@ def collect_garbage(directory: str | os.PathLike[str], comm: Communicator, keep:
         raise ValueError(f"keep = {keep}: 1 checkpoint or more is kept")
     mine = os.path.abspath(directory)
     folder, listed = together(comm, lambda: (mine, store.names(mine) if comm.rank == 0 else []))[0]
+    return [name.step for name in keep_newest(folder, listed, comm, keep)]
+
+
+def keep_newest(directory: str, listed: list[N], comm: Communicator, keep: int) -> list[N]:
+    """Of these checkpoints, oldest first, remove those before the ``keep`` newest undamaged ones; which. Collective."""
     good = 0
     removed = []
     for place, name in enumerate(reversed(listed)):
         if good == keep:
             removed = listed[: len(listed) - place]
             break
-        good += _is_good(os.path.join(folder, str(name)), comm)
-    together(comm, lambda: _remove(folder, removed if comm.rank == 0 else []))
-    return [name.step for name in removed]
+        good += _is_good(os.path.join(directory, str(name)), comm)
+    together(comm, lambda: _remove(directory, removed if comm.rank == 0 else []))
+    return removed
 
 
-def _remove(directory: str, removed: list[store.Name]) -> None:
+def _remove(directory: str, removed: list[N]) -> None:
     for name in removed:
         store.remove(directory, name)
 

@@ -6,18 +6,20 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mnpar import random
 from mnpar.backend import Array, is_array
+from mnpar.checkpoint import store
 from mnpar.checkpoint.contents import Record
 from mnpar.checkpoint.entries import Place, divided
-from mnpar.checkpoint.opened import Checkpoint, choose
+from mnpar.checkpoint.opened import Checkpoint, choose, first_good
 from mnpar.checkpoint.saving import RANDOM, by_name, part
 from mnpar.checkpoint.together import together
+from mnpar.communicators import create_communicator
 from mnpar.errors import CheckpointError
 from mnpar.link import Link
 from mnpar.plans import Box
@@ -156,8 +158,47 @@ def load(
     """
     directory = os.path.abspath(directory)
     checkpoint = choose(directory, comm, step)
-    if checkpoint is None:
-        return None
+    return None if checkpoint is None else _fill(checkpoint, objects, comm, strict)
+
+
+def load_folder(path: str | os.PathLike[str], objects: Any, comm: Communicator | None = None, strict: bool = True) -> int:
+    """Read objects from one checkpoint, on any number of ranks. Collective.
+
+    Args:
+        path: as it was given to :func:`save_folder`, or of a checkpoint in a directory that :func:`save` has filled.
+        objects: as they were given to it, or a dict of some of them; their arrays are filled.
+        comm: the ranks that have them; None: this process alone.
+        strict: whether a value that the checkpoint does not have is an error.
+
+    Returns:
+        The step that was given to :func:`save_folder`.
+
+    Raises:
+        CheckpointError: on all ranks: it is not there, or damaged: with file and reason.
+        KeyError, ValueError, TypeError: as :func:`load`.
+
+    See :func:`save_folder` for an example.
+    """
+    directory, name = os.path.split(os.path.abspath(path))
+    found = load_newest(
+        directory, lambda: store.versions(directory, name), objects, comm or create_communicator("self"), strict
+    )
+    if found is None:
+        raise CheckpointError(f"{path} is not there, or is no checkpoint")
+    return found
+
+
+def load_newest(
+    directory: str, names: Callable[[], Sequence[str]], objects: Any, comm: Communicator, strict: bool = True
+) -> int | None:
+    """Read objects from the newest undamaged one of those checkpoints that rank 0 lists, oldest first; its step. Collective."""
+    directory, listed = together(comm, lambda: (directory, list(names()) if comm.rank == 0 else []))[0]
+    checkpoint = first_good(directory, listed[::-1], comm)
+    return None if checkpoint is None else _fill(checkpoint, objects, comm, strict)
+
+
+def _fill(checkpoint: Checkpoint, objects: Any, comm: Communicator, strict: bool) -> int:
+    """Read objects from a checkpoint, close it, and say what could not go on as it was; its step. Collective."""
     deserializer = CheckpointDeserializer(checkpoint, strict)
     try:
         together(comm, lambda: _read(deserializer, objects))
@@ -171,7 +212,7 @@ def load(
         warnings.warn(
             f"{checkpoint.path} was written by {checkpoint.written_by} ranks, and read by {comm.size}: what belonged to single "
             f"ranks does not go on as it would have: {', '.join(keys[:8])}{' …' * (len(keys) > 8)}",
-            stacklevel=2,
+            stacklevel=3,
         )
     return checkpoint.step
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -141,6 +142,11 @@ def choose(directory: str, comm: Communicator, step: int | None) -> Checkpoint |
     if step is not None and not candidates:
         there = ", ".join(str(name.step) for name in listed) or "none"
         raise CheckpointError(f"{directory} has no checkpoint of step {step}; there are: {there}")
+    return first_good(directory, candidates, comm)
+
+
+def first_good(directory: str, candidates: Sequence[store.Name | str], comm: Communicator) -> Checkpoint | None:
+    """The first undamaged one of these names, opened on each rank; a warning for each before it; None if there are no names."""
     reasons = []
     for name in candidates:
         try:
@@ -148,7 +154,7 @@ def choose(directory: str, comm: Communicator, step: int | None) -> Checkpoint |
         except CheckpointError as error:
             reasons.append(str(error))
             if comm.rank == 0 and name != candidates[-1]:
-                warnings.warn(f"an older checkpoint is tried, because {error}", stacklevel=3)
+                warnings.warn(f"an older checkpoint is tried, because {error}", stacklevel=4)
     if reasons:
         raise CheckpointError(f"{directory} has no checkpoint that could be loaded: " + "; ".join(reasons))
     return None

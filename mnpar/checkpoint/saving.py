@@ -17,6 +17,7 @@ from mnpar.checkpoint import store
 from mnpar.checkpoint.contents import Record, combine, to_json
 from mnpar.checkpoint.entries import Entry, Recorder
 from mnpar.checkpoint.together import together
+from mnpar.communicators import create_communicator
 from mnpar.serializers.safetensors import NAMES, write_safetensors
 
 if TYPE_CHECKING:
@@ -58,7 +59,41 @@ def save(directory: str | os.PathLike[str], objects: Any, comm: Communicator, st
         ...     mnpar.run(program, ranks=2, args=(folder,))
         [(10, 1.0), (10, 1.0)]
     """
-    draft = begin(directory, objects, comm, step)
+    return _save(directory, objects, comm, step)
+
+
+def save_folder(path: str | os.PathLike[str], objects: Any, comm: Communicator | None = None, step: int = 0) -> str:
+    """Write one checkpoint under a name of your own, as :func:`save` writes those of a directory. Collective.
+
+    What is there under this name is replaced; whatever happens meanwhile, :func:`load_folder` finds the old one or the new.
+
+    Args:
+        path: of the folder that will have the shards and the manifest.
+        objects: as of :func:`save`.
+        comm: the ranks that have them; None: this process alone.
+        step: a number that is kept in it.
+
+    Returns:
+        The path.
+
+    Raises:
+        FileExistsError: on all ranks, if there is something else than a checkpoint.
+        OSError, TypeError, ValueError: as :func:`save`.
+
+    Example:
+        >>> import os, tempfile, mnpar.links as L
+        >>> from mnpar import checkpoint
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = checkpoint.save_folder(os.path.join(folder, "model"), L.Linear(3, 2), step=10)
+        ...     print(sorted(os.listdir(path)), checkpoint.load_folder(path, L.Linear(3, 2)))
+        ['manifest.json', 'shard-00000-of-00001.safetensors'] 10
+    """
+    directory, name = os.path.split(os.path.abspath(path))
+    return _save(directory, objects, comm or create_communicator("self"), step, name)
+
+
+def _save(directory: str | os.PathLike[str], objects: Any, comm: Communicator, step: int, name: str | None = None) -> str:
+    draft = begin(directory, objects, comm, step, name)
     try:
         shards = together(comm, lambda: write_shard(draft))
         return together(comm, lambda: name_it(draft, shards) if comm.rank == 0 else "")[0]
@@ -74,6 +109,7 @@ class Draft:
 
     directory: str
     hidden: str  # the folder that is filled
+    name: store.Name | str
     step: int
     rank: int
     size: int
@@ -81,22 +117,27 @@ class Draft:
     arrays: dict[str, Array]  # of this rank
 
 
-def begin(directory: str | os.PathLike[str], objects: Any, comm: Communicator, step: int, copies: bool = False) -> Draft:
+def begin(
+    directory: str | os.PathLike[str], objects: Any, comm: Communicator, step: int, name: str | None = None,
+    copies: bool = False,
+) -> Draft:  # fmt: skip
     """Agree on a checkpoint, and make its hidden folder. Collective.
 
     Args:
         directory, objects, comm, step: as of :func:`save`.
+        name: of the checkpoint in the directory; None: the step's.
         copies: take copies of the values, which may change as soon as this returns.
     """
     recorder = Recorder(copies)
     gathered = together(comm, lambda: _record(recorder, objects, step))
     records = combine(gathered)  # the same error on all ranks, if any
     directory = os.path.abspath(directory)
-    hidden = together(comm, lambda: store.begin(directory, step) if comm.rank == 0 else None)[0]
+    named = store.Name(step, 1) if name is None else name
+    hidden = together(comm, lambda: store.begin(directory, named) if comm.rank == 0 else None)[0]
     assert hidden is not None
     written = {r.key for r in records.values() if any([p.dtype is not None and p.file == comm.rank for p in r.pieces])}
     arrays = {key: array for key, array in recorder.arrays.items() if key in written}
-    return Draft(directory, hidden, step, comm.rank, comm.size, records, arrays)
+    return Draft(directory, hidden, named, step, comm.rank, comm.size, records, arrays)
 
 
 def name_it(draft: Draft, shards: Sequence[store.Shard | None]) -> str:
@@ -107,7 +148,7 @@ def name_it(draft: Draft, shards: Sequence[store.Shard | None]) -> str:
         "files": {name: [size, digest] for shard in shards if shard for name, size, digest in [shard]},
         "records": to_json(draft.records, draft.size),
     }
-    return store.finish(draft.directory, draft.hidden, store.Name(draft.step, 1), content)
+    return store.finish(draft.directory, draft.hidden, draft.name, content)
 
 
 def by_name(objects: Any) -> Mapping[str, Any]:

@@ -5,9 +5,14 @@
                       shard-00001-of-00002.safetensors
 
 A folder of a hidden name is filled, brought to the disk, and then renamed, so a name without a dot in front is a whole
-checkpoint, whenever the job is killed. A name is never used twice: a step that is saved again becomes ``step-00000120.2``.
-Which one is the latest is seen from the names; nothing points to it that could be wrong. Only this module makes, names and
-removes files, and it removes nothing but what has such a name. The digests find accidents, not forgery.
+checkpoint, whenever the job is killed. A step that is saved again becomes ``step-00000120.2``. Which one is the latest is seen
+from the names; nothing points to it that could be wrong.
+
+Or it has a name that the user has chosen. One of that name is replaced: the new one is named ``name~2``, then the old one is
+removed, and then the new one gets its name, so at each moment there is a whole one, and readers find it.
+
+Only this module makes, names and removes folders, and it removes nothing but what has such a name and has nothing else in it.
+The digests find accidents, not forgery.
 """
 
 from __future__ import annotations
@@ -20,7 +25,6 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -31,10 +35,10 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 _LONGEST_MANIFEST = 1 << 30
 _DONE = re.compile(r"step-(\d{8,})(?:\.([1-9]\d*))?")
-_HIDDEN = re.compile(r"\.step-\d{8,}(?:\.\d+)?~([^~/]+)~(\d+)~[0-9a-f]+\.(?:tmp|old)")
+_HIDDEN = re.compile(r"\.[^/]+~([^~/]+)~(\d+)~[0-9a-f]+\.(?:tmp|old)")
 _SHARD = re.compile(r"shard-\d{5,}-of-\d{5,}\.safetensors")
 
-UNDER_WAY: dict[str, None] = {}  # hidden folders that threads of this process are filling
+UNDER_WAY: dict[str, None] = {}  # hidden folders that this process is filling or removing
 
 # Called with the name of each step that was taken: tests end the job there.
 after_step: ContextVar[Callable[[str], None]] = ContextVar("mnpar.checkpoint.after_step", default=lambda step: None)
@@ -71,6 +75,25 @@ def names(folder: str) -> list[Name]:
     return sorted(Name(int(match[1]), int(match[2] or 1)) for match in found if match)
 
 
+def versions(folder: str, name: str) -> list[str]:
+    """The checkpoints of a user's name, oldest first: one, and others if a job was killed while it replaced one."""
+    numbered = [name if number == 1 else f"{name}~{number}" for number in _numbers(folder, name)]
+    return [other for other in numbered if is_checkpoint(os.path.join(folder, other))]
+
+
+def _numbers(folder: str, name: str) -> list[int]:
+    pattern = re.compile(re.escape(name) + r"(?:~([1-9]\d*))?")
+    found = [pattern.fullmatch(other) for other in (os.listdir(folder) if os.path.isdir(folder) else ())]
+    return sorted({int(match[1] or 1) for match in found if match})
+
+
+def is_checkpoint(path: str) -> bool:
+    """Whether it is a folder of nothing but a checkpoint's files, damaged or not."""
+    if os.path.islink(path) or not os.path.isdir(path):
+        return False
+    return all([name == MANIFEST or _SHARD.fullmatch(name) for name in os.listdir(path)])
+
+
 def shard_name(rank: int, size: int) -> str:
     """The file that a rank writes."""
     return f"shard-{rank:05d}-of-{size:05d}.safetensors"
@@ -79,17 +102,21 @@ def shard_name(rank: int, size: int) -> str:
 # ---- writing; each rank its shard, the rest rank 0 alone ----
 
 
-def begin(folder: str, step: int) -> str:
+def begin(folder: str, name: Name | str) -> str:
     """Make the hidden folder of a new checkpoint; hidden ones that a killed job of this machine has left are removed."""
     os.makedirs(folder, exist_ok=True)
-    for name in os.listdir(folder):
-        match = _HIDDEN.fullmatch(name)
-        left = os.path.join(folder, name)
+    taken = os.path.join(folder, str(name))
+    if isinstance(name, str) and os.path.lexists(taken) and not is_checkpoint(taken):
+        raise FileExistsError(errno.EEXIST, "is no checkpoint, and stays: remove it, or take another name", taken)
+    for other in os.listdir(folder):
+        match = _HIDDEN.fullmatch(other)
+        left = os.path.join(folder, other)
         if match and match[1] == os.uname().nodename and left not in UNDER_WAY and not _alive(int(match[2])):
             shutil.rmtree(left, ignore_errors=True)
-    path = os.path.join(folder, _hidden(Name(step, 1), "tmp"))
-    os.mkdir(path)
+    path = os.path.join(folder, _hidden(name, "tmp"))
+    UNDER_WAY[path] = None
     try:
+        os.mkdir(path)
         reach("folder made")
     except BaseException:
         discard(path)
@@ -97,8 +124,8 @@ def begin(folder: str, step: int) -> str:
     return path
 
 
-def _hidden(name: Name, end: str) -> str:
-    return f".{name}~{os.uname().nodename}~{os.getpid()}~{secrets.token_hex(4)}.{end}"
+def _hidden(name: Name | str, end: str) -> str:
+    return f".{str(name)[:100]}~{os.uname().nodename}~{os.getpid()}~{secrets.token_hex(4)}.{end}"
 
 
 def _alive(pid: int) -> bool:
@@ -152,8 +179,8 @@ class ShardFile:
         return self.size, self._digest.hexdigest()
 
 
-def finish(folder: str, hidden: str, name: Name, content: dict[str, Any]) -> str:
-    """Write the manifest, and give the checkpoint its name; returns its path."""
+def finish(folder: str, hidden: str, name: Name | str, content: dict[str, Any]) -> str:
+    """Write the manifest, and give the checkpoint its name: a step's next one, or a user's, in another's place; its path."""
     text = _dump(content)
     head = {"mnpar checkpoint": FORMAT, "sha256": hashlib.sha256(text).hexdigest(), "content": None}
     with ShardFile(os.path.join(hidden, MANIFEST)) as file:
@@ -161,13 +188,29 @@ def finish(folder: str, hidden: str, name: Name, content: dict[str, Any]) -> str
         file.write(text + b"}\n")
     sync_folder(hidden)
     reach("folder on the disk")
+    if isinstance(name, str):
+        return _replace(folder, hidden, name)
     later = [other.again for other in names(folder) if other.step == name.step]
-    name = Name(name.step, max(later, default=0) + 1)
-    path = os.path.join(folder, str(name))
+    return _rename(hidden, os.path.join(folder, str(Name(name.step, max(later, default=0) + 1))))
+
+
+def _rename(hidden: str, path: str) -> str:
     os.rename(hidden, path)  # fails if the name is taken by files: two jobs in one folder
+    UNDER_WAY.pop(hidden, None)
     reach("renamed")
-    sync_folder(folder)
+    sync_folder(os.path.dirname(path))
     reach("name on the disk")
+    return path
+
+
+def _replace(folder: str, hidden: str, name: str) -> str:
+    path, older, taken = os.path.join(folder, name), versions(folder, name), _numbers(folder, name)
+    free = f"{path}~{taken[-1] + 1}" if taken else path
+    _rename(hidden, free)
+    for other in older:
+        remove(folder, other)
+    if taken:
+        _rename(free, path)
     return path
 
 
@@ -178,56 +221,18 @@ def _dump(content: Any) -> bytes:
 def discard(hidden: str) -> None:
     """Remove what a failed attempt has written."""
     shutil.rmtree(hidden, ignore_errors=True)
+    UNDER_WAY.pop(hidden, None)
 
 
-def remove(folder: str, name: Name) -> None:
+def remove(folder: str, name: Name | str) -> None:
     """Remove a checkpoint: first its name, so that no part of it is taken for the whole."""
     hidden = os.path.join(folder, _hidden(name, "old"))
+    UNDER_WAY[hidden] = None
     os.rename(os.path.join(folder, str(name)), hidden)
     reach("old one hidden")
     shutil.rmtree(hidden)
+    UNDER_WAY.pop(hidden)
     reach("old one removed")
-
-
-# ---- notes that ranks leave for rank 0 where they send no messages ----
-
-
-def _note(hidden: str, rank: int) -> str:
-    return os.path.join(hidden, f"note-{rank:05d}")
-
-
-def write_note(hidden: str, rank: int, content: Any) -> None:
-    """Leave what JSON can hold; it is there whole or not at all."""
-    path = _note(hidden, rank)
-    with open(path + "~", "x") as file:
-        json.dump(content, file)
-    os.rename(path + "~", path)
-    reach("note left")
-
-
-def write_failure(hidden: str, rank: int, error: Exception) -> None:
-    """Leave word that there will be no shard, if that can still be written."""
-    with suppress(OSError):
-        write_note(hidden, rank, {"error": f"{type(error).__name__}: {error}"})
-
-
-def has_note(hidden: str, rank: int) -> bool:
-    """Whether a rank has left its note."""
-    return os.path.exists(_note(hidden, rank))
-
-
-def read_note(hidden: str, rank: int) -> Shard | str | None:
-    """What a rank has left: its shard, None if it has none, or why it could not write it."""
-    with open(_note(hidden, rank)) as file:
-        content = json.load(file)
-    return content["error"] if isinstance(content, dict) else None if content is None else Shard(*content)
-
-
-def remove_notes(hidden: str) -> None:
-    """Remove what was left: a checkpoint has a manifest and shards only."""
-    for name in os.listdir(hidden):
-        if name.startswith("note-"):
-            os.remove(os.path.join(hidden, name))
 
 
 # ---- reading ----

@@ -29,6 +29,8 @@ def multi_node_snapshot(comm: Communicator, snapshot: Any, replica_sets: Iterabl
 
     Raises:
         ValueError: a rank is not there, or in two sets.
+        TypeError: the snapshot has a ``comm``: all its ranks write it together, and what they have alike once, so a trainer is
+            extended with it as it is.
 
     Example:
         >>> import mnpar
@@ -39,6 +41,8 @@ def multi_node_snapshot(comm: Communicator, snapshot: Any, replica_sets: Iterabl
         >>> mnpar.run(program, ranks=3)[1:]
         [(True, 'snapshot_iter_{.updater.iteration}.1'), (False, 'snapshot_iter_{.updater.iteration}.2')]
     """
+    if getattr(snapshot, "comm", None) is not None:
+        raise TypeError("snapshot(comm=…) is of all ranks already: trainer.extend(snapshot(comm=comm))")
     return _MultiNodeSnapshot(comm, snapshot, replica_sets)
 
 

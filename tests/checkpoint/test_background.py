@@ -13,7 +13,7 @@ import pytest
 import mnpar
 import mnpar.links as L
 from mnpar import checkpoint
-from mnpar.checkpoint import background, store
+from mnpar.checkpoint import background, notes, store
 from mnpar.communicators.communicator import Communicator
 from mnpar.errors import CheckpointError
 from mnpar.launch import mpiexec_command
@@ -188,8 +188,8 @@ def test_an_error_at_the_end_of_training_is_raised_where_it_was(tmp_path):
 
 def test_a_rank_that_writes_nothing_is_named_after_a_while(monkeypatch, tmp_path):
     monkeypatch.setattr(background, "PATIENCE", 0.1)
-    real = store.has_note
-    monkeypatch.setattr(store, "has_note", lambda hidden, rank: rank != 1 and real(hidden, rank))
+    real = notes.has_note
+    monkeypatch.setattr(notes, "has_note", lambda hidden, rank: rank != 1 and real(hidden, rank))
 
     def program(comm):
         checkpointer = of_run(comm, tmp_path)

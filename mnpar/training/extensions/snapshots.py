@@ -1,4 +1,4 @@
-"""Snapshots: the whole state of training in one file, from which the same training goes on."""
+"""Snapshots: the whole state of training in one file, or in a checkpoint of all ranks, from which the same training goes on."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ import warnings
 from collections.abc import Callable
 from string import Formatter
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from mnpar.checkpoint import save_folder
+from mnpar.checkpoint.collecting import keep_newest
+from mnpar.checkpoint.loading import load_newest
+from mnpar.checkpoint.store import is_checkpoint
+from mnpar.checkpoint.together import together
 from mnpar.errors import CheckpointError
 from mnpar.serializers import NpzDeserializer, NpzFile, serialize
 from mnpar.training.extension import Extension
-from mnpar.training.extensions.snapshot_writers import Save, SimpleWriter
+from mnpar.training.extensions.snapshot_writers import Save, SimpleWriter, Writer
+
+if TYPE_CHECKING:
+    from mnpar.communicators import Communicator
 
 FILENAME = "snapshot_iter_{.updater.iteration}"
 
@@ -21,32 +29,48 @@ FILENAME = "snapshot_iter_{.updater.iteration}"
 def snapshot(
     savefun: Save | None = None, filename: Any = FILENAME, *, target: Any = None,
     condition: Callable[[], bool] | None = None, writer: Any = None, snapshot_on_error: bool = False, n_retains: int = -1,
-    autoload: bool = False,
+    autoload: bool = False, comm: Communicator | None = None,
 ) -> _Snapshot:  # fmt: skip
     """An extension that writes the whole trainer to a file in its folder, at each epoch unless it is told otherwise.
 
     It comes last in an iteration (priority -100). ``mnpar.serializers.load_npz(file, trainer)``, or ``autoload``, lets a
     trainer that was made in the same way go on from there: with the same weights, batches, log.
 
+    With ``comm``, it is no npz file, but a folder that :func:`mnpar.checkpoint.save_folder` writes: shards, and a manifest with
+    the SHA-256 of each. All ranks extend their trainers with it, and write it together; any number of ranks goes on from it, by
+    :func:`mnpar.checkpoint.load_folder` or ``autoload``. One process: ``comm=mnpar.create_communicator("self")``.
+
     Args:
         savefun: ``savefun(path, dict of arrays)``; None: :func:`mnpar.serializers.save_npz`.
         filename: with fields of the trainer, or a function of it.
         target: what to write instead of the trainer.
-        condition: called before each; False: none is written.
+        condition: called before each; False, on all ranks of ``comm``: none is written.
         writer: of :mod:`mnpar.training.extensions.snapshot_writers`; None: training waits while it is written.
         snapshot_on_error: write one when training fails.
-        n_retains: how many to keep, the last ones; -1: all.
+        n_retains: how many to keep, the last ones, with ``comm`` the last undamaged ones (they are read for it); -1: all.
         autoload: load the last one before training; one that is damaged is passed over with a warning.
+        comm: whose ranks write a checkpoint together; None: this process writes a file.
 
     Raises:
-        TypeError: both ``savefun`` and ``writer`` are given: the writer has a savefun of its own.
+        TypeError: both ``savefun`` and ``writer`` are given: the writer has a savefun of its own. Or one of them and ``comm``.
+        ValueError: ``snapshot_on_error`` with several ranks.
+        CheckpointError: before training, on all ranks of ``comm``: there are checkpoints, and all of them are damaged.
 
     Example:
+        >>> import mnpar
         >>> from mnpar.training import extensions
         >>> last = extensions.snapshot(n_retains=2, autoload=True)  # trainer.extend(last, trigger=(1000, "iteration"))
+        >>> def program(comm):  # the same of all ranks, verified
+        ...     return extensions.snapshot(comm=comm, n_retains=2, autoload=True).filename
+        >>> mnpar.run(program, ranks=2)[0]
+        'snapshot_iter_{.updater.iteration}'
     """
     if savefun is not None and writer is not None:
         raise TypeError("savefun and writer were given: give the writer its savefun, ThreadWriter(savefun=…)")
+    if comm is not None:
+        if savefun is not None or writer is not None:
+            raise TypeError("comm and savefun or writer were given: what writes files does not write a checkpoint of all ranks")
+        return _FolderSnapshot(comm, target, condition, filename, snapshot_on_error, n_retains, autoload)
     if writer is None:
         writer = SimpleWriter() if savefun is None else SimpleWriter(savefun)
     return _Snapshot(target, condition, writer, filename, snapshot_on_error, n_retains, autoload)
@@ -54,14 +78,14 @@ def snapshot(
 
 def snapshot_object(
     target: Any, filename: Any, savefun: Save | None = None, *, condition: Callable[[], bool] | None = None, writer: Any = None,
-    snapshot_on_error: bool = False, n_retains: int = -1, autoload: bool = False,
+    snapshot_on_error: bool = False, n_retains: int = -1, autoload: bool = False, comm: Communicator | None = None,
 ) -> _Snapshot:  # fmt: skip
     """An extension that writes one object, a model, to a file in the trainer's folder; see :func:`snapshot`.
 
     Args:
         target: what to write.
         filename: with fields of the trainer, or a function of it.
-        savefun, condition, writer, snapshot_on_error, n_retains, autoload: as of :func:`snapshot`.
+        savefun, condition, writer, snapshot_on_error, n_retains, autoload, comm: as of :func:`snapshot`.
 
     Example:
         >>> import mnpar.links as L
@@ -70,7 +94,7 @@ def snapshot_object(
     """
     return snapshot(
         savefun, filename, target=target, condition=condition, writer=writer, snapshot_on_error=snapshot_on_error,
-        n_retains=n_retains, autoload=autoload,
+        n_retains=n_retains, autoload=autoload, comm=comm,
     )  # fmt: skip
 
 
@@ -117,7 +141,8 @@ class _Snapshot(Extension):
             self.writer.add_hook(lambda: self._clean(out))
 
     def _clean(self, out: str) -> None:
-        for _, path in snapshots(self.filename, out)[: -self.n_retains]:
+        files = [path for _, path in snapshots(self.filename, out) if os.path.isfile(path)]
+        for path in files[: -self.n_retains]:
             os.remove(path)
 
     def __call__(self, trainer: Any) -> None:
@@ -126,8 +151,10 @@ class _Snapshot(Extension):
 
     def _make(self, trainer: Any) -> None:
         content = serialize(trainer if self._target is None else self._target)
-        filename = self.filename(trainer) if callable(self.filename) else self.filename.format(trainer)
-        self.writer(filename, trainer.out, content)
+        self.writer(self._named(trainer), trainer.out, content)
+
+    def _named(self, trainer: Any) -> str:
+        return str(self.filename(trainer) if callable(self.filename) else self.filename.format(trainer))
 
     def on_error(self, trainer: Any, exc: Exception, tb: TracebackType | None) -> None:
         """Write one, where that is wanted."""
@@ -137,6 +164,46 @@ class _Snapshot(Extension):
     def finalize(self) -> None:
         """Wait until all is written."""
         self.writer.finalize()
+
+
+class _FolderSnapshot(_Snapshot):
+    """See :func:`snapshot`: what it does with ``comm``, all ranks together."""
+
+    default_name = "_Snapshot"
+
+    def __init__(
+        self, comm: Communicator, target: Any, condition: Callable[[], bool] | None, filename: Any, snapshot_on_error: bool,
+        n_retains: int, autoload: bool,
+    ) -> None:  # fmt: skip
+        if snapshot_on_error and comm.size > 1:
+            raise ValueError(
+                f"snapshot_on_error with {comm.size} ranks: those without an error do not come to write their part"
+            )
+        super().__init__(target, condition, Writer(), filename, snapshot_on_error, n_retains, autoload)
+        self.comm = comm
+
+    def load(self, trainer: Any) -> int | None:  # type: ignore[override]
+        """Load the last undamaged one; returns its iteration, None if there is none."""
+        target = trainer if self._target is None else self._target
+        return load_newest(trainer.out, lambda: self._names(trainer.out), target, self.comm)
+
+    def retain(self, out: str) -> None:
+        """Old ones are removed by all ranks together."""
+
+    def _names(self, out: str) -> list[str]:
+        found = [os.path.basename(path) for _, path in snapshots(self.filename, out, r"(?:~\d+)?")]
+        return [name for name in found if not name.startswith(".")]  # unfinished ones
+
+    def _old(self, out: str) -> list[str]:
+        return [name for name in self._names(out) if is_checkpoint(os.path.join(out, name))]
+
+    def _make(self, trainer: Any) -> None:
+        out = trainer.out
+        target = trainer if self._target is None else self._target
+        save_folder(os.path.join(out, self._named(trainer)), target, self.comm, trainer.updater.iteration)
+        if self.n_retains > 0 and isinstance(self.filename, str):
+            listed = together(self.comm, lambda: self._old(out) if self.comm.rank == 0 else [])[0]
+            keep_newest(out, listed, self.comm, self.n_retains)
 
 
 def read(path: str | BinaryIO) -> dict[str, Any] | None:
@@ -149,21 +216,23 @@ def read(path: str | BinaryIO) -> dict[str, Any] | None:
         return None
 
 
-def snapshots(filename: Any, out: str) -> list[tuple[tuple[str, ...], str]]:
+def snapshots(filename: Any, out: str, again: str = "") -> list[tuple[tuple[str, ...], str]]:
     """The files that a snapshot's filename stands for, the oldest first: what stands in the places of its fields, and the path.
 
     Files that differ in one number are ordered by it (times of files change when they are copied), others by their times.
+    ``again``: a regular expression of what may follow the name.
 
     Raises:
         TypeError: the filename is a function: nobody knows which files it has named.
     """
     if not isinstance(filename, str):
         raise TypeError("autoload needs a filename that is a text: which files a function has named cannot be known")
-    pattern = re.compile("".join(re.escape(text) + _matching(field) for text, field, _, _ in Formatter().parse(filename)))
+    parts = [re.escape(text) + _matching(field) for text, field, _, _ in Formatter().parse(filename)]
+    pattern = re.compile("".join(parts) + again)
     matches = [(pattern.fullmatch(name), os.path.join(out, name)) for name in os.listdir(out)]
     found = [(match.groups(), path) for match, path in matches if match]
     if all(len(fields) == 1 and fields[0].isdecimal() for fields, _ in found):
-        return sorted(found, key=lambda file: int(file[0][0]))
+        return sorted(found, key=lambda file: (int(file[0][0]), len(file[1]), file[1]))
     return sorted(found, key=lambda file: (os.stat(file[1]).st_mtime_ns, file[1]))
 
 
