@@ -16,6 +16,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from mnpar.communicators.create import create_communicator
+from mnpar.tape import Tape
 from mnpar.testing.plugin import _WORKER
 
 _PR_SET_PDEATHSIG = 1
@@ -56,7 +57,8 @@ class Worker:
     def call(self, test: Any, arguments: dict[str, Any]) -> None:
         """Run a test function with this rank's communicator (called by the plugin)."""
         __tracebackhide__ = True
-        test(**{**arguments, "comm": self._sub})
+        with Tape():  # what a test records and does not visit is not for the next one
+            test(**{**arguments, "comm": self._sub})
         self._sub.barrier()
         left = self._sub.transport.unreceived()
         assert not left, "messages that nobody received: " + ", ".join(f"from {s}, tag {t}: {text}" for s, t, text in left)
