@@ -101,6 +101,7 @@ def on_processes(world):
 def test_a_tutorial_says_the_same_under_mpiexec(page, comm, tmp_path, monkeypatch):
     monkeypatch.chdir(comm.bcast_obj(str(tmp_path)))
     monkeypatch.setattr(mnpar, "run", on_processes(comm))
+    monkeypatch.setattr(mnpar, "create_communicator", lambda: comm)  # there may be more processes than these
     assert failures(f"{page}.md") == 0
 
 
