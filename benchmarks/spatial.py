@@ -259,7 +259,7 @@ def hidden_part(comm, step, halos, rounds):
             with waiting(waited):
                 function()
             found.append(sum(waited))
-    alone, mine, hid = [float(comm.allreduce(np.array(statistics.median(found)))) for found in waits.values()]
+    alone, mine, hid = [float(comm.allreduce(np.array(float(statistics.median(found))))) for found in waits.values()]
     return alone / comm.size, 1 - mine / alone, 1 - hid / alone
 
 
