@@ -88,15 +88,16 @@ def cumsum(x: Any, axis: int | None = None) -> Variable:
         x: an array or Variable.
         axis: along which; None: of the flattened array.
 
+    Raises:
+        ValueError: there is no such axis.
+
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.cumsum(np.array([1, 2, 3])).array
         array([1, 3, 6])
     """
-    x = as_variable(x)
-    if axis is None:
-        x, axis = reshape(x, (x.size,)), 0
-    return CumSum(axis % x.ndim).apply((x,))[0]
+    x, axis = _along("cumsum", x, axis)
+    return CumSum(axis).apply((x,))[0]
 
 
 def cumprod(x: Any, axis: int | None = None) -> Variable:
@@ -111,14 +112,20 @@ def cumprod(x: Any, axis: int | None = None) -> Variable:
         >>> F.cumprod(np.array([1.0, 2.0, 3.0])).array
         array([1., 2., 6.])
     """
+    x, axis = _along("cumprod", x, axis)
+    y = CumProd(axis).apply((x,))[0]
+    last = get_item(y, (*[slice(None)] * axis, slice(-1, None)))  # what is 0 or infinite stays so, or is NaN
+    return y if _divisible(last) else _running_products(x, axis)
+
+
+def _along(name: str, x: Any, axis: int | None) -> tuple[Variable, int]:
+    """The Variable and its axis, counted from 0; flattened, if there is none."""
     x = as_variable(x)
     if axis is None:
-        x, axis = reshape(x, (x.size,)), 0
+        return reshape(x, (x.size,)), 0
     if not -x.ndim <= axis < x.ndim:
-        raise ValueError(f"cumprod: x of shape {x.shape} has no axis {axis}")
-    y = CumProd(axis % x.ndim).apply((x,))[0]
-    last = get_item(y, (*[slice(None)] * (axis % x.ndim), slice(-1, None)))  # what is 0 or infinite stays so, or is NaN
-    return y if _divisible(last) else _running_products(x, axis % x.ndim)
+        raise ValueError(f"{name}: x of shape {x.shape} has no axis {axis}")
+    return x, axis % x.ndim
 
 
 def _running_products(x: Variable, axis: int) -> Variable:

@@ -1,12 +1,11 @@
 """What an optimizer does together with those of other ranks, so that copies of one model step as one with all samples would.
 
-The file is long because an update has many ways to go; each of its methods is short.
-
 Each rank's loss is a mean over its own n samples; weighted by n / N, with N the samples of all ranks, the losses add up to the
 mean over all, and so do the gradients (law 1): uneven shards and empty ones need nothing else. The weight enters with the loss,
 so a gradient that travels to another rank of a model-parallel model has it already, and no pass over memory applies it.
 The ranks tell each other of their samples before backward or, where no gradient travels during it, with the gradients
-(:mod:`mnpar.parallel.meeting`). (The file is long because both ways are here.)
+(:mod:`mnpar.parallel.meeting`). (The file is long because all the ways
+that an update can go are here; each method is short.)
 """
 
 from __future__ import annotations

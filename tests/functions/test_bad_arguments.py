@@ -13,6 +13,8 @@ BAD = {
     "einsum: output": (lambda: F.einsum("ij->k", ONES), "some of those before it"),
     "tensordot": (lambda: F.tensordot(ONES, ONES, 1), "cannot be summed over axes"),
     "flip": (lambda: F.flip(ONES, 2), "has no axis 2"),
+    "cumsum": (lambda: F.cumsum(ONES, 2), "cumsum: x of shape .* has no axis 2"),
+    "cumprod": (lambda: F.cumprod(ONES, -3), "cumprod: x of shape .* has no axis -3"),
     "tile": (lambda: F.tile(ONES, -1), "0 or more"),
     "repeat": (lambda: F.repeat(ONES, (1, 2), 1), "2 repeats for 3 places"),
     "pad_sequence: none": (lambda: F.pad_sequence([]), "no sequence"),
