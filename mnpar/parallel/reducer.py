@@ -17,6 +17,7 @@ import numpy as np
 from mnpar.arena import Arena, Arenas
 from mnpar.backend import Array
 from mnpar.graph import Home, Hook, VariableNode
+from mnpar.tape import current_tape
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -162,16 +163,26 @@ class Reducer:
             bucket.awaited -= 1
             while self._left < len(self.buckets) and self.buckets[self._left].awaited == 0:
                 self._leave()
-            for other in self.buckets[: self._left]:
-                other.operation.step()  # type: ignore[union-attr]
 
         return final
+
+    def _go_on(self) -> None:
+        """The buckets that are on their way advance a little."""
+        for bucket in self.buckets[: self._left]:
+            bucket.operation.step()  # type: ignore[union-attr]
+
+    def _hear(self, listening: bool) -> None:
+        if self._listening != listening:
+            meanwhile = current_tape().meanwhile
+            (meanwhile.append if listening else meanwhile.remove)(self._go_on)
+        self._listening = listening
 
     def give_up(self, arenas: Arenas) -> None:
         """A backward failed, on all ranks: what has left is not used, and arrives in vectors that are no longer."""
         if self._listening:
             arenas.renew()
-            self._given_up, self._listening = True, False
+            self._given_up = True
+            self._hear(False)
 
     def _forget(self) -> None:
         """After :meth:`give_up`: the rest leaves too, as some ranks may have sent more than others, and all is thrown away."""
@@ -194,7 +205,7 @@ class Reducer:
             self.attach(arenas)
             for bucket in self.buckets:
                 bucket.awaited = len(bucket.params)
-            self._listening = self.channel is not None  # now, as all ranks make it together, and in backward none waits
+            self._hear(self.channel is not None)  # made now by all ranks together: in backward none waits
 
     def reduce(self, arenas: Arenas) -> None:
         """The gradients of all ranks added up, in place; all ranks call it, with every parameter's gradient in its place."""
@@ -203,7 +214,7 @@ class Reducer:
 
     def arrivals(self, arenas: Arenas) -> Iterator[Bucket]:
         """The same, bucket by bucket, as they come: what is not asked for may still be on its way. To be exhausted."""
-        self._listening = False
+        self._hear(False)
         self.attach(arenas)
         if self.bucket_bytes is None:
             self._reduce_at_once(arenas, self.buckets)
