@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar
 from weakref import ReferenceType, ref
 
@@ -107,50 +107,61 @@ class FunctionNode(Hookable):
         """The first half of ``apply``: the inputs as Variables, and whether a gradient can flow."""
         if self.number:
             raise RuntimeError(f"{self.label} was applied before: make a new one for each use")
-        variables = [x if isinstance(x, Variable) else as_variable(x) for x in inputs]
-        self.differentiable = is_recording() and any([x.node.requires_grad for x in variables])
+        variables, wanted = [], False
+        for x in inputs:
+            if not isinstance(x, Variable):
+                x = as_variable(x)
+            variables.append(x)
+            wanted = wanted or x.node.requires_grad
+        self.differentiable = wanted and is_recording()
         return variables
 
     def connect(self, variables: list[Variable], ys: Any) -> tuple[Variable, ...]:
         """The second half of ``apply``: the outputs as Variables, recorded if a gradient can flow."""
-        recorded = self if self.differentiable else None
-        outputs = []
+        recorded, outputs = self if self.differentiable else None, []
         for i, y in enumerate(ys if isinstance(ys, tuple) else (ys,)):
-            y = y if type(y) is np.ndarray or y is None else backend.unscalar(y)
+            if type(y) is not np.ndarray and y is not None:
+                y = backend.unscalar(y)
             outputs.append(Variable.of(y, VariableNode(y, self.differentiable, recorded, i)))
         if is_debugging():
             backend.check_finite(self.label, "output", tuple([y.array for y in outputs]), self.infinite)
-        if recorded is None:
-            return tuple(outputs)
-        self.number = self.number or tick()
-        self.inputs = tuple([x.node for x in variables])
-        self.outputs = tuple([ref(y.node) for y in outputs])
-        self._kept_inputs = tuple([variables[i].array for i in self._inputs_kept])
-        self._kept_outputs = tuple([outputs[i].array for i in self._outputs_kept])
-        if self.communicates:
-            current_tape().append(self)
+        if recorded is not None:
+            self.number = self.number or tick()
+            self.inputs = tuple([x.node for x in variables])
+            self.outputs = tuple([ref(y.node) for y in outputs])
+            if self._inputs_kept:
+                self._kept_inputs = tuple([variables[i].array for i in self._inputs_kept])
+            if self._outputs_kept:
+                self._kept_outputs = tuple([outputs[i].array for i in self._outputs_kept])
+            if self.communicates:
+                current_tape().append(self)
         return tuple(outputs)
 
-    def pull(self, gys: list[Gradient], wanted: list[bool], record: bool) -> Iterator[Gradient]:
-        """The wanted gradients of the inputs, one by one; what nobody wants is None and is not computed."""
+    def pull(
+        self, gys: list[Gradient], wanted: list[bool], record: bool, deliver: Callable[[VariableNode, Gradient], None]
+    ) -> None:
+        """Deliver the wanted gradients of the inputs, one by one; what nobody wants is not computed."""
         self._on_arrays = self.generic and not record
         if not (self._on_arrays or record):
             gys = [None if gy is None else Variable(gy, requires_grad=False) for gy in gys]
         try:
             gxs = self.backward(*gys)
-            gxs = gxs if isinstance(gxs, tuple) else (gxs,)
+            if not isinstance(gxs, tuple):
+                gxs = (gxs,)
             if len(gxs) != len(self.inputs):
                 raise ValueError(f"it returned {len(gxs)} gradients for {len(self.inputs)} inputs")
-            for i, gx in enumerate(gxs):
-                yield None if not wanted[i] else self._checked(i, gx() if callable(gx) else gx, record)
+            for x, want, gx in zip(self.inputs, wanted, gxs, strict=True):
+                if want:
+                    g = self._checked(x, gx() if callable(gx) else gx, record)
+                    if g is not None:
+                        deliver(x, g)
         except Exception as error:
             error.add_note(f"in the backward of {self.label}")
             raise
 
-    def _checked(self, i: int, gx: Any, record: bool) -> Gradient:
+    def _checked(self, x: VariableNode, gx: Any, record: bool) -> Gradient:
         """The gradient in the form in which the loop adds it up: array or Variable, of the input's shape and dtype."""
-        x = self.inputs[i]
-        if type(gx) is np.ndarray and not record and gx.shape == x.shape and gx.dtype == x.dtype and not is_debugging():
+        if type(gx) is np.ndarray and gx.shape == x.shape and gx.dtype == x.dtype and not (record or is_debugging()):
             return gx  # the common case, without a detour
         array = gx.array if isinstance(gx, Variable) else gx
         if array is None:
@@ -158,6 +169,7 @@ class FunctionNode(Hookable):
         if not backend.is_array(array):
             array = gx = np.asarray(array, x.dtype)
         if array.shape != x.shape:
+            i = self.inputs.index(x)
             raise ValueError(f"its gradient for input {i} has shape {array.shape}, but the input has shape {x.shape}")
         if is_debugging():
             backend.check_finite(self.label, "gradient", (array,))

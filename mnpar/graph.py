@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from weakref import ReferenceType
 
 Gradient: TypeAlias = Any  # an array; a Variable where the backward is recorded itself (double backprop)
+
+Deliver: TypeAlias = "Callable[[VariableNode, Gradient], None]"  # takes the gradient of a variable
 
 tick = itertools.count(1).__next__  # the clock: numbers grow with time on every rank, be it a process or a thread
 
@@ -22,7 +24,7 @@ class Function(Protocol):
 
     @property
     def label(self) -> str: ...
-    def pull(self, gys: list[Gradient], wanted: list[bool], record: bool) -> Iterable[Gradient]: ...
+    def pull(self, gys: list[Gradient], wanted: list[bool], record: bool, deliver: Deliver) -> None: ...
 
 
 class Home:
@@ -73,11 +75,10 @@ class VariableNode:
     WITHOUT_GRADIENT = frozenset("biuSUOmM")  # the kinds of dtypes that are not differentiable
 
     def __init__(self, array: Any, requires_grad: bool, creator: Function | None = None, index: int = 0) -> None:
-        self.shape: tuple[int, ...] = ()
-        self.dtype: Any = None
-        if array is not None:
-            self.shape, self.dtype = array.shape, array.dtype
-            requires_grad = requires_grad and self.dtype.kind not in self.WITHOUT_GRADIENT
+        self.shape: tuple[int, ...] = () if array is None else array.shape
+        self.dtype: Any = None if array is None else array.dtype
+        if requires_grad and array is not None and self.dtype.kind in self.WITHOUT_GRADIENT:
+            requires_grad = False
         self.requires_grad = requires_grad
         self.creator = creator
         self.index = index  # which output of its creator it is
@@ -108,7 +109,7 @@ class VariableNode:
 
 
 class Owed(NamedTuple):
-    """Gradients of leaves (weights) that are to be computed later: ``function.pull(gys, leaves, False)`` gives them."""
+    """Gradients of leaves (weights) that are to be computed later: ``function.pull(gys, leaves, False, deliver)`` does."""
 
     function: Function
     gys: list[Gradient]

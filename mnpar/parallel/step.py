@@ -10,7 +10,7 @@ import numpy as np
 
 from mnpar.backend import unscalar
 from mnpar.config import is_recording, recording
-from mnpar.function_hook import around_backward, function_hooks
+from mnpar.function_hook import around_pull, function_hooks
 from mnpar.functions import concat
 from mnpar.functions.products import Linear
 from mnpar.gradients import heard
@@ -177,11 +177,8 @@ class Step:
                 if len(group) > 1:
                     function, gy = Linear.joined([one.function for one in group], [one.gys[0] for one in group])
                     gys = [gy]
-                gxs = function.pull(gys, leaves, False)
-                gxs = around_backward(function, gys, gxs, hooks) if hooks else gxs
-                for x, g in zip(function.inputs, gxs, strict=True):
-                    if g is not None:
-                        self.leaves.add(x, g)
+                pull = function.pull if not hooks else around_pull(function, hooks)
+                pull(gys, leaves, False, self.leaves.add)
 
     def results(self) -> list[Visit]:
         """The last stage's visits in order; none on other ranks."""
