@@ -90,7 +90,10 @@ class Variable(ArrayLike):
 
     def cleargrad(self) -> None:
         """Forget the gradient."""
-        self.grad = None
+        node = self.node
+        node.gradient = None
+        if node.home is not None:
+            node.home.free = True
 
     def register_hook(self, hook: Callable[[Gradient], Gradient], after: bool = False) -> Callable[[], None]:
         """Let a function hear of this Variable's gradient, once in each backward that gives it one.

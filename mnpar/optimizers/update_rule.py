@@ -192,8 +192,8 @@ def call_hooks(hooks: dict[str, Any], timing: str, *args: Any) -> None:
 
 def unscale(param: Parameter) -> None:
     """Divide the loss scale out of the gradient, once."""
-    scale, g = param.node.loss_scale, param.grad
-    if scale is not None and g is not None:
+    scale = param.node.loss_scale
+    if scale is not None and (g := param.grad) is not None:
         backend.get_array_module(g).divide(g, scale, out=g, dtype=np.promote_types(g.dtype, np.float32), casting="same_kind")
         param.node.loss_scale = None
 

@@ -51,9 +51,14 @@ class Whole:
         """A step begins."""
         self.grad, self.rule.t = arena.grad, arena.params[0].update_rule.t + 1
 
-    def step(self, place: slice = slice(None)) -> None:
-        """Change a stretch of the values by its gradients."""
+    def step(self, place: slice | None = None) -> None:
+        """Change a stretch of the values, or all of them, by their gradients."""
         param, rule, state, data = self.param, self.rule, self.rule.state, self.data
+        if place is None:
+            param.node.gradient = self.grad
+            rule.update_core(param)
+            param.node.gradient = None
+            return
         param.array, param.node.gradient = data[place], self.grad[place]
         rule.state = {name: vector[place] for name, vector in state.items()}
         rule.update_core(param)
