@@ -9,6 +9,7 @@ relies on the order, and brings everything home.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import is_
 from typing import Any
 
 from mnpar import backend
@@ -56,6 +57,8 @@ class Arena:
         """Bring values and gradients that are elsewhere into the vectors; False if a parameter has become another one."""
         for param, view, home in zip(self.params, self._views, self.homes, strict=True):
             array, node = param.array, param.node
+            if array is view and node.home is home and node.gradient is home.array and param.summed == self.summed:
+                continue  # everything is as it was left
             if param.summed != self.summed:
                 return False
             if array is not view:
@@ -115,7 +118,7 @@ class Arenas:
     def gather(self, params: Iterable[Parameter]) -> list[Arena]:
         """Arenas that hold these parameters (those that are initialized), values and gradients, in their order."""
         params = [param for param in params if param.array is not None]
-        same = len(params) == len(self._params) and all([p is q for p, q in zip(params, self._params, strict=True)])
+        same = len(params) == len(self._params) and all(map(is_, params, self._params))
         if not (same and all([arena.gather() for arena in self._arenas])):
             self._params = params
             first = {id(param.array): param for param in reversed(params)}  # of those that share an array

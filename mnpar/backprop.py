@@ -1,9 +1,9 @@
 """Reverse mode: the one loop that walks the graph and the tape of communications backwards.
 
 A rank's backward visits functions in exactly the reverse of the order in which they ran there (law 3): every function takes
-a number from one clock, and the largest is taken first (gradients.py). The functions that communicate are also kept on a tape, and each
-of them is visited whether a gradient reached it or not (law 4): a peer may be waiting for it. Reversing the order of a forward
-that ended cannot deadlock, because sends never block: docs/backward_order.md has the argument.
+a number from one clock, and the largest comes first (gradients.py). The functions that communicate are also kept on a tape,
+and each of them is visited whether a gradient reached it or not (law 4): a peer may be waiting for it. Reversing the order of
+a forward that ended cannot deadlock, because sends never block: docs/backward_order.md has the argument.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from mnpar.config import recording
 from mnpar.function_hook import around_pull, function_hooks
-from mnpar.gradients import Gradients
+from mnpar.gradients import Gradients, leave
 from mnpar.graph import Gradient, Owed, VariableNode, put_off
 from mnpar.reach import leads_to
 from mnpar.tape import current_tape
@@ -36,20 +36,22 @@ def reverse(
     stays = set() if targets is None else {node.key for node in targets}
     wants = attrgetter("requires_grad") if targets is None else leads_to(targets, [node for node, _ in seeds], tape.records)
     sums = Gradients(record, tape.records, stays, keep)
-    with recording(record), tape.replayed():
-        for node, seed in seeds:
-            sums.add(node, seed)
-        for function, gys in sums:
-            if retain_grad:
-                for node, gy in zip([reference() for reference in function.outputs], gys, strict=True):
-                    if node is not None:  # somebody holds it still; a copy, because functions pass arrays on
-                        node.gradient = gy if record or gy is None else gy.copy()
-            wanted = [wants(x) for x in function.inputs]
-            if later is not None:
-                wanted = put_off(function, gys, wanted, later)
-            if function.communicates or True in wanted:  # no: what is asked for lies after it
-                pull = function.pull if not hooks else around_pull(function, hooks)
-                pull(gys, wanted, record, sums.add)
+    try:
+        with recording(record):
+            for node, seed in seeds:
+                sums.add(node, seed)
+            for function, gys in sums:
+                if retain_grad:
+                    leave(function, gys, record)
+                wanted = list(map(wants, function.inputs))
+                if later is not None:
+                    wanted = put_off(function, gys, wanted, later)
+                if function.communicates or True in wanted:  # no: what is asked for lies after it
+                    pull = function.pull if not hooks else around_pull(function, hooks)
+                    pull(gys, wanted, record, sums.add)
+    except BaseException:
+        tape.records.clear()  # some of them were visited, and nobody can visit them again
+        raise
     if not (record or retain_tape):
         tape.records.clear()
     return sums.totals

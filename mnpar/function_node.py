@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, ClassVar
 from weakref import ReferenceType, ref
 
@@ -12,9 +12,11 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.config import is_debugging, is_recording
 from mnpar.function_hook import Hookable, around_forward, function_hooks
-from mnpar.graph import Gradient, VariableNode, tick
+from mnpar.graph import Deliver, Gradient, VariableNode, tick
 from mnpar.tape import current_tape
 from mnpar.variable import Variable, as_variable
+
+_array, _node = attrgetter("array"), attrgetter("node")
 
 
 class FunctionNode(Hookable):
@@ -101,7 +103,7 @@ class FunctionNode(Hookable):
         """Run forward on Variables (or arrays) and record it, if a gradient can flow; the outputs, always a tuple."""
         variables, hooks = self.prepare(inputs), function_hooks()
         forward = around_forward(self, self.forward, hooks) if hooks else self.forward
-        return self.connect(variables, forward(*[x.array for x in variables]))
+        return self.connect(variables, forward(*map(_array, variables)))
 
     def prepare(self, inputs: tuple[Any, ...]) -> list[Variable]:
         """The first half of ``apply``: the inputs as Variables, and whether a gradient can flow."""
@@ -118,28 +120,27 @@ class FunctionNode(Hookable):
 
     def connect(self, variables: list[Variable], ys: Any) -> tuple[Variable, ...]:
         """The second half of ``apply``: the outputs as Variables, recorded if a gradient can flow."""
-        recorded, outputs = self if self.differentiable else None, []
-        for i, y in enumerate(ys if isinstance(ys, tuple) else (ys,)):
-            if type(y) is not np.ndarray and y is not None:
-                y = backend.unscalar(y)
-            outputs.append(Variable.of(y, VariableNode(y, self.differentiable, recorded, i)))
+        recorded = self if self.differentiable else None
+        if type(ys) is np.ndarray:  # nearly always
+            outputs: tuple[Variable, ...] = (Variable.of(ys, VariableNode(ys, self.differentiable, recorded)),)
+        else:
+            ys = [backend.unscalar(y) for y in (ys if isinstance(ys, tuple) else (ys,))]
+            outputs = tuple([Variable.of(y, VariableNode(y, self.differentiable, recorded, i)) for i, y in enumerate(ys)])
         if is_debugging():
             backend.check_finite(self.label, "output", tuple([y.array for y in outputs]), self.infinite)
         if recorded is not None:
             self.number = self.number or tick()
-            self.inputs = tuple([x.node for x in variables])
-            self.outputs = tuple([ref(y.node) for y in outputs])
+            self.inputs = tuple(map(_node, variables))
+            self.outputs = tuple(map(ref, map(_node, outputs)))
             if self._inputs_kept:
                 self._kept_inputs = tuple([variables[i].array for i in self._inputs_kept])
             if self._outputs_kept:
                 self._kept_outputs = tuple([outputs[i].array for i in self._outputs_kept])
             if self.communicates:
                 current_tape().append(self)
-        return tuple(outputs)
+        return outputs
 
-    def pull(
-        self, gys: list[Gradient], wanted: list[bool], record: bool, deliver: Callable[[VariableNode, Gradient], None]
-    ) -> None:
+    def pull(self, gys: list[Gradient], wanted: list[bool], record: bool, deliver: Deliver) -> None:
         """Deliver the wanted gradients of the inputs, one by one; what nobody wants is not computed."""
         self._on_arrays = self.generic and not record
         if not (self._on_arrays or record):
@@ -151,10 +152,8 @@ class FunctionNode(Hookable):
             if len(gxs) != len(self.inputs):
                 raise ValueError(f"it returned {len(gxs)} gradients for {len(self.inputs)} inputs")
             for x, want, gx in zip(self.inputs, wanted, gxs, strict=True):
-                if want:
-                    g = self._checked(x, gx() if callable(gx) else gx, record)
-                    if g is not None:
-                        deliver(x, g)
+                if want and (g := self._checked(x, gx() if callable(gx) else gx, record)) is not None:
+                    deliver(x, g)
         except Exception as error:
             error.add_note(f"in the backward of {self.label}")
             raise

@@ -46,7 +46,9 @@ class Gradients:
 
     def add(self, node: VariableNode, g: Gradient) -> None:
         """One more gradient of a variable."""
-        creator, sums, place = node.creator, self.totals, node
+        creator = node.creator
+        sums: Any = self.totals
+        place: Any = node
         if creator is None:
             old = sums.get(node)
         else:
@@ -129,6 +131,13 @@ def heard(node: VariableNode, g: Gradient) -> Gradient:
                 raise ValueError(f"a hook made a {new.shape} {new.dtype} of the {g.shape} {g.dtype} gradient that it was given")
             g = new
     return g
+
+
+def leave(function: Function, gys: list[Gradient], record: bool) -> None:
+    """Leave gradients on the outputs that somebody holds still: copies, because functions pass arrays on."""
+    for node, gy in zip([reference() for reference in function.outputs], gys, strict=True):
+        if node is not None:
+            node.gradient = gy if record or gy is None else gy.copy()
 
 
 _SPENT = (

@@ -77,9 +77,7 @@ class VariableNode:
     def __init__(self, array: Any, requires_grad: bool, creator: Function | None = None, index: int = 0) -> None:
         self.shape: tuple[int, ...] = () if array is None else array.shape
         self.dtype: Any = None if array is None else array.dtype
-        if requires_grad and array is not None and self.dtype.kind in self.WITHOUT_GRADIENT:
-            requires_grad = False
-        self.requires_grad = requires_grad
+        self.requires_grad = requires_grad and not (array is not None and array.dtype.kind in self.WITHOUT_GRADIENT)
         self.creator = creator
         self.index = index  # which output of its creator it is
         self.gradient: Gradient = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from mnpar import backend
@@ -48,8 +49,8 @@ class Variable(ArrayLike):
         variable.array, variable.node = array, node
         return variable
 
-    creator = property(lambda self: self.node.creator, doc="The FunctionNode that made it; None for a leaf.")
-    requires_grad = property(lambda self: self.node.requires_grad, doc="Whether backward computes its gradient.")
+    creator = property(attrgetter("node.creator"), doc="The FunctionNode that made it; None for a leaf.")
+    requires_grad = property(attrgetter("node.requires_grad"), doc="Whether backward computes its gradient.")
     name = property(lambda self: self.node.name, lambda self, name: setattr(self.node, "name", name), doc="Its name in graphs.")
 
     @property

@@ -133,9 +133,10 @@ class UpdateRule:
 
     def stands_with(self, other: UpdateRule) -> bool:
         """Whether it has nothing of its own beside the state, and stands where another rule of its kind does."""
-        plain = self.enabled and not (self._hooks or self.in_fp32 or self.in_pieces) and "fp32" not in self.state
+        if not self.enabled or self._hooks or self.in_fp32 or self.in_pieces or self.t != other.t or "fp32" in self.state:
+            return False
         own = self.hyperparam.__dict__
-        return plain and self.t == other.t and len(own) == 1 and own["parent"] is other.hyperparam.parent
+        return len(own) == 1 and own["parent"] is other.hyperparam.__dict__["parent"]
 
     def update_core(self, param: Parameter) -> None:
         """The rule itself, in place on ``param.array``."""
