@@ -117,7 +117,7 @@ class Owed(NamedTuple):
 def put_off(function: Function, gys: list[Gradient], wanted: list[bool], later: list[Owed]) -> list[bool]:
     """Leave the leaves' gradients for later; those that are still wanted now. What communicates is done at once."""
     leaves = [want and x.creator is None for x, want in zip(function.inputs, wanted, strict=True)]
-    if function.communicates or not any(leaves):
+    if True not in leaves or function.communicates:
         return wanted
     later.append(Owed(function, gys, leaves))
     return [want and not leaf for want, leaf in zip(wanted, leaves, strict=True)]
