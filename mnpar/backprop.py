@@ -19,6 +19,8 @@ from mnpar.graph import Gradient, Owed, VariableNode, put_off
 from mnpar.reach import leads_to
 from mnpar.tape import current_tape
 
+_requires_grad = attrgetter("requires_grad")
+
 
 def reverse(
     seeds: Sequence[tuple[VariableNode, Gradient]], targets: Sequence[VariableNode] | None = None, *, record: bool = False,
@@ -33,8 +35,8 @@ def reverse(
     are final; ``later`` takes all that leaves wait for. Returns the gradients of other leaves and targets, by their ``key``.
     """
     tape, hooks = current_tape().finished(), function_hooks()
-    stays = set() if targets is None else {node.key for node in targets}
-    wants = attrgetter("requires_grad") if targets is None else leads_to(targets, [node for node, _ in seeds], tape.records)
+    stays = {node.key for node in targets or () if node.creator is not None}
+    wants = _requires_grad if targets is None else leads_to(targets, [node for node, _ in seeds], tape.records)
     sums = Gradients(record, tape.records, stays, keep)
     try:
         with recording(record):

@@ -111,8 +111,7 @@ class FunctionNode(Hookable):
             raise RuntimeError(f"{self.label} was applied before: make a new one for each use")
         variables, wanted = [], False
         for x in inputs:
-            if not isinstance(x, Variable):
-                x = as_variable(x)
+            x = x if isinstance(x, Variable) else as_variable(x)
             variables.append(x)
             wanted = wanted or x.node.requires_grad
         self.differentiable = wanted and is_recording()
@@ -147,16 +146,14 @@ class FunctionNode(Hookable):
             gys = [None if gy is None else Variable(gy, requires_grad=False) for gy in gys]
         try:
             gxs = self.backward(*gys)
-            if not isinstance(gxs, tuple):
-                gxs = (gxs,)
+            gxs = gxs if isinstance(gxs, tuple) else (gxs,)
             if len(gxs) != len(self.inputs):
                 raise ValueError(f"it returned {len(gxs)} gradients for {len(self.inputs)} inputs")
             trusted = not (record or is_debugging())
             for x, want, gx in zip(self.inputs, wanted, gxs, strict=True):
                 if not want:
                     continue
-                if callable(gx):
-                    gx = gx()
+                gx = gx() if callable(gx) else gx
                 if not (trusted and type(gx) is np.ndarray and gx.dtype is x.dtype and gx.shape == x.shape):
                     gx = self._checked(x, gx, record)
                 if gx is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Any
 
 from mnpar.backend import unscalar
@@ -34,15 +34,16 @@ class Gradients:
         self, record: bool, records: Iterable[Function], stays: set[Any], keep: Callable[[VariableNode, Gradient], None] | None
     ) -> None:
         self.totals: dict[Any, Gradient] = {}  # by key
-        self._functions = {f.number: f for f in records}
-        self._waiting: dict[int, list[Gradient]] = {number: [None] * len(f.outputs) for number, f in self._functions.items()}
-        self._heap = [-number for number in self._functions]
-        heapify(self._heap)
+        self._functions: dict[int, Function] = {}  # that will be visited or were, by number
+        self._waiting: dict[int, list[Gradient]] = {}  # the gradients of their outputs, of those that will be
+        self._heap: list[int] = []  # their numbers, negative: the last comes first
         self._own: set[VariableNode] | None = None if record else set()
-        self._stays, self._keep = {key for key in stays if isinstance(key, tuple)}, keep
+        self._stays, self._keep = stays, keep
         self._heard: dict[Any, VariableNode] = {}  # what functions made and hooks hear, by key
         self._awaited: list[tuple[int, int, VariableNode]] = []  # leaves that hooks hear, by their earliest reader
         self._readers: dict[VariableNode, tuple[int, int]] | None = None
+        for function in records:
+            self._expect(function)
 
     def add(self, node: VariableNode, g: Gradient) -> None:
         """One more gradient of a variable."""
@@ -52,7 +53,11 @@ class Gradients:
         if creator is None:
             old = sums.get(node)
         else:
-            sums, place = self._waiting.get(creator.number) or self._reach(creator), node.index
+            sums, place = self._waiting.get(creator.number), node.index
+            if sums is None:  # no gradient has come to this function yet
+                if creator.communicates:
+                    raise RuntimeError(_SPENT.format(creator.label))
+                sums = self._expect(creator)
             old = sums[place]
         if old is None:
             sums[place] = g
@@ -65,13 +70,12 @@ class Gradients:
         if node.hooks:
             self._listen(node, old is None)
 
-    def _reach(self, function: Function) -> list[Gradient]:
-        """A gradient has come to a function: it will be visited."""
-        if function.communicates:
-            raise RuntimeError(_SPENT.format(function.label))
-        heappush(self._heap, -function.number)
-        self._functions[function.number] = function
-        gys = self._waiting[function.number] = [None] * len(function.outputs)
+    def _expect(self, function: Function) -> list[Gradient]:
+        """A function will be visited."""
+        number = function.number
+        heappush(self._heap, -number)
+        self._functions[number] = function
+        gys = self._waiting[number] = [None] * len(function.outputs)
         return gys
 
     def __iter__(self) -> Iterator[tuple[Function, list[Gradient]]]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
+
 from mnpar import backend
 from mnpar.arraylike import ArrayLike
 from mnpar.backend import Array
@@ -152,6 +154,8 @@ class Variable(ArrayLike):
 
 def as_variable(x: Any, requires_grad: bool = False) -> Variable:
     """``x`` itself if it is a Variable, else a Variable without gradient that holds it."""
+    if type(x) is np.ndarray:
+        return Variable.of(x, VariableNode(x, requires_grad))
     return x if isinstance(x, Variable) else Variable(x, requires_grad=requires_grad)
 
 
@@ -250,7 +254,7 @@ def _seeds(
     for i, y in enumerate(outputs):
         g: Any = gys[i] if gys is not None else y.grad_var if record else y.node.gradient
         if g is None and y.array is not None and y.size == 1:
-            g = y.xp.array(1 if loss_scale is None else loss_scale, y.dtype).reshape(y.shape)
+            g = y.xp.array(1 if loss_scale is None else loss_scale, y.dtype, ndmin=y.ndim)
         if g is not None:
             seeds.append((y.node, as_variable(g) if record else getattr(g, "array", g)))
         elif y.array is not None and y.size:  # a send's delegate is empty and starts from nothing

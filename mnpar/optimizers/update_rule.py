@@ -43,11 +43,12 @@ class Hyperparameter:
         Raises:
             AttributeError: neither has one.
         """
-        if name in self.__dict__:
-            return self.__dict__[name]
-        if self.parent is None:
-            raise AttributeError(f"no hyperparameter {name!r} was set")
-        return self.parent.get(name)
+        here: Hyperparameter | None = self
+        while here is not None:
+            if name in here.__dict__:
+                return here.__dict__[name]
+            here = here.parent
+        raise AttributeError(f"no hyperparameter {name!r} was set")
 
     def __getattr__(self, name: str) -> Any:  # only where the attribute is not set here
         if name.startswith("_") or name == "parent":

@@ -78,18 +78,18 @@ def begin(arena: Arena) -> None:
     arena.whole.begin(arena)
 
 
-def update(params: Iterable[Parameter], arenas: Iterable[Arena]) -> None:
+def update(params: list[Parameter], arenas: Iterable[Arena]) -> None:
     """Update parameters, those of an arena together where that is the same."""
-    done: set[int] = set()
-    for arena in arenas:
-        if is_whole(arena):
-            begin(arena)
-            arena.whole.step()
-            arena.whole.end(arena)
-            done.update([id(param) for param in arena.params])
-    for param in params:
-        if id(param) not in done:
-            param.update()
+    together = [arena for arena in arenas if is_whole(arena)]
+    for arena in together:
+        begin(arena)
+        arena.whole.step()
+        arena.whole.end(arena)
+    if sum([len(arena.params) for arena in together]) < len(params):
+        done = {id(param) for arena in together for param in arena.params}
+        for param in params:
+            if id(param) not in done:
+                param.update()
 
 
 def is_whole(arena: Arena) -> bool:
