@@ -93,15 +93,17 @@ def update(params: list[Parameter], arenas: Iterable[Arena]) -> None:
 
 
 def is_whole(arena: Arena) -> bool:
-    """Whether an update of its vector is the update of each of its parameters."""
+    """Whether an update of its vector is the update of each of its parameters, which all have values and gradients there."""
     first: Any = arena.params[0].update_rule
     kind = type(first)
     if first is None or not first.elementwise or kind.update is not UpdateRule.update or kind._update is not UpdateRule._update:
         return False
     if len(arena.params) == 1:
         return False  # nothing to join
-    for param in arena.params:
+    for param, view, home in arena.members:
         rule = param.update_rule
         if type(rule) is not kind or not rule.stands_with(first) or type(param).update is not Parameter.update:
             return False
-    return arena.at_home()
+        if param.array is not view or param.node.gradient is not home.array:
+            return False
+    return True
