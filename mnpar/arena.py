@@ -9,6 +9,7 @@ relies on the order, and brings everything home.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import is_
 from typing import Any
 
 from mnpar import backend
@@ -38,24 +39,28 @@ class Arena:
         self.summed = params[0].summed  # whose copies have the same
         self.whole: Any = None  # what updates all of them at once (optimizers/whole.py)
         sizes = [param.array.size for param in params]
+        self.members: list[tuple[Parameter, Array, Home]]  # each with its view of the values and the home of its gradient
         self.data = backend.vector(sum(sizes), params[0].array)
         self.grad = backend.vector(sum(sizes), params[0].array)
         self.slices: list[slice] = []  # of the vectors, one for each parameter
-        self._views: list[Array] = []
+        views: list[Array] = []
         self.homes: list[Home] = []
         start = 0
         for param, size in zip(self.params, sizes, strict=True):
             place = slice(start, start + size)
             self.slices.append(place)
-            self._views.append(self.data[place].reshape(param.array.shape))
+            views.append(self.data[place].reshape(param.array.shape))
             self.homes.append(Home(self.grad[place].reshape(param.array.shape)))
             start += size
+        self.members = list(zip(self.params, views, self.homes, strict=True))
         self.gather()
 
     def gather(self) -> bool:
         """Bring values and gradients that are elsewhere into the vectors; False if a parameter has become another one."""
-        for param, view, home in zip(self.params, self._views, self.homes, strict=True):
+        for param, view, home in self.members:
             array, node = param.array, param.node
+            if array is view and node.home is home and node.gradient is home.array and param.summed == self.summed:
+                continue  # everything is as it was left
             if param.summed != self.summed:
                 return False
             if array is not view:
@@ -72,11 +77,6 @@ class Arena:
             elif g is None:
                 home.free = True
         return True
-
-    def at_home(self) -> bool:
-        """Whether every parameter has its values and a gradient here now."""
-        members = zip(self.params, self._views, self.homes, strict=True)
-        return all([param.array is view and param.node.gradient is home.array for param, view, home in members])
 
     @property
     def learns(self) -> bool:
@@ -115,7 +115,7 @@ class Arenas:
     def gather(self, params: Iterable[Parameter]) -> list[Arena]:
         """Arenas that hold these parameters (those that are initialized), values and gradients, in their order."""
         params = [param for param in params if param.array is not None]
-        same = len(params) == len(self._params) and all([p is q for p, q in zip(params, self._params, strict=True)])
+        same = len(params) == len(self._params) and all(map(is_, params, self._params))
         if not (same and all([arena.gather() for arena in self._arenas])):
             self._params = params
             first = {id(param.array): param for param in reversed(params)}  # of those that share an array

@@ -56,12 +56,14 @@ def get_array_module(*args: Any) -> Any:
         >>> get_array_module(np.ones(3)).__name__
         'numpy'
     """
-    cupy = _cupy()
-    if cupy is None:
-        return np
     for x in args:
-        if isinstance(getattr(x, "array", x), cupy.ndarray):
-            return cupy
+        if type(x) is not np.ndarray:
+            break
+    else:
+        return np  # nearly always, and nearly every function asks
+    cupy = _cupy()
+    if cupy is not None and any([isinstance(getattr(x, "array", x), cupy.ndarray) for x in args]):
+        return cupy
     return np
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from weakref import ReferenceType
 
 Gradient: TypeAlias = Any  # an array; a Variable where the backward is recorded itself (double backprop)
+
+Deliver: TypeAlias = "Callable[[VariableNode, Gradient], None]"  # takes the gradient of a variable
 
 tick = itertools.count(1).__next__  # the clock: numbers grow with time on every rank, be it a process or a thread
 
@@ -22,7 +24,7 @@ class Function(Protocol):
 
     @property
     def label(self) -> str: ...
-    def pull(self, gys: list[Gradient], wanted: list[bool], record: bool) -> Iterable[Gradient]: ...
+    def pull(self, gys: list[Gradient], wanted: list[bool], record: bool, deliver: Deliver) -> None: ...
 
 
 class Home:
@@ -73,12 +75,9 @@ class VariableNode:
     WITHOUT_GRADIENT = frozenset("biuSUOmM")  # the kinds of dtypes that are not differentiable
 
     def __init__(self, array: Any, requires_grad: bool, creator: Function | None = None, index: int = 0) -> None:
-        self.shape: tuple[int, ...] = ()
-        self.dtype: Any = None
-        if array is not None:
-            self.shape, self.dtype = array.shape, array.dtype
-            requires_grad = requires_grad and self.dtype.kind not in self.WITHOUT_GRADIENT
-        self.requires_grad = requires_grad
+        self.shape: tuple[int, ...] = () if array is None else array.shape
+        self.dtype: Any = None if array is None else array.dtype
+        self.requires_grad = requires_grad and not (array is not None and array.dtype.kind in self.WITHOUT_GRADIENT)
         self.creator = creator
         self.index = index  # which output of its creator it is
         self.gradient: Gradient = None
@@ -108,7 +107,7 @@ class VariableNode:
 
 
 class Owed(NamedTuple):
-    """Gradients of leaves (weights) that are to be computed later: ``function.pull(gys, leaves, False)`` gives them."""
+    """Gradients of leaves (weights) that are to be computed later: ``function.pull(gys, leaves, False, deliver)`` does."""
 
     function: Function
     gys: list[Gradient]
@@ -118,7 +117,7 @@ class Owed(NamedTuple):
 def put_off(function: Function, gys: list[Gradient], wanted: list[bool], later: list[Owed]) -> list[bool]:
     """Leave the leaves' gradients for later; those that are still wanted now. What communicates is done at once."""
     leaves = [want and x.creator is None for x, want in zip(function.inputs, wanted, strict=True)]
-    if function.communicates or not any(leaves):
+    if True not in leaves or function.communicates:
         return wanted
     later.append(Owed(function, gys, leaves))
     return [want and not leaf for want, leaf in zip(wanted, leaves, strict=True)]

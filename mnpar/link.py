@@ -184,13 +184,13 @@ class Link:
 
     def params(self, include_uninit: bool = True) -> Iterator[Parameter]:
         """All parameters, in the order of definition, a shared one once."""
-        seen: set[int] = set()
+        found: dict[int, Parameter] = {}
         for link in self.links():  # not by namedparams: each update asks several times, and needs no paths
             for name in link._params:
                 param = link.__dict__[name]
-                if id(param) not in seen and (include_uninit or param.array is not None):
-                    seen.add(id(param))
-                    yield param
+                if include_uninit or param.array is not None:
+                    found[id(param)] = param
+        return iter(found.values())
 
     def namedpersistents(self) -> Iterator[tuple[str, Any]]:
         """All persistent values with their paths."""

@@ -96,7 +96,10 @@ class Parameter(Variable):
             if other is not None and other.array is old:
                 other.array = array
 
-    shape = property(lambda self: self._known().shape, doc="The shape of the array; AttributeError while there is none.")
+    shape = property(
+        lambda self: (self._known() if self.array is None else self.array).shape,
+        doc="The shape of the array; AttributeError while there is none.",
+    )
     ndim = property(lambda self: self._known().ndim, doc="The number of axes; AttributeError while there is no array.")
     size = property(lambda self: self._known().size, doc="The number of elements; AttributeError while there is no array.")
     dtype = property(lambda self: self._known().dtype, doc="The dtype of the array; AttributeError while there is none.")

@@ -38,10 +38,6 @@ class Tape:
             self.unfinished[0]()  # it takes itself off
         return self
 
-    def replayed(self) -> Replay:
-        """Around a backward: one that fails has visited some of the records, and nobody can visit them again."""
-        return Replay(self)
-
     def append(self, function: Any) -> None:
         self.records.append(function)
         if len(self.records) == self.LONG:
@@ -57,22 +53,6 @@ class Tape:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         _current.reset(self._tokens.pop())
-
-
-class Replay:
-    """The block of :meth:`Tape.replayed`; a class, because each backward enters one."""
-
-    __slots__ = ("_tape",)
-
-    def __init__(self, tape: Tape) -> None:
-        self._tape = tape
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is not None:
-            self._tape.records.clear()
 
 
 _current: ContextVar[Tape | None] = ContextVar("mnpar.tape", default=None)

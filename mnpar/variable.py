@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
+
+import numpy as np
 
 from mnpar import backend
 from mnpar.arraylike import ArrayLike
@@ -48,8 +51,8 @@ class Variable(ArrayLike):
         variable.array, variable.node = array, node
         return variable
 
-    creator = property(lambda self: self.node.creator, doc="The FunctionNode that made it; None for a leaf.")
-    requires_grad = property(lambda self: self.node.requires_grad, doc="Whether backward computes its gradient.")
+    creator = property(attrgetter("node.creator"), doc="The FunctionNode that made it; None for a leaf.")
+    requires_grad = property(attrgetter("node.requires_grad"), doc="Whether backward computes its gradient.")
     name = property(lambda self: self.node.name, lambda self, name: setattr(self.node, "name", name), doc="Its name in graphs.")
 
     @property
@@ -90,7 +93,10 @@ class Variable(ArrayLike):
 
     def cleargrad(self) -> None:
         """Forget the gradient."""
-        self.grad = None
+        node = self.node
+        node.gradient = None
+        if node.home is not None:
+            node.home.free = True
 
     def register_hook(self, hook: Callable[[Gradient], Gradient], after: bool = False) -> Callable[[], None]:
         """Let a function hear of this Variable's gradient, once in each backward that gives it one.
@@ -148,6 +154,8 @@ class Variable(ArrayLike):
 
 def as_variable(x: Any, requires_grad: bool = False) -> Variable:
     """``x`` itself if it is a Variable, else a Variable without gradient that holds it."""
+    if type(x) is np.ndarray:
+        return Variable.of(x, VariableNode(x, requires_grad))
     return x if isinstance(x, Variable) else Variable(x, requires_grad=requires_grad)
 
 
@@ -246,7 +254,7 @@ def _seeds(
     for i, y in enumerate(outputs):
         g: Any = gys[i] if gys is not None else y.grad_var if record else y.node.gradient
         if g is None and y.array is not None and y.size == 1:
-            g = y.xp.array(1 if loss_scale is None else loss_scale, y.dtype).reshape(y.shape)
+            g = y.xp.array(1 if loss_scale is None else loss_scale, y.dtype, ndmin=y.ndim)
         if g is not None:
             seeds.append((y.node, as_variable(g) if record else getattr(g, "array", g)))
         elif y.array is not None and y.size:  # a send's delegate is empty and starts from nothing

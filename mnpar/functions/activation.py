@@ -25,7 +25,7 @@ class ReLU(FunctionNode):
         return y
 
     def backward(self, gy: Any) -> Any:
-        return lambda: gy * (self.y > 0)
+        return lambda: gy * (self.y > 0).astype(gy.dtype)  # numpy multiplies faster by numbers than by booleans
 
 
 class LeakyReLU(FunctionNode):

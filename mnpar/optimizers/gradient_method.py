@@ -141,7 +141,8 @@ class GradientMethod(Optimizer):
             return
         with _ALONE if self.team is None else self.team.stepping(), in_float32(params):
             for param in params:
-                unscale(param)
+                if param.node.loss_scale is not None:
+                    unscale(param)
             if self._accepted():
                 self._change(params)
 

@@ -16,7 +16,7 @@ from mnpar.chain import Chain
 from mnpar.config import is_recording
 from mnpar.function_node import FunctionNode
 from mnpar.functions.halves import Half
-from mnpar.graph import Gradient, tick
+from mnpar.graph import Deliver, Gradient, tick
 from mnpar.link import Link
 from mnpar.parallel.agreement import Copies
 from mnpar.parallel.reducer import Reducer, choose_bucket_bytes
@@ -45,10 +45,9 @@ class End(FunctionNode):
         """Whether a backward of this tape will come here."""
         return any([record is self for record in tape.records])
 
-    def pull(self, gys: list[Gradient], wanted: list[bool], record: bool) -> Iterator[Gradient]:
+    def pull(self, gys: list[Gradient], wanted: list[bool], record: bool, deliver: Deliver) -> None:
         """Nothing flows through: it acts."""
         self.act()
-        return iter(())
 
 
 class Samples:
