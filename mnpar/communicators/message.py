@@ -27,9 +27,9 @@ from mnpar.errors import MismatchError
 _LAYOUT = struct.Struct("<HBBBBiQ" + "BB16sQ12q" + "Bi47s")
 SIZE = _LAYOUT.size
 IDENTITY = 18  # bytes: magic, op, reduction, order, later, root, seq
+NUMBER = slice(10, 18)  # of these, the seq
 FORM = slice(18, 140)  # kind, ndim, dtype, nbytes, shape
 NBYTES = slice(36, 44)  # of these, the number of bytes
-SECOND_LENGTH = 52  # the second number of the shape
 FLAGS = 140
 WANTS, RECORDING, ON_DEVICE = 1, 2, 4
 MAX_NDIM = 12
@@ -136,7 +136,6 @@ def numbered(header: bytes, seq: int) -> bytes:
 
 
 _READ: dict[bytes, Header] = {}  # headers read before, by all but their number
-_NUMBER = slice(IDENTITY - 8, IDENTITY)
 
 
 def read_header(raw: bytes | memoryview | Array) -> Header:
@@ -150,7 +149,7 @@ def read_header(raw: bytes | memoryview | Array) -> Header:
             _READ.clear()
         _READ[key] = known
         return known
-    return Header._make((*known[:5], int.from_bytes(head[_NUMBER], "little"), *known[6:]))
+    return Header._make((*known[:5], int.from_bytes(head[NUMBER], "little"), *known[6:]))
 
 
 def _read(head: bytes) -> Header:

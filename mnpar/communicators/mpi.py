@@ -21,17 +21,16 @@ from mnpar.communicators import message
 from mnpar.communicators.mpi_reduction import PIECE, Reductions, nothing
 from mnpar.communicators.operation import complete, wait
 from mnpar.communicators.process import Process
+from mnpar.communicators.rooms import BLOCK, Room, Rooms, sizes_for
 from mnpar.communicators.shared_memory import Root
 from mnpar.communicators.transport import (
     ANY,
     BACKWARD,
-    BLOCK,
     FORWARD,
     PIECE_OF_MESSAGE,
     PIECE_OF_PART,
     Letter,
     Pending,
-    Rooms,
     Steps,
     Traffic,
     Waiting,
@@ -145,9 +144,8 @@ class MpiTransport(Reductions):
             lane, request = mpi_comm.Idup()
             wait(self, Pending(request.Test, nothing, making, self.label))
             self.lanes.append(lane)
-        self.rooms = Rooms(self.size), Rooms(self.size)
-        sizes = Rooms.SIZES if self.size <= Rooms.RANKS else (BLOCK,)
-        self._exchanges = [{size: self._prepared(lane, size) for size in sizes} for lane in self.lanes]
+        self._all_rooms = [[MpiRoom(self, lane, size) for size in sizes_for(self.size)] for lane in self.lanes]
+        self.rooms = Rooms(self._all_rooms[FORWARD]), Rooms(self._all_rooms[BACKWARD])
         self._place = len(process.transports)
         number = np.array([self._place])  # ranks may have made different communicators before: the first rank names it
         process.transports.append(self)
@@ -261,42 +259,11 @@ class MpiTransport(Reductions):
 
     # ---- collectives ----
 
-    def exchange(self, block: bytes, lane: int, waiting: Waiting, later: bool = False) -> Pending:
-        size = len(block)
-        mine, whole, request, value = self._exchanges[lane][size]
-        if later or request is None:  # what is prepared is for those that are waited for at once, on all ranks
-            mine, whole = bytearray(block), bytearray(self.size * size)
-            request = self.lanes[lane].Iallgather([mine, size, self.MPI.BYTE], [whole, size, self.MPI.BYTE])
-            return Pending(request.Test, partial(bytes, whole), waiting, self.meeting(waiting, "later" if later else ""))
-        mine[:] = block
-        request.Start()
-        return Pending(request.Test, value, waiting, self.meeting(waiting))
-
-    def meet(self, block: bytes, lane: int, waiting: Callable[[], Waiting]) -> bytes:
-        mine, whole, request, _ = self._exchanges[lane][len(block)]
-        if request is None:
-            pending = self.exchange(block, lane, waiting())
-            wait(self, pending)
-            return pending.value()  # type: ignore[no-any-return]
-        mine[:] = block
-        request.Start()
-        test = request.Test
-        if not test():
-            for _ in range(SPINS if not self.active else 0):
-                if test():
-                    break
-            else:
-                wait(self, Pending(test, nothing, it := waiting(), self.meeting(it)))
-        return bytes(whole)
-
-    def _prepared(self, lane: Any, size: int) -> tuple[bytearray, bytearray, Any, Callable[[], bytes]]:
-        """Buffers, request and result of exchanges on a lane, made once; no request without persistent collectives (MPI 4)."""
-        mine, whole = bytearray(size), bytearray(self.size * size)
-        try:
-            request = lane.Allgather_init([mine, size, self.MPI.BYTE], [whole, size, self.MPI.BYTE])
-        except NotImplementedError:
-            request = None
-        return mine, whole, request, partial(bytes, whole)
+    def exchange(self, block: bytes, lane: int, waiting: Waiting) -> Pending:
+        size, mine = len(block), bytearray(block)
+        whole = bytearray(self.size * size)
+        request = self.lanes[lane].Iallgather([mine, size, self.MPI.BYTE], [whole, size, self.MPI.BYTE])
+        return Pending(request.Test, partial(bytes, whole), waiting, self.meeting(waiting, "later"))
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
         self.traffic.collective_bytes += (self.size - 1) * array.nbytes if self.rank == root else 0
@@ -345,10 +312,9 @@ class MpiTransport(Reductions):
         while self._outbox and self._outbox[0][0].Test():
             self._outbox.popleft()
         if not self._outbox:
-            for comm, prepared in zip(self.lanes, self._exchanges, strict=True):
-                for _, _, request, _ in prepared.values():
-                    if request is not None:
-                        request.Free()
+            for comm, rooms in zip(self.lanes, self._all_rooms, strict=True):
+                for room in rooms:
+                    room.free()
                 comm.Free()
             self.lanes.clear()
             self.process.transports[self._place] = None
@@ -391,6 +357,41 @@ class MpiTransport(Reductions):
         there = group.Translate_ranks(list(range(left.Get_size())), everyone)
         self.process.lose([rank for rank in self._world_ranks if rank not in there])
         return MpiTransport(self.process, left, own=True).split(0 if well else None, self.rank)
+
+
+class MpiRoom(Room):
+    """Where processes meet: by a collective that is prepared once, if the MPI library has those (MPI 4)."""
+
+    def __init__(self, transport: MpiTransport, lane: Any, size: int) -> None:
+        super().__init__(size, transport.size)
+        self._transport, BYTE = transport, transport.MPI.BYTE
+        buffers = [self.mine, size, BYTE], [self.whole, size, BYTE]
+        try:
+            self._request = lane.Allgather_init(*buffers)
+            self._start, self._test = self._request.Start, self._request.Test
+        except NotImplementedError:
+            self._request, self._start = None, partial(self._start_anew, lane, buffers)
+
+    def _start_anew(self, lane: Any, buffers: Any) -> None:
+        self._test = lane.Iallgather(*buffers).Test
+
+    def meet(self) -> bool:
+        self._start()
+        test = self._test
+        for poll in range(1 if self._transport.active else 2 * SPINS):
+            if test():
+                return True
+            if poll > SPINS:
+                os.sched_yield()
+        return False
+
+    def wait(self, waiting: Waiting) -> None:
+        wait(self._transport, Pending(self._test, nothing, waiting, self._transport.meeting(waiting)))
+
+    def free(self) -> None:
+        """Give MPI's part of it back."""
+        if self._request is not None:
+            self._request.Free()
 
 
 class Window(Root):

@@ -9,7 +9,7 @@ their tapes and all of them visit it in backward, those without a gradient sayin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mnpar.communicators.answer import Answer
 from mnpar.communicators.message import Call, call_site
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mnpar.communicators.channel import Channel
     from mnpar.communicators.communicator import Communicator
     from mnpar.communicators.transport import Steps
+    from mnpar.communicators.ways import Way
 
 Self = TypeVar("Self", bound="Communication")
 
@@ -127,3 +128,21 @@ class Communication(FunctionNode):
             gxs = function.forward(*gys)
             return gxs if isinstance(gxs, tuple) else (gxs,)
         return function.apply(gys)
+
+
+class Collective(Communication):
+    """A communication of all ranks."""
+
+    way: ClassVar[Way]
+    several = False  # inputs, one for each rank
+    root = 0
+
+    def forward(self, *xs: Any) -> Any:
+        return self.agreed(*self.channel.now(self.way, self.value(xs), self.call(self.root)))
+
+    def steps(self, *xs: Any) -> Steps[Any]:
+        return self.agreed(*(yield from self.channel.steps(self.way, self.value(xs), self.call(self.root))))
+
+    def value(self, xs: tuple[Any, ...]) -> Any:
+        """What this rank gives."""
+        return xs if self.several else xs[0] if xs else None

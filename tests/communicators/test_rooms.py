@@ -5,29 +5,33 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar.communicators.transport import BLOCK, Rooms
+from mnpar.communicators.rooms import BLOCK, CALM, Room, Rooms, sizes_for
 from mnpar.errors import MismatchError
 
 
+def rooms_of(ranks):
+    return Rooms([Room(size, ranks) for size in sizes_for(ranks)])
+
+
 def test_an_opening_is_as_large_as_was_needed_of_late():
-    rooms = Rooms(4)
+    rooms = rooms_of(4)
     seen = []
     for most in (8, 320, 321, 100, 3000, 10**6, 8):
         rooms.heard(most)
-        seen.append(rooms.size)
-    assert seen == [512, 512, 2048, 2048, 8704, 8704, 8704]
-    for _ in range(Rooms.CALM):
+        seen.append(rooms.now.size)
+    assert seen == [512, 512, 2048, 2048, 4608, 4608, 4608]
+    for _ in range(CALM):
         rooms.heard(1000)
-    assert rooms.size == 2048
-    for _ in range(2 * Rooms.CALM):
+    assert rooms.now.size == 2048
+    for _ in range(2 * CALM):
         rooms.heard(10**6)  # what does not fit anyway needs no room
-    assert rooms.size == BLOCK
+    assert rooms.now.size == BLOCK
 
 
 def test_with_many_ranks_it_stays_small():
-    rooms = Rooms(Rooms.RANKS + 1)
+    rooms = rooms_of(17)
     rooms.heard(1000)
-    assert rooms.size == BLOCK
+    assert rooms.now.size == BLOCK
 
 
 COLLECTIVES = {
