@@ -111,16 +111,22 @@ class Calls:
         return out
 
     def _gather(self, x: Any, root: int, later: bool = False) -> Steps[tuple[Any, ...] | None]:
-        return (yield from self.channel(0).steps(GATHER, x, self._call("gather", self.peer(root), later=later)))[0]
+        values: tuple[Any, ...] | None
+        values, _ = yield from self.channel(0).steps(GATHER, x, self._call("gather", self.peer(root), later=later))
+        return values
 
     def _allgather(self, x: Any, later: bool = False) -> Steps[tuple[Any, ...]]:
-        return (yield from self.channel(0).steps(ALLGATHER, x, self._call("allgather", later=later)))[0]
+        values: tuple[Any, ...]
+        values, _ = yield from self.channel(0).steps(ALLGATHER, x, self._call("allgather", later=later))
+        return values
 
     def _scatter(self, xs: Any, root: int, later: bool = False) -> Steps[Any]:
         return (yield from self.channel(0).steps(SCATTER, xs, self._call("scatter", self.peer(root), later=later)))[0]
 
     def _alltoall(self, xs: Any, later: bool = False) -> Steps[tuple[Any, ...]]:
-        return (yield from self.channel(0).steps(ALLTOALL, xs, self._call("alltoall", later=later)))[0]
+        values: tuple[Any, ...]
+        values, _ = yield from self.channel(0).steps(ALLTOALL, xs, self._call("alltoall", later=later))
+        return values
 
     def _reduce_scatter(self, xs: Any, op: str, later: bool = False) -> Steps[Any]:
         xs = listed(xs)

@@ -40,7 +40,10 @@ class Channel(Meeting):
     def now(self, way: Way, x: Any, call: Call) -> tuple[Any, bool]:
         """What a collective gives on this rank, and whether any rank wants its gradient. It waits."""
         x, parts = (x, None) if way.given is None else way.given(self, x, call)
-        opening = self._open_now(call, x, parts)
+        if self.by_messages or call.later:
+            opening = complete(self.transport, self._open(call, x, parts))
+        else:
+            opening = self._open_now(call, x, parts)
         if opening.inside:
             return way.inside(opening, x), opening.wants
         return complete(self.transport, way.outside(self, opening, x)), opening.wants
@@ -60,12 +63,11 @@ class Channel(Meeting):
         arrays need not be alike.
         """
         host, into = backend.to_host(x), out if type(out) is np.ndarray else None
-        opening, said = self._meet(call, host, None, note)
+        opening = self._open_now(call, host, None, note)
         raw, block = opening.raw, opening.block
         if not usual([bytes(raw[end - len(note) : end]) for end in range(block, len(raw) + 1, block)]):
             return False
-        opening = opening if opening is said.opening else self._judged(opening, said)
-        if opening.inside:
+        if opening.agreed().inside:
             total = reduce_arrays(opening.arrays, call.reduction, into)
         else:
             total = complete(self.transport, self.reduced_apart(host, opening, None, into))

@@ -43,49 +43,40 @@ class Meeting(Mailbox):
         waiting = self._waiting_for(call, seq)
         size = BLOCK if self.by_messages else self._rooms.now.size
         said = self._words(call, x, parts, size)
-        self._count(said)
+        self.transport.traffic.collectives += 1
+        self.transport.traffic.collective_bytes += said.sent
         block = message.numbered(said.words, seq).ljust(size, b"\0")
         if self.by_messages:
             raw = yield from self._hear(block, waiting)
         else:
             raw = yield self.transport.exchange(block, self.lane, waiting)
-        if said.fault is not None:
-            raise said.fault
-        return Opening(raw, self.transport.size, self.transport.rank, call, seq, said.body).agreed()
+        opening = Opening(raw, self.transport.size, self.transport.rank, call, said)
+        opening.seq = seq
+        return opening.agreed()
 
-    def _open_now(self, call: Call, x: Any, parts: int | None = None) -> Opening:
-        """The same, waited for at once."""
-        opening, said = self._meet(call, x, parts)
-        return opening if opening is said.opening else self._judged(opening, said)
-
-    def _meet(self, call: Call, x: Any, parts: int | None = None, note: bytes = b"") -> tuple[Opening, Said]:
-        """Say it and hear the others; whether they agree is not known yet, but where all say what they said last time."""
+    def _open_now(self, call: Call, x: Any, parts: int | None = None, note: bytes = b"") -> Opening:
+        """The same, waited for at once. With a note beside the value they have not agreed yet: it may be what to agree by."""
         rooms, seq, less = self._rooms, self._collectives, len(note)
         self._collectives = seq + 2
-        room = rooms.now
+        room, number = rooms.now, seq.to_bytes(8, "little")
         key = (call, x.shape, x.dtype, less) if type(x) is np.ndarray else _key(call, x, parts)
         said = room.known.get(key) or self._words(call, x, parts, room.size - less, key, room)
-        self._count(said)
-        room.say(said, seq, x)
+        traffic = self.transport.traffic
+        traffic.collectives += 1
+        traffic.collective_bytes += said.sent
+        room.say(said, number, x)
         if note:
             room.mine[-less:] = note
         if not room.meet():
             room.wait(self._waiting_for(call, seq))
-        opening = said.heard(room.whole, seq)
+        opening = said.heard(room.whole, number)
+        known = opening is not None
         if opening is None:
-            opening = Opening(room.whole, self.transport.size, self.transport.rank, call, seq, said.body, less)
+            opening = Opening(room.whole, self.transport.size, self.transport.rank, call, said, less)
         opening.seq = seq
         if opening.tells:
             rooms.heard(opening.asks)
-        return opening, said
-
-    def _judged(self, opening: Opening, said: Said) -> Opening:
-        """An opening that told something new; it is remembered if all ranks agree."""
-        if said.fault is not None:
-            raise said.fault
-        if opening.agreed().lasting and said.again:
-            said.remember(opening)
-        return opening
+        return opening if known or note else opening.agreed()
 
     def _waiting_for(self, call: Call, seq: int) -> Waiting:
         return Waiting(call.name, call.site, None, 0, seq, self.order)
@@ -117,12 +108,6 @@ class Meeting(Mailbox):
             said.parts = [(i, part(room.mine, SIZE, text, i)) for i, p in enumerate(x) if p is not None]
         room.keep(key, said)
         return said
-
-    def _count(self, said: Said) -> None:
-        """A collective, and a value that goes with its opening to all others."""
-        traffic = self.transport.traffic
-        traffic.collectives += 1
-        traffic.collective_bytes += said.sent
 
 
 def _key(call: Call, x: Any, parts: int | None) -> Any:

@@ -71,6 +71,11 @@ class Call(NamedTuple):
         return "gradient of " * self.order + "i" * self.later + self.op if self.order or self.later else self.op
 
 
+def call_of(fields: tuple[Any, ...]) -> Call:
+    """``Call(*fields)`` of all its fields: without the detour by names and defaults."""
+    return tuple.__new__(Call, fields)
+
+
 class Header(NamedTuple):
     """A header, read."""
 
@@ -303,6 +308,7 @@ def as_array(body: Array, header: Header) -> Array:
 
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _WITH = contextmanager.__code__.co_filename  # stands between a function of mnpar and the ``with`` that entered it
+_INSIDE: dict[str, bool] = {}  # by file names
 _SITES: dict[tuple[str, int], str] = {}
 
 
@@ -311,16 +317,19 @@ def is_internal(filename: str) -> bool:
     return filename.startswith(_PACKAGE)
 
 
-def call_site() -> str:
-    """The source line of the innermost caller outside mnpar, ``"train/model.py:42"``."""
-    return site_of(sys._getframe(1))
+def call_site(skip: int = 0) -> str:
+    """The source line of the innermost caller outside mnpar, ``"train/model.py:42"``; so many callers are inside for sure."""
+    return site_of(sys._getframe(skip + 1))
 
 
 def site_of(frame: FrameType) -> str:
     """The innermost source line outside mnpar at which a frame is, ``"train/model.py:42"``."""
-    while (back := frame.f_back) is not None:
+    while True:
         filename = frame.f_code.co_filename
-        if not (filename.startswith(_PACKAGE) or filename == _WITH):
+        inside = _INSIDE.get(filename)
+        if inside is None:
+            inside = _INSIDE[filename] = is_internal(filename) or filename == _WITH
+        if not inside or (back := frame.f_back) is None:
             break
         frame = back
     key = (frame.f_code.co_filename, frame.f_lineno)

@@ -13,7 +13,7 @@ from mnpar.communicators import message
 from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, SIZE, TUPLE, Call, Header, read_header
 from mnpar.communicators.parts import APART, forms_of, on_host, part, table, together
 from mnpar.communicators.reduction import REDUCING, check_reducible
-from mnpar.communicators.rooms import BLOCK
+from mnpar.communicators.rooms import BLOCK, Said
 from mnpar.errors import MismatchError
 
 _HEAD = message.FLAGS + 1  # bytes
@@ -26,18 +26,18 @@ class Opening:
         raw: what all ranks said, in rank order. It may be memory that the next opening uses again: values are copied.
         size: how many ranks.
         me: this rank.
-        call, seq, body: its own part in it.
+        call, said: its own part in it; ``seq``, its number, is set by who has it.
         less: bytes of its block that are no value's.
     """
 
     __slots__ = (
-        "alike", "arrays", "asks", "block", "body", "call", "given", "here", "inside", "lasting", "me", "most", "raw", "room",
-        "seq", "size", "tables", "tells", "wants",
+        "alike", "arrays", "asks", "block", "call", "given", "here", "inside", "lasting", "me", "most", "raw", "room",
+        "said", "seq", "size", "tables", "tells", "wants",
     )  # fmt: skip
 
-    def __init__(self, raw: Any, size: int, me: int, call: Call, seq: int, body: Array, less: int = 0) -> None:
+    def __init__(self, raw: Any, size: int, me: int, call: Call, said: Said, less: int = 0) -> None:
         self.raw, self.size, self.me = raw, size, me
-        self.call, self.seq, self.body = call, seq, body
+        self.call, self.said, self.seq = call, said, 0
         self.block = block = len(raw) // size
         head = raw[:_HEAD]
         self.alike = all([raw.startswith(head, start) for start in range(block, len(raw), block)])  # and of one form
@@ -116,11 +116,17 @@ class Opening:
         """Itself.
 
         Raises:
-            MismatchError: what the ranks said does not go together.
+            MismatchError: what the ranks said does not go together; Exception: this one could not take part.
         """
+        if self.said.opening is self:  # as last time
+            return self
+        if self.said.fault is not None:
+            raise self.said.fault
         if not self.alike:
             self._check()
         self._look()
+        if self.lasting and self.said.again:
+            self.said.remember(self)
         return self
 
     def _check(self) -> None:

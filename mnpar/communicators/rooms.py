@@ -59,9 +59,9 @@ class Said:
                 at = rank * opening.block
                 self._others.append((at, bytes(raw[at + IDENTITY : at + FLAGS + 1]), at + SIZE, table))
 
-    def heard(self, whole: bytearray, seq: int) -> Opening | None:
-        """What comes of it, if all ranks say the same as last time, of collective ``seq``."""
-        identity, begins = self._front + seq.to_bytes(8, "little"), whole.startswith
+    def heard(self, whole: bytearray, number: bytes) -> Opening | None:
+        """What comes of it, if all ranks say the same as last time, of the collective of this number."""
+        identity, begins = self._front + number, whole.startswith
         for at, form, behind, table in self._others:
             if not begins(identity + form, at) or (table and not begins(table, behind)):
                 self._others, self.opening = [], None
@@ -89,13 +89,13 @@ class Room:
             self.known.clear()
         self.known[key] = said
 
-    def say(self, said: Said, seq: int, x: Any) -> None:
-        """Make the block, of collective ``seq``."""
+    def say(self, said: Said, number: bytes, x: Any) -> None:
+        """Make the block, of the collective of this number."""
         mine = self.mine
         if said is not self._last:
             mine[: len(said.words)] = said.words
             self._last = said
-        mine[NUMBER] = seq.to_bytes(8, "little")
+        mine[NUMBER] = number
         if said.place is not None:
             said.place[...] = x
         for index, place in said.parts:

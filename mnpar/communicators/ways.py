@@ -201,4 +201,4 @@ def owned(x: Any) -> Any:
 
 def _body(x: Any, opening: Opening) -> Array:
     """This rank's own value as bytes; of an array from a known line they were not made yet."""
-    return as_bytes(x) if type(x) is np.ndarray and not opening.call.op.endswith("_obj") else opening.body
+    return as_bytes(x) if type(x) is np.ndarray and not opening.call.op.endswith("_obj") else opening.said.body

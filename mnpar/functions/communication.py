@@ -9,10 +9,10 @@ their tapes and all of them visit it in backward, those without a gradient sayin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mnpar.communicators.answer import Answer
-from mnpar.communicators.message import Call, call_site
+from mnpar.communicators.message import Call, call_of, call_site
 from mnpar.communicators.operation import Operation, complete
 from mnpar.config import is_recording
 from mnpar.function_hook import function_hooks
@@ -47,7 +47,7 @@ class Communication(FunctionNode):
     def __init__(self, comm: Communicator, of: Communication | None = None) -> None:
         self.comm = comm
         self.order: int = 0 if of is None else of.order + 1
-        self.site: str = call_site() if of is None else of.site
+        self.site: str = call_site(1) if of is None else of.site
 
     @property
     def label(self) -> str:
@@ -99,7 +99,7 @@ class Communication(FunctionNode):
         """What this rank's messages say of it."""
         self.recording = recording = is_recording()
         wants = self.differentiable and recording
-        return Call(self.op, self.site, wants, recording, root, self.reduction, self.order, 0, self.later)
+        return call_of((self.op, self.site, wants, recording, root, self.reduction, self.order, 0, self.later))
 
     def agreed(self, y: Any, wants: bool) -> Any:
         """The outputs, after all ranks have said whether they want a gradient."""
@@ -133,16 +133,14 @@ class Communication(FunctionNode):
 class Collective(Communication):
     """A communication of all ranks."""
 
-    way: ClassVar[Way]
+    way: Way
     several = False  # inputs, one for each rank
     root = 0
 
     def forward(self, *xs: Any) -> Any:
-        return self.agreed(*self.channel.now(self.way, self.value(xs), self.call(self.root)))
+        x = xs if self.several else xs[0] if xs else None
+        return self.agreed(*self.comm.channel(self.order).now(self.way, x, self.call(self.root)))
 
     def steps(self, *xs: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.steps(self.way, self.value(xs), self.call(self.root))))
-
-    def value(self, xs: tuple[Any, ...]) -> Any:
-        """What this rank gives."""
-        return xs if self.several else xs[0] if xs else None
+        x = xs if self.several else xs[0] if xs else None
+        return self.agreed(*(yield from self.channel.steps(self.way, x, self.call(self.root))))
