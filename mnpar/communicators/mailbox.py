@@ -23,6 +23,7 @@ from mnpar.communicators.transport import (
     Waiting,
     numbered_tag,
 )  # fmt: skip
+from mnpar.communicators.watch import SPINS
 from mnpar.errors import MismatchError
 
 _LARGE = 2**16  # bytes: smaller arrays travel in one message with their header
@@ -110,10 +111,12 @@ class Mailbox:
         """``complete(recv(call, source, tag))``, without steps where the message comes soon."""
         transport, lane = self.transport, self.lane
         if not (self._posted or transport.active):
-            for _ in range(transport.spins):
+            for poll in range(transport.spins):
                 if (letter := transport.probe(source, tag, lane)) is not None:
                     frame = transport.read_now(letter, lane, lambda: self._awaiting(call, source, tag))
                     return self._taken(frame, letter, call)
+                if poll > SPINS:
+                    transport.pause()
         return complete(transport, self._receiving(call, source, tag))
 
     def _awaiting(self, call: Call, source: int, tag: int) -> Waiting:

@@ -116,6 +116,5 @@ def _key(call: Call, x: Any, parts: int | None) -> Any:
         return call
     if parts is None or type(x) is not tuple or len(x) != parts:
         return None
-    if not all([p is None or type(p) is np.ndarray for p in x]):
-        return None
-    return call, tuple([None if p is None else (p.shape, p.dtype) for p in x])
+    forms = [None if p is None else (p.shape, p.dtype) if type(p) is np.ndarray else 0 for p in x]
+    return None if 0 in forms else (call, *forms)

@@ -154,7 +154,7 @@ def read_header(raw: bytes | memoryview | Array) -> Header:
             _READ.clear()
         _READ[key] = known
         return known
-    return Header._make((*known[:5], int.from_bytes(head[NUMBER], "little"), *known[6:]))
+    return tuple.__new__(Header, (*known[:5], int.from_bytes(head[NUMBER], "little"), *known[6:]))
 
 
 def _read(head: bytes) -> Header:
@@ -282,7 +282,9 @@ def encode_object(obj: Any, call: Call, seq: int) -> Array:
 
 def decode(frame: Array, header: Header | None = None) -> tuple[Any, Header]:
     """The value of a message, and its header. An array is a view of the message's own memory: it was written once."""
-    header = header or read_header(frame[:SIZE].tobytes())
+    header = header or read_header(frame)
+    if header.kind == ARRAY and not header.flags & ON_DEVICE:  # the common case
+        return np.ndarray(header.shape, header.dtype, frame, SIZE), header
     body = frame[SIZE : SIZE + header.nbytes]
     if header.kind == NOTHING:
         return None, header

@@ -121,7 +121,7 @@ class MpiTransport(Reductions):
     """The transport of processes: two private duplicates of an MPI communicator, one for each lane."""
 
     name = "mpi"
-    spins = SPINS
+    spins = 2 * SPINS
 
     def __init__(self, process: Process, mpi_comm: Any, own: bool = False) -> None:
         self.process, self.MPI = process, process.MPI
@@ -137,7 +137,7 @@ class MpiTransport(Reductions):
         self._others = tuple([rank for rank in self._world_ranks if rank != process.rank])
         self.lanes: list[Any] = []
         self._outbox: deque[tuple[Any, Array]] = deque()
-        self._status = self.MPI.Status()
+        self._status, self._byte = self.MPI.Status(), self.MPI.BYTE
         self.label = f"{self._world_ranks} made"
         making = Waiting("making a communicator", message.call_site())
         for _ in range(2):
@@ -208,10 +208,10 @@ class MpiTransport(Reductions):
         if handle is None:
             return None
         status = self._status
-        return Letter(status.Get_source(), status.Get_tag(), (handle, status.Get_count(self.MPI.BYTE)))
+        return tuple.__new__(Letter, (status.Get_source(), status.Get_tag(), handle, status.Get_count(self._byte)))
 
     def read(self, letter: Letter, lane: int, waiting: Waiting) -> Steps[Array]:
-        handle, nbytes = letter.handle
+        handle, nbytes = letter.handle, letter.nbytes
         frame = np.empty(nbytes, np.uint8)
         request = handle.Irecv(frame)
         if not request.Test():
@@ -221,7 +221,7 @@ class MpiTransport(Reductions):
         return (yield from self._rest(frame, letter, waiting))
 
     def read_now(self, letter: Letter, lane: int, waiting: Callable[[], Waiting]) -> Array:
-        handle, nbytes = letter.handle
+        handle, nbytes = letter.handle, letter.nbytes
         frame = np.empty(nbytes, np.uint8)
         request = handle.Irecv(frame)
         if not request.Test():
@@ -378,7 +378,7 @@ class MpiRoom(Room):
     def meet(self) -> bool:
         self._start()
         test = self._test
-        for poll in range(1 if self._transport.active else 2 * SPINS):
+        for poll in range(1 if self._transport.active else self._transport.spins):
             if test():
                 return True
             if poll > SPINS:

@@ -80,6 +80,7 @@ class Letter(NamedTuple):
     source: int
     tag: int
     handle: Any
+    nbytes: int = 0  # where the transport has to know
 
 
 class Transport(Protocol):

@@ -95,11 +95,11 @@ class Communication(FunctionNode):
         self.op, self.reduction = op, reduction
         return self
 
-    def call(self, root: int = 0) -> Call:
+    def call(self, root: int = 0, tag: int = 0) -> Call:
         """What this rank's messages say of it."""
         self.recording = recording = is_recording()
         wants = self.differentiable and recording
-        return call_of((self.op, self.site, wants, recording, root, self.reduction, self.order, 0, self.later))
+        return call_of((self.op, self.site, wants, recording, root, self.reduction, self.order, tag, self.later))
 
     def agreed(self, y: Any, wants: bool) -> Any:
         """The outputs, after all ranks have said whether they want a gradient."""
