@@ -144,7 +144,6 @@ class ThreadTransport:
 
     name = "threads"
     tag_limit = 2**31 - 1
-    spins = 1
 
     def __init__(self, world: World, group: int, members: list[int], rank: int) -> None:
         self._world, self._group, self._members = world, group, members
@@ -190,8 +189,9 @@ class ThreadTransport:
         return letter.handle
         yield  # makes it steps, though it never waits
 
-    def read_now(self, letter: Letter, lane: int, waiting: Callable[[], Waiting]) -> Array:
-        return letter.handle
+    def take(self, source: int, tag: int, lane: int, waiting: Callable[[], Waiting]) -> tuple[Array, int, int] | None:
+        letter = self.probe(source, tag, lane)
+        return None if letter is None else (letter.handle, letter.source, letter.tag)
 
     def complain(self, rank: int, text: str) -> None:
         self._world.complaints[self._members[rank]] = text

@@ -80,7 +80,6 @@ class Letter(NamedTuple):
     source: int
     tag: int
     handle: Any
-    nbytes: int = 0  # where the transport has to know
 
 
 class Transport(Protocol):
@@ -96,7 +95,6 @@ class Transport(Protocol):
     name: str
     traffic: Traffic
     active: list[Any]  # the operations that this rank has started and not finished, on all its communicators
-    spins: int  # so often it is worth to probe before it is said what is waited for
     rooms: tuple[Rooms, Rooms]  # of the openings on each lane
 
     @property
@@ -122,8 +120,8 @@ class Transport(Protocol):
     def read(self, letter: Letter, lane: int, waiting: Waiting) -> Steps[Array]:
         """Its bytes."""
 
-    def read_now(self, letter: Letter, lane: int, waiting: Callable[[], Waiting]) -> Array:
-        """The same, waited for at once."""
+    def take(self, source: int, tag: int, lane: int, waiting: Callable[[], Waiting]) -> tuple[Array, int, int] | None:
+        """The bytes of the oldest matching message, its source and its tag, if it comes soon."""
 
     def complain(self, rank: int, text: str) -> None:
         """Have a rank raise MismatchError with this text when it next waits: what it sent does not belong."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.communicators.transport import ANY
+from mnpar.config import is_recording
 from mnpar.errors import MismatchError
 from mnpar.functions.communication import Communication
 from mnpar.variable import Variable, as_variable
@@ -59,7 +60,8 @@ class Recv(Communication):
         self.seq = 0
 
     def forward(self) -> Any:
-        return self.taken(*self.comm.channel(self.order).recv_now(self.call(), self.source, self.tag))
+        self.recording = is_recording()
+        return self.taken(*self.comm.channel(self.order).recv_now(self.call, self.source, self.tag))
 
     def steps(self) -> Steps[Any]:
         return self.taken(*(yield from self.channel.recv(self.call(), self.source, self.tag)))

@@ -5,16 +5,14 @@ It says the same to its peers as a send and a recv do, so either end may be one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mnpar.communicators.message import WANTS, Call, Header, call_of
-from mnpar.communicators.transport import ANY, Pending
+from mnpar.communicators.transport import ANY
 from mnpar.config import is_recording
 from mnpar.functions.communication import Communication
 
 if TYPE_CHECKING:
-    from mnpar.communicators.channel import Channel
     from mnpar.communicators.communicator import Communicator
     from mnpar.communicators.transport import Steps
 
@@ -50,16 +48,20 @@ class SendRecv(Communication):
         for x in xs if self.together else ():
             if x is not None and x.nbytes > _SMALL:
                 return super().forward(*xs)
-        channel, value = self.comm.channel(self.order), ()
-        self.give(channel, xs, channel.give)
+        channel, call, value = self.comm.channel(self.order), self.gift(), ()
+        if self.dest is not None:
+            self.numbers = channel.send(xs if self.as_tuple else xs[0], call, self.dest, self.tags[0]), 0
         if self.source is not None:
-            value = self.taken(*channel.recv_now(self.receipt(), self.source, self.tags[1]))
+            value = self.taken(*channel.recv_now(self.receipt, self.source, self.tags[1]))
         self.differentiable = self.wants or self.asked
         return value
 
     def steps(self, *xs: Any) -> Steps[Any]:
-        channel, value = self.channel, ()
-        given = self.give(channel, xs, channel.hand if self.together else channel.give)
+        channel, call, value, given = self.channel, self.gift(), (), None
+        if self.dest is not None:
+            give = channel.hand if self.together else channel.give
+            number, given = give(xs if self.as_tuple else xs[0], call, self.dest, self.tags[0])
+            self.numbers = number, 0
         if self.source is not None:
             value = self.taken(*(yield from channel.recv(self.receipt(), self.source, self.tags[1])))
         if given is not None:
@@ -67,16 +69,11 @@ class SendRecv(Communication):
         self.differentiable = self.wants or self.asked
         return value
 
-    def give(self, channel: Channel, xs: tuple[Any, ...], give: Callable[..., Any]) -> Pending | None:
-        """Start sending; what there is to wait for."""
+    def gift(self) -> Call:
+        """What the message that it sends says."""
         self.recording = on = is_recording()
         self.wants = wants = self.differentiable and on
-        if self.dest is None:
-            return None
-        call = call_of(("send", self.site, wants, on, 0, "sum", self.order, self.tags[0], False))
-        number, given = give(xs if self.as_tuple else xs[0], call, self.dest, self.tags[0])
-        self.numbers = number, 0
-        return given  # type: ignore[no-any-return]
+        return call_of(("send", self.site, wants, on, 0, "sum", self.order, self.tags[0], False))
 
     def receipt(self) -> Call:
         """What a message that it waits for too long will hear."""
