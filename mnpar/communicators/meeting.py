@@ -69,14 +69,12 @@ class Meeting(Mailbox):
             room.mine[-less:] = note
         if not room.meet():
             room.wait(self._waiting_for(call, seq))
-        opening = said.heard(room.whole, number)
-        known = opening is not None
-        if opening is None:
-            opening = Opening(room.whole, self.transport.size, self.transport.rank, call, said, less)
+        size, me = self.transport.size, self.transport.rank
+        opening = said.heard(room.whole, number) or Opening(room.whole, size, me, call, said, less)
         opening.seq = seq
         if opening.tells:
             rooms.heard(opening.asks)
-        return opening if known or note else opening.agreed()
+        return opening if note or opening is said.opening else opening.agreed()
 
     def _waiting_for(self, call: Call, seq: int) -> Waiting:
         return Waiting(call.name, call.site, None, 0, seq, self.order)

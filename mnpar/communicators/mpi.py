@@ -19,9 +19,10 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.communicators import message
 from mnpar.communicators.mpi_reduction import PIECE, Reductions, nothing
+from mnpar.communicators.mpi_room import MpiRoom
 from mnpar.communicators.operation import complete, wait
 from mnpar.communicators.process import Process
-from mnpar.communicators.rooms import BLOCK, Room, Rooms, sizes_for
+from mnpar.communicators.rooms import BLOCK, Rooms, sizes_for
 from mnpar.communicators.shared_memory import Root
 from mnpar.communicators.transport import (
     ANY,
@@ -367,41 +368,6 @@ class MpiTransport(Reductions):
         there = group.Translate_ranks(list(range(left.Get_size())), everyone)
         self.process.lose([rank for rank in self._world_ranks if rank not in there])
         return MpiTransport(self.process, left, own=True).split(0 if well else None, self.rank)
-
-
-class MpiRoom(Room):
-    """Where processes meet: by a collective that is prepared once, if the MPI library has those (MPI 4)."""
-
-    def __init__(self, transport: MpiTransport, lane: Any, size: int) -> None:
-        super().__init__(size, transport.size)
-        self._transport, BYTE = transport, transport.MPI.BYTE
-        buffers = [self.mine, size, BYTE], [self.whole, size, BYTE]
-        try:
-            self._request = lane.Allgather_init(*buffers)
-            self._start, self._test = self._request.Start, self._request.Test
-        except NotImplementedError:
-            self._request, self._start = None, partial(self._start_anew, lane, buffers)
-
-    def _start_anew(self, lane: Any, buffers: Any) -> None:
-        self._test = lane.Iallgather(*buffers).Test
-
-    def meet(self) -> bool:
-        self._start()
-        test = self._test
-        for poll in range(1 if self._transport.active else 2 * SPINS):
-            if test():
-                return True
-            if poll > SPINS:
-                os.sched_yield()
-        return False
-
-    def wait(self, waiting: Waiting) -> None:
-        wait(self._transport, Pending(self._test, nothing, waiting, self._transport.meeting(waiting)))
-
-    def free(self) -> None:
-        """Give MPI's part of it back."""
-        if self._request is not None:
-            self._request.Free()
 
 
 class Window(Root):

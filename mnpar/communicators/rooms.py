@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BLOCK = 512  # bytes of the opening of a collective: a header, and the value itself where it fits
 _SIZES = (BLOCK, 2048, 4608, 8704)  # 1,856, 4,416 and 8,512 bytes of values: a page; two of them with a table
 _RANKS = 16  # with more, everybody's values for everybody are too much
-_MANY = 10_000  # things to say that are remembered
+_MANY = 1000  # things to say that are remembered
 CALM = 32  # as many openings with room to spare make the next one smaller
 
 
