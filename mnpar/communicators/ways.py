@@ -69,7 +69,11 @@ def allreduce_into(out: Array) -> Way:
 
 
 def _gathered(opening: Opening, x: Any) -> tuple[Any, ...] | None:
-    return tuple([opening.own(rank) for rank in range(opening.size)]) if opening.here else None
+    if not opening.here:
+        return None
+    if opening.lasting:
+        return tuple([None if array is None else array.copy() for array in opening.given])
+    return tuple([opening.own(rank) for rank in range(opening.size)])
 
 
 def _allgathered_outside(channel: Channel, opening: Opening, x: Any) -> Steps[tuple[Any, ...]]:

@@ -279,6 +279,8 @@ def exscan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
         >>> mnpar.run(lambda comm: F.exscan(comm, np.array(comm.rank + 1)).item(), ranks=3)
         [0, 1, 3]
     """
+    if op == "sum":
+        return Scan(comm, exclusive=True).apply((x,))[0]
     what, after = scanning_before(comm, op)
     return after(what.apply((x,)))
 

@@ -118,6 +118,8 @@ def reduce(comm: Communicator, x: Any, root: int = 0, op: str = "sum") -> Variab
         >>> mnpar.run(lambda comm: F.reduce(comm, np.array([comm.rank])).array, ranks=3)[0]
         array([3])
     """
+    if op == "sum":
+        return Reduce(comm, comm.peer(root)).apply((x,))[0]
     what, after = reducing(comm, root, op)
     return after(what.apply((x,)))
 
