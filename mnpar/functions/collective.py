@@ -16,7 +16,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mnpar import backend
-from mnpar.functions.communication import Communication
+from mnpar.communicators.ways import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER, SCANS
+from mnpar.functions.communication import Collective, Communication
 from mnpar.functions.folding import FOLDS, check_op, fold
 from mnpar.functions.joining import concat, split_axis
 from mnpar.plans import block
@@ -24,85 +25,52 @@ from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
-    from mnpar.communicators.transport import Steps
 
 
-class AllGather(Communication):
-    op = "allgather"
-
-    def forward(self, x: Any) -> Any:
-        return self.agreed(*self.channel.allgather_now(x, self.call()))
-
-    def steps(self, x: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.allgather(x, self.call())))
+class AllGather(Collective):
+    op, way = "allgather", ALLGATHER
 
     def mirror(self) -> Communication:
         return ReduceScatter(self.comm, of=self)
 
 
-class ReduceScatter(Communication):
-    op = "reduce_scatter"
-
-    def forward(self, *xs: Any) -> Any:
-        return self.agreed(*self.channel.reduce_scatter_now(xs, self.call()))
-
-    def steps(self, *xs: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.reduce_scatter(xs, self.call())))
+class ReduceScatter(Collective):
+    op, way, several = "reduce_scatter", REDUCE_SCATTER, True
 
     def mirror(self) -> Communication:
         return AllGather(self.comm, of=self)
 
 
-class AllReduce(Communication):
-    """The sum, or with ``mean`` that divided by P: each its own adjoint."""
-
-    op = "allreduce"
-
-    def __init__(self, comm: Communicator, mean: bool = False, of: Communication | None = None) -> None:
-        super().__init__(comm, of)
-        self.mean = mean
-        if mean:
-            self.reduction = "mean"
-
-    def forward(self, x: Any) -> Any:
-        return self.agreed(*self.channel.allreduce_now(x, self.call()))
-
-    def steps(self, x: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.allreduce(x, self.call())))
-
-    def agreed(self, y: Any, wants: bool) -> Any:
-        return super().agreed(backend.unscalar(y / self.comm.size) if self.mean and y is not None else y, wants)
+class AllReduce(Collective):
+    op, way = "allreduce", ALLREDUCE
 
     def mirror(self) -> Communication:
-        return AllReduce(self.comm, self.mean, of=self)
+        return type(self)(self.comm, of=self)
 
 
-class AllToAll(Communication):
-    op = "alltoall"
+class Mean(AllReduce):
+    """The sum divided by P: its own adjoint too."""
 
-    def forward(self, *xs: Any) -> Any:
-        return self.agreed(*self.channel.alltoall_now(xs, self.call()))
+    reduction = "mean"
 
-    def steps(self, *xs: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.alltoall(xs, self.call())))
+    def agreed(self, y: Any, wants: bool) -> Any:
+        return super().agreed(None if y is None else backend.unscalar(y / self.comm.size), wants)
+
+
+class AllToAll(Collective):
+    op, way, several = "alltoall", ALLTOALL, True
 
     def mirror(self) -> Communication:
         return AllToAll(self.comm, of=self)
 
 
-class Scan(Communication):
+class Scan(Collective):
     """Each rank gets the sum of the ranks up to itself (``up``) or from itself on. Adjoint: the other direction."""
 
     def __init__(self, comm: Communicator, exclusive: bool, up: bool = True, of: Communication | None = None) -> None:
         super().__init__(comm, of)
         self.exclusive, self.up = exclusive, up
-        self.op = "exscan" if exclusive else "scan"
-
-    def forward(self, x: Any) -> Any:
-        return self.agreed(*self.channel.scan_now(x, self.call(), self.exclusive, self.up))
-
-    def steps(self, x: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.scan(x, self.call(), self.exclusive, self.up)))
+        self.op, self.way = "exscan" if exclusive else "scan", SCANS[exclusive, up]
 
     def mirror(self) -> Communication:
         return Scan(self.comm, self.exclusive, not self.up, of=self)
@@ -127,7 +95,7 @@ def allreducing(comm: Communicator, op: str) -> tuple[Communication, Results]:
     check_op("allreduce", op)
     if op in FOLDS:
         return AllGather(comm).part_of("allreduce", op), lambda ys: fold(ys, op)
-    return AllReduce(comm, mean=op == "mean"), first
+    return (Mean if op == "mean" else AllReduce)(comm), first
 
 
 def reducing_and_scattering(comm: Communicator, op: str) -> tuple[Communication, Results]:
@@ -242,8 +210,8 @@ def allreduce(comm: Communicator, x: Any, op: str = "sum") -> Variable:
         >>> mnpar.run(program, ranks=2)
         [[3.0], [3.0]]
     """
-    if op in ("sum", "mean"):
-        return AllReduce(comm, op == "mean").apply((x,))[0]
+    if op == "sum":
+        return AllReduce(comm).apply((x,))[0]
     what, after = allreducing(comm, op)
     return after(what.apply((x,)))
 
@@ -311,6 +279,8 @@ def exscan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
         >>> mnpar.run(lambda comm: F.exscan(comm, np.array(comm.rank + 1)).item(), ranks=3)
         [0, 1, 3]
     """
+    if op == "sum":
+        return Scan(comm, exclusive=True).apply((x,))[0]
     what, after = scanning_before(comm, op)
     return after(what.apply((x,)))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mnpar.communicators.answer import Answer
-from mnpar.communicators.message import Call, call_site
+from mnpar.communicators.message import Call, call_of, call_site
 from mnpar.communicators.operation import Operation, complete
 from mnpar.config import is_recording
 from mnpar.function_hook import function_hooks
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mnpar.communicators.channel import Channel
     from mnpar.communicators.communicator import Communicator
     from mnpar.communicators.transport import Steps
+    from mnpar.communicators.ways import Way
 
 Self = TypeVar("Self", bound="Communication")
 
@@ -46,7 +47,7 @@ class Communication(FunctionNode):
     def __init__(self, comm: Communicator, of: Communication | None = None) -> None:
         self.comm = comm
         self.order: int = 0 if of is None else of.order + 1
-        self.site: str = call_site() if of is None else of.site
+        self.site: str = call_site(1) if of is None else of.site
 
     @property
     def label(self) -> str:
@@ -94,11 +95,11 @@ class Communication(FunctionNode):
         self.op, self.reduction = op, reduction
         return self
 
-    def call(self, root: int = 0) -> Call:
+    def call(self, root: int = 0, tag: int = 0) -> Call:
         """What this rank's messages say of it."""
         self.recording = recording = is_recording()
         wants = self.differentiable and recording
-        return Call(self.op, self.site, wants, recording, root, self.reduction, self.order, 0, self.later)
+        return call_of((self.op, self.site, wants, recording, root, self.reduction, self.order, tag, self.later))
 
     def agreed(self, y: Any, wants: bool) -> Any:
         """The outputs, after all ranks have said whether they want a gradient."""
@@ -127,3 +128,19 @@ class Communication(FunctionNode):
             gxs = function.forward(*gys)
             return gxs if isinstance(gxs, tuple) else (gxs,)
         return function.apply(gys)
+
+
+class Collective(Communication):
+    """A communication of all ranks."""
+
+    way: Way
+    several = False  # inputs, one for each rank
+    root = 0
+
+    def forward(self, *xs: Any) -> Any:
+        x = xs if self.several else xs[0] if xs else None
+        return self.agreed(*self.comm.channel(self.order).now(self.way, x, self.call(self.root)))
+
+    def steps(self, *xs: Any) -> Steps[Any]:
+        x = xs if self.several else xs[0] if xs else None
+        return self.agreed(*(yield from self.channel.steps(self.way, x, self.call(self.root))))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.communicators.transport import ANY
+from mnpar.config import is_recording
 from mnpar.errors import MismatchError
 from mnpar.functions.communication import Communication
 from mnpar.variable import Variable, as_variable
@@ -35,7 +36,8 @@ class Send(Communication):
         self.seq = 0
 
     def forward(self, *xs: Any) -> Any:
-        self.seq = self.channel.send(xs if self.as_tuple else xs[0], self.call()._replace(tag=self.tag), self.dest, self.tag)
+        call = self.call(tag=self.tag)
+        self.seq = self.comm.channel(self.order).send(xs if self.as_tuple else xs[0], call, self.dest, self.tag)
         return np.empty(0, np.float32)
 
     def backward(self, delegate: Any) -> Any:
@@ -58,7 +60,8 @@ class Recv(Communication):
         self.seq = 0
 
     def forward(self) -> Any:
-        return self.taken(*self.channel.recv_now(self.call(), self.source, self.tag))
+        self.recording = is_recording()
+        return self.taken(*self.comm.channel(self.order).recv_now(self.call, self.source, self.tag))
 
     def steps(self) -> Steps[Any]:
         return self.taken(*(yield from self.channel.recv(self.call(), self.source, self.tag)))

@@ -6,90 +6,61 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnpar.communicators.ways import ALLREDUCE, BCAST, GATHER, SCATTER
 from mnpar.functions.collective import Results, divided, first
-from mnpar.functions.communication import Communication
+from mnpar.functions.communication import Collective, Communication
 from mnpar.functions.folding import FOLDS, check_op, fold
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
-    from mnpar.communicators.transport import Steps
 
 
-def _nothing() -> Any:
-    """What a rank gets that is not the root: an empty array, so that it has a Variable to call backward on."""
-    return np.empty(0, np.float32)
-
-
-class Rooted(Communication):
+class Rooted(Collective):
     """A collective in which one rank, the root, has or wants all."""
 
     def __init__(self, comm: Communicator, root: int, of: Communication | None = None) -> None:
         super().__init__(comm, of)
         self.root = root
-        self.at_root = comm.rank == root
 
 
 class Bcast(Rooted):
-    op = "bcast"
-
-    def forward(self, *xs: Any) -> Any:
-        return self.agreed(*self.channel.bcast_now(xs[0] if xs else None, self.call(self.root)))
-
-    def steps(self, *xs: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.bcast(xs[0] if xs else None, self.call(self.root))))
+    op, way = "bcast", BCAST
 
     def mirror(self) -> Communication:
         return Reduce(self.comm, self.root, of=self)
 
 
-class Reduce(Rooted):
-    op = "reduce"
+class Scatter(Rooted):
+    op, way, several = "scatter", SCATTER, True
 
-    def forward(self, x: Any) -> Any:
-        y = self.agreed(*self.channel.allreduce_now(x, self.call(self.root), self.root))
-        return y if self.at_root else _nothing()
+    def mirror(self) -> Communication:
+        return Gather(self.comm, self.root, of=self)
 
-    def steps(self, x: Any) -> Steps[Any]:
-        y = self.agreed(*(yield from self.channel.allreduce(x, self.call(self.root), self.root)))
-        return y if self.at_root else _nothing()
+
+class ToRoot(Rooted):
+    """Only the root gets something, and only its gradients count."""
+
+    def agreed(self, y: Any, wants: bool) -> Any:
+        y = super().agreed(y, wants)
+        return y if self.comm.rank == self.root else np.empty(0, np.float32)  # to have a Variable to call backward on
+
+    def given(self, gys: tuple[Any, ...]) -> tuple[Any, ...]:
+        return gys if self.comm.rank == self.root else ()
+
+
+class Reduce(ToRoot):
+    op, way = "reduce", ALLREDUCE
 
     def mirror(self) -> Communication:
         return Bcast(self.comm, self.root, of=self)
 
-    def given(self, gys: tuple[Any, ...]) -> tuple[Any, ...]:
-        return gys if self.at_root else ()
 
-
-class Gather(Rooted):
-    op = "gather"
-
-    def forward(self, x: Any) -> Any:
-        ys = self.agreed(*self.channel.gather_now(x, self.call(self.root)))
-        return ys if self.at_root else _nothing()
-
-    def steps(self, x: Any) -> Steps[Any]:
-        ys = self.agreed(*(yield from self.channel.gather(x, self.call(self.root))))
-        return ys if self.at_root else _nothing()
+class Gather(ToRoot):
+    op, way = "gather", GATHER
 
     def mirror(self) -> Communication:
         return Scatter(self.comm, self.root, of=self)
-
-    def given(self, gys: tuple[Any, ...]) -> tuple[Any, ...]:
-        return gys if self.at_root else ()
-
-
-class Scatter(Rooted):
-    op = "scatter"
-
-    def forward(self, *xs: Any) -> Any:
-        return self.agreed(*self.channel.scatter_now(xs, self.call(self.root)))
-
-    def steps(self, *xs: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.scatter(xs, self.call(self.root))))
-
-    def mirror(self) -> Communication:
-        return Gather(self.comm, self.root, of=self)
 
 
 def reducing(comm: Communicator, root: int, op: str) -> tuple[Communication, Results]:
@@ -147,6 +118,8 @@ def reduce(comm: Communicator, x: Any, root: int = 0, op: str = "sum") -> Variab
         >>> mnpar.run(lambda comm: F.reduce(comm, np.array([comm.rank])).array, ranks=3)[0]
         array([3])
     """
+    if op == "sum":
+        return Reduce(comm, comm.peer(root)).apply((x,))[0]
     what, after = reducing(comm, root, op)
     return after(what.apply((x,)))
 
