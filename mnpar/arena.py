@@ -151,6 +151,12 @@ class Arenas:
                 param.zerograd()
                 param.node.loss_scale = loss_scale
 
+    def multiply(self, factor: float) -> None:
+        """Multiply all gradients."""
+        if factor != 1:
+            for grad in [*[arena.grad for arena in self.learning], *[param.grad for param in self.strays]]:
+                grad *= factor
+
     def adopt(self) -> None:
         """Let what stands in the arenas' gradients be the parameters'."""
         for arena in self._arenas:
