@@ -18,6 +18,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators import message
+from mnpar.communicators.board import Board
 from mnpar.communicators.mpi_reduction import PIECE, Reductions, nothing
 from mnpar.communicators.operation import complete, wait
 from mnpar.communicators.process import Process
@@ -123,6 +124,7 @@ class MpiTransport(Reductions):
 
     name = "mpi"
     spins = SPINS
+    board: Board | None = None
 
     def __init__(self, process: Process, mpi_comm: Any, own: bool = False) -> None:
         self.process, self.MPI = process, process.MPI
@@ -192,6 +194,8 @@ class MpiTransport(Reductions):
     def wait(self, pending: Pending) -> None:
         peer = pending.waiting.peer
         peers = self._others if peer is None or peer == ANY else (self._world_ranks[peer],)
+        if self.board is not None and pending.meeting and pending.waiting.order == 0:
+            self.board.elsewhere(pending.waiting.seq)
         self.process.watch.until(pending.ready, pending.waiting, peers, pending.meeting, self._next_message)
 
     def _next_message(self) -> str:
@@ -203,6 +207,10 @@ class MpiTransport(Reductions):
 
     def pause(self) -> None:
         os.sched_yield()
+
+    def go_on(self) -> bool:
+        """Let MPI move what is under way; always False."""
+        return self.lanes[BACKWARD].Iprobe(self.MPI.ANY_SOURCE, self.tag_limit) and False
 
     def probe(self, source: int, tag: int, lane: int) -> Letter | None:
         source = self.MPI.ANY_SOURCE if source == ANY else source
@@ -342,6 +350,10 @@ class MpiTransport(Reductions):
         return memory
 
     def finalize(self) -> None:
+        if self.board is not None:
+            self._gather_names("")  # all are here
+            self.board.free()
+            self.board = None
         while self._outbox and self._outbox[0][0].Test():
             self._outbox.popleft()
         if not self._outbox:

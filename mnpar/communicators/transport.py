@@ -131,6 +131,7 @@ class Transport(Protocol):
     active: list[Any]  # the operations that this rank has started and not finished, on all its communicators
     spins: int  # so often it is worth to probe before it is said what is waited for
     rooms: tuple[Rooms, Rooms]  # of the openings on each lane
+    board: Any  # sums in memory that all ranks have in common, where that was wished for; None
 
     @property
     def world_ranks(self) -> list[int]:
