@@ -74,6 +74,8 @@ class QuietTeam(Team):
         if not self._noted:
             steps = super().reduce(by_pieces)
             self._noted, self._base = self._next is not None, (self._next if self._how != "sum" else None) or 1.0
+            if self._noted:
+                self.reducer.prepare(self.optimizer.arenas)
             return steps
         note, self._note, self._rows = self._note or self._now(0.0, manual=True).packed(), b"", None
         self._fill(self.optimizer.arenas)
