@@ -69,6 +69,8 @@ def reverse(
                 for x, gx in zip(function.inputs, gxs, strict=True):
                     if gx is not None:
                         deliver(x, gx)
+                for go_on in tape.meanwhile:
+                    go_on()
         sums.passed(0)
     if not (record or retain_tape):
         tape.records.clear()

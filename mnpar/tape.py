@@ -29,6 +29,7 @@ class Tape:
     def __init__(self) -> None:
         self.records: list[Any] = []  # FunctionNodes; this file is below them
         self.unfinished: list[Callable[[], Any]] = []  # communications that were started for later
+        self.meanwhile: list[Callable[[], None]] = []  # what goes on while a backward computes; called after each function
         self._tokens: list[Token[Tape | None]] = []
 
     def finished(self) -> Tape:

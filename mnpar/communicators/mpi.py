@@ -46,15 +46,6 @@ _WORLD_SIZES = ("PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANK
 _RANK_AND_SIZE = (("RANK", "WORLD_SIZE", "torchrun"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "Slurm"))
 
 
-def _boot() -> str:
-    """What tells machines of one name apart (containers are often all named alike); empty where the system does not say."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
 def launched_ranks() -> int:
     """How many ranks the launcher says it has started; 0 where no launcher is seen."""
     return max((int(os.environ[name]) for name in _WORLD_SIZES if os.environ.get(name, "").isdigit()), default=0)
@@ -137,6 +128,8 @@ class MpiTransport(Reductions):
         group = mpi_comm.Get_group()
         everyone = self.MPI.COMM_WORLD.Get_group()
         self._world_ranks = group.Translate_ranks(list(range(self.size)), everyone)
+        self._machines = [process.machines[rank] for rank in self._world_ranks]
+        self.apart = len(set(self._machines)) > 1
         self._others = tuple([rank for rank in self._world_ranks if rank != process.rank])
         self.lanes: list[Any] = []
         self._outbox: deque[tuple[Any, Array]] = deque()
@@ -155,7 +148,6 @@ class MpiTransport(Reductions):
         process.transports.append(self)
         complete(self, self.bcast(number.view(np.uint8), 0, FORWARD, making))
         self.label = f"{self._world_ranks[0]}.{number[0]}"
-        self._places: tuple[int, int, int, int] | None = None
         self._machine: Any = None  # the ranks on this one, once they share memory
 
     @property
@@ -321,37 +313,29 @@ class MpiTransport(Reductions):
         return None if color is None else MpiTransport(self.process, comm, own=True)
 
     def places(self) -> tuple[int, int, int, int]:
-        if self._places is None:
-            names = self._gather_names(f"{_boot()} {self.MPI.Get_processor_name()}")
-            machines = list(dict.fromkeys(names))
-            mine = names[self.rank]
-            intra = [rank for rank, name in enumerate(names) if name == mine]
-            self._places = intra.index(self.rank), len(intra), machines.index(mine), len(machines)
-        return self._places
+        machines, mine = list(dict.fromkeys(self._machines)), self._machines[self.rank]
+        intra = [rank for rank, name in enumerate(self._machines) if name == mine]
+        return intra.index(self.rank), len(intra), machines.index(mine), len(machines)
 
-    def _gather_names(self, name: str) -> list[str]:
-        naming = self.exchange(
-            name.encode()[:BLOCK].ljust(BLOCK, b"\0"), 0, Waiting("naming the machines", message.call_site())
-        )
-        wait(self, naming)
-        raw = naming.value()
-        return [raw[start : start + BLOCK].rstrip(b"\0").decode() for start in range(0, len(raw), BLOCK)]
+    def _all_come(self) -> None:
+        """All ranks are here: the next call blocks, or writes what others read."""
+        wait(self, self.exchange(bytes(BLOCK), 0, Waiting("sharing memory", message.call_site())))
 
     def share(self, nbytes: int) -> Window:
         place = self.places()
         if self._machine is None:
             self._machine = self.mpi_comm.Split(place[2], self.rank)
-        self._gather_names("")  # all are here again: the next call blocks
+        self._all_come()
         window = self.MPI.Win.Allocate_shared(max(nbytes, 1) if place[0] == 0 else 0, 1, comm=self._machine)
         memory = Window(self.MPI, window, place[0] == 0)
         memory.sync()
-        self._gather_names("")  # it is filled: nobody's first writes come before
+        self._all_come()  # it is filled: nobody's first writes come before
         memory.sync()
         return memory
 
     def finalize(self) -> None:
         if self.board is not None:
-            self._gather_names("")  # all are here
+            self._all_come()
             self.board.free()
             self.board = None
         while self._outbox and self._outbox[0][0].Test():

@@ -43,6 +43,7 @@ class Reductions:
     label: str  # the same on all its ranks, and no other's
     process: Process
     traffic: Traffic
+    apart: bool  # on several machines
 
     def meeting(self, waiting: Waiting, what: str = "") -> tuple[str, int, int, str]:
         """The name of a collective's step, the same on all ranks that are in it."""
@@ -89,6 +90,9 @@ class Reductions:
 
     def _reduce_piece(self, array: Array, total: Array, reduction: str, waiting: Waiting, root: int | None) -> Steps[None]:
         P, me, comm, tag = self.size, self.rank, self.lanes[BACKWARD], waiting.tag
+        if P == 2 and self.apart and root is None:
+            yield from self._reduce_both(array, total, reduction, waiting)
+            return
         others = [(me + step) % P for step in range(1, P)]
         parts = [slice(array.size * r // P, array.size * (r + 1) // P) for r in range(P)]
         self.traffic.collective_bytes += bytes_of_reduction(array, me, P, root)
@@ -103,6 +107,16 @@ class Reductions:
         received = [comm.Irecv(total[parts[r]].view(np.uint8), r, tag) for r in others if root in (None, me)]
         sent = [comm.Isend(total[parts[me]].view(np.uint8), r, tag) for r in others if root in (None, r)]
         yield self._all([*received, *sent], waiting, "sums")
+
+    def _reduce_both(self, array: Array, total: Array, reduction: str, waiting: Waiting) -> Steps[None]:
+        """Between two machines each rank gives the other all it has: as many bytes as in parts, and all at once, so that nobody
+        who computes has to send sums on."""
+        other, comm = np.empty_like(array), self.lanes[BACKWARD]
+        self.traffic.collective_bytes += array.nbytes
+        received = comm.Irecv(other.view(np.uint8), 1 - self.rank, waiting.tag)
+        sent = comm.Isend(array.view(np.uint8), 1 - self.rank, waiting.tag)
+        yield self._all([received, sent], waiting, "wholes")
+        reduce_arrays([array, other] if self.rank == 0 else [other, array], reduction, out=total)
 
     def _all(self, requests: list[Any], waiting: Waiting, what: str) -> Pending:
         return Pending(lambda: self.MPI.Request.Testall(requests), nothing, waiting, self.meeting(waiting, what))

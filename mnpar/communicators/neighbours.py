@@ -65,11 +65,19 @@ class Heart:
         self._thread.join(1)
 
 
+def boot() -> str:
+    """What tells machines of one name apart (containers are often all named alike); empty where the system does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
 def card(heart: Heart) -> bytes:
     """How the others find this process, of ``CARD`` bytes; the place is empty where processes cannot be seen."""
     try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            place = file.read().strip() + os.readlink("/proc/self/ns/pid")
+        place = boot() + os.readlink("/proc/self/ns/pid")
         since = int(_stat(os.getpid())[19])
     except (OSError, ValueError):
         place, since = "", 0

@@ -28,6 +28,7 @@ from mnpar.communicators.watch import Watch
 from mnpar.errors import DeadlockError, MnparError
 
 _GRACE = 12  # heartbeats, 3 s
+_NAME = 256  # bytes of a machine's name
 _SPEAK = 0.2  # s for a launcher to pass on what a rank wrote, before the job ends
 
 
@@ -78,6 +79,7 @@ class Process:
         self._neighbours: Neighbours | None = None
         self._os_exit = os._exit
         self._orphaned_for = 0
+        self.machines = [""]  # of each rank, by name
         self._given_up: list[Any] = []
         self._exit: tuple[int, str] = 0, "has finished its program"
         if self.size > 1:
@@ -86,10 +88,11 @@ class Process:
         atexit.register(self._leave)
 
     def _meet(self) -> None:
-        """Learn which ranks are on this machine; take the names of the memory that they share away."""
+        """Learn on which machines the ranks are; take the names of the memory away that those of this one share."""
         self._heart = Heart(self._orphaned)
         names = traces.segments()
-        mine = neighbours.card(self._heart) + traces.fingerprint(names).to_bytes(8, "little")
+        machine = f"{neighbours.boot()} {self.MPI.Get_processor_name()}".encode()[:_NAME].ljust(_NAME, b"\0")
+        mine = neighbours.card(self._heart) + machine + traces.fingerprint(names).to_bytes(8, "little")
         length, whole = len(mine), bytearray(len(mine) * self.size)
         BYTE = self.MPI.BYTE
         request = self._control.Iallgather([mine, length, BYTE], [whole, length, BYTE])
@@ -97,10 +100,11 @@ class Process:
             time.sleep(0.0001)
         raw = [bytes(whole[start : start + length]) for start in range(0, len(whole), length)]
         self._neighbours = Neighbours(b"".join([one[:CARD] for one in raw]), self.rank)
+        self.machines = [one[CARD : CARD + _NAME].rstrip(b"\0").decode(errors="replace") for one in raw]
         here = self._neighbours.here
         if self.rank in here[:1]:
             traces.remove(traces.launchers_file())
-            if len({raw[rank][CARD:] for rank in here}) == 1:  # all have mapped the same
+            if len({raw[rank][CARD + _NAME :] for rank in here}) == 1:  # all have mapped the same
                 traces.remove(names)
         traces.hide_launcher()
 

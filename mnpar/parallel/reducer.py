@@ -16,6 +16,7 @@ from mnpar.arena import Arena, Arenas
 from mnpar.backend import Array
 from mnpar.graph import Home, Hook, VariableNode
 from mnpar.parallel.choosing import choose_board
+from mnpar.tape import current_tape
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -83,7 +84,7 @@ class Reducer:
         self._attached: list[Arena] | None = None  # the same, as the list that they came in
         self._strays: list[VariableNode] = []
         self.buckets: list[Bucket] = []
-        self._left = 0  # how many buckets are on their way
+        self.left = 0  # how many buckets are on their way
         self._off: list[Callable[[], None]] = []
         self._listening = False
         self._given_up = False
@@ -127,7 +128,7 @@ class Reducer:
             and all([a is b for a, b in zip(now, self._arenas, strict=True)])
         ):
             return
-        if self._left:
+        if self.left:
             raise RuntimeError("parameters were added, removed, moved or reshaped while their gradients were on their way")
         for off in self._off:
             off()
@@ -162,33 +163,43 @@ class Reducer:
                 home.array[...] = getattr(node.gradient, "array", node.gradient)
                 node.gradient, node.home, home.free = home.array, home, False
             bucket.awaited -= 1
-            while self._left < len(self.buckets) and self.buckets[self._left].awaited == 0:
+            while self.left < len(self.buckets) and self.buckets[self.left].awaited == 0:
                 self._leave()
-            for other in self.buckets[: self._left]:
-                other.operation.step()  # type: ignore[union-attr]
 
         return final
+
+    def go_on(self) -> None:
+        """The buckets that are on their way advance a little."""
+        for bucket in self.buckets[: self.left]:
+            bucket.operation.step()  # type: ignore[union-attr]
+
+    def _hear(self, listening: bool) -> None:
+        if self._listening != listening:
+            meanwhile = current_tape().meanwhile
+            (meanwhile.append if listening else meanwhile.remove)(self.go_on)
+        self._listening = listening
 
     def give_up(self, arenas: Arenas) -> None:
         """A backward failed, on all ranks: what has left is not used, and arrives in vectors that are no longer."""
         if self._listening:
             arenas.renew()
-            self._given_up, self._listening = True, False
+            self._given_up = True
+            self._hear(False)
 
     def _forget(self) -> None:
         """After :meth:`give_up`: the rest leaves too, as some ranks may have sent more than others, and all is thrown away."""
         if self._given_up:
-            while self._left < len(self.buckets):
+            while self.left < len(self.buckets):
                 self._leave()
             for bucket in self.buckets:
                 bucket.unpack()
-            self._given_up, self._left = False, 0
+            self._given_up, self.left = False, 0
 
     def _leave(self) -> None:
-        bucket = self.buckets[self._left]
+        bucket = self.buckets[self.left]
         sent = bucket.pack(self)
         bucket.operation = self.channel_of(bucket.summed).iallreduce(sent, out=sent)
-        self._left += 1
+        self.left += 1
 
     def listen(self, arenas: Arenas) -> None:
         """From now on backward lets buckets leave, until :meth:`reduce`, which all ranks call."""
@@ -196,7 +207,7 @@ class Reducer:
             self.attach(arenas)
             for bucket in self.buckets:
                 bucket.awaited = len(bucket.params)
-            self._listening = self.channel is not None  # now, as all ranks make it together, and in backward none waits
+            self._hear(self.channel is not None)  # made now by all ranks together: in backward none waits
 
     def reduce(self, arenas: Arenas) -> None:
         """The gradients of all ranks added up, in place; all ranks call it, with every parameter's gradient in its place."""
@@ -205,15 +216,15 @@ class Reducer:
 
     def arrivals(self, arenas: Arenas) -> Iterator[Bucket]:
         """The same, bucket by bucket, as they come: what is not asked for may still be on its way. To be exhausted."""
-        self._listening = False
+        self._hear(False)
         self.attach(arenas)
         if self.bucket_bytes is None:
             self._reduce_at_once(arenas, self.buckets)
             yield from self.buckets
             return
-        while self._left < len(self.buckets):
+        while self.left < len(self.buckets):
             self._leave()
-        self._left = 0
+        self.left = 0
         for bucket in self.buckets:
             bucket.unpack()
             yield bucket

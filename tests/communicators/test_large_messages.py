@@ -70,3 +70,23 @@ def test_bfloat16_arrives_as_it_left_and_is_summed_in_32_bits(comm, n):
             assert total.dtype == x.dtype
             np.testing.assert_array_equal(total.astype("f4"), comm.size * (np.arange(n) % 7) + sum(range(comm.size)))
     assert comm.bcast(x, root=1).dtype == x.dtype
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "max", "prod"])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i4", "c16"])
+@pytest.mark.ranks(2, on="mpi")
+def test_between_machines_two_ranks_give_each_other_all_with_the_same_result_and_bytes(comm, monkeypatch, dtype, op):
+    if (op == "max" and dtype == "c16") or (op == "mean" and dtype == "i4"):
+        return  # refused, wherever the ranks are
+    rng = np.random.default_rng([7, comm.rank])
+    x = (rng.standard_normal(40_001) * 4).astype(dtype)
+    before = comm.traffic.collective_bytes
+    expected, apart = comm.allreduce(x, op), comm.traffic.collective_bytes
+    monkeypatch.setattr(comm.transport, "apart", True)
+    y, out = x.copy(), np.empty_like(x)
+    np.testing.assert_array_equal(comm.allreduce(x, op), expected)
+    assert abs((comm.traffic.collective_bytes - apart) - (apart - before)) <= 2 * x.itemsize
+    np.testing.assert_array_equal(comm.iallreduce(x, op, out=out).wait(), expected)
+    np.testing.assert_array_equal(comm.allreduce(y, op, out=y), expected)
+    total = comm.reduce(x, 1, op)
+    assert total is None if comm.rank == 0 else (total == expected).all()

@@ -1,6 +1,7 @@
 """Copies of a model that step together: whatever the shards, the parameters are those of one process with all samples."""
 
 import itertools
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -385,6 +386,27 @@ def test_after_a_backward_that_failed_the_next_update_is_as_if_it_had_not_been(c
         return values(net)
 
     same(train(True), train(False), rtol=0)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["all right", "failing"])
+@RANKS
+def test_buckets_on_their_way_advance_after_each_function_of_backward_and_only_then(comm, monkeypatch, fails):
+    net = mnpar.Chain(a=L.Linear(2, 10, initialW=1, nobias=True), b=L.Linear(10, 10, initialW=1, nobias=True))
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(1.0), comm, bucket_bytes=400).setup(net)
+    steps, go_on = [], optimizer.team.reducer.go_on
+    monkeypatch.setattr(optimizer.team.reducer, "go_on", lambda: steps.append(optimizer.team.reducer.left) or go_on())
+
+    def loss(x):
+        h = net.a(x)
+        for _ in range(5):
+            h = F.relu(h)
+        return F.sum(net.b(*Failing().apply((h,)) if fails else (h,)))
+
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext():
+        optimizer.update(loss, np.ones((1, 2)))
+    assert steps == ([0, 0] if fails else [0, 0, 1, 1, 1, 1, 1, 1])  # after the sum, b, relu five times, a: how many have left
+    F.sum(net.a(np.ones((1, 2)))).backward()
+    assert len(steps) == (2 if fails else 8)
 
 
 @RANKS
