@@ -25,16 +25,19 @@ if TYPE_CHECKING:
     from mnpar.communicators.mpi import MpiTransport
 
 HEAD, NOTE = 64, 256  # bytes: the form of the values; what is said beside them
+PIECE = 2**18  # bytes of values in a slot: as many as stay in the cache
 _LINE = 64  # bytes of a cache line
+_SLOT = HEAD + NOTE + PIECE
 _ELSEWHERE = 2  # the word after those of the two slots
+_PIECES = 2**20  # of one sum: more than there ever are
 
 
 class Form(NamedTuple):
     """Values of one form."""
 
     head: bytes
-    fits: bool
-    slots: list[list[Array]]  # by rank, both
+    places: list[slice]  # of the pieces
+    slots: list[list[list[Array]]]  # for each piece the slots that it lies in, by rank, both
 
 
 class Board:
@@ -42,32 +45,32 @@ class Board:
 
     Args:
         transport: its ranks are on one machine.
-        memory: of :meth:`size` bytes.
-        room: bytes of the largest values that can be summed.
+        memory: of ``size(ranks)`` bytes.
+        most: bytes of the largest values that are to be summed so.
     """
 
-    def __init__(self, transport: MpiTransport, memory: SharedMemory, room: int) -> None:
-        self._transport, self.memory, self.room = transport, memory, room
-        slot = self._slot_size(room)
-        starts = range(0, transport.size * (_LINE + 2 * slot), _LINE + 2 * slot)
-        self._bytes = memoryview(memory.array)
-        self._words = self._bytes[: self.size(transport.size, room)].cast("q")
+    def __init__(self, transport: MpiTransport, memory: SharedMemory, most: int) -> None:
+        self._transport, self.memory, self.most = transport, memory, most
+        starts = range(0, self.size(transport.size), self.size(1))
+        self._bytes = memoryview(memory.array)[: self.size(transport.size)]
+        self._words = self._bytes.cast("q")
         self._at = [start // 8 for start in starts]
         self._mine = self._at[transport.rank]
         self._others = [at for at in self._at if at != self._mine]
         self._seq = 0  # of the sum that this rank is in
-        self._slots = [(start + _LINE, start + _LINE + slot) for start in starts]
+        self._slots = [(start + _LINE, start + _LINE + _SLOT) for start in starts]
         self._turn = 0
         self._forms: dict[Any, Form] = {}
 
-    @staticmethod
-    def _slot_size(room: int) -> int:
-        return -(-(HEAD + NOTE + room) // _LINE) * _LINE
-
     @classmethod
-    def size(cls, ranks: int, room: int) -> int:
+    def size(cls, ranks: int) -> int:
         """Bytes that it takes."""
-        return ranks * (_LINE + 2 * cls._slot_size(room))
+        return ranks * (_LINE + 2 * _SLOT)
+
+    def takes(self, x: Array, out: Array) -> bool:
+        """Whether such values can be summed here."""
+        here = type(x) is np.ndarray and x.nbytes <= self.most and x.flags.c_contiguous
+        return here and (out is x or (type(out) is np.ndarray and out.flags.c_contiguous))
 
     def sum(
         self, x: Array, note: bytes, usual: Callable[[list[bytes]], bool], out: Array, seq: int, waiting: Callable[[], Waiting]
@@ -75,50 +78,70 @@ class Board:
         """The sum into ``out`` if the notes are as usual: whether they are; None: not all ranks are here, or alike.
 
         Args:
-            x, out: contiguous, on the host.
+            x, out: arrays that it :meth:`takes`.
             note, usual: as :meth:`Communicator.allreduce_noted` has them.
-            seq: the number of this collective, more than that of any before.
+            seq: the number of this collective, larger than any before.
             waiting: what is waited for.
         """
-        form = self._forms.get((x.shape, x.dtype)) or self._form(x)
-        me, turn = self._transport.rank, 1 - self._turn
-        start, length = self._slots[me][turn], HEAD + len(note)
-        self._bytes[start : start + length] = form.head + note
-        if form.fits:
-            form.slots[me][turn][...] = x
-        self._turn, self._seq = turn, seq
+        head, places, slots = self._forms.get((x.shape, x.dtype)) or self._form(x)
+        given, total, length = x.reshape(-1), out.reshape(-1), HEAD + len(note)
+        self._seq = seq
+        for piece, (place, arrays) in enumerate(zip(places, slots, strict=True)):
+            turns = self._give(given[place], arrays, head + note if piece == 0 else b"", _PIECES * seq + piece, waiting)
+            if turns is None:
+                break
+            if piece == 0:
+                starts = [both[turn] for both, turn in zip(self._slots, turns, strict=True)]
+                if not usual([bytes(self._bytes[start + HEAD : start + length]) for start in starts]):
+                    self._seq = 0
+                    return False
+                if any([self._bytes[start : start + HEAD] != head for start in starts]):
+                    break
+            reduce_arrays([both[turn] for both, turn in zip(arrays, turns, strict=True)], "sum", total[place])
+        else:
+            self._seq = 0
+            return True
+        self._seq = 0
+        self.elsewhere(seq)
+        return None
+
+    def _give(
+        self, x: Array, arrays: list[list[Array]], text: bytes, number: int, waiting: Callable[[], Waiting]
+    ) -> list[int] | None:
+        """Write a piece; when all have done it, in which of their slots; None: they have not."""
+        me, turn, words = self._transport.rank, 1 - self._turn, self._words
+        start = self._slots[me][turn]
+        self._bytes[start : start + len(text)] = text
+        arrays[me][turn][...] = x
+        self._turn = turn
         self.memory.sync()
-        self._words[self._mine + turn] = seq
-        self._wait(seq, turn, waiting)
+        words[self._mine + turn] = number
+        self._wait(number, turn, waiting)
         self.memory.sync()
-        self._seq, words = 0, self._words
-        turns = [0 if words[at] == seq else 1 if words[at + 1] == seq else _ELSEWHERE for at in self._at]
-        if _ELSEWHERE in turns:
-            self.elsewhere(seq)
-            return None
-        starts = [both[turn] for both, turn in zip(self._slots, turns, strict=True)]
-        if not usual([bytes(self._bytes[start + HEAD : start + length]) for start in starts]):
-            return False
-        if not form.fits or any([self._bytes[start : start + HEAD] != form.head for start in starts]):
-            self.elsewhere(seq)
-            return None
-        reduce_arrays([both[turn] for both, turn in zip(form.slots, turns, strict=True)], "sum", out)
-        return True
+        turns = [0 if words[at] == number else 1 if words[at + 1] == number else _ELSEWHERE for at in self._at]
+        return None if _ELSEWHERE in turns else turns
 
     def _form(self, x: Array) -> Form:
         head = f"{x.dtype.str} {x.shape} {x.dtype.name}".encode()[:HEAD].ljust(HEAD, b" ")
-        fits = x.nbytes <= self.room
-        slots = [[np.ndarray(x.shape, x.dtype, self._bytes, start + HEAD + NOTE) for start in both] for both in self._slots]
-        form = self._forms[x.shape, x.dtype] = Form(head, fits, slots if fits else [])
+        step = PIECE // x.itemsize
+        places = [slice(start, min(start + step, x.size)) for start in range(0, max(x.size, 1), step)]
+        slots = [
+            [
+                [np.ndarray(p.stop - p.start, x.dtype, self._bytes, start + HEAD + NOTE) for start in both]
+                for both in self._slots
+            ]
+            for p in places
+        ]
+        form = self._forms[x.shape, x.dtype] = Form(head, places, slots)
         return form
 
-    def _wait(self, seq: int, turn: int, waiting: Callable[[], Waiting]) -> None:
+    def _wait(self, number: int, turn: int, waiting: Callable[[], Waiting]) -> None:
         """Until all ranks are in this collective, here or elsewhere."""
-        words, others, transport = self._words, self._others, self._transport
+        words, others, transport, seq = self._words, self._others, self._transport, self._seq
 
         def ready() -> bool:
             for at in others:
-                if words[at + turn] != seq and words[at + 1 - turn] != seq and words[at + _ELSEWHERE] < seq:
+                if words[at + turn] != number and words[at + 1 - turn] != number and words[at + _ELSEWHERE] < seq:
                     return False
             return True
 

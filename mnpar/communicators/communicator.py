@@ -281,7 +281,7 @@ class Communicator(Calls):
             [False, False]
         """
         board, channel = self.transport.board, self.channel(0)
-        if board is not None and type(x) is np.ndarray and type(out) is np.ndarray and x.flags.c_contiguous:
+        if board is not None and board.takes(x, out):
             seq = channel.next_exchange()
             summed = board.sum(x, note, usual, out, seq, lambda: Waiting("allreduce", call_site(), None, 0, seq))
             if summed is not None:
@@ -293,10 +293,10 @@ class Communicator(Calls):
         """Let :meth:`allreduce_noted` go through memory that all ranks have in common, where they have; all ranks call it.
 
         Args:
-            nbytes: of the largest array.
+            nbytes: of the largest array that does; 0: none any more.
 
         Returns:
-            Whether it does: the ranks are processes of one machine. 0 bytes: no more.
+            Whether they do: the ranks are processes of one machine.
         """
         transport = self.transport
         if transport.board is not None:
@@ -304,7 +304,7 @@ class Communicator(Calls):
             transport.board.free()
             transport.board = None
         if nbytes and self.name == "mpi" and self.size > 1 and self.inter_size == 1 and not transport.survives:
-            transport.board = Board(transport, self.share(Board.size(self.size, nbytes)), nbytes)  # type: ignore[arg-type]
+            transport.board = Board(transport, self.share(Board.size(self.size)), nbytes)  # type: ignore[arg-type]
         return transport.board is not None
 
     def iallreduce(self, x: Array, op: str = "sum", out: Array | None = None) -> Operation:

@@ -65,7 +65,7 @@ def _slowest(comm: Communicator, work: Callable[[], Any]) -> float:
 def choose_board(comm: Communicator, like: Array) -> None:
     """Let ``comm.allreduce_noted`` of such arrays go through memory that its ranks have in common, where that is faster."""
     board = comm.transport.board
-    if type(like) is not np.ndarray or like.nbytes > MOST or (board is not None and board.room >= like.nbytes):
+    if type(like) is not np.ndarray or like.nbytes > MOST or (board is not None and board.most >= like.nbytes):
         return
     x = np.zeros_like(like)
 

@@ -29,7 +29,7 @@ def test_sums_are_those_of_messages(comm, dtype):
 
 @PROCESSES
 def test_unusual_notes_leave_values_alone_and_the_next_sum_right(comm):
-    comm.open_board(80)
+    comm.open_board(88)
     for unusual in (False, True, True, False, False):
         x = np.full(10, comm.rank + 1.0)
         summed = comm.allreduce_noted(x, b"x" if unusual and comm.rank else b"o", notes_agree, x)
@@ -40,7 +40,7 @@ def test_unusual_notes_leave_values_alone_and_the_next_sum_right(comm):
 
 @PROCESSES
 def test_values_that_do_not_fit_go_by_messages(comm):
-    comm.open_board(80)
+    comm.open_board(88)
     for n in (10, 11, 10):
         x = np.ones(n)
         assert comm.allreduce_noted(x, b"", lambda notes: True, x)
@@ -89,7 +89,7 @@ def test_ranks_that_are_ahead_do_not_disturb_those_that_still_add(comm):
 
 @pytest.mark.ranks(1, 2, on="threads")
 def test_thread_ranks_have_none(comm):
-    assert not comm.open_board(80)
+    assert not comm.open_board(88)
 
 
 @PROCESSES
