@@ -36,7 +36,7 @@ class Form(NamedTuple):
     """Values of one form."""
 
     head: bytes
-    places: list[slice]  # of the pieces
+    places: list[Any]  # of the pieces in the flat array; of one, that of all
     slots: list[list[list[Array]]]  # for each piece the slots that it lies in, by rank, both
 
 
@@ -84,19 +84,21 @@ class Board:
             waiting: what is waited for.
         """
         head, places, slots = self._forms.get((x.shape, x.dtype)) or self._form(x)
-        given, total, length = x.reshape(-1), out.reshape(-1), HEAD + len(note)
-        self._seq = seq
+        given, total = (x, out) if len(places) == 1 else (x.reshape(-1), out.reshape(-1))
+        self._seq, text, length = seq, head + note, HEAD + len(note)
         for piece, (place, arrays) in enumerate(zip(places, slots, strict=True)):
-            turns = self._give(given[place], arrays, head + note if piece == 0 else b"", _PIECES * seq + piece, waiting)
+            turns = self._give(given[place], arrays, text, _PIECES * seq + piece, waiting)
             if turns is None:
                 break
             if piece == 0:
                 starts = [both[turn] for both, turn in zip(self._slots, turns, strict=True)]
-                if not usual([bytes(self._bytes[start + HEAD : start + length]) for start in starts]):
+                texts = [bytes(self._bytes[start : start + length]) for start in starts]
+                if not usual([text[HEAD:] for text in texts]):
                     self._seq = 0
                     return False
-                if any([self._bytes[start : start + HEAD] != head for start in starts]):
+                if any([other[:HEAD] != head for other in texts]):
                     break
+                text = b""
             reduce_arrays([both[turn] for both, turn in zip(arrays, turns, strict=True)], "sum", total[place])
         else:
             self._seq = 0
@@ -116,15 +118,19 @@ class Board:
         self._turn = turn
         self.memory.sync()
         words[self._mine + turn] = number
-        self._wait(number, turn, waiting)
+        if any([words[at + turn] != number for at in self._others]):
+            self._wait(number, turn, waiting)
         self.memory.sync()
-        turns = [0 if words[at] == number else 1 if words[at + 1] == number else _ELSEWHERE for at in self._at]
+        turns = [turn if words[at + turn] == number else self._other(at, turn, number) for at in self._at]
         return None if _ELSEWHERE in turns else turns
+
+    def _other(self, at: int, turn: int, number: int) -> int:
+        return 1 - turn if self._words[at + 1 - turn] == number else _ELSEWHERE
 
     def _form(self, x: Array) -> Form:
         head = f"{x.dtype.str} {x.shape} {x.dtype.name}".encode()[:HEAD].ljust(HEAD, b" ")
         step = PIECE // x.itemsize
-        places = [slice(start, min(start + step, x.size)) for start in range(0, max(x.size, 1), step)]
+        places: list[Any] = [slice(start, min(start + step, x.size)) for start in range(0, max(x.size, 1), step)]
         slots = [
             [
                 [np.ndarray(p.stop - p.start, x.dtype, self._bytes, start + HEAD + NOTE) for start in both]
