@@ -296,14 +296,14 @@ class Communicator(Calls):
             nbytes: of the largest array that does; 0: none any more.
 
         Returns:
-            Whether they do: the ranks are processes of one machine.
+            Whether they do: the ranks are processes of one machine (Open MPI's go on by messages).
         """
         transport = self.transport
         if transport.board is not None:
             self.barrier()
             transport.board.free()
             transport.board = None
-        if nbytes and self.name == "mpi" and self.size > 1 and self.inter_size == 1 and not transport.survives:
+        if nbytes and transport.adds_up:
             transport.board = Board(transport, self.share(Board.size(self.size)), nbytes)  # type: ignore[arg-type]
         return transport.board is not None
 

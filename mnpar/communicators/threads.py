@@ -126,7 +126,7 @@ class ThreadTransport:
     """The transport of thread ranks."""
 
     name = "threads"
-    board = None
+    board, adds_up = None, False
     tag_limit = 2**31 - 1
     spins = 1
 

@@ -132,6 +132,7 @@ class Transport(Protocol):
     spins: int  # so often it is worth to probe before it is said what is waited for
     rooms: tuple[Rooms, Rooms]  # of the openings on each lane
     board: Any  # sums in memory that all ranks have in common, where that was wished for; None
+    adds_up: bool  # whether that can be wished for
 
     @property
     def world_ranks(self) -> list[int]:
