@@ -44,6 +44,7 @@ class Arena:
         self.grad = backend.vector(sum(sizes), params[0].array)
         self.slices: list[slice] = []  # of the vectors, one for each parameter
         views: list[Array] = []
+        self._grads: list[tuple[VariableNode, Array]] = []  # where the gradients of which nodes are
         self.homes: list[Home] = []
         start = 0
         for param, size in zip(self.params, sizes, strict=True):
@@ -51,6 +52,7 @@ class Arena:
             self.slices.append(place)
             views.append(self.data[place].reshape(param.array.shape))
             self.homes.append(Home(self.grad[place].reshape(param.array.shape)))
+            self._grads.append((param.node, self.homes[-1].array))
             start += size
         self.members = list(zip(self.params, views, self.homes, strict=True))
         self.gather()
@@ -78,6 +80,10 @@ class Arena:
                 home.free = True
         return True
 
+    def gradients_at_home(self) -> bool:
+        """Whether every parameter has a gradient, and has it here."""
+        return all([node.gradient is array for node, array in self._grads])
+
     @property
     def learns(self) -> bool:
         """Whether its parameters have gradients at all: integers have none."""
@@ -85,7 +91,7 @@ class Arena:
 
     def fill(self, loss_scale: float | None = None) -> None:
         """Give a gradient of zeros to the parameters that have none, as if the loss had been scaled by so much."""
-        for param, home in zip(self.params, self.homes, strict=True):
+        for param, home in () if self.gradients_at_home() else zip(self.params, self.homes, strict=True):
             if param.node.gradient is None:
                 home.array.fill(0)
                 param.grad, param.node.loss_scale = home.array, loss_scale
@@ -109,11 +115,19 @@ class Arenas:
 
     def __init__(self) -> None:
         self._params: list[Parameter] = []
+        self._given: Iterable[Parameter] | None = None
         self._arenas: list[Arena] = []
+        self.learning: list[Arena] = []  # those whose parameters have gradients; another list where they were made anew
         self.strays: list[Parameter] = []  # those that share an array with another one, and so cannot have a place of their own
 
     def gather(self, params: Iterable[Parameter]) -> list[Arena]:
-        """Arenas that hold these parameters (those that are initialized), values and gradients, in their order."""
+        """Arenas that hold these parameters (those that are initialized), values and gradients, in their order.
+
+        What is given once more, the same object, is taken as unchanged but for gradients (optimizers/members.py).
+        """
+        if params is self._given and all([arena.gradients_at_home() or arena.gather() for arena in self._arenas]):
+            return self._arenas
+        self._given = params
         params = [param for param in params if param.array is not None]
         same = len(params) == len(self._params) and all(map(is_, params, self._params))
         if not (same and all([arena.gather() for arena in self._arenas])):
@@ -121,12 +135,8 @@ class Arenas:
             first = {id(param.array): param for param in reversed(params)}  # of those that share an array
             self.strays = [param for param in params if first[id(param.array)] is not param]
             self._arenas = [Arena(group) for group in _groups(params, self.strays)]
+            self.learning = [arena for arena in self._arenas if arena.learns]
         return self._arenas
-
-    @property
-    def learning(self) -> list[Arena]:
-        """Those whose parameters have gradients."""
-        return [arena for arena in self._arenas if arena.learns]
 
     def renew(self) -> None:
         """Move to other vectors, for messages may still arrive in these."""
@@ -141,6 +151,12 @@ class Arenas:
             if param.grad is None:
                 param.zerograd()
                 param.node.loss_scale = loss_scale
+
+    def multiply(self, factor: float) -> None:
+        """Multiply all gradients."""
+        if factor != 1:
+            for grad in [*[arena.grad for arena in self.learning], *[param.grad for param in self.strays]]:
+                grad *= factor
 
     def adopt(self) -> None:
         """Let what stands in the arenas' gradients be the parameters'."""

@@ -14,6 +14,22 @@ Deliver: TypeAlias = "Callable[[VariableNode, Gradient], None]"  # takes the gra
 tick = itertools.count(1).__next__  # the clock: numbers grow with time on every rank, be it a process or a thread
 
 
+class Structure:
+    """Which links and parameters there are, and which arrays they have: ``now`` is another object after every change, anywhere.
+
+    What was found by walking through a model holds as long as it is the same object.
+    """
+
+    now = object()
+
+    def change(self) -> None:
+        """Something has changed."""
+        self.now = object()
+
+
+structure = Structure()
+
+
 class Function(Protocol):
     """What the loop needs of a FunctionNode."""
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mnpar import backend
+from mnpar.graph import structure
 from mnpar.initializers import Constant
 from mnpar.link_hook import LinkHook, link_hooks, watched_forward
 from mnpar.parameter import Parameter
@@ -70,12 +71,15 @@ class Link:
             self._persistent.pop(name, None)
             if value.name is None:
                 value.name = name
+            structure.change()
         elif name in self.__dict__.get("_params", ()):
             del self._params[name]
+            structure.change()
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
         object.__delattr__(self, name)
+        structure.change()
         self._params.pop(name, None)
         self._persistent.pop(name, None)
 

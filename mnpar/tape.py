@@ -65,3 +65,9 @@ def current_tape() -> Tape:
         tape = Tape()
         _current.set(tape)
     return tape
+
+
+def go_on() -> None:
+    """Let what travels during a backward advance: functions that take long call this between their pieces."""
+    for advance in current_tape().meanwhile:
+        advance()

@@ -27,10 +27,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.communicators.board import Board
 from mnpar.communicators.calls import Calls
+from mnpar.communicators.message import call_site
 from mnpar.communicators.operation import Operation, complete, no_steps
 from mnpar.communicators.shared_memory import SharedMemory
-from mnpar.communicators.transport import ANY, Steps, T
+from mnpar.communicators.transport import ANY, Steps, T, Waiting
 
 ANY_SOURCE = ANY
 ANY_TAG = ANY
@@ -278,7 +280,32 @@ class Communicator(Calls):
             >>> mnpar.run(program, ranks=2)
             [False, False]
         """
-        return self.channel(0).allreduce_noted(x, self._call("allreduce"), note, usual, out)
+        board, channel = self.transport.board, self.channel(0)
+        if board is not None and board.takes(x, out):
+            seq = channel.next_exchange()
+            summed = board.sum(x, note, usual, out, seq, lambda: Waiting("allreduce", call_site(), None, 0, seq))
+            if summed is not None:
+                return bool(summed)
+            channel.give_back(seq)
+        return channel.allreduce_noted(x, self._call("allreduce"), note, usual, out)
+
+    def open_board(self, nbytes: int) -> bool:
+        """Let :meth:`allreduce_noted` go through memory that all ranks have in common, where they have; all ranks call it.
+
+        Args:
+            nbytes: of the largest array that does; 0: none any more.
+
+        Returns:
+            Whether they do: the ranks are processes of one machine (Open MPI's go on by messages).
+        """
+        transport = self.transport
+        if transport.board is not None:
+            self.barrier()
+            transport.board.free()
+            transport.board = None
+        if nbytes and transport.adds_up:
+            transport.board = Board(transport, self.share(Board.size(self.size)), nbytes)  # type: ignore[arg-type]
+        return transport.board is not None
 
     def iallreduce(self, x: Array, op: str = "sum", out: Array | None = None) -> Operation:
         """:meth:`allreduce`, later; neither ``x`` nor ``out`` may change before it is done."""

@@ -35,6 +35,10 @@ class Meeting(Mailbox):
         self._collectives += 2
         return self._collectives - 2
 
+    def give_back(self, number: int) -> None:
+        """Let the next exchange be this one: it has not been."""
+        self._collectives = number
+
     def _open(self, call: Call, x: Any, parts: int | None = None) -> Steps[Opening]:
         """Say what this rank is in, hear the others, and agree."""
         if not (self.by_messages or call.later):

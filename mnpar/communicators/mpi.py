@@ -18,6 +18,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators import message
+from mnpar.communicators.board import Board
 from mnpar.communicators.mpi_reduction import PIECE, Reductions, nothing
 from mnpar.communicators.mpi_room import MpiRoom
 from mnpar.communicators.operation import complete, wait
@@ -113,6 +114,7 @@ class MpiTransport(Reductions):
     """The transport of processes: two private duplicates of an MPI communicator, one for each lane."""
 
     name = "mpi"
+    board: Board | None = None
 
     def __init__(self, process: Process, mpi_comm: Any, own: bool = False) -> None:
         self.process, self.MPI = process, process.MPI
@@ -127,6 +129,8 @@ class MpiTransport(Reductions):
         self._world_ranks = group.Translate_ranks(list(range(self.size)), everyone)
         self._machines = [process.machines[rank] for rank in self._world_ranks]
         self.apart = len(set(self._machines)) > 1
+        # Open MPI prints errors where it makes memory for that, and its ranks can go on without lost ones
+        self.adds_up = self.size > 1 and not self.apart and self.MPI.get_vendor()[0] != "Open MPI"
         self._others = tuple([rank for rank in self._world_ranks if rank != process.rank])
         self.lanes: list[Any] = []
         self._outbox: deque[tuple[Any, Array]] = deque()
@@ -183,6 +187,8 @@ class MpiTransport(Reductions):
     def wait(self, pending: Pending) -> None:
         peer = pending.waiting.peer
         peers = self._others if peer is None or peer == ANY else (self._world_ranks[peer],)
+        if self.board is not None and pending.meeting and pending.waiting.order == 0:
+            self.board.elsewhere(pending.waiting.seq)
         self.process.watch.until(pending.ready, pending.waiting, peers, pending.meeting, self._next_message)
 
     def _next_message(self) -> str:
@@ -194,6 +200,10 @@ class MpiTransport(Reductions):
 
     def pause(self) -> None:
         os.sched_yield()
+
+    def go_on(self) -> bool:
+        """Let MPI move what is under way; always False."""
+        return self.lanes[BACKWARD].Iprobe(self.MPI.ANY_SOURCE, self.tag_limit) and False
 
     def probe(self, source: int, tag: int, lane: int) -> Letter | None:
         source = self.MPI.ANY_SOURCE if source == ANY else source
@@ -304,6 +314,10 @@ class MpiTransport(Reductions):
         return memory
 
     def finalize(self) -> None:
+        if self.board is not None:
+            self._all_come()
+            self.board.free()
+            self.board = None
         while self._outbox and self._outbox[0][0].Test():
             self._outbox.popleft()
         if not self._outbox:

@@ -143,6 +143,7 @@ class ThreadTransport:
     """The transport of thread ranks."""
 
     name = "threads"
+    board, adds_up = None, False
     tag_limit = 2**31 - 1
 
     def __init__(self, world: World, group: int, members: list[int], rank: int) -> None:

@@ -96,6 +96,8 @@ class Transport(Protocol):
     traffic: Traffic
     active: list[Any]  # the operations that this rank has started and not finished, on all its communicators
     rooms: tuple[Rooms, Rooms]  # of the openings on each lane
+    board: Any  # sums in memory that all ranks have in common, where that was wished for; None
+    adds_up: bool  # whether that can be wished for
 
     @property
     def world_ranks(self) -> list[int]:

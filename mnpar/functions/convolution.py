@@ -21,7 +21,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions import winograd
-from mnpar.functions.blocks import Blocks
+from mnpar.functions.blocks import Blocks, in_turn
 from mnpar.functions.generic import either, listed
 from mnpar.functions.windows import Numbers, Windows, get_deconv_outsize, per_axis
 from mnpar.variable import Variable, as_variable
@@ -99,7 +99,7 @@ class Deconvolution(Convolving):
         N, C = y.shape[0], W.shape[1] * self.groups
         x, matrix = xp.empty((N, C, *self.windows.size), np.result_type(y, W)), self.weights(W, dtype).swapaxes(1, 2)
         blocks = Blocks(self.windows, self.groups, C, dtype, y, matrix.nbytes)
-        for block in blocks.pieces:
+        for block in in_turn(blocks.pieces):
             rows = blocks.rows(y[block])
             columns = blocks.buffers.get("products", (self.groups, matrix.shape[1], rows.shape[2]))
             x[block] = blocks.add(xp.matmul(matrix, rows, out=columns))

@@ -26,7 +26,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.functions.blocks import Buffers, parts
+from mnpar.functions.blocks import Buffers, in_turn, parts
 from mnpar.functions.windows import Numbers, Windows
 
 POINTS = {3: (0.0, 0.625, -0.625, 1.5, -1.5)}
@@ -125,7 +125,7 @@ class Tiling:
         for samples in pieces:
             n = samples.stop - samples.start
             padded[(slice(0, n), slice(None), *inside)] = x[(samples, slice(None), *image)]
-            for part in parts(self.tiles[0], rows):
+            for part in in_turn(parts(self.tiles[0], rows)):
                 seen = self._view(padded[:n])[(slice(None),) * (self.n + 2) + (part,)]
                 seen = xp.moveaxis(seen, self.n + 1, -1) if self.last else seen
                 tiles = self.get("tiles", seen.shape)

@@ -14,6 +14,7 @@ from mnpar.arena import Arena
 from mnpar.backend import Array
 from mnpar.optimizers.update_rule import UpdateRule
 from mnpar.parameter import Parameter
+from mnpar.variable import Variable
 
 
 class Whole:
@@ -24,7 +25,8 @@ class Whole:
     """
 
     def __init__(self, arena: Arena) -> None:
-        self.param, self.data, self.grad = Parameter(arena.data), arena.data, arena.grad
+        self.param: Any = Variable(arena.data)  # no Parameter: that it has other arrays is nobody's business
+        self.data, self.grad = arena.data, arena.grad
         self.rule = copy.copy(arena.params[0].update_rule)
         self.rule.state = {}
         self.rule.prepare(self.param)

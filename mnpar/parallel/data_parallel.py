@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mnpar.optimizers import GradientMethod
+from mnpar.parallel.choosing import choose_bucket_bytes
 from mnpar.parallel.mesh import Mesh
 from mnpar.parallel.placement import Placement
-from mnpar.parallel.reducer import Reducer, choose_bucket_bytes
+from mnpar.parallel.quiet import QuietTeam
+from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.samples import samples_of
 from mnpar.parallel.team import Team
 
@@ -84,7 +86,8 @@ def create_multi_node_optimizer(
         raise ValueError("sharded states and double_buffering do not go together: choose one")
     size = choose_bucket_bytes(communicator) if bucket_bytes == "auto" else bucket_bytes
     reducer = Reducer(communicator, size, wire_dtype, None if placement is None else placement.among)  # type: ignore[arg-type]
-    actual_optimizer.team = Team(
+    quiet = zero_fill and placement is None and size is None and not (double_buffering or sharded)
+    actual_optimizer.team = (QuietTeam if quiet else Team)(
         actual_optimizer, reducer, reduce, zero_fill, double_buffering, samples, sharded, placement, check
     )
     return actual_optimizer

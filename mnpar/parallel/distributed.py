@@ -19,7 +19,8 @@ from mnpar.functions.halves import Half
 from mnpar.graph import Deliver, Gradient, tick
 from mnpar.link import Link
 from mnpar.parallel.agreement import Copies
-from mnpar.parallel.reducer import Reducer, choose_bucket_bytes
+from mnpar.parallel.choosing import choose_bucket_bytes
+from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.samples import samples_of
 from mnpar.tape import Tape, current_tape
 from mnpar.variable import Variable
