@@ -58,6 +58,19 @@ class Communication(FunctionNode):
         channel = self.comm.channel(self.order)
         return channel if self.answers is None else Answer(channel, self.answers)
 
+    def prepare(self, inputs: tuple[Any, ...]) -> list[Variable]:
+        return self.all_there(super().prepare(inputs))
+
+    def all_there(self, variables: list[Variable]) -> list[Variable]:
+        """The inputs, all there: only gradients may be missing. (None comes from a model that forgot to return something.)"""
+        if self.order == 0:
+            for i, x in enumerate(variables):
+                if x.array is None:
+                    raise ValueError(
+                        f"{self.label} has nothing to give: its input {i} of {len(variables)} has no array, it is None"
+                    )
+        return variables
+
     def steps(self, *xs: Any) -> Steps[Any]:
         """What ``forward`` does, in steps."""
         raise TypeError(f"{self.label} does not define steps(self, *xs)")
