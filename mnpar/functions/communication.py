@@ -113,6 +113,10 @@ class Communication(FunctionNode):
         wants = self.differentiable and recording
         return Call(self.op, self.site, wants, recording, root, self.reduction, self.order, 0, self.later)
 
+    def tagged(self, call: Call, tag: int) -> Call:
+        """With the tag that the user gave. Each gradient has one of its own: told, it would make every header a new one."""
+        return call._replace(tag=tag) if self.order == 0 and tag else call
+
     def agreed(self, y: Any, wants: bool) -> Any:
         """The outputs, after all ranks have said whether they want a gradient."""
         self.differentiable = wants and self.recording

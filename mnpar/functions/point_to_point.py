@@ -35,7 +35,7 @@ class Send(Communication):
         self.seq = 0
 
     def forward(self, *xs: Any) -> Any:
-        self.seq = self.channel.send(xs if self.as_tuple else xs[0], self.call()._replace(tag=self.tag), self.dest, self.tag)
+        self.seq = self.channel.send(xs if self.as_tuple else xs[0], self.tagged(self.call(), self.tag), self.dest, self.tag)
         return np.empty(0, np.float32)
 
     def backward(self, delegate: Any) -> Any:

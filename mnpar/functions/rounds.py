@@ -72,7 +72,7 @@ class SendRecv(Communication):
         self.wants = wants = self.differentiable and on
         if self.dest is None:
             return None
-        call = Call("send", self.site, wants, on, order=self.order, tag=self.tags[0])
+        call = self.tagged(Call("send", self.site, wants, on, order=self.order), self.tags[0])
         given: tuple[int, Pending | None] = give(xs if self.as_tuple else xs[0], call, self.dest, self.tags[0])
         self.numbers[0] = given[0]
         return given[1]

@@ -5,6 +5,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
+from mnpar.communicators import message
 from mnpar.errors import MismatchError
 from mnpar.testing import check_adjoint
 
@@ -336,6 +337,28 @@ def serial(op, xs):
     for x in xs[1:]:
         total = {"max": F.maximum, "min": F.minimum, "prod": lambda a, b: a * b}.get(op, lambda a, b: a + b)(total, x)
     return total / len(xs) if op == "mean" else total
+
+
+EXCHANGES = {
+    "send and recv": lambda comm, x: (F.send(x, comm, 1 - comm.rank, tag=3), F.recv(comm, 1 - comm.rank, tag=3))[1],
+    "sendrecv": lambda comm, x: F.sendrecv(x, comm, 1 - comm.rank, 1 - comm.rank, tag=3),
+    "isend and irecv": lambda comm, x: F.isendrecv(x, comm, 1 - comm.rank, 1 - comm.rank, tag=3),
+}
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES.values(), ids=EXCHANGES)
+@pytest.mark.ranks(2)
+def test_the_headers_of_gradients_are_made_once_for_all_steps(comm, exchange):
+    """They are kept by all but their number: kept with the tag of each, they were new in every step, and piled up."""
+
+    def step():
+        x = mnpar.Variable(np.ones(3))
+        F.sum(x * exchange(comm, x)).backward()
+        comm.barrier()
+        return len(message._FORMS), len(message._READ)
+
+    known = [step() for _ in range(5)]
+    assert known[-1] == known[1]
 
 
 MEANS = {
