@@ -109,6 +109,26 @@ def test_training_that_is_told_to_end_saves_and_goes_on_from_there(tmp_path):
     assert f"goes on at iteration {iteration} on 2 ranks" in more.stdout, more.stderr
 
 
+SMALL_PRINT = {
+    "checkpoint_resume.py": (["--interval", "0"], "--interval is at least 1, not 0"),
+    "mlp_model_parallel.py": (["--steps", "-1"], "--steps is at least 1, not -1"),
+    "mnist_data_parallel.py": (["--resume", "nothing"], "--resume: there is no file nothing"),
+    "pipeline_mlp.py": (["--micro-batches", "0"], "--micro-batches is at least 1, not 0"),
+    "pipeline_seq2seq.py": (["--lines", "0"], "--lines is at least 1, not 0"),
+    "pipeline_unet.py": (["--steps", "0"], "--steps is at least 1, not 0"),
+    "seq2seq_model_parallel.py": (["--longest", "2"], "--longest is at least 3, not 2"),
+    "transformer_lm.py": (["--run", "/dev/null/x"], "--run: [Errno 20] Not a directory: '/dev/null/x'"),
+}
+
+
+@pytest.mark.parametrize("example", SMALL_PRINT)
+def test_a_value_that_an_example_cannot_take_is_a_usage_error(example):
+    flags, message = SMALL_PRINT[example]
+    done = run(0, example, flags)
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"error: {message}\n")
+
+
 BAD = {
     "no epochs": (["--epoch", "0"], "--epoch is at least 1, not 0"),
     "no number": (["--epoch", "x"], "invalid int value"),

@@ -334,6 +334,9 @@ def site_of(frame: FrameType) -> str:
         if not inside or (back := frame.f_back) is None:
             break
         frame = back
+    else:
+        if frame.f_code.co_filename.startswith(_PACKAGE):
+            return "the end of its program"  # called by the interpreter
     key = (frame.f_code.co_filename, frame.f_lineno)
     site = _SITES.get(key)
     if site is None:

@@ -40,6 +40,9 @@ class Waiting(NamedTuple):
 
     def __str__(self) -> str:
         whom = "" if self.peer is None else f" from {'any rank' if self.peer == ANY else f'rank {self.peer}'}"
+        if self.order:  # its tag is a number that no user gave; what comes back to who sent is the gradient of a send
+            back = self.order % 2 and self.what.endswith("recv")
+            return f"{self.what[:-4]}send to rank {self.peer} at {self.site}" if back else f"{self.what}{whom} at {self.site}"
         tag = f", tag {self.tag}" if self.peer is not None and self.tag != ANY else ""
         return f"{self.what}{whom}{tag} at {self.site}"
 

@@ -59,6 +59,19 @@ class Communication(FunctionNode):
         channel = self.comm.channel(self.order)
         return channel if self.answers is None else Answer(channel, self.answers)
 
+    def prepare(self, inputs: tuple[Any, ...]) -> list[Variable]:
+        return self.all_there(super().prepare(inputs))
+
+    def all_there(self, variables: list[Variable]) -> list[Variable]:
+        """The inputs, all there: only gradients may be missing. (None comes from a model that forgot to return something.)"""
+        if self.order == 0:
+            for i, x in enumerate(variables):
+                if x.array is None:
+                    raise ValueError(
+                        f"{self.label} has nothing to give: its input {i} of {len(variables)} has no array, it is None"
+                    )
+        return variables
+
     def steps(self, *xs: Any) -> Steps[Any]:
         """What ``forward`` does, in steps."""
         raise TypeError(f"{self.label} does not define steps(self, *xs)")
@@ -99,7 +112,11 @@ class Communication(FunctionNode):
         """What this rank's messages say of it."""
         self.recording = recording = is_recording()
         wants = self.differentiable and recording
-        return call_of((self.op, self.site, wants, recording, root, self.reduction, self.order, tag, self.later))
+        return call_of((self.op, self.site, wants, recording, root, self.reduction, self.order, self.told(tag), self.later))
+
+    def told(self, tag: int) -> int:
+        """The tag of a message, if the user gave it. Gradients have one each: told, it would make every header a new one."""
+        return tag if self.order == 0 else 0
 
     def agreed(self, y: Any, wants: bool) -> Any:
         """The outputs, after all ranks have said whether they want a gradient."""

@@ -74,7 +74,7 @@ class Halves:
     def start(self, inputs: tuple[Any, ...]) -> None:
         """Give the values, and return at once."""
         what, first = self.what, self._first
-        self._variables = first.prepare(inputs)
+        self._variables = what.all_there(first.prepare(inputs))
         what.differentiable = first.differentiable
         first.number = tick()
         arrays = tuple([x.array for x in self._variables])

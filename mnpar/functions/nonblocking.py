@@ -51,8 +51,8 @@ def iallreduce(comm: Communicator, x: Any, op: str = "sum") -> Future:
         >>> mnpar.run(program, ranks=2)  # (x0² + x1²)·(x0 + x1)
         [[11.0], [17.0]]
     """
-    what, after = allreducing(comm, op)
-    return later(what, (x,), after)
+    what, inputs, after = allreducing(comm, op, x)
+    return later(what, inputs, after)
 
 
 def iallgather(comm: Communicator, x: Any, axis: int | None = None) -> Any:
@@ -112,8 +112,8 @@ def ireduce(comm: Communicator, x: Any, root: int = 0, op: str = "sum") -> Futur
         >>> mnpar.run(lambda comm: F.ireduce(comm, np.array([comm.rank])).array, ranks=3)[0]
         array([3])
     """
-    what, after = reducing(comm, root, op)
-    return later(what, (x,), after)
+    what, inputs, after = reducing(comm, root, op, x)
+    return later(what, inputs, after)
 
 
 def igather(comm: Communicator, x: Any, root: int = 0) -> Any:
@@ -176,8 +176,8 @@ def ireduce_scatter(comm: Communicator, xs: Any, op: str = "sum") -> Future:
         >>> mnpar.run(lambda comm: F.ireduce_scatter(comm, [np.ones(1), np.ones(2)]).array, ranks=2)
         [array([2.]), array([2., 2.])]
     """
-    what, after = reducing_and_scattering(comm, op)
-    return later(what, tuple(xs), after)
+    what, inputs, after = reducing_and_scattering(comm, op, xs)
+    return later(what, inputs, after)
 
 
 def ialltoall(comm: Communicator, xs: Any) -> tuple[Future, ...]:
@@ -217,8 +217,8 @@ def iscan(comm: Communicator, x: Any, op: str = "sum") -> Future:
         >>> mnpar.run(lambda comm: F.iscan(comm, np.array(comm.rank + 1)).item(), ranks=3)
         [1, 3, 6]
     """
-    what, after = scanning(comm, op)
-    return later(what, (x,), after)
+    what, inputs, after = scanning(comm, op, x)
+    return later(what, inputs, after)
 
 
 def iexscan(comm: Communicator, x: Any, op: str = "sum") -> Future:

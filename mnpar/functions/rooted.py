@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.communicators.ways import ALLREDUCE, BCAST, GATHER, SCATTER
-from mnpar.functions.collective import Results, divided, first
+from mnpar.functions.collective import Reducing, averaged, first
 from mnpar.functions.communication import Collective, Communication
 from mnpar.functions.folding import FOLDS, check_op, fold
 from mnpar.variable import Variable
@@ -63,13 +63,14 @@ class Gather(ToRoot):
         return Scatter(self.comm, self.root, of=self)
 
 
-def reducing(comm: Communicator, root: int, op: str) -> tuple[Communication, Results]:
-    """The collective and what becomes of its outputs, for :func:`reduce` and its twin that is waited for later."""
+def reducing(comm: Communicator, root: int, op: str, x: Any) -> Reducing:
+    """The collective, its inputs and what becomes of its outputs, for :func:`reduce` and its twin for later."""
     check_op("reduce", op)
     root = comm.peer(root)
     if op in FOLDS:
-        return Gather(comm, root).part_of("reduce", op), (lambda ys: fold(ys, op)) if comm.rank == root else first
-    return Reduce(comm, root).part_of("reduce", op), divided(comm.size) if op == "mean" else first
+        return Gather(comm, root).part_of("reduce", op), (x,), (lambda ys: fold(ys, op)) if comm.rank == root else first
+    what = Reduce(comm, root).part_of("reduce", op)
+    return what, *(((x,), first) if op == "sum" else averaged((x,), comm.size))
 
 
 def bcast(comm: Communicator, x: Any = None, root: int = 0) -> Variable:
@@ -82,6 +83,9 @@ def bcast(comm: Communicator, x: Any = None, root: int = 0) -> Variable:
 
     Returns:
         A Variable of the root's shape and dtype, on every rank.
+
+    Raises:
+        ValueError: the root has no array.
 
     Example:
         >>> import numpy as np, mnpar
@@ -120,8 +124,8 @@ def reduce(comm: Communicator, x: Any, root: int = 0, op: str = "sum") -> Variab
     """
     if op == "sum":
         return Reduce(comm, comm.peer(root)).apply((x,))[0]
-    what, after = reducing(comm, root, op)
-    return after(what.apply((x,)))
+    what, inputs, after = reducing(comm, root, op, x)
+    return after(what.apply(inputs))
 
 
 def gather(comm: Communicator, x: Any, root: int = 0) -> Any:

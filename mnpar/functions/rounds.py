@@ -73,7 +73,7 @@ class SendRecv(Communication):
         """What the message that it sends says."""
         self.recording = on = is_recording()
         self.wants = wants = self.differentiable and on
-        return call_of(("send", self.site, wants, on, 0, "sum", self.order, self.tags[0], False))
+        return call_of(("send", self.site, wants, on, 0, "sum", self.order, self.told(self.tags[0]), False))
 
     def receipt(self) -> Call:
         """What a message that it waits for too long will hear."""
