@@ -1,10 +1,8 @@
 """Attention of one rank, in blocks: queries whose fits with all keys stay in the cache, forward and in backward.
 
-The fits of a block are made turned round, kᵀ before q: (…, S, T). Then what belongs to a query, its maximum and its sum, runs
-along the first axis, where numpy is several times as fast as along the last. The softmax is never divided out: what the
-exponentials are multiplied with has the width of the values, not of all keys, and is divided instead. Few exponentials are kept
-for backward; of many only one maximum and one sum for each query, with which backward makes them again, so that no array is as
-large as queries times keys.
+The fits of a block are made turned round, k qᵀ: (…, S, T). Then what belongs to a query, its maximum and its sum, runs along
+the first axis, where numpy is several times as fast as along the last. Few weights are kept for backward; of many only a
+maximum and a sum for each query, with which backward makes them again, so that no array is as large as queries times keys.
 """
 
 from __future__ import annotations
@@ -25,16 +23,20 @@ from mnpar.functions.indexing import Where
 from mnpar.variable import Variable
 
 MODEST = 30  # exponentials of fits up to here, and sums of them, are far from both ends of float32: no maximum is needed
-KEPT = 2**22  # exponentials at most: to make more again takes less than to fetch them, and no memory
-LEAST = 32  # queries of a block, however many the keys
+KEPT, OF_HEAD = 2**22, 2**18  # weights at most, of all heads and of one: more are made again, which needs no memory
+STEP, LEAST = 64, 32  # queries of a block of causal attention, if it can be so many; of any block, however many the keys
 
 
 class Piece(NamedTuple):
     """Queries, and the keys that they may look at."""
 
-    index: tuple[Any, ...]  # of the leading axes
+    heads: tuple[Any, ...]  # of the leading axes
     rows: slice
     keys: slice
+
+    def of(self, x: Array, places: slice) -> Array:
+        """Some queries or keys."""
+        return wide(x[self.heads][..., places, :])
 
 
 class Attention(FunctionNode):
@@ -51,73 +53,70 @@ class Attention(FunctionNode):
     def __init__(self, scale: float, causal: bool, shown: Array | None) -> None:
         self.scale, self.causal, self.shown = scale, causal, shown
         self.sees = None if shown is None else shown.any(axis=-1)[..., None, :]  # (…, 1, T)
-        self.modest = shown is None or bool(self.sees.all())
+        self.modest = self.sees is None or bool(self.sees.all())
 
     def forward(self, q: Array, k: Array, v: Array) -> Array:
         self.retain_inputs((0, 1, 2))
-        self.retain_outputs((0,))
-        xp = backend.get_array_module(q)
+        xp, shape = backend.get_array_module(q), (*k.shape[:-1], q.shape[-2])
         self.dtype = wide(xp.empty(0, np.result_type(q, k))).dtype
         o = xp.empty((*q.shape[:-1], v.shape[-1]), np.result_type(q, v))
-        self.top, self.part = (xp.zeros((*q.shape[:-2], 1, q.shape[-2]), self.dtype) for _ in range(2))  # (…, 1, T)
-        buffers, shape = Buffers(xp, self.dtype), (*k.shape[:-1], q.shape[-2])
-        self.e = xp.empty(shape, self.dtype) if self.differentiable and math.prod(shape) <= KEPT else None
+        self.top, self.part = (xp.zeros((*shape[:-2], 1, shape[-1]), self.dtype) for _ in range(2))
+        self.weights: list[Array] = []  # of each piece, or of none
+        keeps = self.differentiable and math.prod(shape) <= KEPT and math.prod(shape[-2:]) <= OF_HEAD
+        buffers = Buffers(xp, self.dtype)
         for piece in self._pieces(q, k):
-            e = self._fits(piece, self._scaled(piece, q, buffers), k, buffers)
-            top, part = (x[piece.index][..., piece.rows] for x in (self.top, self.part))
-            if not self.modest or e.max() > MODEST or e.min() < -MODEST:
-                xp.max(self._hide(piece, e), axis=-2, keepdims=True, out=top)
-                e -= top
-            else:
-                self._hide(piece, e)
-            xp.exp(e, out=e)
-            xp.reciprocal(xp.ones(e.shape[-2], e.dtype) @ e, out=part[..., 0, :])
-            y = _turned(e) @ wide(v[piece.index][..., piece.keys, :])
-            xp.multiply(y, _turned(part), out=o[piece.index][..., piece.rows, :], casting="same_kind")
+            p = self._fits(piece, q, k, Buffers(xp, self.dtype) if keeps else buffers)
+            if keeps:
+                self.weights.append(p)
+            top, part = (x[piece.heads][..., piece.rows] for x in (self.top, self.part))
+            modest = self.modest and p.max() <= MODEST and p.min() >= -MODEST
+            self._hide(piece, p, buffers)
+            if not modest:
+                p -= xp.max(p, axis=-2, keepdims=True, out=top)
+            xp.exp(p, out=p)
+            xp.divide(1, xp.ones(p.shape[-2], p.dtype) @ p, out=part[..., 0, :])
+            p *= part
+            o[piece.heads][..., piece.rows, :] = _turned(p) @ piece.of(v, piece.keys)
         return o
 
     def _pieces(self, q: Array, k: Array) -> Iterator[Piece]:
         """As many heads at once as the cache has room for, or some queries of one; late queries first, which see all keys."""
-        (*lead, T, _), S, room = q.shape, k.shape[-2], backend.block_bytes(q) // 8 // self.dtype.itemsize
-        axis, size = len(lead), T * S
+        (*lead, T, _), S, room = q.shape, k.shape[-2], backend.block_bytes(q) // 4 // self.dtype.itemsize
+        if not math.prod((*lead, T)):
+            return
+        step = min(T, max(LEAST, min(room // max(S, 1), max(STEP, T // 8) if self.causal else T)))
+        axis, size = len(lead), step * S
         while axis and size * lead[axis - 1] <= room:
             axis -= 1
             size *= lead[axis]
-        step = T if size <= room else max(LEAST, room // S)
         some = max(1, room // max(size, 1))
-        heads = range(0, lead[axis - 1], some) if axis else (None,)
+        starts = range(0, lead[axis - 1], some) if axis else (None,)
         for before in np.ndindex(*lead[: max(axis - 1, 0)]):
-            for head in heads:
-                index = before if head is None else (*before, slice(head, head + some))
-                for stop in range(T, 0, -max(step, 1)):
-                    yield Piece(index, slice(max(stop - step, 0), stop), slice(0, stop + S - T if self.causal else S))
-
-    def _scaled(self, piece: Piece, q: Array, buffers: Buffers) -> Array:
-        part = q[piece.index][..., piece.rows, :]
-        return buffers.xp.multiply(part, self.scale, out=buffers.get("q", part.shape), casting="same_kind")
+            for start in starts:
+                heads = before if start is None else (*before, slice(start, start + some))
+                for stop in range(T, 0, -step):
+                    yield Piece(heads, slice(max(stop - step, 0), stop), slice(0, stop + S - T if self.causal else S))
 
     def _fits(self, piece: Piece, q: Array, k: Array, buffers: Buffers) -> Array:
-        """Of scaled queries with keys, (…, S, T)."""
-        k = wide(k[piece.index][..., piece.keys, :])
-        room = buffers.get("e", (*k.shape[:-1], q.shape[-2])) if self.e is None else self._kept(piece)
-        return buffers.xp.matmul(k, _turned(q), out=room)
-
-    def _kept(self, piece: Piece) -> Array:
-        return self.e[piece.index][..., piece.keys, piece.rows]
-
-    def _hide(self, piece: Piece, fits: Array) -> Array:
-        """Let what a query may not look at be so low that it counts for nothing beside any other."""
-        xp, low = backend.get_array_module(fits), np.finfo(fits.dtype).min / 2
-        if self.causal:
-            n = fits.shape[-1]
-            fits[..., -n:, :] += xp.tril(xp.full((n, n), low, fits.dtype), -1)
-        elif self.shown is not None:
-            hidden = _turned(~self.shown[piece.index][..., piece.rows, :])
-            fits += xp.multiply(hidden, low, dtype=fits.dtype)
+        """Of queries with keys, (…, S, T)."""
+        q, k = piece.of(q, piece.rows), piece.of(k, piece.keys)
+        fits = buffers.xp.matmul(k, _turned(q), out=buffers.get("p", (*k.shape[:-1], q.shape[-2])))
+        fits *= self.scale
         return fits
 
+    def _hide(self, piece: Piece, fits: Array, buffers: Buffers) -> None:
+        """Let what a query may not look at be so low that it counts for nothing beside any other."""
+        xp, n, low = buffers.xp, fits.shape[-1], np.finfo(fits.dtype).min / 2
+        if self.causal:  # the last n of its keys are at the places of the queries
+            if "low" not in buffers.kept or buffers.kept["low"].shape != (n, n):
+                buffers.kept["low"] = xp.tril(xp.full((n, n), low, fits.dtype), -1)
+            fits[..., -n:, :] += buffers.kept["low"]
+        elif self.shown is not None:
+            fits += xp.multiply(_turned(~self.shown[piece.heads][..., piece.rows, :]), low, dtype=fits.dtype)
+
     def backward(self, go: Any) -> Any:
-        (q, k, v), found = self.get_retained_inputs(), []
+        q, k, v = self.get_retained_inputs()
+        found: list[Any] = []
 
         def of(i: int) -> Any:
             if not found:
@@ -128,43 +127,34 @@ class Attention(FunctionNode):
 
     def _sweep(self, q: Array, k: Array, v: Array, go: Array) -> list[Array]:
         """The gradients of q, k and v."""
-        (o,), xp = self.get_retained_outputs(), backend.get_array_module(q)
-        grads = [xp.empty(x.shape, self.dtype) for x in (q, k, v)]
-        buffers = Buffers(xp, self.dtype)
-        for piece in self._pieces(q, k):
-            gq, gk, gv = (x[piece.index] for x in grads)
-            gq, gk, gv = gq[..., piece.rows, :], gk[..., piece.keys, :], gv[..., piece.keys, :]
-            scaled = self._scaled(piece, q, buffers)
-            e = self._kept(piece) if self.e is not None else self._again(piece, scaled, k, buffers)
-            g, gs = self._of_fits(piece, v, go, o, e, buffers)
+        xp = backend.get_array_module(q)
+        make = xp.empty if q.shape[-2] else xp.zeros
+        grads, buffers = [make(x.shape, self.dtype) for x in (q, k, v)], Buffers(xp, self.dtype)
+        for i, piece in enumerate(self._pieces(q, k)):
+            gq, gk, gv = (x[piece.heads] for x in grads)
+            p = self.weights[i] if self.weights else self._again(piece, q, k, buffers)
+            g = piece.of(go, piece.rows)
+            gs = xp.matmul(piece.of(v, piece.keys), _turned(g), out=buffers.get("gs", p.shape))
+            gs *= p
+            gs -= xp.multiply(p, (xp.ones(p.shape[-2], p.dtype) @ gs)[..., None, :], out=buffers.get("mean", p.shape))
+            gs *= self.scale if self.modest or self.sees is None else self.scale * self.sees[piece.heads][..., piece.rows]
             first = piece.rows.stop == q.shape[-2]
-            for y, a, b in ((gk, gs, scaled), (gv, e, g)):
+            for y, a, b in ((gk, gs, piece.of(q, piece.rows)), (gv, p, g)):
                 if first:
                     xp.matmul(a, b, out=y)
                 else:
-                    y += a @ b
-            xp.matmul(_turned(gs), wide(k[piece.index][..., piece.keys, :]), out=gq)
-            gq *= self.scale
+                    y[..., piece.keys, :] += a @ b
+            xp.matmul(_turned(gs), piece.of(k, piece.keys), out=gq[..., piece.rows, :])
         return [g.astype(x.dtype, copy=False) for g, x in zip(grads, (q, k, v), strict=True)]
 
-    def _again(self, piece: Piece, scaled: Array, k: Array, buffers: Buffers) -> Array:
-        """The exponentials, as forward had them."""
-        e = self._hide(piece, self._fits(piece, scaled, k, buffers))
-        e -= self.top[piece.index][..., piece.rows]
-        return buffers.xp.exp(e, out=e)
-
-    def _of_fits(self, piece: Piece, v: Array, go: Array, o: Array, e: Array, buffers: Buffers) -> tuple[Array, Array]:
-        """The gradient of the means, divided by the sums, and that of the fits (…, S, T)."""
-        xp, get = buffers.xp, buffers.get
-        go, o = (x[piece.index][..., piece.rows, :] for x in (go, o))
-        part = self.part[piece.index][..., piece.rows]
-        g = xp.multiply(go, _turned(part), out=get("g", go.shape), casting="same_kind")
-        gs = xp.matmul(wide(v[piece.index][..., piece.keys, :]), _turned(g), out=get("gs", e.shape))
-        gs -= xp.einsum("...te,...te->...t", g, wide(o))[..., None, :]
-        gs *= e
-        if not self.modest:
-            gs *= self.sees[piece.index][..., piece.rows]
-        return g, gs
+    def _again(self, piece: Piece, q: Array, k: Array, buffers: Buffers) -> Array:
+        """The weights, as forward had them."""
+        p = self._fits(piece, q, k, buffers)
+        self._hide(piece, p, buffers)
+        p -= self.top[piece.heads][..., piece.rows]
+        buffers.xp.exp(p, out=p)
+        p *= self.part[piece.heads][..., piece.rows]
+        return p
 
     def _recorded(self, q: Variable, k: Variable, v: Variable, go: Variable) -> list[Any]:
         """The same in functions of Variables, differentiable any number of times."""
