@@ -151,9 +151,9 @@ class LayerNormalization(FunctionNode):
             yield n, *room[:, : n.stop - start]
 
     def _less_rest(self, n: slice, d: Array) -> None:
-        """x - shift → x - μ, where that is another number."""
+        """x - shift → x - μ, if that changes y by more than its rounding."""
         rest = self.rest[n]
-        if (abs(rest * self.s[n]) > np.finfo(d.dtype).eps / 8).any():
+        if (abs(rest * self.s[n]) > np.finfo(d.dtype).eps / 2).any():
             d -= rest
 
     def backward(self, gy: Any) -> Any:
