@@ -31,7 +31,7 @@ class Buffers:
         """An array of this shape, with anything in it, in the memory that the last one of this name had."""
         size = math.prod(shape)
         if name not in self.kept or self.kept[name].size < size:
-            self.kept[name] = self.xp.empty(size, self.dtype)
+            self.kept[name] = backend.scratch((size,), self.dtype, self.xp)
         return self.kept[name][:size].reshape(shape)
 
 

@@ -66,7 +66,7 @@ def unit(x: Any, axis: Any, eps: float = 1e-5) -> Any:
 P, P2 = (3,), (3, 2)
 DENSE, IMAGE = (N, 3), (N, 3, 2, 2)
 BATCH, FIXED = (normalization.BatchNormalization,), (normalization.FixedBatchNormalization,)
-GROUP = (sample_normalization.GroupNormalization,)
+GROUP, LAYER = (sample_normalization.GroupNormalization,), (sample_normalization.LayerNormalization,)
 E1 = {"eps": 0.1}  # where the gradients are steep, float16 and differences need a larger one
 
 # fmt: off
@@ -94,13 +94,13 @@ CASES: list[Case] = [
     Case("moments: the mean alone", (), lambda x: moments_of(x)[0], lambda x: moments_truth(x)[0], ((N, 3, 2),)),
     Case("moments: the squares alone", (), lambda x: moments_of(x)[1], lambda x: moments_truth(x)[1], ((N, 3, 2),),
          halves=1e-2),
-    Case("layer_normalization", GROUP, F.layer_normalization, lambda x, g, b: normal(x, (1,), 1e-5) * g + b,
+    Case("layer_normalization", LAYER, F.layer_normalization, lambda x, g, b: normal(x, (1,), 1e-5) * g + b,
          ((N, 5), (5,), (5,)), halves=1e-2),
     Case("layer_normalization: batch of two axes", (), F.layer_normalization, lambda x, g, b: normal(x, (2,), 1e-5) * g + b,
          ((N, 2, 3), P, P), halves=1e-2),
     Case("layer_normalization: over two axes", (), F.layer_normalization, lambda x, g, b: normal(x, (1, 2), 1e-5) * g + b,
          ((N, 3, 2), P2, P2), halves=1e-2),
-    Case("group_normalization", (), lambda x, *p: F.group_normalization(x, 2, *p), groups(2), ((N, 4, 2, 2), (4,), (4,)),
+    Case("group_normalization", GROUP, lambda x, *p: F.group_normalization(x, 2, *p), groups(2), ((N, 4, 2, 2), (4,), (4,)),
          halves=1e-2),
     Case("group_normalization: dense", (), lambda x, *p: F.group_normalization(x, 2, *p), groups(2), ((N, 6), (6,), (6,)),
          halves=1e-2),
