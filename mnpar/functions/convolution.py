@@ -82,7 +82,7 @@ class Convolution(Convolving):
     def backward(self, gy: Any) -> Any:
         x, W = self.get_retained_inputs()
         gx = lambda: either(Deconvolution(self.windows, self.groups), gy, W)
-        gW = lambda: either(WeightGradient(self.windows, self.groups, W.shape), x, gy)
+        gW = lambda: weight_gradient(self, self.windows, self.groups, W, x, gy)
         return (gx, gW, lambda: gy.sum(axis=(0, *range(2, gy.ndim)))) if len(self.inputs) == 3 else (gx, gW)
 
 
@@ -123,36 +123,43 @@ class Deconvolution(Convolving):
     def backward(self, gx: Any) -> Any:
         y, W = self.get_retained_inputs()
         gy = lambda: either(Convolution(self.windows, self.groups), gx, W)
-        gW = lambda: either(WeightGradient(self.windows, self.groups, W.shape), gx, y)
+        gW = lambda: weight_gradient(self, self.windows, self.groups, W, gx, y)
         return (gy, gW, lambda: gx.sum(axis=(0, *range(2, gx.ndim)))) if len(self.inputs) == 3 else (gy, gW)
 
 
 class WeightGradient(Convolving):
-    """gW = x ⋆ y: for each weight, the sum over samples and windows of what it met."""
+    """gW = x ⋆ y: for each weight, the sum over samples and windows of what it met; in the array ``into`` if there is one."""
 
-    def __init__(self, windows: Windows, groups: int, shape: Numbers) -> None:
+    def __init__(self, windows: Windows, groups: int, shape: Numbers, into: Array | None = None) -> None:
         super().__init__(windows, groups)
-        self.shape = shape
+        self.shape, self.into = shape, into
 
     def forward(self, x: Array, y: Array) -> Array:
         self.retain_inputs((0, 1))
         xp, dtype = backend.get_array_module(x), _computed(x, y)
-        if 0 in self.shape:
-            return xp.zeros(self.shape, np.result_type(x, y))
-        if self.by_tiles(x, self.shape):
-            found = winograd.gradient(x, y, self.windows, self.groups, self.shape, dtype)
-            return found.astype(np.result_type(x, y), copy=False)
-        gW = xp.zeros(self.shape, np.result_type(x, y))  # not a view: it is given away
-        matrix, total = gW.reshape(self.groups, self.shape[0] // self.groups, -1), None
-        turned = matrix.nbytes < backend.block_bytes(x) // 4  # this product is faster, but to turn it back takes time
-        blocks = Blocks(self.windows, self.groups, x.shape[1], dtype, x, matrix.nbytes)
-        for block, columns in blocks.columns(x):
-            rows = blocks.rows(y[block])
-            product = columns @ rows.swapaxes(1, 2) if turned else rows @ columns.swapaxes(1, 2)
-            total = product if total is None else xp.add(total, product, out=total)
-        if total is not None:
-            matrix[...] = total.swapaxes(1, 2) if turned else total
+        gW, self.into = xp.empty(self.shape, np.result_type(x, y)) if self.into is None else self.into, None
+        if gW.size and self.by_tiles(x, self.shape):
+            winograd.gradient(x, y, self.windows, self.groups, gW, dtype)
+        elif gW.size:
+            self._by_columns(x, y, gW.reshape(self.groups, self.shape[0] // self.groups, -1), dtype)
         return gW
+
+    def _by_columns(self, x: Array, y: Array, matrix: Array, dtype: Any) -> None:
+        """The products of all blocks, added up in ``matrix``: in place, but where it is small. The turned product is faster
+        then, and to turn its sum back takes no time."""
+        xp, turned = backend.get_array_module(x), matrix.nbytes < backend.block_bytes(x) // 4
+        blocks, total = Blocks(self.windows, self.groups, x.shape[1], dtype, x, matrix.nbytes), None
+        own = matrix if not turned and matrix.dtype == dtype else None
+        for block, columns in blocks.columns(x):
+            left, right = (columns, blocks.rows(y[block])) if turned else (blocks.rows(y[block]), columns)
+            if total is None:
+                total = xp.matmul(left, right.swapaxes(1, 2), out=own)
+            else:
+                total += xp.matmul(left, right.swapaxes(1, 2), out=blocks.buffers.get("sum", total.shape))
+        if total is None:
+            matrix[...] = 0
+        elif own is None:
+            matrix[...] = total.swapaxes(1, 2) if turned else total
 
     def backward(self, gW: Any) -> Any:
         x, y = self.get_retained_inputs()
@@ -160,6 +167,12 @@ class WeightGradient(Convolving):
             lambda: either(Deconvolution(self.windows, self.groups), y, gW),
             lambda: either(Convolution(self.windows, self.groups), x, gW),
         )
+
+
+def weight_gradient(function: FunctionNode, windows: Windows, groups: int, W: Any, x: Any, y: Any) -> Any:
+    """x ⋆ y as the gradient of W, the second input of ``function``: right where that is kept, if it can be."""
+    room = function.room(1, W) if x.dtype == y.dtype == W.dtype else None
+    return either(WeightGradient(windows, groups, W.shape, room), x, y)
 
 
 def _check(who: str, x: Variable, W: Variable, b: Any, groups: int, inputs: int, outputs: int, ndim: int | None) -> int:

@@ -70,26 +70,31 @@ def convolve(x: Array, W: Array, windows: Windows, groups: int, dtype: Any, turn
     y = xp.empty((N, K, *windows.out), dtype)
     for samples, rows, seen in tiling.inputs(x, filters.nbytes, K):  # (place, C, n·tiles)
         shape, P = (len(seen), groups, K // groups, seen.shape[-1]), seen.shape[-1]
-        products = xp.matmul(filters, seen.reshape(len(seen), groups, -1, P), out=tiling.get("products", shape))
+        products = xp.matmul(filters, seen.reshape(len(seen), groups, -1, P), out=tiling.get("tiles", shape))  # those were read
         found = tiling.get("found", (len(tiling.A), K * P))
         tiling.write(y, samples, rows, xp.matmul(tiling.A, products.reshape(len(seen), -1), out=found))
     return y
 
 
-def gradient(x: Array, y: Array, windows: Windows, groups: int, shape: Numbers, dtype: Any) -> Array:
-    """gW = x ⋆ y, of the shape of W: the same with the transposed matrices."""
+def gradient(x: Array, y: Array, windows: Windows, groups: int, gW: Array, dtype: Any) -> None:
+    """gW = x ⋆ y, written into ``gW``, computed in ``dtype``: the same with the transposed matrices."""
     tiling, xp, C, K = Tiling(windows, dtype, x), backend.get_array_module(x), x.shape[1], y.shape[1]
-    total = xp.zeros((len(tiling.G), groups, K // groups, C // groups), dtype)
-    At = xp.ascontiguousarray(tiling.A.T)
+    total = xp.empty((len(tiling.G), groups, K // groups, C // groups), dtype)
+    At, first = xp.ascontiguousarray(tiling.A.T), True
     for samples, rows, seen in tiling.inputs(x, 2 * total.nbytes, K):
         P = seen.shape[-1]
         met = tiling.read(y, samples, rows, tiling.get("found", (len(tiling.A), K * P)))
-        given = xp.matmul(At, met, out=tiling.get("products", (len(seen), K * P))).reshape(len(seen), groups, K // groups, P)
+        given = xp.matmul(At, met, out=tiling.get("tiles", (len(seen), K * P))).reshape(len(seen), groups, K // groups, P)
         seen = seen.reshape(len(seen), groups, -1, P).swapaxes(2, 3)
-        total += xp.matmul(given, seen, out=tiling.get("sum", total.shape))
-    gW = xp.empty(shape, dtype)
-    gW.reshape(-1, tiling.r**tiling.n)[...] = (tiling.G.T @ total.reshape(len(total), -1)).T
-    return gW
+        product = xp.matmul(given, seen, out=total if first else tiling.get("sum", total.shape))
+        total, first = total if first else xp.add(total, product, out=total), False
+    if first:  # there is no sample
+        total[...] = 0
+    matrix, terms = gW.reshape(-1, tiling.r**tiling.n), total.reshape(len(total), -1).T
+    if matrix.dtype == dtype:
+        xp.matmul(terms, tiling.G, out=matrix)
+    else:
+        matrix[...] = terms @ tiling.G
 
 
 class Tiling:
