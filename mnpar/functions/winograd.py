@@ -84,7 +84,8 @@ def gradient(x: Array, y: Array, windows: Windows, groups: int, gW: Array, dtype
     for samples, rows, seen in tiling.inputs(x, 2 * total.nbytes, K):
         P = seen.shape[-1]
         met = tiling.read(y, samples, rows, tiling.get("found", (K * P, len(tiling.A))))
-        given = xp.matmul(tiling.A.T, met.T, out=tiling.get("tiles", (len(seen), K * P))).reshape(len(seen), groups, K // groups, P)
+        given = xp.matmul(tiling.A.T, met.T, out=tiling.get("tiles", (len(seen), K * P)))
+        given = given.reshape(len(seen), groups, K // groups, P)
         seen = seen.reshape(len(seen), groups, -1, P).swapaxes(2, 3)
         product = xp.matmul(given, seen, out=total if first else tiling.get("sum", total.shape))
         total, first = total if first else xp.add(total, product, out=total), False
