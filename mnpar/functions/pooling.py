@@ -220,10 +220,11 @@ class Col2Im(FunctionNode):
         self.windows = windows
 
     def forward(self, y: Array) -> Array:
-        n, K = len(self.windows.K), self.windows.K
-        columns = y.reshape(y.shape[0], y.shape[1] // math.prod(K), *K, *self.windows.out)  # (N, C, *K, *out)
-        columns = columns.transpose((*range(1, n + 2), 0, *range(n + 2, 2 * n + 2)))
-        return self.windows.add_columns(columns).copy()
+        K, x = self.windows.K, _image(self.windows, y[:, : y.shape[1] // math.prod(self.windows.K)], wide(y[:0]).dtype)
+        columns = y.reshape(*x.shape[:2], *K, *self.windows.out)  # (N, C, *K, *out)
+        for offset, where in self.windows.offsets():
+            x[(..., *where)] += columns[(slice(None), slice(None), *offset)]
+        return x[(..., *self.windows.inside)].astype(y.dtype, copy=False)
 
     def backward(self, gx: Any) -> Any:
         return lambda: either(Im2Col(self.windows), gx)

@@ -11,11 +11,13 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import broadcast_to
-from mnpar.functions.generic import either
+from mnpar.functions.generic import either, wide
 from mnpar.functions.indexing import ScatterAdd, get_item
 from mnpar.functions.joining import concat, split_axis, stack
 from mnpar.functions.shape import moveaxis, reshape, transpose
 from mnpar.variable import Variable, as_variable
+
+FEW = 8  # slices that are added one by one
 
 
 class Flip(FunctionNode):
@@ -44,6 +46,105 @@ class Permutate(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         return lambda: either(Permutate(self.opposite, self.places, self.axis), gy)
+
+
+class Repeat(FunctionNode):
+    """Each place along an axis n times."""
+
+    generic = True
+
+    def __init__(self, n: int, axis: int) -> None:
+        self.n, self.axis = n, axis
+
+    def forward(self, x: Array) -> Array:
+        return x.repeat(self.n, axis=self.axis)
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: either(AddRepeats(self.n, self.axis), gy)
+
+
+class AddRepeats(FunctionNode):
+    """The transpose of it: n places after each other, added up. To add n slices is faster than to sum over a short axis."""
+
+    generic = True
+
+    def __init__(self, n: int, axis: int) -> None:
+        self.n, self.axis = n, axis
+
+    def forward(self, y: Array) -> Array:
+        shape, n, axis = y.shape, self.n, self.axis
+        if not 2 <= n <= FEW:
+            runs = y.reshape(*shape[:axis], shape[axis] // n, n, *shape[axis + 1 :])
+            return runs.sum(axis=axis + 1)
+        first, second, *rest = [y[(*[slice(None)] * axis, slice(i, None, n))] for i in range(n)]
+        x = wide(first) + second
+        for part in rest:
+            x += part
+        return x.astype(y.dtype, copy=False)
+
+    def backward(self, gx: Any) -> Any:
+        return lambda: either(Repeat(self.n, self.axis), gx)
+
+
+class Pad(FunctionNode):
+    """An array within strips of constants: ``widths`` and ``values`` have a pair for each axis."""
+
+    generic = True
+
+    def __init__(self, widths: Sequence[tuple[int, int]], values: Array) -> None:
+        self.widths, self.values = widths, values
+
+    def forward(self, x: Array) -> Array:
+        pairs = zip(self.widths, x.shape, strict=True)
+        y = backend.get_array_module(x).empty([low + n + high for (low, high), n in pairs], x.dtype)
+        inside = self._inside(x.shape)
+        y[inside] = x
+        for axis, ((low, high), (before, after)) in enumerate(zip(self.widths, self.values, strict=True)):
+            earlier, later = (slice(None),) * axis, inside[axis + 1 :]
+            if low:
+                y[(*earlier, slice(0, low), *later)] = before
+            if high:
+                y[(*earlier, slice(low + x.shape[axis], None), *later)] = after
+        return y
+
+    def _inside(self, shape: Sequence[int]) -> tuple[slice, ...]:
+        return tuple([slice(low, low + n) for (low, _), n in zip(self.widths, shape, strict=True)])
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: gy[self._inside(self.inputs[0].shape)]
+
+
+class Diagonal(FunctionNode):
+    """The places i, i + offset of the last two axes."""
+
+    generic = True
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+    def forward(self, x: Array) -> Array:
+        return x.diagonal(self.offset, -2, -1)  # a view that must not be written to
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: either(OnDiagonal(self.offset, self.inputs[0].shape), gy)
+
+
+class OnDiagonal(FunctionNode):
+    """Zeros of a shape with the input on the diagonal of the last two axes: the transpose of Diagonal."""
+
+    generic = True
+
+    def __init__(self, offset: int, shape: tuple[int, ...]) -> None:
+        self.offset, self.shape = offset, shape
+
+    def forward(self, y: Array) -> Array:
+        xp, rows = backend.get_array_module(y), np.arange(y.shape[-1])
+        x = xp.zeros(self.shape, y.dtype)
+        x[..., xp.asarray(rows - min(self.offset, 0)), xp.asarray(rows + max(self.offset, 0))] = y
+        return x
+
+    def backward(self, gx: Any) -> Any:
+        return lambda: either(Diagonal(self.offset), gx)
 
 
 def flip(x: Any, axis: int) -> Variable:
@@ -144,11 +245,11 @@ def repeat(x: Any, repeats: Any, axis: int | None = None) -> Variable:
         x, axis = reshape(x, (x.size,)), 0
     axis %= max(x.ndim, 1)
     counts = tuple(repeats) if isinstance(repeats, tuple | list) else (repeats,)
-    if len(counts) == 1:
-        shape = x.shape
-        wide = (*shape[: axis + 1], counts[0], *shape[axis + 1 :])
-        apart = reshape(x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
-        return reshape(broadcast_to(apart, wide), (*shape[:axis], shape[axis] * counts[0], *shape[axis + 1 :]))
+    if min(counts, default=0) < 0:
+        raise ValueError(f"repeat: repeats {repeats} are 0 or more")
+    if len(counts) == 1 and counts[0] and x.ndim:
+        return Repeat(counts[0], axis).apply((x,))[0]
+    counts = counts * x.shape[axis] if len(counts) == 1 else counts
     if len(counts) != x.shape[axis]:
         raise ValueError(f"repeat: {len(counts)} repeats for {x.shape[axis]} places along axis {axis}")
     return get_item(x, (*[slice(None)] * axis, x.xp.asarray(np.repeat(np.arange(len(counts)), counts))))
@@ -174,14 +275,11 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
         array([1., 2., 3., 2., 1.])
     """
     y: Variable = as_variable(x)
-    widths = [tuple(map(int, pair)) for pair in np.broadcast_to(np.asarray(pad_width), (y.ndim, 2))]
+    widths = [(int(low), int(high)) for low, high in np.broadcast_to(np.asarray(pad_width), (y.ndim, 2))]
+    if min([n for pair in widths for n in pair], default=0) < 0:
+        raise ValueError(f"pad: widths {widths} are 0 or more")
     if mode == "constant":
-        inside = tuple([slice(low, low + n) for (low, _), n in zip(widths, y.shape, strict=True)])
-        shape = tuple([low + n + high for (low, high), n in zip(widths, y.shape, strict=True)])
-        padded: Variable = ScatterAdd(inside, shape).apply((y,))[0]
-        if np.any(constant_values):
-            padded += y.xp.asarray(np.pad(np.zeros(y.shape, y.dtype), widths, constant_values=constant_values))
-        return padded
+        return Pad(widths, np.broadcast_to(constant_values, (y.ndim, 2))).apply((y,))[0]
     for axis, (low, high) in enumerate(widths):
         if low or high:
             places = np.pad(np.arange(y.shape[axis]), (low, high), mode)  # type: ignore[call-overload]
@@ -300,9 +398,7 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variabl
         array([1, 4])
     """
     x = moveaxis(as_variable(x), (axis1, axis2), (-2, -1))
-    n = max(0, min(x.shape[-2] + min(offset, 0), x.shape[-1] - max(offset, 0)))
-    rows = x.xp.arange(n)
-    return get_item(x, (..., rows - min(offset, 0), rows + max(offset, 0)))
+    return Diagonal(offset).apply((x,))[0]
 
 
 def dstack(xs: Sequence[Any]) -> Variable:

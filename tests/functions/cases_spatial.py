@@ -8,7 +8,7 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import convolution, pooling
+from mnpar.functions import convolution, pooling, resize
 
 
 def tuples(value, n):
@@ -187,7 +187,8 @@ CASES = [
          ((N, 2, 2, 3),)),
     Case("im2col", (pooling.Im2Col, pooling.Col2Im), lambda x: F.im2col(x, 2, stride=2, pad=1),
          lambda x: columns(x, 2, stride=2, pad=1), (IMAGE,)),
-    Case("resize_images", (), lambda x: F.resize_images(x, (3, 7)), lambda x: bilinear(x, (3, 7)), (IMAGE,)),
+    Case("resize_images", (resize.Resize, resize.Gathered), lambda x: F.resize_images(x, (3, 7)), lambda x: bilinear(x, (3, 7)), (IMAGE,)),
+    Case("resize_images: in blocks", (), lambda x: F.resize_images(x, (70, 1)), lambda x: bilinear(x, (70, 1)), ((N, 1, 3, 2),)),
     Case("resize_images: edges", (), lambda x: F.resize_images(x, (7, 1), align_corners=False),
          lambda x: bilinear(x, (7, 1), False), (IMAGE,)),
     Case("resize_images: nearest", (), lambda x: F.resize_images(x, (10, 2), mode="nearest", align_corners=False),
