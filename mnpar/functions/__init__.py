@@ -51,6 +51,7 @@ from mnpar.functions.evaluation import accuracy, binary_accuracy, classification
 from mnpar.functions.exchange import exchange, iexchange, repartition
 from mnpar.functions.extrema import clip, maximum, minimum
 from mnpar.functions.fourier import fft, ifft
+from mnpar.functions.gamma import digamma, lgamma, polygamma, zeta
 from mnpar.functions.halo import halo_exchange
 from mnpar.functions.indexing import get_item, select_item, where
 from mnpar.functions.joining import concat, hstack, separate, split_axis, stack, vstack
@@ -84,6 +85,7 @@ from mnpar.functions.nonblocking import (
     iscan,
     iscatter,
 )
+from mnpar.functions.normal_distribution import erfc, erfcinv, erfcx, erfinv, log_ndtr, ndtr, ndtri
 from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization
 from mnpar.functions.owned import gather_from, scatter_to
 from mnpar.functions.piecewise import clipped_relu, crelu, hard_sigmoid, relu6, selu, swish
@@ -227,6 +229,7 @@ __all__ = [
     "depthwise_convolution_2d",
     "det",
     "diagonal",
+    "digamma",
     "dilated_convolution_2d",
     "dropout",
     "dstack",
@@ -234,6 +237,10 @@ __all__ = [
     "elu",
     "embed_id",
     "erf",
+    "erfc",
+    "erfcinv",
+    "erfcx",
+    "erfinv",
     "exchange",
     "exp",
     "expand_dims",
@@ -286,6 +293,7 @@ __all__ = [
     "ishift",
     "layer_normalization",
     "leaky_relu",
+    "lgamma",
     "linear",
     "linear_interpolate",
     "local_contrast_normalization",
@@ -296,6 +304,7 @@ __all__ = [
     "log1p",
     "log2",
     "log10",
+    "log_ndtr",
     "log_softmax",
     "logsumexp",
     "lp_pooling_nd",
@@ -320,11 +329,14 @@ __all__ = [
     "n_step_gru",
     "n_step_lstm",
     "n_step_rnn",
+    "ndtr",
+    "ndtri",
     "negative_sampling",
     "normalize",
     "pad",
     "pad_sequence",
     "permutate",
+    "polygamma",
     "precision",
     "prelu",
     "prod",
@@ -420,5 +432,6 @@ __all__ = [
     "vocabulary_parallel_softmax_cross_entropy",
     "vstack",
     "where",
+    "zeta",
     "zoneout",
 ]
