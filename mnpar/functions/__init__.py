@@ -28,6 +28,7 @@ from mnpar.functions.convolution import (
     dilated_convolution_2d,
 )
 from mnpar.functions.cumulative import cumprod, cumsum, prod
+from mnpar.functions.decorrelation import decorrelated_batch_normalization, fixed_decorrelated_batch_normalization
 from mnpar.functions.elementwise import (
     absolute,
     arctan,
@@ -134,6 +135,7 @@ from mnpar.functions.regions import (
     roi_max_pooling_2d,
     roi_pooling_2d,
 )
+from mnpar.functions.renormalization import batch_renormalization, fixed_batch_renormalization
 from mnpar.functions.replicated import copy_to, reduce_from
 from mnpar.functions.resize import resize_images
 from mnpar.functions.ring_attention import ring_attention
@@ -192,6 +194,7 @@ __all__ = [
     "batch_l2_norm_squared",
     "batch_matmul",
     "batch_normalization",
+    "batch_renormalization",
     "bcast",
     "bernoulli_nll",
     "bias",
@@ -224,6 +227,7 @@ __all__ = [
     "deconvolution_2d",
     "deconvolution_3d",
     "deconvolution_nd",
+    "decorrelated_batch_normalization",
     "decov",
     "depth2space",
     "depthwise_convolution_2d",
@@ -250,6 +254,8 @@ __all__ = [
     "fft",
     "fix",
     "fixed_batch_normalization",
+    "fixed_batch_renormalization",
+    "fixed_decorrelated_batch_normalization",
     "flatten",
     "flip",
     "fliplr",

@@ -1,7 +1,7 @@
 """Links: layers with parameters, under Chainer's names."""
 
 from mnpar.links.attention import MultiHeadAttention
-from mnpar.links.batch_normalization import BatchNormalization
+from mnpar.links.batch_normalization import BatchNormalization, BatchRenormalization, DecorrelatedBatchNormalization
 from mnpar.links.bilinear import Bilinear
 from mnpar.links.classifier import Classifier
 from mnpar.links.convolution import (
@@ -65,6 +65,7 @@ __all__ = [
     "GRU",
     "LSTM",
     "BatchNormalization",
+    "BatchRenormalization",
     "Bias",
     "Bilinear",
     "BlackOut",
@@ -81,6 +82,7 @@ __all__ = [
     "Deconvolution2D",
     "Deconvolution3D",
     "DeconvolutionND",
+    "DecorrelatedBatchNormalization",
     "DepthwiseConvolution2D",
     "DilatedConvolution2D",
     "EmbedID",
