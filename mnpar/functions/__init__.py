@@ -29,6 +29,7 @@ from mnpar.functions.convolution import (
 )
 from mnpar.functions.cumulative import cumprod, cumsum, prod
 from mnpar.functions.decorrelation import decorrelated_batch_normalization, fixed_decorrelated_batch_normalization
+from mnpar.functions.deformable_convolution import deformable_convolution_2d_sampler
 from mnpar.functions.elementwise import (
     absolute,
     arctan,
@@ -71,7 +72,7 @@ from mnpar.functions.local_convolution import local_convolution_2d, local_deconv
 from mnpar.functions.local_normalization import local_response_normalization, normalize
 from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
 from mnpar.functions.lp_pooling import lp_pooling_nd
-from mnpar.functions.matrices import batch_det, batch_inv, batch_l2_norm_squared, batch_matmul, det, inv
+from mnpar.functions.matrices import batch_det, batch_inv, batch_l2_norm_squared, batch_matmul, cholesky, det, inv
 from mnpar.functions.metric import contrastive, cross_covariance, decov, triplet
 from mnpar.functions.noise import dropout, gumbel_softmax, rrelu, simplified_dropconnect, zoneout
 from mnpar.functions.nonblocking import (
@@ -205,6 +206,7 @@ __all__ = [
     "broadcast_to",
     "cast",
     "ceil",
+    "cholesky",
     "classification_summary",
     "clip",
     "clipped_relu",
@@ -229,6 +231,7 @@ __all__ = [
     "deconvolution_nd",
     "decorrelated_batch_normalization",
     "decov",
+    "deformable_convolution_2d_sampler",
     "depth2space",
     "depthwise_convolution_2d",
     "det",

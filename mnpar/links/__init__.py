@@ -18,8 +18,10 @@ from mnpar.links.convolution import (
     Inception,
     MLPConvolution2D,
 )
+from mnpar.links.deformable_convolution import DeformableConvolution2D, DeformableConvolution2DSampler
 from mnpar.links.dropconnect import SimplifiedDropconnect
 from mnpar.links.gated import StatefulMGU, StatefulPeepholeLSTM, StatefulZoneoutLSTM, StatelessMGU
+from mnpar.links.hierarchical_softmax import BinaryHierarchicalSoftmax
 from mnpar.links.inception import InceptionBN
 from mnpar.links.linear import Linear
 from mnpar.links.local_convolution import LocalConvolution2D, LocalDeconvolution2D
@@ -68,6 +70,7 @@ __all__ = [
     "BatchRenormalization",
     "Bias",
     "Bilinear",
+    "BinaryHierarchicalSoftmax",
     "BlackOut",
     "CRF1d",
     "ChannelParallelConvolution2D",
@@ -83,6 +86,8 @@ __all__ = [
     "Deconvolution3D",
     "DeconvolutionND",
     "DecorrelatedBatchNormalization",
+    "DeformableConvolution2D",
+    "DeformableConvolution2DSampler",
     "DepthwiseConvolution2D",
     "DilatedConvolution2D",
     "EmbedID",

@@ -75,6 +75,21 @@ def count_mean(window, axis):
     return np.nanmean(window, axis=axis)
 
 
+def deformed(x, offset, W, b=None, stride=1):
+    """For each window and cell, what lies there between four others, those beyond the image being 0."""
+    (n, _, H, Wd), (K, _, kH, kW), (oH, oW) = x.shape, W.shape, offset.shape[2:]
+    y, wide = np.zeros((n, K, oH, oW)), np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    for m, i, j, p, q in itertools.product(range(n), range(oH), range(oW), range(kH), range(kW)):
+        v = np.clip(i * stride + p + offset[m, kH * kW + p * kW + q, i, j], -1, H) + 1
+        u = np.clip(j * stride + q + offset[m, p * kW + q, i, j], -1, Wd) + 1
+        top, left = min(int(v), H), min(int(u), Wd)
+        v, u = v - top, u - left
+        cut = wide[m, :, top : top + 2, left : left + 2]  # (C, 2, 2)
+        seen = cut[:, 0, 0] * (1 - v) * (1 - u) + cut[:, 0, 1] * (1 - v) * u + cut[:, 1, 0] * v * (1 - u) + cut[:, 1, 1] * v * u
+        y[m, :, i, j] += W[:, :, p, q] @ seen
+    return y if b is None else y + b[:, None, None]
+
+
 def columns(x, k, **how):
     found = list(windows(x, k, how.get("stride", 1), how.get("pad", 0), how.get("dilate", 1)))
     y = np.zeros((len(x), x.shape[1] * k * k, *shape_of(found)))
@@ -187,6 +202,12 @@ CASES = [
          ((N, 2, 2, 3),)),
     Case("im2col", (pooling.Im2Col, pooling.Col2Im), lambda x: F.im2col(x, 2, stride=2, pad=1),
          lambda x: columns(x, 2, stride=2, pad=1), (IMAGE,)),
+    Case("deformable_convolution_2d_sampler", (), F.deformable_convolution_2d_sampler, deformed,
+         ((N, 2, 3, 3), (N, 8, 2, 2), (2, 2, 2, 2)), low=0.05, high=0.9, halves=2e-2),
+    Case("deformable_convolution_2d_sampler: stride and padding", (),
+         lambda *x: F.deformable_convolution_2d_sampler(*x, stride=2, pad=1), lambda x, *rest: deformed(
+             np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), *rest, stride=2),
+         ((N, 1, 3, 3), (N, 8, 2, 2), (2, 1, 2, 2), (2,)), low=0.05, high=0.9, halves=2e-2),
     Case("resize_images", (resize.Resize, resize.Gathered), lambda x: F.resize_images(x, (3, 7)),
          lambda x: bilinear(x, (3, 7)), (IMAGE,)),
     Case("resize_images: in blocks", (), lambda x: F.resize_images(x, (70, 1)),

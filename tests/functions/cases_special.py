@@ -7,7 +7,7 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import gamma, normal_distribution
+from mnpar.functions import gamma, matrices, normal_distribution
 
 ERFC, LGAMMA, QUANTILE = (np.vectorize(f, otypes=["d"]) for f in (math.erfc, math.lgamma, statistics.NormalDist().inv_cdf))
 ROOT = math.sqrt(0.5)
@@ -32,6 +32,11 @@ def harmonic(x):
     return np.log(z) - 0.5 / z - 1 / (12 * z * z) - (1 / (x[..., None] + np.arange(MANY))).sum(axis=-1)
 
 
+def positive(x):
+    """A positive definite matrix of a square one."""
+    return x @ x.T + np.eye(3, dtype=getattr(x, "dtype", None))
+
+
 # fmt: off
 CASES = [
     Case("erfc", (normal_distribution.Erfc,), F.erfc, ERFC),
@@ -53,6 +58,8 @@ CASES = [
     Case("polygamma", (gamma.PolyGamma,), lambda x: F.polygamma(np.array([0.0, 1.0, 2.0]), x),
          lambda x: np.stack([harmonic(x[:, 0]), hurwitz(2.0, x[:, 1]), -2 * hurwitz(3.0, x[:, 2])], axis=1), low=0.5, high=3,
          halves=2e-2),
+    Case("cholesky", (matrices.Cholesky,), lambda x: F.cholesky(positive(x)), lambda x: np.linalg.cholesky(positive(x)),
+         ((3, 3),), halves=2e-2),
     Case("zeta", (gamma.Zeta,), lambda q: F.zeta(np.array([1.5, 2.0, 4.0]), q), lambda q: hurwitz(np.array([1.5, 2.0, 4.0]), q),
          ((N, 3),), low=0.5, high=3, halves=2e-2),
 ]
