@@ -13,6 +13,7 @@ from mnpar.functions.broadcasting import broadcast, broadcast_to, sum_to
 from mnpar.functions.channelwise import bias, maxout, prelu, scale
 from mnpar.functions.classification import softmax_cross_entropy
 from mnpar.functions.collective import allgather, allreduce, alltoall, barrier, exscan, reduce_scatter, scan
+from mnpar.functions.columns import im2col
 from mnpar.functions.conditional_field import argmax_crf1d, crf1d
 from mnpar.functions.contraction import bilinear, einsum, tensordot
 from mnpar.functions.convolution import (
@@ -90,6 +91,7 @@ from mnpar.functions.nonblocking import (
 from mnpar.functions.normal_distribution import erfc, erfcinv, erfcx, erfinv, log_ndtr, ndtr, ndtri
 from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization
 from mnpar.functions.owned import gather_from, scatter_to
+from mnpar.functions.padding import pad, pad_sequence
 from mnpar.functions.piecewise import clipped_relu, crelu, hard_sigmoid, relu6, selu, swish
 from mnpar.functions.point_to_point import irecv, isend, isendrecv, ishift, pseudo_connect, recv, send
 from mnpar.functions.pooling import (
@@ -97,16 +99,10 @@ from mnpar.functions.pooling import (
     average_pooling_2d,
     average_pooling_3d,
     average_pooling_nd,
-    im2col,
     max_pooling_1d,
     max_pooling_2d,
     max_pooling_3d,
     max_pooling_nd,
-    unpooling_1d,
-    unpooling_2d,
-    unpooling_3d,
-    unpooling_nd,
-    upsampling_2d,
 )
 from mnpar.functions.products import linear, matmul
 from mnpar.functions.rearranging import (
@@ -116,14 +112,10 @@ from mnpar.functions.rearranging import (
     flip,
     fliplr,
     flipud,
-    pad,
-    pad_sequence,
     permutate,
-    repeat,
     rollaxis,
     scatter_add,
     space2depth,
-    tile,
     transpose_sequence,
 )
 from mnpar.functions.recomputation import forget
@@ -137,6 +129,7 @@ from mnpar.functions.regions import (
     roi_pooling_2d,
 )
 from mnpar.functions.renormalization import batch_renormalization, fixed_batch_renormalization
+from mnpar.functions.repeating import repeat, tile
 from mnpar.functions.replicated import copy_to, reduce_from
 from mnpar.functions.resize import resize_images
 from mnpar.functions.ring_attention import ring_attention
@@ -165,6 +158,7 @@ from mnpar.functions.spatial_reduction import spatial_global_average_pooling, sp
 from mnpar.functions.spatial_resize import spatial_resize_images
 from mnpar.functions.spatial_transformer import spatial_transformer_grid, spatial_transformer_sampler
 from mnpar.functions.tree import slstm, tree_lstm
+from mnpar.functions.unpooling import unpooling_1d, unpooling_2d, unpooling_3d, unpooling_nd, upsampling_2d
 from mnpar.functions.vocabulary_parallel import vocabulary_parallel_softmax_cross_entropy
 
 __all__ = [

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from mnpar.functions.joining import concat
+from mnpar.functions.padding import pad as padded
 from mnpar.functions.products import matmul
-from mnpar.functions.rearranging import pad as padded
 from mnpar.functions.shape import reshape
 from mnpar.functions.spatial_transformer import spatial_transformer_sampler
 from mnpar.functions.windows import Windows, per_axis

@@ -14,7 +14,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.functions.blockwise import bare, place
-from mnpar.functions.convolution import Convolution, Deconvolution, weight_gradient
+from mnpar.functions.convolving import Convolution, Deconvolution, weight_gradient
 from mnpar.functions.exchange import Give, Take
 from mnpar.functions.generic import either
 from mnpar.functions.halo import SpatialGrid, halo_of

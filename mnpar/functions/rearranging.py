@@ -1,4 +1,4 @@
-"""Turning, repeating, padding and permuting: views and copies of other functions' making. Long, because there are many."""
+"""Turning, permuting and picking: views and copies of other functions' making."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.functions.broadcasting import broadcast_to
-from mnpar.functions.generic import either, wide
+from mnpar.functions.generic import either
 from mnpar.functions.indexing import ScatterAdd, get_item
-from mnpar.functions.joining import concat, split_axis, stack
+from mnpar.functions.joining import concat, split_axis
 from mnpar.functions.shape import moveaxis, reshape, transpose
 from mnpar.variable import Variable, as_variable
-
-FEW = 8  # slices that are added one by one
 
 
 class Flip(FunctionNode):
@@ -46,72 +43,6 @@ class Permutate(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         return lambda: either(Permutate(self.opposite, self.places, self.axis), gy)
-
-
-class Repeat(FunctionNode):
-    """Each place along an axis n times."""
-
-    generic = True
-
-    def __init__(self, n: int, axis: int) -> None:
-        self.n, self.axis = n, axis
-
-    def forward(self, x: Array) -> Array:
-        return x.repeat(self.n, axis=self.axis)
-
-    def backward(self, gy: Any) -> Any:
-        return lambda: either(AddRepeats(self.n, self.axis), gy)
-
-
-class AddRepeats(FunctionNode):
-    """The transpose of it: n places after each other, added up. To add n slices is faster than to sum over a short axis."""
-
-    generic = True
-
-    def __init__(self, n: int, axis: int) -> None:
-        self.n, self.axis = n, axis
-
-    def forward(self, y: Array) -> Array:
-        shape, n, axis = y.shape, self.n, self.axis
-        if not 2 <= n <= FEW:
-            runs = y.reshape(*shape[:axis], shape[axis] // n, n, *shape[axis + 1 :])
-            return runs.sum(axis=axis + 1)
-        first, second, *rest = [y[(*[slice(None)] * axis, slice(i, None, n))] for i in range(n)]
-        x = wide(first) + second
-        for part in rest:
-            x += part
-        return x.astype(y.dtype, copy=False)
-
-    def backward(self, gx: Any) -> Any:
-        return lambda: either(Repeat(self.n, self.axis), gx)
-
-
-class Pad(FunctionNode):
-    """An array within strips of constants: ``widths`` and ``values`` have a pair for each axis."""
-
-    generic = True
-
-    def __init__(self, widths: Sequence[tuple[int, int]], values: Array) -> None:
-        self.widths, self.values = widths, values
-
-    def forward(self, x: Array) -> Array:
-        pairs = zip(self.widths, x.shape, strict=True)
-        y = backend.get_array_module(x).empty([low + n + high for (low, high), n in pairs], x.dtype)
-        inside = self._inside(x.shape)
-        y[inside] = x
-        for axis, ((low, high), (before, after)) in enumerate(zip(self.widths, self.values, strict=True)):
-            earlier, later = (slice(None),) * axis, inside[axis + 1 :]
-            if low:
-                y[(*earlier, slice(0, low), *later)] = before
-            if high:
-                y[(*earlier, slice(low + x.shape[axis], None), *later)] = after
-        return y
-
-    def _inside(self, shape: Sequence[int]) -> tuple[slice, ...]:
-        return tuple([slice(low, low + n) for (low, _), n in zip(self.widths, shape, strict=True)])
-
-    def backward(self, gy: Any) -> Any:
-        return lambda: gy[self._inside(self.inputs[0].shape)]
 
 
 class Diagonal(FunctionNode):
@@ -199,122 +130,6 @@ def rollaxis(x: Any, axis: int, start: int = 0) -> Variable:
     places.remove(axis)
     places.insert(start - 1 if axis < start else start, axis)
     return transpose(x, tuple(places))
-
-
-def tile(x: Any, reps: Any) -> Variable:
-    """Copies of an array side by side.
-
-    Args:
-        x: an array or Variable.
-        reps: how many along each axis; a number is for the last one.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.tile(np.array([1, 2]), (2, 2)).array
-        array([[1, 2, 1, 2],
-               [1, 2, 1, 2]])
-    """
-    x = as_variable(x)
-    counts = tuple(reps) if isinstance(reps, tuple | list) else (reps,)
-    if any(n < 0 for n in counts):
-        raise ValueError(f"tile: reps {reps} are 0 or more")
-    n = max(len(counts), x.ndim)
-    counts, shape = (1,) * (n - len(counts)) + counts, (1,) * (n - x.ndim) + x.shape
-    apart = [m for length in shape for m in (1, length)]
-    spread = [m for pair in zip(counts, shape, strict=True) for m in pair]
-    return reshape(
-        broadcast_to(reshape(x, tuple(apart)), tuple(spread)), tuple([a * b for a, b in zip(counts, shape, strict=True)])
-    )
-
-
-def repeat(x: Any, repeats: Any, axis: int | None = None) -> Variable:
-    """Each element several times, one after the other.
-
-    Args:
-        x: an array or Variable.
-        repeats: how many times, a number, or one for each place along the axis.
-        axis: along which; None: of the flattened array.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.repeat(np.array([1, 2]), 2).array
-        array([1, 1, 2, 2])
-    """
-    x = as_variable(x)
-    if axis is None:
-        x, axis = reshape(x, (x.size,)), 0
-    axis %= max(x.ndim, 1)
-    counts = tuple(repeats) if isinstance(repeats, tuple | list) else (repeats,)
-    if min(counts, default=0) < 0:
-        raise ValueError(f"repeat: repeats {repeats} are 0 or more")
-    if len(counts) == 1 and counts[0] and x.ndim:
-        return Repeat(counts[0], axis).apply((x,))[0]
-    counts = counts * x.shape[axis] if len(counts) == 1 else counts
-    if len(counts) != x.shape[axis]:
-        raise ValueError(f"repeat: {len(counts)} repeats for {x.shape[axis]} places along axis {axis}")
-    return get_item(x, (*[slice(None)] * axis, x.xp.asarray(np.repeat(np.arange(len(counts)), counts))))
-
-
-def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Variable:
-    """An array with more around it.
-
-    Args:
-        x: an array or Variable.
-        pad_width: how many at each end: a number, a pair ``(before, after)``, or a pair for each axis.
-        mode: ``'constant'``, or ``'edge'``, ``'reflect'``, ``'symmetric'``, ``'wrap'``, as in numpy.
-        constant_values: what constants are.
-
-    Returns:
-        The larger array.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.pad(np.array([1.0, 2.0]), 1, "constant").array
-        array([0., 1., 2., 0.])
-        >>> F.pad(np.array([1.0, 2.0, 3.0]), (0, 2), "reflect").array
-        array([1., 2., 3., 2., 1.])
-    """
-    y: Variable = as_variable(x)
-    widths = [(int(low), int(high)) for low, high in np.broadcast_to(np.asarray(pad_width), (y.ndim, 2))]
-    if min([n for pair in widths for n in pair], default=0) < 0:
-        raise ValueError(f"pad: widths {widths} are 0 or more")
-    if mode == "constant":
-        return Pad(widths, np.broadcast_to(constant_values, (y.ndim, 2))).apply((y,))[0]
-    for axis, (low, high) in enumerate(widths):
-        if low or high:
-            places = np.pad(np.arange(y.shape[axis]), (low, high), mode)  # type: ignore[call-overload]
-            y = get_item(y, (*[slice(None)] * axis, y.xp.asarray(places)))
-    return y
-
-
-def pad_sequence(xs: Sequence[Any], length: int | None = None, padding: Any = 0) -> Variable:
-    """Arrays of different lengths as one.
-
-    Args:
-        xs: arrays or Variables ``(T_i, …)``.
-        length: of the result; None is the longest.
-        padding: what is put after the shorter ones.
-
-    Returns:
-        ``(N, T, …)``.
-
-    Raises:
-        ValueError: one is longer than ``length``, or there is none.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.pad_sequence([np.array([1.0]), np.array([2.0, 3.0])]).array
-        array([[1., 0.],
-               [2., 3.]])
-    """
-    xs = [as_variable(x) for x in xs]
-    if not xs:
-        raise ValueError("pad_sequence: there is no sequence")
-    longest = max(x.shape[0] for x in xs)
-    length = longest if length is None else length
-    if longest > length:
-        raise ValueError(f"pad_sequence: a sequence of {longest} is longer than length = {length}")
-    return stack([pad(x, [(0, length - x.shape[0]), *[(0, 0)] * (x.ndim - 1)], "constant", padding) for x in xs])
 
 
 def permutate(x: Any, indices: Array, axis: int = 0, inv: bool = False) -> Variable:

@@ -8,7 +8,8 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import convolution, pooling, resize
+from mnpar.functions import columns as columns_of
+from mnpar.functions import convolving, resize, window_reduction
 
 
 def tuples(value, n):
@@ -140,7 +141,7 @@ HALVES = 2e-2
 
 # fmt: off
 CASES = [
-    Case("convolution_2d", (convolution.Convolution, convolution.WeightGradient, convolution.Deconvolution),
+    Case("convolution_2d", (convolving.Convolution, convolving.WeightGradient, convolving.Deconvolution),
          F.convolution_2d, convolve, (IMAGE, (3, 2, 3, 2), (3,)), halves=HALVES),
     Case("convolution_2d: stride and pad, no bias", (), lambda x, W: F.convolution_2d(x, W, stride=(2, 1), pad=(1, 2)),
          lambda x, W: convolve(x, W, stride=(2, 1), pad=(1, 2)), (IMAGE, (3, 2, 2, 3)), halves=HALVES),
@@ -173,7 +174,8 @@ CASES = [
          ((N, 2, 3, 3), (2, 2, 2, 2)), halves=HALVES),
     Case("dilated_convolution_2d", (), lambda x, W: F.dilated_convolution_2d(x, W, dilate=2, pad=1),
          lambda x, W: convolve(x, W, dilate=2, pad=1), (IMAGE, (1, 2, 2, 2)), halves=HALVES),
-    Case("max_pooling_2d", (pooling.MaxPooling, pooling.Spread, pooling.Pick), lambda x: F.max_pooling_2d(x, 2),
+    Case("max_pooling_2d", (window_reduction.MaxPooling, window_reduction.Spread, window_reduction.Pick),
+         lambda x: F.max_pooling_2d(x, 2),
          lambda x: pool(x, best, 2, cover_all=True, fill=-np.inf), (IMAGE,)),
     Case("max_pooling_2d: overlapping, padded", (),
          lambda x: F.max_pooling_2d(x, (3, 2), stride=(2, 1), pad=1, cover_all=False),
@@ -189,7 +191,8 @@ CASES = [
     Case("max_pooling_3d", (), lambda x: F.max_pooling_3d(x, (2, 1, 2)), lambda x: pool(x, best, (2, 1, 2)),
          ((N, 1, 2, 2, 2),)),
     Case("max_pooling_nd", (), lambda x: F.max_pooling_nd(x, 2, 1), lambda x: pool(x, best, 2, 1), (SEQUENCE,)),
-    Case("average_pooling_2d", (pooling.SumPooling, pooling.Unpooling), lambda x: F.average_pooling_2d(x, 2, stride=1, pad=1),
+    Case("average_pooling_2d", (window_reduction.SumPooling, window_reduction.Unpooling),
+         lambda x: F.average_pooling_2d(x, 2, stride=1, pad=1),
          lambda x: pool(x, np.mean, 2, 1, 1), (IMAGE,)),
     Case("average_pooling_1d", (), lambda x: F.average_pooling_1d(x, 3), lambda x: pool(x, np.mean, 3), (SEQUENCE,)),
     Case("average_pooling_3d", (), lambda x: F.average_pooling_3d(x, 2), lambda x: pool(x, np.mean, 2), ((N, 1, 2, 2, 2),)),
@@ -200,7 +203,7 @@ CASES = [
     Case("unpooling_nd", (), lambda x: F.unpooling_nd(x, 2, cover_all=False), lambda x: np.repeat(x, 2, -1), (SEQUENCE,)),
     Case("upsampling_2d", (), lambda x: F.upsampling_2d(x, places(x.shape), 2, outsize=(4, 6)), lambda x: put(x, (4, 6)),
          ((N, 2, 2, 3),)),
-    Case("im2col", (pooling.Im2Col, pooling.Col2Im), lambda x: F.im2col(x, 2, stride=2, pad=1),
+    Case("im2col", (columns_of.Im2Col, columns_of.Col2Im), lambda x: F.im2col(x, 2, stride=2, pad=1),
          lambda x: columns(x, 2, stride=2, pad=1), (IMAGE,)),
     Case("deformable_convolution_2d_sampler", (), F.deformable_convolution_2d_sampler, deformed,
          ((N, 2, 3, 3), (N, 8, 2, 2), (2, 2, 2, 2)), low=0.05, high=0.9, halves=2e-2),
