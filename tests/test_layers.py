@@ -57,6 +57,7 @@ LATE = {
     "blas.py": {"threadpoolctl"},
     "communicators/mpi.py": {"mpi4py"},
     "communicators/create.py": {"threadpoolctl"},
+    "serializers/hdf5.py": {"h5py"},
     "datasets/digits.py": {"sklearn"},
     "datasets/download.py": {"urllib"},
     "datasets/image_dataset.py": {"PIL"},

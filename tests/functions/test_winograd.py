@@ -86,9 +86,9 @@ def test_its_transpose_is_the_sum_with_turned_filters(row, block):
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_the_gradient_of_the_filters_is_that_of_the_sum(row, block):
     windows, x, W, y = example(*row)
-    gW = winograd.gradient(x, y, windows, row[5], W.shape, np.dtype("d"))
+    gW = np.full_like(W, np.nan)
+    winograd.gradient(x, y, windows, row[5], gW, np.dtype("d"))
     np.testing.assert_allclose(gW, gradient(x, y, *row[4:], W.shape), atol=1e-10)
-    assert gW.base is None  # it is given away
 
 
 def test_float32_loses_half_a_digit():
