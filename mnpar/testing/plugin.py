@@ -20,6 +20,7 @@ from mnpar.communicators.communicator import Communicator
 from mnpar.communicators.create import run
 from mnpar.communicators.threads import ThreadTransport
 from mnpar.testing.pool import Pool
+from mnpar.testing.processes import Processes
 
 _POOL = pytest.StashKey["Pool | None"]()
 _WORKER = pytest.StashKey[Any]()
@@ -35,6 +36,7 @@ class Ranks(NamedTuple):
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("mnpar")
     group.addoption("--ranks-on", choices=("threads", "mpi", "both"), default="both", help="run the tests on these ranks only")
+    group.addoption("--processes", type=int, default=1, metavar="N", help="run the tests in N processes, a file at a time (1)")
     group.addoption("--rank-timeout", type=float, default=60.0, help="seconds for one test on mpiexec ranks (60)")
 
 
@@ -43,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "ranks(*sizes, on=('threads', 'mpi')): run this test, which takes `comm`, on so many ranks"
     )
     config.stash[_POOL] = None
+    config.pluginmanager.register(Processes(config.getoption("--processes"), _on_mpi, lambda: _close_pool(config)))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -103,6 +106,10 @@ def _pool(session: pytest.Session) -> Pool:
     return pool
 
 
+def _on_mpi(item: pytest.Item) -> bool:
+    return _mpi_size(item) > 0
+
+
 def _mpi_size(item: pytest.Item) -> int:
     callspec = getattr(item, "callspec", None)
     ranks = callspec.params.get("comm") if callspec is not None else None
@@ -111,7 +118,11 @@ def _mpi_size(item: pytest.Item) -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    pool = session.config.stash.get(_POOL, None)
+    _close_pool(session.config)
+    return (yield)
+
+
+def _close_pool(config: pytest.Config) -> None:
+    pool = config.stash.get(_POOL, None)
     if pool is not None:
         pool.close()
-    return (yield)
