@@ -1,5 +1,9 @@
-"""Options of these tests, and what they print at the end."""
+"""Options of these tests, what the processes that they start find, and what they print at the end."""
 
+import os
+import shutil
+import sys
+import tempfile
 from collections import Counter
 
 import pytest
@@ -13,6 +17,16 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.stash[OUTCOMES] = Counter()
+    if "PYTHONDONTWRITEBYTECODE" in os.environ and hasattr(config, "cache"):
+        _share_bytecode(config.cache.mkdir("bytecode"))
+
+
+def _share_bytecode(folder):
+    """Hundreds of processes would compile all of mnpar, a quarter of a second each: let them write and read it elsewhere."""
+    shutil.rmtree(f"{folder}{tempfile.gettempdir()}", ignore_errors=True)  # of programs that tests wrote, long gone
+    del os.environ["PYTHONDONTWRITEBYTECODE"]
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(folder)
+    sys.dont_write_bytecode = False
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -19,6 +19,7 @@ import pytest
 from mnpar.communicators.communicator import Communicator
 from mnpar.communicators.create import run
 from mnpar.communicators.threads import ThreadTransport
+from mnpar.testing import grids
 from mnpar.testing.pool import Pool
 from mnpar.testing.processes import Processes
 
@@ -37,6 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("mnpar")
     group.addoption("--ranks-on", choices=("threads", "mpi", "both"), default="both", help="run the tests on these ranks only")
     group.addoption("--processes", type=int, default=1, metavar="N", help="run the tests in N processes, a file at a time (1)")
+    group.addoption("--sweep", action="store_true", help="run tests marked grid in all combinations, not only in every pair")
     group.addoption("--rank-timeout", type=float, default=60.0, help="seconds for one test on mpiexec ranks (60)")
 
 
@@ -44,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "ranks(*sizes, on=('threads', 'mpi')): run this test, which takes `comm`, on so many ranks"
     )
+    config.addinivalue_line("markers", "grid: of this test's combinations of parameters, enough for every pair (see --sweep)")
     config.stash[_POOL] = None
     config.pluginmanager.register(Processes(config.getoption("--processes"), _on_mpi, lambda: _close_pool(config)))
 
@@ -57,6 +60,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = metafunc.config.getoption("--ranks-on")
     cases = [Ranks(on, size) for on in kinds for size in sizes if chosen in (on, "both")]
     metafunc.parametrize("comm", cases, ids=[f"{case.on}-{case.size}" for case in cases], indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    named = config.option.keyword or any("::" in argument for argument in config.args)
+    if not (named or config.getoption("--sweep") or config.stash.get(_WORKER, None)):
+        items[:], left = grids.covering(items)
+        if left:
+            config.hook.pytest_deselected(items=left)
 
 
 @pytest.fixture
