@@ -1,7 +1,7 @@
 """``python script.py flags`` without the start of Python: a process that has imported mnpar forks for each script.
 
-What a script sees is what a start of its own gives it: arguments, environment, folder, files, ``__main__``, exit code. Only mnpar,
-numpy and matplotlib are there already, which takes half a second each time.
+What a script sees is what a start of its own gives it: arguments, environment, folder, files, ``__main__``, exit code. Only
+mnpar, numpy and matplotlib are there already, which takes half a second each time.
 """
 
 import atexit

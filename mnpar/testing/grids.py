@@ -6,9 +6,9 @@
     @pytest.mark.ranks(1, 2, 3, 4)
     def test_sum(comm, n, dtype): ...
 
-Of these 24 (48 with processes) about half run: each n with each dtype and on each number of ranks. Faults that need three values
-to meet are rare: ``pytest --sweep`` looks for them with the whole grid. A test that is asked for by name (``file.py::test``,
-``-k``) runs in every combination.
+Of these 48 (on threads and on processes) 24 run: each n with each dtype and on each number of ranks of each kind. Faults that
+need three values to meet are rare: ``pytest --sweep`` looks for them in the whole grid. A test that is asked for by name
+(``file.py::test``, ``-k``) runs in every combination.
 """
 
 from __future__ import annotations

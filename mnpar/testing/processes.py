@@ -31,7 +31,6 @@ _LEAST = 50  # tests: fewer are not worth a process
 _GRACE = 10.0  # s for a process to tidy up
 _PR_SET_PDEATHSIG = 1
 File = list[int]  # the numbers of its tests in the session
-Queue = Callable[[], int | None]  # the first test of a file that nobody has taken yet
 
 
 class Processes:
@@ -49,7 +48,7 @@ class Processes:
         alone = option.collectonly or option.usepdb or option.capture == "no" or session.testsfailed
         if alone or self._number < 2 or len(files) < 2 or len(session.items) < _LEAST:
             return None
-        _Shares(session, list(files.values()), self._on_ranks, self._close).run(self._number)
+        _Shares(session, self._number, list(files.values()), self._on_ranks, self._close).run()
         return True
 
 
@@ -57,9 +56,14 @@ class _Shares:
     """The session's side: it starts the processes and hears what they say."""
 
     def __init__(
-        self, session: pytest.Session, files: list[File], on_ranks: Callable[[pytest.Item], bool], close: Callable[[], None]
+        self,
+        session: pytest.Session,
+        number: int,
+        files: list[File],
+        on_ranks: Callable[[pytest.Item], bool],
+        close: Callable[[], None],
     ) -> None:
-        self._session, self._close = session, close
+        self._session, self._number, self._close = session, number, close
         self._file = {number: file for file in files for number in file}
         self._on_ranks = [file for file in files if any(on_ranks(session.items[number]) for number in file)]
         self._queue, tell = os.pipe()  # a read takes the first test of a file that nobody has taken yet
@@ -67,10 +71,10 @@ class _Shares:
         os.close(tell)
         self._selector = selectors.DefaultSelector()
 
-    def run(self, number: int) -> None:
-        """Run all tests in so many processes."""
+    def run(self) -> None:
+        """Run all tests."""
         try:
-            for own in [self._on_ranks, *[[]] * (number - 1)]:
+            for own in [self._on_ranks, *[[]] * (self._number - 1)]:
                 self._start(own)
             while self._selector.get_map():
                 for key, _ in self._selector.select():
@@ -91,7 +95,7 @@ class _Shares:
             pid = os.fork()
         if pid == 0:
             os.close(line)
-            _Share(self._session, tell, self._close).run(self._tests(own))
+            _Share(self._session, self._number, tell, self._close).run(self._tests(own))
         os.close(tell)
         self._selector.register(line, selectors.EVENT_READ, _Process(pid, line, own))
 
@@ -165,8 +169,8 @@ class _Share:
     warnings]]``.
     """
 
-    def __init__(self, session: pytest.Session, tell: int, close: Callable[[], None]) -> None:
-        self._session, self._tell, self._close = session, tell, close
+    def __init__(self, session: pytest.Session, of: int, tell: int, close: Callable[[], None]) -> None:
+        self._session, self._of, self._tell, self._close = session, of, tell, close
         self._warned: list[list[Any]] = []
 
     def run(self, files: Iterator[File]) -> NoReturn:
@@ -174,6 +178,7 @@ class _Share:
         status = 1
         try:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # it does not outlive the session
+            _limit_threads(max(1, (os.cpu_count() or 1) // self._of))
             capture: Any = self._session.config.pluginmanager.getplugin("capturemanager")
             capture.stop_global_capturing()  # its files are the session's
             capture.start_global_capturing()
@@ -218,6 +223,14 @@ class _Share:
         text = json.dumps(what).encode() + b"\n"
         while text:
             text = text[os.write(self._tell, text) :]
+
+
+def _limit_threads(number: int) -> None:
+    """Processes that compute side by side share the cores; threads of BLAS that wait for a core only burn it."""
+    with contextlib.suppress(ImportError):
+        import threadpoolctl
+
+        threadpoolctl.threadpool_limits(number)
 
 
 def _end(pids: list[int]) -> None:
