@@ -129,11 +129,14 @@ class _Shares:
             place: Any = {"nodeid": self._session.items[number].nodeid, "location": self._session.items[number].location}
             hook.pytest_runtest_logstart(**place)
             for data in reports:
+                if isinstance(data["longrepr"], list):
+                    data["longrepr"] = tuple(data["longrepr"])  # of a skip, as it was before JSON
                 hook.pytest_runtest_logreport(report=hook.pytest_report_from_serializable(config=config, data=data))
             hook.pytest_runtest_logfinish(**place)
             for name, message, file, line, when in warned:
                 record = warnings.WarningMessage(message, getattr(builtins, name, UserWarning), file, line)
-                hook.pytest_warning_recorded(warning_message=record, when=when, nodeid=place["nodeid"], location=None)
+                told = {"warning_message": record, "when": when, "nodeid": place["nodeid"], "location": None}
+                hook.pytest_warning_recorded.call_historic(kwargs=told)
         process.held.clear()
 
     def _ended(self, process: _Process, status: int) -> None:
