@@ -69,7 +69,7 @@ def test_a_shared_session_reports_what_one_process_would(start, tmp_path):
     outcomes = dict(re.findall(r"^test_(?:ranks|trouble)\.py::test_(\S+) (PASSED|FAILED|SKIPPED)", text, re.M))
     assert outcomes == {
         "ranks[threads-2]": "PASSED", "ranks[mpi-2]": "PASSED", "rank_1_fails[mpi-2]": "FAILED",
-        "before": "FAILED", "skipped": "SKIPPED", "after": "PASSED",
+        "before": "FAILED", "that_dies": "FAILED", "skipped": "SKIPPED", "after": "PASSED",
     }  # fmt: skip
     assert "the process that ran this test was ended by SIGKILL" in text
     for said in ("said by the test", "UserWarning: told by the test", "AssertionError: it fails", "why not"):
