@@ -25,6 +25,7 @@ def check(program, found):
         np.testing.assert_allclose(g, truth[name], rtol=1e-9, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("first", range(0, ON_THREADS, PIECE))
 def test_gradients_of_random_programs_on_thread_ranks_equal_those_of_one_process(first):
     for seed in range(first, first + PIECE):
@@ -37,6 +38,7 @@ def test_gradients_of_random_programs_on_thread_ranks_equal_those_of_one_process
             raise
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("first", range(0, ON_MPI, PIECE))
 @pytest.mark.ranks(4, on="mpi")
 def test_gradients_of_random_programs_on_processes_equal_those_of_one_process(comm, first):
@@ -70,6 +72,7 @@ def outcome(seed):
     return "harmless" if same else f"silently wrong: {mutation}"
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("first", range(0, ON_THREADS, PIECE))
 def test_a_spoilt_program_is_reported(request, first):
     outcomes = Counter(outcome(seed) for seed in range(first, first + PIECE))

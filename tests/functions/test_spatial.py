@@ -169,6 +169,7 @@ def derivatives(layer, x, params, w, v, us):
     return [y.array, arrays[0], variables[0].grad, *arrays[1:], *[p.grad for p in variables[1:]]]
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("first", range(0, COUNT, PIECE))
 def test_a_layer_on_any_grid_has_the_outputs_and_both_gradients_of_one_process(first):
     for seed in range(first, min(first + PIECE, COUNT)):
