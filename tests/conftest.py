@@ -1,5 +1,6 @@
 """Options of these tests, what the processes that they start find, and what they print at the end."""
 
+import gc
 import os
 import shutil
 import sys
@@ -43,3 +44,8 @@ def pytest_terminal_summary(terminalreporter, config):
         f"spoilt programs: {reported} reported, {harmless} harmless (the gradients are right all the same), "
         f"{silent} silently wrong: {reported / max(reported + silent, 1):.2%} of those that matter were reported"
     )
+
+
+def pytest_collection_finish(session):
+    gc.collect()
+    gc.freeze()  # thousands of tests: collections of garbage in them need not look at all that was collected

@@ -74,7 +74,9 @@ def test_the_ensemble_reports_each_epoch_once_and_draws_a_plot(how, flags, membe
     assert len(picture) > 5000
 
 
-@pytest.mark.parametrize("flags", [["--threads", "3"], ["--groups", "2"]], ids=["members of a rank", "members of two ranks"])
+@pytest.mark.parametrize(
+    "flags", [["--threads", "3"], ["--threads", "4", "--groups", "2"]], ids=["members of a rank", "members of two ranks"]
+)
 def test_training_through_the_allgather_equals_training_on_one_rank(flags, tmp_path):
     done = run(0, "ensemble_mnist.py", [*SHORT, "--joint", "--out", str(tmp_path), *flags])
     assert done.returncode == 0, done.stderr
