@@ -14,6 +14,7 @@ import pytest
 from mnpar.testing import grids, product
 
 MANY = "@pytest.mark.parametrize('n', range(40))\ndef test_many(n):\n    pass\n"
+ON_MPI = "@pytest.mark.ranks(2, on='mpi')\ndef test_mpi(comm):\n    comm.barrier()\n"
 
 
 @pytest.fixture
@@ -21,10 +22,10 @@ def start(tmp_path):
     """Starts pytest on files of these names and texts, in two processes."""
 
     def begin(*options, **texts):
-        (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
+        (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers --processes 2\n")
         for name, text in texts.items():
             (tmp_path / f"test_{name}.py").write_text(f"import os, signal, time, warnings\nimport pytest\n{text}")
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--processes", "2", *options, str(tmp_path)]
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, str(tmp_path)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         return subprocess.Popen(
             command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -63,9 +64,11 @@ def test_after(tmp_path, capsys):
 
 
 def test_a_shared_session_reports_what_one_process_would(start, tmp_path):
-    text, code = ended(start("-v", "--junitxml", str(tmp_path / "it.xml"), a=MANY, b=MANY, ranks=RANKS, trouble=TROUBLE))
+    text, code = ended(
+        start("-v", "--junitxml", str(tmp_path / "it.xml"), a=MANY + ON_MPI, b=MANY + ON_MPI, ranks=RANKS, trouble=TROUBLE)
+    )
     assert code == 1, text
-    assert "3 failed, 83 passed, 1 skipped, 1 warning" in text
+    assert "3 failed, 85 passed, 1 skipped, 1 warning" in text
     outcomes = dict(re.findall(r"^test_(?:ranks|trouble)\.py::test_(\S+) (PASSED|FAILED|SKIPPED)", text, re.M))
     assert outcomes == {
         "ranks[threads-2]": "PASSED", "ranks[mpi-2]": "PASSED", "rank_1_fails[mpi-2]": "FAILED",
@@ -78,7 +81,7 @@ def test_a_shared_session_reports_what_one_process_would(start, tmp_path):
     shown = [line.partition("::")[0] for line in text.splitlines() if "::" in line and "%]" in line]
     assert sum(one != other for one, other in itertools.pairwise(shown)) == 3  # the files' lines do not mix
     suite = ET.parse(tmp_path / "it.xml").getroot()[0]
-    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("87", "3", "1")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("89", "3", "1")
 
 
 def test_it_ends_at_the_first_failure_if_it_is_told_so(start):
