@@ -61,6 +61,7 @@ LATE = {
     "datasets/digits.py": {"sklearn"},
     "datasets/download.py": {"urllib"},
     "datasets/image_dataset.py": {"PIL"},
+    "testing/processes.py": {"threadpoolctl"},
     "training/extensions/plot_report.py": {"matplotlib"},
     "training/extensions/progress_bar.py": {"tqdm"},
     "timeline.py": {"matplotlib"},

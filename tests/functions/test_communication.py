@@ -60,6 +60,7 @@ CASES = {
 parametrize_cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
+@pytest.mark.grid
 @parametrize_cases
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.ranks(1, 2, 3, 4)

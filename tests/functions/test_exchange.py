@@ -218,6 +218,7 @@ PARTITIONS = {
 }
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("want", PARTITIONS)
 @pytest.mark.parametrize("have", PARTITIONS)
 @pytest.mark.ranks(1, 2, 3, 4)

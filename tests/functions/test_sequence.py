@@ -47,6 +47,7 @@ def rows(mask, mine):
     return mask if mask is None or mask.shape[-2] == 1 else mask[..., mine, :]
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("mask", ["none", "of heads", "blind", "padding"])
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 @pytest.mark.parametrize("cut", ["in order", "zigzag"])

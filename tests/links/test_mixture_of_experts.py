@@ -76,6 +76,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("twice", [False, True], ids=["first", "second"])
 @pytest.mark.parametrize("parallel", [False, True], ids=["tokens of all", "tokens of its own"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)

@@ -78,6 +78,7 @@ def compare(comm, layers, x0, truth):
             np.testing.assert_allclose(g, e[part], rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("geometry", GEOMETRY)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("ranks", "sizes"), [*itertools.product((1, 2, 3, 4), SIZES)], ids=str)

@@ -42,6 +42,7 @@ def serial(x0, sizes, nobias):
     return layer, first_gradients(layer, mnpar.Variable(x0))
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("nobias", [False, True], ids=["bias", "no bias"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("ranks", "sizes"), [*itertools.product(range(1, 7), SIZES)], ids=str)

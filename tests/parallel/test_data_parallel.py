@@ -101,6 +101,7 @@ OPTIMIZERS = {
 MESSAGES = {"at once": None, "a bucket each": 1, "buckets": 300}
 
 
+@pytest.mark.grid
 @RANKS
 @pytest.mark.parametrize("bucket_bytes", MESSAGES.values(), ids=MESSAGES)
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
