@@ -46,8 +46,7 @@ def reverse(
                 if retain_grad:
                     leave(function, gys, record)
                 wanted = list(map(wants, function.inputs))
-                if later is not None:
-                    wanted = put_off(function, gys, wanted, later)
+                wanted = wanted if later is None else put_off(function, gys, wanted, later)
                 if function.communicates or True in wanted:  # no: what is asked for lies after it
                     pull = function.pull if not hooks else around_pull(function, hooks)
                     pull(gys, wanted, record, sums.add)

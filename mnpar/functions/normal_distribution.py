@@ -1,9 +1,9 @@
 """How much of a normal distribution lies below a number, and below which number lies so much of it: erfc and its kin.
 
-All are made of two: e^(x²) erfc(x), which neither vanishes nor overflows where x is positive (W. J. Cody's rational
-approximations, as in error_function.py), and the quantile, by M. J. Wichura's "Algorithm AS 241: the percentage points of the
-normal distribution", Applied Statistics 37 (1988). Both are good to some units of the last digit of float64, in which all is
-computed, also of smaller floats.
+All are made of two: e^(x²) erfc(x), which neither vanishes nor overflows where x is positive (by W. J. Cody, "Rational
+Chebyshev approximations for the error function", Math. Comp. 23 (1969)), and the quantile, by M. J. Wichura's "Algorithm AS
+241: the percentage points of the normal distribution", Applied Statistics 37 (1988). Both are good to some units of the last
+digit of float64, in which all is computed, also of smaller floats.
 """
 
 from __future__ import annotations
@@ -18,10 +18,27 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.elementwise import Exp
-from mnpar.functions.error_function import _LARGE, _MIDDLE, _SMALL, _ratio
 from mnpar.functions.generic import either
 from mnpar.variable import Variable, as_variable
 
+_SMALL = (
+    (1.85777706184603153e-1, 3.16112374387056560e0, 1.13864154151050156e2, 3.77485237685302021e2, 3.20937758913846947e3),
+    (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3),
+)  # erf(x) / x, of x², to 0.46875
+_MIDDLE = (
+    (2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594e0, 6.61191906371416295e1, 2.98635138197400131e2,
+     8.81952221241769090e2, 1.71204761263407058e3, 2.05107837782607147e3, 1.23033935479799725e3),
+    (1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3,
+     3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3, 1.23033935480374942e3),
+)  # fmt: skip
+"""e^(x²) (1 − erf(x)), of x, to 4."""
+_LARGE = (
+    (1.63153871373020978e-2, 3.05326634961232344e-1, 3.60344899949804439e-1, 1.25781726111229246e-1, 1.60837851487422766e-2,
+     6.58749161529837803e-4),
+    (1.0, 2.56852019228982242e0, 1.87295284992346725e0, 5.27905102951428412e-1, 6.05183413124413191e-2,
+     2.33520497626869185e-3),
+)  # fmt: skip
+"""1 / √π − x e^(x²) (1 − erf(x)), divided by 1 / x², of 1 / x²."""
 _ROOT = math.sqrt(math.pi)
 _CENTRE = (
     (2.5090809287301226727e3, 3.3430575583588128105e4, 6.7265770927008700853e4, 4.5921953931549871457e4,
@@ -44,6 +61,19 @@ _TAILS = (
      1.48753612908506148525e-2, 1.36929880922735805310e-1, 5.99832206555887937690e-1, 1.0),
 )  # fmt: skip
 """The quantile, of √(−log r) − 5, beyond."""
+
+
+def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: Array) -> Array:
+    """A polynomial over another, by Horner's scheme."""
+    results = []
+    for first, *rest in coefficients:
+        y = first * x
+        for c in rest[:-1]:
+            y += c
+            y *= x
+        y += rest[-1]
+        results.append(y)
+    return results[0] / results[1]
 
 
 def in_double(function: Callable[[Any, Array], Array], x: Array) -> Array:
