@@ -39,22 +39,19 @@ class Arena:
         self.summed = params[0].summed  # whose copies have the same
         self.whole: Any = None  # what updates all of them at once (optimizers/whole.py)
         sizes = [param.array.size for param in params]
-        self.members: list[tuple[Parameter, Array, Home]]  # each with its view of the values and the home of its gradient
         self.data = backend.vector(sum(sizes), params[0].array)
         self.grad = backend.vector(sum(sizes), params[0].array)
         self.slices: list[slice] = []  # of the vectors, one for each parameter
-        views: list[Array] = []
-        self._grads: list[tuple[VariableNode, Array]] = []  # where the gradients of which nodes are
-        self.homes: list[Home] = []
+        self.members: list[tuple[Parameter, Array, Home]] = []  # each with its view of the values and its gradient's home
         start = 0
         for param, size in zip(self.params, sizes, strict=True):
             place = slice(start, start + size)
             self.slices.append(place)
-            views.append(self.data[place].reshape(param.array.shape))
-            self.homes.append(Home(self.grad[place].reshape(param.array.shape)))
-            self._grads.append((param.node, self.homes[-1].array))
+            view, home = [vector[place].reshape(param.array.shape) for vector in (self.data, self.grad)]
+            self.members.append((param, view, Home(home)))
             start += size
-        self.members = list(zip(self.params, views, self.homes, strict=True))
+        self.homes = [home for _, _, home in self.members]
+        self._grads = [(param.node, home.array) for param, _, home in self.members]  # where the gradients of which nodes are
         self.gather()
 
     def gather(self) -> bool:

@@ -40,7 +40,8 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
         [[3.0, 3.0], [3.0, 3.0]]
     """
     if type(a) is np.ndarray and type(b) is np.ndarray and a.ndim == b.ndim == 2:
-        if (size := a.size * b.shape[1]) <= FEW:
+        size = a.size * b.shape[1]
+        if size <= FEW and (out is None or (out.flags.c_contiguous and out.dtype is a.dtype)):
             return a.dot(b, out)
         if size >= _LEAST and (found := library()) is not None and (y := _by(found, a, b, out)) is not None:
             return y

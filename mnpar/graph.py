@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from weakref import ReferenceType
 
@@ -130,10 +131,15 @@ class Owed(NamedTuple):
     leaves: list[bool]  # which of the inputs
 
 
+_creator = attrgetter("creator")
+
+
 def put_off(function: Function, gys: list[Gradient], wanted: list[bool], later: list[Owed]) -> list[bool]:
     """Leave the leaves' gradients for later; those that are still wanted now. What communicates is done at once."""
+    if function.communicates or None not in map(_creator, function.inputs):
+        return wanted
     leaves = [want and x.creator is None for x, want in zip(function.inputs, wanted, strict=True)]
-    if True not in leaves or function.communicates:
+    if True not in leaves:
         return wanted
     later.append(Owed(function, gys, leaves))
     return [want and not leaf for want, leaf in zip(wanted, leaves, strict=True)]
