@@ -128,7 +128,7 @@ _PLACES = (
     _Place(ThreadTransport, "wait", _spanning("wait", _waited)),
     _Place(Mailbox, "send", _spanning("send", lambda box, a, seq: _message(box, a[1].name, a[2], True, seq, a[1].site))),
     _Place(Mailbox, "recv", _receiving(_received)),
-    _Place(Mailbox, "recv_now", _spanning("recv", _received)),
+    _Place(Mailbox, "recv_now", _spanning("recv", lambda box, a, got: _received(box, (a[0](),), got))),
     _Place(Mailbox, "post", _spanning("send", lambda box, a, _: _message(box, "exchange", a[1], True, a[2], "exchange"))),
     _Place(Mailbox, "fetch", _receiving(lambda box, a, _: _message(box, a[0].name, a[1], False, a[2], "exchange"))),
     _Place(Step, "act", _spanning("stage", lambda step, a, _: (str(a[0]), None, ""))),
