@@ -17,7 +17,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators.operation import wait
-from mnpar.communicators.reduction import reduce_arrays
+from mnpar.communicators.reduction import bytes_of_reduction, reduce_arrays
 from mnpar.communicators.shared_memory import SharedMemory
 from mnpar.communicators.transport import Pending, Waiting
 from mnpar.communicators.watch import SPINS
@@ -102,7 +102,9 @@ class Board:
                 text = b""
             reduce_arrays([both[turn] for both, turn in zip(arrays, turns, strict=True)], "sum", total[place])
         else:
-            self._seq = 0
+            self._seq, traffic = 0, self._transport.traffic
+            traffic.collectives += 1
+            traffic.collective_bytes += bytes_of_reduction(x, self._transport.rank, self._transport.size, None)
             return True
         self._seq = 0
         self.elsewhere(seq)

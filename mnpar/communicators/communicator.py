@@ -299,11 +299,13 @@ class Communicator(Calls):
             Whether they do: the ranks are processes of one machine (Open MPI's go on by messages).
         """
         transport = self.transport
-        if transport.board is not None:
+        if transport.board is not None and nbytes:
+            transport.board.most = nbytes
+        elif transport.board is not None:
             self.barrier()
             transport.board.free()
             transport.board = None
-        if nbytes and transport.adds_up:
+        elif nbytes and transport.adds_up:
             transport.board = Board(transport, self.share(Board.size(self.size)), nbytes)  # type: ignore[arg-type]
         return transport.board is not None
 

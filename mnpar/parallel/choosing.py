@@ -67,7 +67,7 @@ def choose_board(comm: Communicator, like: Array) -> None:
     board = comm.transport.board
     if type(like) is not np.ndarray or like.nbytes > MOST or (board is not None and board.most >= like.nbytes):
         return
-    x = np.zeros_like(like)
+    x, before = np.zeros_like(like), 0 if board is None else board.most
 
     def add() -> None:
         comm.allreduce_noted(x, b"", lambda notes: True, x)
@@ -75,4 +75,4 @@ def choose_board(comm: Communicator, like: Array) -> None:
     sure = comm.size * like.nbytes <= SURE
     by_messages = 0.0 if sure else _slowest(comm, add)
     if comm.open_board(like.nbytes) and not sure and _slowest(comm, add) > by_messages:
-        comm.open_board(0)
+        comm.open_board(before)

@@ -28,12 +28,7 @@ class QuietTeam(Team):
     _rows: list[Row] | None = None  # what all tell in this update, if it is not the same
     _all_joined = False
 
-    def _nothing_again(self) -> Any:
-        """What a rank that joins has instead of a loss."""
-        self._share(self._meet(0.0, joining=True))
-        self.keeps = self._adds_up
-
-    _again: Any = _nothing_again  # computes the loss of this update once more
+    _forward: tuple[Any, ...] | None = None  # what the loss of this update is computed with; None: this rank joins
 
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
         if self._alone or not self._noted:
@@ -41,13 +36,7 @@ class QuietTeam(Team):
         before = self._begin()
         loss = lossfun(*args, **kwds)
         own = own_weight(loss, self._samples(*args, **kwds), self._how)
-        self._note = self._noted_row(own, before is not None)
-
-        def again() -> Any:
-            restore(before)
-            return self.loss(lossfun, args, kwds)
-
-        self._again = again
+        self._note, self._forward = self._noted_row(own, before is not None), (lossfun, args, kwds, before)
         weight = 1.0 if self._how == "sum" else abs(own) / self._base
         return weighted(loss, own, weight, self.optimizer.loss_scale)
 
@@ -66,7 +55,7 @@ class QuietTeam(Team):
 
     def give_up(self) -> None:
         super().give_up()
-        self._note = b""
+        self._note, self._forward = b"", None
 
     def reduce(self, by_pieces: Callable[[], bool]) -> bool | None:
         if self._alone:
@@ -81,9 +70,10 @@ class QuietTeam(Team):
         self._fill(self.optimizer.arenas)
         added = self.reducer.reduce_noted(self.optimizer.arenas, note, self._usual)
         self._forget_held()
+        forward, self._forward = self._forward, None
         if self._rows is None:  # the common case
             return True
-        return self._corrected(self._rows) if added else self._set_right(self._rows)
+        return self._corrected(self._rows) if added else self._set_right(self._rows, forward)
 
     def _usual(self, notes: list[bytes]) -> bool:
         """Whether the sum of the gradients, with the weights that they have, is what is wanted but for a factor."""
@@ -112,7 +102,7 @@ class QuietTeam(Team):
         """From here on the ranks meet before backward again."""
         self._noted, self._base, self._notes = False, 1.0, None
 
-    def _set_right(self, rows: list[Row]) -> bool | None:
+    def _set_right(self, rows: list[Row], forward: tuple[Any, ...] | None) -> bool | None:
         """Something was unusual, and nothing was added up."""
         self._meet_before()
         if all([row.joining for row in rows]):
@@ -121,7 +111,7 @@ class QuietTeam(Team):
         if any([row.stale for row in rows]):
             self._make_equal()
             if not any([row.manual or row.final or row.held for row in rows]):
-                self.optimizer.differentiate(self._again())
+                self.optimizer.differentiate(self._again(forward))
                 return None
             self._warn(SKIPPED)
             return False
@@ -129,10 +119,20 @@ class QuietTeam(Team):
         self._warn(_CHANGED)
         return False
 
+    def _again(self, forward: tuple[Any, ...] | None) -> Any:
+        """The loss of this update once more; None on a rank that joins."""
+        if forward is None:
+            self._share(self._meet(0.0, joining=True))
+            self.keeps = self._adds_up
+            return None
+        lossfun, args, kwds, before = forward
+        restore(before)
+        return self.loss(lossfun, args, kwds)
+
     def _joins(self) -> bool:
         if not self._noted and not self._all_joined:
             return super()._joins()
-        self.keeps, self._again = self._adds_up, self._nothing_again
+        self.keeps = self._adds_up
         self._note = self._now(0.0, joining=True).packed()
         joins, self._all_joined = not self._all_joined, False
         return joins

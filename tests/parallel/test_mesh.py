@@ -357,3 +357,28 @@ def test_gradients_that_are_added_up_and_ranks_that_join_early():
     for found in mnpar.run(program, ranks=4, args=({"data": 2, "model": 2},)):
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+@pytest.mark.ranks(2, 4, on="threads")
+@pytest.mark.parametrize("check", [1, 3])
+def test_buckets_of_a_mesh_are_stepped_as_they_arrive_but_where_gradients_are_compared(comm, check, monkeypatch):
+    def train(**options):
+        mesh = mnpar.Mesh(comm, data=2, model=comm.size // 2)
+        model = mnpar.Chain(a=L.ColumnParallelLinear(mesh.model, 3, 4), b=L.RowParallelLinear(mesh.model, 4, 2))
+        for param in initialize_by_path(model, 7).params():
+            param.array = param.array.astype("f8")
+        rule = mnpar.optimizers.MomentumSGD(0.1)
+        optimizer = mnpar.create_multi_node_optimizer(rule, mesh, check=check, **options).setup(model)
+        pieces, change = [], optimizer._change_by
+        monkeypatch.setattr(optimizer, "_change_by", lambda given: pieces.append(optimizer.t) or change(given))
+        for step in range(5):
+            n = 1 + (step + mesh.data.rank) % 3  # of samples
+            x = np.random.default_rng([step, mesh.data.rank]).standard_normal((n, 3))
+            optimizer.update(lambda x: F.mean(model.b(F.tanh(model.a(x))) ** 2), x)
+        return [param.array for param in model.params()], pieces
+
+    (whole, none), (found, pieces) = train(bucket_bytes=None), train(bucket_bytes=32)
+    for a, b in zip(whole, found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+    compared = range(0, 5, check) if comm.size > 2 else ()
+    assert (none, pieces) == ([], [t for t in range(5) if t not in compared])
