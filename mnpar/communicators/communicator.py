@@ -36,6 +36,12 @@ ANY_SOURCE = ANY
 ANY_TAG = ANY
 
 
+def needed(comm: Any, call: str) -> None:
+    """Raises TypeError if ``comm`` is no communicator, with how ``call`` is written."""
+    if not isinstance(comm, Communicator):
+        raise TypeError(f"{call}: a communicator is needed where a {type(comm).__name__} was given")
+
+
 class Communicator(Calls):
     """A group of ranks; :func:`mnpar.create_communicator` makes one.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.functions.collective import Reducing, averaged, first
-from mnpar.functions.communication import Communication
+from mnpar.functions.communication import Communication, peer
 from mnpar.functions.folding import FOLDS, check_op, fold
 from mnpar.variable import Variable
 
@@ -95,7 +95,7 @@ class Scatter(Rooted):
 def reducing(comm: Communicator, root: int, op: str, x: Any) -> Reducing:
     """The collective, its inputs and what becomes of its outputs, for :func:`reduce` and its twin for later."""
     check_op("reduce", op)
-    root = comm.peer(root)
+    root = peer(comm, root, "reduce(comm, …)")
     if op in FOLDS:
         return Gather(comm, root).part_of("reduce", op), (x,), (lambda ys: fold(ys, op)) if comm.rank == root else first
     what = Reduce(comm, root).part_of("reduce", op)
@@ -126,7 +126,7 @@ def bcast(comm: Communicator, x: Any = None, root: int = 0) -> Variable:
         >>> mnpar.run(program, ranks=3)[0]
         array([3., 3.])
     """
-    root = comm.peer(root)
+    root = peer(comm, root, "bcast(comm, …)")
     return Bcast(comm, root).apply((x,) if comm.rank == root else ())[0]
 
 
@@ -173,7 +173,7 @@ def gather(comm: Communicator, x: Any, root: int = 0) -> Any:
         >>> [y.shape for y in ys]
         [(0,), (1,), (2,)]
     """
-    root = comm.peer(root)
+    root = peer(comm, root, "gather(comm, …)")
     ys = Gather(comm, root).apply((x,))
     return ys if comm.rank == root else ys[0]
 
@@ -199,5 +199,5 @@ def scatter(comm: Communicator, xs: Any = None, root: int = 0) -> Variable:
         >>> parts[2]
         array([2, 2])
     """
-    root = comm.peer(root)
+    root = peer(comm, root, "scatter(comm, …)")
     return Scatter(comm, root).apply(tuple(xs) if comm.rank == root else ())[0]
