@@ -179,6 +179,16 @@ class Communicator(Calls):
         """A model's copy works with the same ranks."""
         return self
 
+    def __copy__(self) -> Communicator:
+        return self
+
+    def __reduce__(self) -> Any:
+        """Raises TypeError: what holds a communicator stays in its process."""
+        raise TypeError(
+            f"{self!r} cannot be pickled, nor what holds it: save models with mnpar.serializers or mnpar.checkpoint, and give "
+            "processes that load data no communicator"
+        )
+
     def __repr__(self) -> str:
         return f"<mnpar communicator {self.name}, rank {self.rank} of {self.size}>"
 

@@ -1,5 +1,8 @@
 """Where a communicator is needed and something else is given, the error says how the call is written."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -33,6 +36,14 @@ def test_swapped_arguments_are_told_with_the_right_order(call):
     with pytest.raises(TypeError) as caught:
         SWAPPED[call](mnpar.create_communicator("self"))
     assert str(caught.value).startswith(f"{call}: a communicator is needed where a ")
+
+
+def test_a_communicator_is_not_copied_and_not_pickled():
+    comm = mnpar.create_communicator("self")
+    assert copy.copy(comm) is comm
+    assert copy.deepcopy([comm])[0] is comm
+    with pytest.raises(TypeError, match=r"rank 0 of 1> cannot be pickled, nor what holds it: save models with mnpar.serial"):
+        pickle.dumps(L.MultiNodeBatchNormalization(2, comm))
 
 
 def test_a_grid_of_more_parts_than_ranks_is_told_by_its_numbers():
