@@ -2,9 +2,19 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
+import mnpar
+
 OUTCOMES = pytest.StashKey[Counter]()  # what became of the spoilt programs: tests/test_random_programs.py
+
+
+@pytest.fixture
+def float64():
+    """Links and functions make float64: a file asks by ``pytestmark = pytest.mark.usefixtures("float64")``."""
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        yield
 
 
 def pytest_addoption(parser):
