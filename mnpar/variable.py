@@ -222,6 +222,7 @@ def grad(
         >>> float(g.array), x.grad
         (6.0, None)
     """
+    _check_variables("inputs", inputs)
     seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop)
     nodes = [x.node for x in inputs]
     found = reverse(seeds, nodes, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape)
@@ -244,6 +245,12 @@ def _own(g: Gradient, taken: set[int]) -> Gradient:
     return g
 
 
+def _check_variables(what: str, xs: Sequence[Any]) -> None:
+    for i, x in enumerate(xs):
+        if not isinstance(x, Variable):
+            raise TypeError(f"the {what} are a list of Variables, but number {i} is a {type(x).__name__}")
+
+
 def _seeds(
     outputs: Sequence[Variable], gys: Sequence[Variable | None] | None, loss_scale: float | None, record: bool
 ) -> list[tuple[VariableNode, Gradient]]:
@@ -251,6 +258,7 @@ def _seeds(
     if isinstance(outputs, Variable):
         raise TypeError("the outputs are a list of Variables: write mnpar.backward([y]) or y.backward()")
     seeds = []
+    _check_variables("outputs", outputs)
     for i, y in enumerate(outputs):
         g: Any = gys[i] if gys is not None else y.grad_var if record else y.node.gradient
         if g is None and y.array is not None and y.size == 1:

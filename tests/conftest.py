@@ -7,10 +7,20 @@ import sys
 import tempfile
 from collections import Counter
 
+import numpy as np
 import pytest
+
+import mnpar
 
 SWEEP = {"MNPAR_SPATIAL": "1000", "MNPAR_PROGRAMS": "400", "MNPAR_PROGRAMS_MPI": "200"}  # random cases; see CONTRIBUTING.md
 OUTCOMES = pytest.StashKey[Counter]()  # what became of the spoilt programs: tests/test_random_programs.py
+
+
+@pytest.fixture
+def float64():
+    """Links and functions make float64: a file asks by ``pytestmark = pytest.mark.usefixtures("float64")``."""
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        yield
 
 
 def pytest_addoption(parser):

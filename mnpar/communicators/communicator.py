@@ -38,6 +38,12 @@ ANY_SOURCE = ANY
 ANY_TAG = ANY
 
 
+def needed(comm: Any, call: str) -> None:
+    """Raises TypeError if ``comm`` is no communicator, with how ``call`` is written."""
+    if not isinstance(comm, Communicator):
+        raise TypeError(f"{call}: a communicator is needed where a {type(comm).__name__} was given")
+
+
 class Communicator(Calls):
     """A group of ranks; :func:`mnpar.create_communicator` makes one.
 
@@ -174,6 +180,16 @@ class Communicator(Calls):
     def __deepcopy__(self, memo: dict[int, Any]) -> Communicator:
         """A model's copy works with the same ranks."""
         return self
+
+    def __copy__(self) -> Communicator:
+        return self
+
+    def __reduce__(self) -> Any:
+        """Raises TypeError: what holds a communicator stays in its process."""
+        raise TypeError(
+            f"{self!r} cannot be pickled, nor what holds it: save models with mnpar.serializers or mnpar.checkpoint, and give "
+            "processes that load data no communicator"
+        )
 
     def __repr__(self) -> str:
         return f"<mnpar communicator {self.name}, rank {self.rank} of {self.size}>"

@@ -331,12 +331,13 @@ def site_of(frame: FrameType) -> str:
         inside = _INSIDE.get(filename)
         if inside is None:
             inside = _INSIDE[filename] = is_internal(filename) or filename == _WITH
-        if not inside or (back := frame.f_back) is None:
+        if not inside:
             break
-        frame = back
-    else:
-        if frame.f_code.co_filename.startswith(_PACKAGE):
-            return "the end of its program"  # called by the interpreter
+        if frame.f_back is None:
+            if filename.startswith(_PACKAGE):
+                return "the end of its program"  # called by the interpreter
+            break
+        frame = frame.f_back
     key = (frame.f_code.co_filename, frame.f_lineno)
     site = _SITES.get(key)
     if site is None:

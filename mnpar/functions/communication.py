@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mnpar.communicators.answer import Answer
+from mnpar.communicators.communicator import Communicator, needed
 from mnpar.communicators.message import Call, call_of, call_site
 from mnpar.communicators.operation import Operation, complete
 from mnpar.config import is_recording
@@ -22,11 +23,16 @@ from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.channel import Channel
-    from mnpar.communicators.communicator import Communicator
     from mnpar.communicators.transport import Steps
     from mnpar.communicators.ways import Way
 
 Self = TypeVar("Self", bound="Communication")
+
+
+def peer(comm: Communicator, rank: int, call: str, wildcard: int | None = None) -> int:
+    """The rank, checked, of what is checked to be a communicator: messages take it second, collectives first."""
+    needed(comm, call)
+    return comm.peer(rank, wildcard)
 
 
 class Communication(FunctionNode):
@@ -45,6 +51,8 @@ class Communication(FunctionNode):
     answers: int | None = None  # the number of a collective waited for later, whose adjoint this is
 
     def __init__(self, comm: Communicator, of: Communication | None = None) -> None:
+        if not isinstance(comm, Communicator):
+            needed(comm, f"{self.op}(comm, …)")
         self.comm = comm
         self.order: int = 0 if of is None else of.order + 1
         self.site: str = call_site(1) if of is None else of.site

@@ -17,6 +17,7 @@ from mnpar.functions.collective import (
     scanning,
     scanning_before,
 )
+from mnpar.functions.communication import peer
 from mnpar.functions.halves import later, several_later
 from mnpar.functions.joining import concat
 from mnpar.functions.rooted import Bcast, Gather, Scatter, reducing
@@ -92,7 +93,7 @@ def ibcast(comm: Communicator, x: Any = None, root: int = 0) -> Future:
         >>> mnpar.run(lambda comm: F.ibcast(comm, np.array(5) if comm.rank == 0 else None).item(), ranks=2)
         [5, 5]
     """
-    root = comm.peer(root)
+    root = peer(comm, root, "ibcast(comm, …)")
     return later(Bcast(comm, root), (x,) if comm.rank == root else (), first)
 
 
@@ -135,7 +136,7 @@ def igather(comm: Communicator, x: Any, root: int = 0) -> Any:
         >>> mnpar.run(program, ranks=3)
         [[(0,), (1,), (2,)], (0,), (0,)]
     """
-    root = comm.peer(root)
+    root = peer(comm, root, "igather(comm, …)")
     what = Gather(comm, root)
     return several_later(what, (x,)) if comm.rank == root else later(what, (x,), first)
 
@@ -156,7 +157,7 @@ def iscatter(comm: Communicator, xs: Any = None, root: int = 0) -> Future:
         >>> mnpar.run(lambda comm: F.iscatter(comm, [np.full(2, r) for r in range(3)]).array, ranks=3)[2]
         array([2, 2])
     """
-    root = comm.peer(root)
+    root = peer(comm, root, "iscatter(comm, …)")
     return later(Scatter(comm, root), tuple(xs) if comm.rank == root else (), first)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from mnpar.communicators.ways import ALLREDUCE, BCAST, GATHER, SCATTER
 from mnpar.functions.collective import Reducing, averaged, first
-from mnpar.functions.communication import Collective, Communication
+from mnpar.functions.communication import Collective, Communication, peer
 from mnpar.functions.folding import FOLDS, check_op, fold
 from mnpar.variable import Variable
 
@@ -66,7 +66,7 @@ class Gather(ToRoot):
 def reducing(comm: Communicator, root: int, op: str, x: Any) -> Reducing:
     """The collective, its inputs and what becomes of its outputs, for :func:`reduce` and its twin for later."""
     check_op("reduce", op)
-    root = comm.peer(root)
+    root = peer(comm, root, "reduce(comm, …)")
     if op in FOLDS:
         return Gather(comm, root).part_of("reduce", op), (x,), (lambda ys: fold(ys, op)) if comm.rank == root else first
     what = Reduce(comm, root).part_of("reduce", op)
@@ -97,7 +97,7 @@ def bcast(comm: Communicator, x: Any = None, root: int = 0) -> Variable:
         >>> mnpar.run(program, ranks=3)[0]
         array([3., 3.])
     """
-    root = comm.peer(root)
+    root = peer(comm, root, "bcast(comm, …)")
     return Bcast(comm, root).apply((x,) if comm.rank == root else ())[0]
 
 
@@ -123,7 +123,7 @@ def reduce(comm: Communicator, x: Any, root: int = 0, op: str = "sum") -> Variab
         array([3])
     """
     if op == "sum":
-        return Reduce(comm, comm.peer(root)).apply((x,))[0]
+        return Reduce(comm, peer(comm, root, "reduce(comm, …)")).apply((x,))[0]
     what, inputs, after = reducing(comm, root, op, x)
     return after(what.apply(inputs))
 
@@ -146,7 +146,7 @@ def gather(comm: Communicator, x: Any, root: int = 0) -> Any:
         >>> [y.shape for y in ys]
         [(0,), (1,), (2,)]
     """
-    root = comm.peer(root)
+    root = peer(comm, root, "gather(comm, …)")
     ys = Gather(comm, root).apply((x,))
     return ys if comm.rank == root else ys[0]
 
@@ -172,5 +172,5 @@ def scatter(comm: Communicator, xs: Any = None, root: int = 0) -> Variable:
         >>> parts[2]
         array([2, 2])
     """
-    root = comm.peer(root)
+    root = peer(comm, root, "scatter(comm, …)")
     return Scatter(comm, root).apply(tuple(xs) if comm.rank == root else ())[0]

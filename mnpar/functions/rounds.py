@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mnpar.communicators.message import WANTS, Call, Header, call_of
 from mnpar.communicators.transport import ANY
 from mnpar.config import is_recording
-from mnpar.functions.communication import Communication
+from mnpar.functions.communication import Communication, peer
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -121,7 +121,8 @@ def sendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: in
         >>> mnpar.run(lambda comm: F.sendrecv(np.array(comm.rank), comm, 1 - comm.rank, 1 - comm.rank).item(), ranks=2)
         [1, 0]
     """
-    dest, source, tag = communicator.peer(dest), communicator.peer(source, ANY), communicator.tag(tag)
+    dest, source = peer(communicator, dest, "sendrecv(x, comm, dest, source)"), communicator.peer(source, ANY)
+    tag = communicator.tag(tag)
     return _run(SendRecv(communicator, dest, source, (tag, tag), isinstance(x, tuple | list)), x)
 
 

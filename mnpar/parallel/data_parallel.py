@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from mnpar.communicators.communicator import needed
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.choosing import choose_bucket_bytes
 from mnpar.parallel.mesh import Mesh
@@ -79,6 +80,7 @@ def create_multi_node_optimizer(
     if isinstance(communicator, Mesh):
         placement = Placement(communicator, (axes,) if isinstance(axes, str) else axes)
         communicator = placement.data
+    needed(communicator, "create_multi_node_optimizer(optimizer, communicator)")
     if check < 1:
         raise ValueError(f"gradients are compared every 1 or more updates, not every {check}")
     wire_dtype = communicator.get_config("allreduce_grad_dtype") if wire_dtype is None else wire_dtype

@@ -10,6 +10,8 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.plans import block
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 SIZES = [(7, 5), (784, 10), (3, 2), (1, 1)]  # some with fewer features than ranks
 KINDS = {
     "columns": (L.ColumnParallelLinear, {}),
@@ -17,12 +19,6 @@ KINDS = {
     "rows": (L.RowParallelLinear, {}),
     "rows of a divided input": (L.RowParallelLinear, {"input_is_parallel": True}),
 }
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with mnpar.using_config("dtype", np.dtype("f8")):
-        yield
 
 
 def mine(comm, n):
