@@ -20,9 +20,9 @@ from mnpar.functions.activation import Softmax
 from mnpar.functions.blocks import Buffers
 from mnpar.functions.generic import either, wide
 from mnpar.functions.indexing import Where
+from mnpar.functions.rows import MODEST
 from mnpar.variable import Variable
 
-MODEST = 30  # exponentials of fits up to here, and sums of them, are far from both ends of float32: no maximum is needed
 KEPT, OF_HEAD = 2**22, 2**18  # weights at most, of all heads and of one: more are made again, which needs no memory
 STEP, LEAST = 64, 32  # queries of a block of causal attention, if it can be so many; of any block, however many the keys
 
