@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mnpar.functions import (
-    deconvolution_nd,
-)
+from mnpar.functions import deconvolution_nd
 from mnpar.links.convolution import _Filters
 from mnpar.variable import Variable
 

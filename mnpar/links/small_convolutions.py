@@ -7,10 +7,7 @@ from typing import Any
 
 from mnpar import initializers
 from mnpar.chain import ChainList
-from mnpar.functions import (
-    depthwise_convolution_2d,
-    relu,
-)
+from mnpar.functions import depthwise_convolution_2d, relu
 from mnpar.functions.windows import per_axis
 from mnpar.link import Link
 from mnpar.links.convolution import Convolution2D
