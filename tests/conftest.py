@@ -14,7 +14,11 @@ OUTCOMES = pytest.StashKey[Counter]()  # what became of the spoilt programs: tes
 
 
 def pytest_addoption(parser):
-    parser.addoption("--detection", action="store_true", help="print how many of the spoilt random programs were reported")
+    parser.addoption(
+        "--detection",
+        action="store_true",
+        help="print how many of the spoilt random programs were reported (with --processes 1)",
+    )
 
 
 def pytest_configure(config):
