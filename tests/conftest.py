@@ -24,7 +24,11 @@ def float64():
 
 
 def pytest_addoption(parser):
-    parser.addoption("--detection", action="store_true", help="print how many of the spoilt random programs were reported")
+    parser.addoption(
+        "--detection",
+        action="store_true",
+        help="print how many of the spoilt random programs were reported (with --processes 1)",
+    )
 
 
 def pytest_configure(config):

@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line("markers", "grid: of this test's combinations of parameters, enough for every pair (see --sweep)")
     config.stash[_POOL] = None
-    config.pluginmanager.register(Processes(config.getoption("--processes"), _on_mpi, lambda: _close_pool(config)))
+    config.pluginmanager.register(Processes(config.getoption("--processes"), _on_mpi, lambda kill: _close_pool(config, kill)))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -134,7 +134,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     return (yield)
 
 
-def _close_pool(config: pytest.Config) -> None:
+def _close_pool(config: pytest.Config, kill: bool = False) -> None:
     pool = config.stash.get(_POOL, None)
     if pool is not None:
-        pool.close()
+        pool.close(kill)

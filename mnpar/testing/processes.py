@@ -36,7 +36,7 @@ File = list[int]  # the numbers of its tests in the session
 class Processes:
     """The pytest plugin that runs a session's tests in so many processes."""
 
-    def __init__(self, number: int, on_ranks: Callable[[pytest.Item], bool], close: Callable[[], None]) -> None:
+    def __init__(self, number: int, on_ranks: Callable[[pytest.Item], bool], close: Callable[[bool], None]) -> None:
         self._number, self._on_ranks, self._close = number, on_ranks, close
 
     @pytest.hookimpl(tryfirst=True)
@@ -61,7 +61,7 @@ class _Shares:
         number: int,
         files: list[File],
         on_ranks: Callable[[pytest.Item], bool],
-        close: Callable[[], None],
+        close: Callable[[bool], None],
     ) -> None:
         self._session, self._number, self._close = session, number, close
         self._file = {number: file for file in files for number in file}
@@ -172,7 +172,7 @@ class _Share:
     warnings]]``.
     """
 
-    def __init__(self, session: pytest.Session, of: int, tell: int, close: Callable[[], None]) -> None:
+    def __init__(self, session: pytest.Session, of: int, tell: int, close: Callable[[bool], None]) -> None:
         self._session, self._of, self._tell, self._close = session, of, tell, close
         self._warned: list[list[Any]] = []
 
@@ -198,7 +198,7 @@ class _Share:
         finally:
             with contextlib.suppress(BaseException):
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is ending
-                self._close()
+                self._close(status != 0)
                 runner.pytest_sessionfinish(self._session)
             os._exit(status)
 
