@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Any
 
+from mnpar import backend
 from mnpar.backend import unscalar
 from mnpar.graph import Function, Gradient, VariableNode
 from mnpar.reach import earliest_readers
@@ -134,6 +135,14 @@ def heard(node: VariableNode, g: Gradient) -> Gradient:
             if (new.shape, new.dtype) != (g.shape, g.dtype):
                 raise ValueError(f"a hook made a {new.shape} {new.dtype} of the {g.shape} {g.dtype} gradient that it was given")
             g = new
+    return g
+
+
+def own(g: Gradient, taken: set[int]) -> Gradient:
+    """A gradient to keep: a copy if others may refer to its memory (``taken``: ids of the arrays whose memory has a user)."""
+    if (owner := backend.owner(g)) is None or (id(owner) in taken and not hasattr(g, "node")):
+        g = owner = None if g is None else g.copy(order="K")
+    taken.add(id(owner))
     return g
 
 

@@ -12,6 +12,7 @@ from mnpar import backend
 from mnpar.arraylike import ArrayLike
 from mnpar.backend import Array
 from mnpar.backprop import reverse
+from mnpar.gradients import own
 from mnpar.graph import Function, Gradient, Hook, VariableNode
 
 
@@ -190,7 +191,7 @@ def backward(
         if node.requires_grad and g is not node.gradient:  # an output may be a constant, or a leaf: it has its seed already
             node.loss_scale = loss_scale
             if node.home is None or not node.home.take(node, g):
-                g = _own(g, taken)
+                g = own(g, taken)
                 node.gradient = g if node.gradient is None else backend.unscalar(node.gradient + g)
 
     found = reverse(seeds, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape, keep=keep)
@@ -224,25 +225,18 @@ def grad(
     """
     _check_variables("inputs", inputs)
     seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop)
-    nodes = [x.node for x in inputs]
-    found = reverse(seeds, nodes, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape)
+    found = reverse(
+        seeds, [x.node for x in inputs], record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape
+    )
     results: list[Variable | None] = []
     taken = {id(backend.owner(g)) for _, g in seeds}
     for i, x in enumerate(inputs):
-        g, more = _own(found.get(x.node.key), taken), grad_inputs[i] if grad_inputs else None
+        g, more = own(found.get(x.node.key), taken), grad_inputs[i] if grad_inputs else None
         g = more if g is None else g if more is None else backend.unscalar(more + g)
         results.append(None if g is None else as_variable(g))
         if set_grad:
             x.grad_var = results[-1]
     return results
-
-
-def _own(g: Gradient, taken: set[int]) -> Gradient:
-    """A gradient to keep: a copy if others may refer to its memory (``taken``: ids of the arrays whose memory has a user)."""
-    if (owner := backend.owner(g)) is None or (id(owner) in taken and not isinstance(g, Variable)):
-        g = owner = None if g is None else g.copy(order="K")
-    taken.add(id(owner))
-    return g
 
 
 def _check_variables(what: str, xs: Sequence[Any]) -> None:
