@@ -48,8 +48,7 @@ def reverse(
                 wanted = list(map(wants, function.inputs))
                 wanted = wanted if later is None else put_off(function, gys, wanted, later)
                 if function.communicates or True in wanted:  # no: what is asked for lies after it
-                    pull = function.pull if not hooks else around_pull(function, hooks)
-                    pull(gys, wanted, record, sums.add)
+                    (around_pull(function, hooks) if hooks else function.pull)(gys, wanted, record, sums.add)
                     for go_on in tape.meanwhile:
                         go_on()
     except BaseException:

@@ -240,9 +240,8 @@ def grad(
 
 
 def _check_variables(what: str, xs: Sequence[Any]) -> None:
-    for i, x in enumerate(xs):
-        if not isinstance(x, Variable):
-            raise TypeError(f"the {what} are a list of Variables, but number {i} is a {type(x).__name__}")
+    if wrong := [f"number {i} is a {type(x).__name__}" for i, x in enumerate(xs) if not isinstance(x, Variable)]:
+        raise TypeError(f"the {what} are a list of Variables, but {wrong[0]}")
 
 
 def _seeds(
