@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mnpar.communicators.transport import Steps
 
 
+_SEVERAL = (tuple, list)
 _SMALL = 2**15  # bytes: what is not larger is copied, and nobody waits until it has been taken
 
 
@@ -122,7 +123,7 @@ def sendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: in
         [1, 0]
     """
     dest, source, tag = communicator.peer(dest), communicator.peer(source, ANY), communicator.tag(tag)
-    return _run(SendRecv(communicator, dest, source, (tag, tag), isinstance(x, tuple | list)), x)
+    return _run(SendRecv(communicator, dest, source, (tag, tag), isinstance(x, _SEVERAL)), x)
 
 
 def shift(comm: Communicator, x: Any, steps: int = 1) -> Any:
@@ -143,4 +144,4 @@ def shift(comm: Communicator, x: Any, steps: int = 1) -> Any:
         [2, 0, 1]
     """
     dest, source = (comm.rank + steps) % comm.size, (comm.rank - steps) % comm.size
-    return _run(SendRecv(comm, dest, source, (0, 0), isinstance(x, tuple | list), together=True), x)
+    return _run(SendRecv(comm, dest, source, (0, 0), isinstance(x, _SEVERAL), together=True), x)
