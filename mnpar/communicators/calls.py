@@ -26,6 +26,8 @@ from mnpar.communicators.ways import (
     listed,
 )
 
+_INTEGERS = (int, np.integer)  # a union would be made anew for each call
+
 
 class Calls:
     """The calls of one rank: each method here is what a blocking and a non-blocking method of Communicator share."""
@@ -59,13 +61,13 @@ class Calls:
 
     def peer(self, rank: int, wildcard: int | None = None) -> int:
         """The rank, checked."""
-        if isinstance(rank, int | np.integer) and (0 <= rank < self.size or rank == wildcard):
+        if isinstance(rank, _INTEGERS) and (0 <= rank < self.size or rank == wildcard):
             return int(rank)
         raise ValueError(f"rank {self.rank}: there is no rank {rank!r} in a communicator of {self.size} (0 to {self.size - 1})")
 
     def tag(self, tag: int, wildcard: int | None = None) -> int:
         """The tag, checked."""
-        if isinstance(tag, int | np.integer) and (0 <= tag <= self.transport.tag_limit or tag == wildcard):
+        if isinstance(tag, _INTEGERS) and (0 <= tag <= self.transport.tag_limit or tag == wildcard):
             return int(tag)
         raise ValueError(f"rank {self.rank}: a tag is a number from 0 to {self.transport.tag_limit}, not {tag!r}")
 

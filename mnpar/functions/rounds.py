@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mnpar.communicators.transport import Steps
 
 
+_SEVERAL = (tuple, list)
 _SMALL = 2**15  # bytes: what is not larger is copied, and nobody waits until it has been taken
 
 
@@ -123,7 +124,7 @@ def sendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: in
     """
     dest, source = peer(communicator, dest, "sendrecv(x, comm, dest, source)"), communicator.peer(source, ANY)
     tag = communicator.tag(tag)
-    return _run(SendRecv(communicator, dest, source, (tag, tag), isinstance(x, tuple | list)), x)
+    return _run(SendRecv(communicator, dest, source, (tag, tag), isinstance(x, _SEVERAL)), x)
 
 
 def shift(comm: Communicator, x: Any, steps: int = 1) -> Any:
@@ -144,4 +145,4 @@ def shift(comm: Communicator, x: Any, steps: int = 1) -> Any:
         [2, 0, 1]
     """
     dest, source = (comm.rank + steps) % comm.size, (comm.rank - steps) % comm.size
-    return _run(SendRecv(comm, dest, source, (0, 0), isinstance(x, tuple | list), together=True), x)
+    return _run(SendRecv(comm, dest, source, (0, 0), isinstance(x, _SEVERAL), together=True), x)
