@@ -13,25 +13,34 @@ from mnpar.errors import MismatchError
 from mnpar.initializers import initialize_by_path
 from mnpar.plans import Box
 
-AXES = {"data": 2, "pipe": 1, "model": 3}
 
-
-@pytest.mark.ranks(6)
-def test_an_axis_has_the_ranks_that_differ_on_it_only(comm):
-    mesh = mnpar.Mesh(comm, **AXES)
-    d, m = divmod(comm.rank, 3)
+def check_axes(comm, n):
+    """On 2 x n ranks."""
+    axes = {"data": 2, "pipe": 1, "model": n}
+    mesh = mnpar.Mesh(comm, **axes)
+    d, m = divmod(comm.rank, n)
     assert mesh.coordinates == {"data": d, "pipe": 0, "model": m}
-    assert [(c.rank, c.size) for c in (mesh.data, mesh.pipe, mesh.model, mesh.space)] == [(d, 2), (0, 1), (m, 3), (0, 1)]
-    assert list(mesh.model.allgather_obj(comm.rank)) == [3 * d, 3 * d + 1, 3 * d + 2]
-    assert list(mesh.data.allgather_obj(comm.rank)) == [m, m + 3]
+    assert [(c.rank, c.size) for c in (mesh.data, mesh.pipe, mesh.model, mesh.space)] == [(d, 2), (0, 1), (m, n), (0, 1)]
+    assert list(mesh.model.allgather_obj(comm.rank)) == list(range(n * d, n * d + n))
+    assert list(mesh.data.allgather_obj(comm.rank)) == [m, m + n]
     assert mesh["data", "model"] is mesh.comm is comm
     assert mesh["model", "space"] is mesh.model
     assert mesh.axes_of(mesh.model) == ("model",)
     assert mesh.axes_of(comm) == ("data", "model")
-    assert mesh.rank_at(model=2, data=0) == 2
-    assert str(mesh) == "data=2,pipe=1,model=3"
-    assert repr(mesh) == f"Mesh(data=2, pipe=1, model=3; rank {comm.rank} at data {d}, pipe 0, model {m})"
-    assert mnpar.Mesh.parse(str(mesh)) == AXES
+    assert mesh.rank_at(model=n - 1, data=0) == n - 1
+    assert str(mesh) == f"data=2,pipe=1,model={n}"
+    assert repr(mesh) == f"Mesh(data=2, pipe=1, model={n}; rank {comm.rank} at data {d}, pipe 0, model {m})"
+    assert mnpar.Mesh.parse(str(mesh)) == axes
+
+
+@pytest.mark.ranks(6, on="threads")
+def test_an_axis_has_the_ranks_that_differ_on_it_only(comm):
+    check_axes(comm, comm.size // 2)
+
+
+@pytest.mark.ranks(4, on="mpi")  # more would make the pool of all tests as large
+def test_an_axis_of_processes_has_the_ranks_that_differ_on_it_only(comm):
+    check_axes(comm, 2)
 
 
 def test_several_axes_are_one_communicator_and_a_tuple_is_a_grid():
