@@ -113,7 +113,7 @@ class FunctionNode(Hookable):
         for x in inputs:
             x = x if isinstance(x, Variable) else as_variable(x)
             variables.append(x)
-            wanted = wanted or x.node.requires_grad
+            wanted = x.node.requires_grad or wanted  # in this order: a Future's node is waited for, and has its number, by now
         self.differentiable = wanted and is_recording()
         return variables
 
