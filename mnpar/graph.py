@@ -104,9 +104,9 @@ class VariableNode:
         self.hooks: tuple[Hook, ...] = ()
 
     def __getstate__(self) -> Any:
-        """For copies: they have a place in the graph, and neither home nor hooks."""
+        """For copies: they are leaves, without home and hooks, whatever function the values came from."""
         kept = {name: getattr(self, name) for name in self.__slots__ if name != "__weakref__"}
-        return None, {**kept, "home": None, "hooks": ()}
+        return None, {**kept, "creator": None, "index": 0, "home": None, "hooks": ()}
 
     def listen(self, hook: Hook) -> Callable[[], None]:
         """Add a hook; what takes it off again."""
