@@ -57,13 +57,14 @@ def create_multi_node_optimizer(
         sharded: each rank keeps the optimizer's state of its share of the parameters only, and steps with that: the states take
             1/P of the memory, and as much is sent. All ranks save and load together then.
         axes: of a mesh: those along which ranks have copies of the same parameters and samples of their own.
-        check: on a mesh, after how many updates all ranks compare their gradients, and values, of the parameters that several
-            of them have; the first update is one of these. In debug mode, after each.
+        check: after how many updates all ranks compare their values of the parameters that several of them have, and on a
+            mesh their gradients; the first update is one of these. In debug mode, after each.
 
     Raises:
         ValueError: an argument has none of these values. KeyError: the mesh has no such axis.
-        MismatchError: at the first update, on a mesh: parts do not make a whole, copies differ, a layer is divided among ranks
-            with samples of their own; or, whenever it is checked, gradients are parts that should be whole.
+        MismatchError: copies have drifted apart, when it is checked. On a mesh, at the first update: parts do not make a whole,
+            a layer is divided among ranks with samples of their own; or, when it is checked, gradients are parts that should
+            be whole.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.functions as F, mnpar.links as L

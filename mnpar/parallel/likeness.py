@@ -12,6 +12,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.communicators.communicator import Communicator
 from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.parallel.placement import Placement
@@ -39,8 +40,7 @@ def compare(placement: Placement, model: Link, update: int) -> None:
         for same in placement.copies(holders).values():
             for rank in same[1:]:
                 one, other = (rows[r][index[r][path]] for r in (same[0], rank))
-                found = _difference(one, other, np.dtype(holders[rank].dtype), rows[rank])
-                if found:
+                if found := _difference(one, other, np.dtype(holders[rank].dtype), rows[rank]):
                     what, a, b = found
                     axes = " and ".join(map(repr, mesh.differ([same[0], rank])))
                     raise MismatchError(
@@ -50,10 +50,33 @@ def compare(placement: Placement, model: Link, update: int) -> None:
                     )
 
 
+def compare_copies(comm: Communicator, model: Link, update: int) -> None:
+    """Compare the values of a model of which all ranks have copies; they call it together.
+
+    Args:
+        comm: the ranks.
+        model: this rank's copy.
+        update: which one it is.
+
+    Raises:
+        MismatchError: they differ by more than rounding; on all ranks.
+    """
+    named = list(model.namedparams(include_uninit=False))
+    mine = np.array([[*_signature(param.array)] for _, param in named]).reshape(len(named), 4)
+    first, *others = comm.allgather(mine)
+    for rank, rows in enumerate(others, start=1):
+        for (path, param), one, other in zip(named, first, rows, strict=True):
+            if found := _difference(one, other, np.dtype(param.dtype), rows):
+                raise MismatchError(
+                    f"update {update + 1}: the values of {path} are not the same on ranks {[0, rank]}, copies of each other: "
+                    f"they add up to {found[1]:.6g} and {found[2]:.6g}. {_REMEDY['value']}"
+                )
+
+
 def _difference(one: Array, other: Array, dtype: np.dtype, rows: Array) -> tuple[str, float, float] | None:
     """What of a parameter differs on two ranks by more than rounding can, and its sums there; ``rows``: of all parameters."""
     eps = float(np.finfo(dtype).eps) if dtype.kind in "fc" else 1e-3
-    for what, start in (("gradient", 4), ("value", 0)):
+    for what, start in (("gradient", 4), ("value", 0))[-len(one) // 4 :]:
         a, b = one[start : start + 4], other[start : start + 4]
         typical = np.nanmax(rows[:, start + 2] / np.maximum(rows[:, start + 3], 1))  # the largest mean size
         allowed = min(eps**0.5, 0.05) * max(a[2], b[2]) * 7 + 100 * eps * typical * b[3]
@@ -76,5 +99,6 @@ def _signature(x: Array) -> Iterator[float]:
 _REMEDY = {
     "gradient": "So each has the gradient of its own use of it only: use a layer that takes the communicator of this axis, or "
     "let the parameter pass F.copy_to(comm, parameter) before it is used",
-    "value": "They have drifted apart: something is different on these ranks that should not be, such as random numbers",
+    "value": "They have drifted apart: something is different on these ranks that should not be, such as random numbers, "
+    "hyperparameters, hooks, or a parameter that was changed by hand",
 }

@@ -71,6 +71,8 @@ class QuietTeam(Team):
         added = self.reducer.reduce_noted(self.optimizer.arenas, note, self._usual)
         self._forget_held()
         forward, self._forward = self._forward, None
+        if added:
+            self._compare()
         if self._rows is None:  # the common case
             return True
         return self._corrected(self._rows) if added else self._set_right(self._rows, forward)

@@ -22,7 +22,7 @@ from mnpar.errors import MismatchError
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.agreement import Copies, Persistent, persistents, restore
 from mnpar.parallel.late import Late
-from mnpar.parallel.likeness import compare
+from mnpar.parallel.likeness import compare, compare_copies
 from mnpar.parallel.meeting import UNKNOWN, Row, check_known, own_weight, share_of, told, weighted
 from mnpar.parallel.placement import Placement
 from mnpar.parallel.reducer import Reducer
@@ -219,12 +219,16 @@ class Team:
 
     @property
     def _compares(self) -> bool:
-        """On a mesh, every so many updates: whether the gradients of what several ranks have are the same."""
-        placement = self._placement
-        return placement is not None and bool(placement.others) and (is_debug() or self.optimizer.t % self._check == 0)
+        """Every so many updates: whether what several ranks have is the same; on a mesh, also its gradients."""
+        several = self.comm.size > 1 if self._placement is None else bool(self._placement.others)
+        return several and (self.optimizer.t % self._check == 0 or is_debug())
 
     def _compare(self) -> None:
-        if self._compares and self._placement is not None:
+        if not self._compares:
+            return
+        if self._placement is None:
+            compare_copies(self.comm, self.optimizer.target, self.optimizer.t)
+        else:
             compare(self._placement, self.optimizer.target, self.optimizer.t)
 
     def _count_once(self) -> None:
