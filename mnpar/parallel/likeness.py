@@ -18,17 +18,25 @@ from mnpar.link import Link
 from mnpar.parallel.placement import Placement
 
 
-def compare(placement: Placement, model: Link, update: int) -> None:
-    """Compare the gradients and values of what several ranks have; all ranks that have the model together call it.
+def compare(comm: Communicator, model: Link, update: int, placement: Placement | None) -> None:
+    """Compare what several ranks have of a model; all ranks that have it together call it.
 
     Args:
-        placement: where the parameters lie.
-        model: this rank's part, with gradients.
+        comm: the ranks that have copies.
+        model: this rank's copy or part.
         update: which one it is.
+        placement: on a mesh, where the parameters lie; then their gradients, which are there, are compared too.
 
     Raises:
         MismatchError: they differ by more than rounding; on all of these ranks.
     """
+    if placement is None:
+        _compare_copies(comm, model, update)
+    else:
+        _compare_parts(placement, model, update)
+
+
+def _compare_parts(placement: Placement, model: Link, update: int) -> None:
     mesh, tables = placement.mesh, placement.tables
     named = [(path, param) for path, param in model.namedparams(include_uninit=False) if path in placement.kinds]
     mine = np.array([[*_signature(param.array), *_signature(param.grad)] for _, param in named]).reshape(len(named), 8)
@@ -50,17 +58,7 @@ def compare(placement: Placement, model: Link, update: int) -> None:
                     )
 
 
-def compare_copies(comm: Communicator, model: Link, update: int) -> None:
-    """Compare the values of a model of which all ranks have copies; they call it together.
-
-    Args:
-        comm: the ranks.
-        model: this rank's copy.
-        update: which one it is.
-
-    Raises:
-        MismatchError: they differ by more than rounding; on all ranks.
-    """
+def _compare_copies(comm: Communicator, model: Link, update: int) -> None:
     named = list(model.namedparams(include_uninit=False))
     mine = np.array([[*_signature(param.array)] for _, param in named]).reshape(len(named), 4)
     first, *others = comm.allgather(mine)

@@ -22,7 +22,7 @@ from mnpar.errors import MismatchError
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.agreement import Copies, Persistent, persistents, restore
 from mnpar.parallel.late import Late
-from mnpar.parallel.likeness import compare, compare_copies
+from mnpar.parallel.likeness import compare
 from mnpar.parallel.meeting import UNKNOWN, Row, check_known, own_weight, share_of, told, weighted
 from mnpar.parallel.placement import Placement
 from mnpar.parallel.reducer import Reducer
@@ -224,12 +224,8 @@ class Team:
         return several and (self.optimizer.t % self._check == 0 or is_debug())
 
     def _compare(self) -> None:
-        if not self._compares:
-            return
-        if self._placement is None:
-            compare_copies(self.comm, self.optimizer.target, self.optimizer.t)
-        else:
-            compare(self._placement, self.optimizer.target, self.optimizer.t)
+        if self._compares:
+            compare(self.comm, self.optimizer.target, self.optimizer.t, self._placement)
 
     def _count_once(self) -> None:
         """On a mesh: let what is computed of the whole model in this step count each parameter once."""
