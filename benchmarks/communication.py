@@ -8,7 +8,9 @@ gradient. ``gloo`` is torch.distributed on tensors that are there already, where
 measured up to 4 KiB only, without gloo.
 ``--chainermn /path/to/python`` adds ChainerMN's naive communicator, run by that Python under its own mpiexec.
 
-The jobs run in turn (A B A B …), and within a job the ways do; what is shown are medians.
+The jobs run in turn (A B A B …), and within a job the ways do; what is shown are medians. No further jobs are started when
+``--limit`` seconds could be exceeded: by default the table takes less than 3 minutes for 2 ranks, less than 4 for 4. At its end
+stand the worst rows: of what the function costs over raw, and beside gloo and ChainerMN.
 """
 
 import argparse
@@ -24,7 +26,8 @@ from compare import in_time, sizes
 
 NAMES = ("allreduce", "allgather", "shift")
 OTHERS = ("bcast", "reduce", "gather", "scatter", "alltoall", "reduce_scatter", "scan", "exscan", "sendrecv")
-SMALL = 4096  # bytes, of the other calls
+SMALL = 4096  # bytes, the most of the other calls
+LARGE = 2**20  # bytes: from here on it counts what a function costs in percent
 
 
 def job(most):
@@ -89,7 +92,7 @@ def job(most):
 
     for name in (*NAMES, *OTHERS):
         for size in sizes(most if name in NAMES else min(most, SMALL)):
-            found = in_time(ways(name, np.ones(size // 8)), world.bcast, world.Barrier)
+            found = in_time(ways(name, np.ones(size // 8)), world.bcast, world.Barrier, budget=0.06)
             if comm.is_root:
                 print(json.dumps([name, size, found]), flush=True)
 
@@ -125,22 +128,24 @@ def torchs(dist, name, length, comm):
     return shift
 
 
-def measured(ranks, most, chainermn, rounds):
-    """All jobs in turn: (name, size) -> way -> median seconds."""
+def measured(ranks, most, chainermn, rounds, limit):
+    """All jobs in turn, within so many seconds: (name, size) -> way -> median seconds."""
     from mnpar.launch import mpiexec_command
 
-    here = Path(__file__).parent
+    here, begin = Path(__file__).parent, time.perf_counter()
     jobs = [(sys.executable, [__file__, "--job", "--most", str(most)])]
     if chainermn:
         jobs.append((chainermn, [here / "chainermn_communication.py", str(most)]))
     found = {}
-    for _ in range(rounds):
+    for number in range(1, rounds + 1):
         for python, program in jobs:
             command, environment = mpiexec_command(ranks, python)
             lines = subprocess.run([*command, python, *program], env=environment, stdout=subprocess.PIPE, text=True, check=True)
             for name, size, times in map(json.loads, lines.stdout.splitlines()):
                 for way, seconds in times.items():
                     found.setdefault((name, size), {}).setdefault(way, []).append(seconds)
+        if (number + 1) / number * (time.perf_counter() - begin) > limit:
+            break
     return {key: {way: statistics.median(times) for way, times in ways.items()} for key, ways in found.items()}
 
 
@@ -151,9 +156,30 @@ def show(ranks, found):
         over = us["function"] - us["raw"]
         text = "   ".join(f"{way} {value:9.1f}" for way, value in us.items())
         print(
-            f"{name:10} {size:9d} bytes   {text}   function over raw: {over:+8.1f} ({100 * over / us['raw']:+.0f} %)",
+            f"{name:14} {size:9d} bytes   {text}   function over raw: {over:+8.1f} ({100 * over / us['raw']:+.0f} %)",
             flush=True,
         )
+    summarize(ranks, found)
+
+
+def summarize(ranks, found):
+    """The rows that are furthest from what is wanted."""
+
+    def worst(what, value, rows, unit, digits=1):
+        if rows:
+            rows = sorted(rows, key=value)
+            name, size = row = rows[-1]
+            low, high = [f"{value(each):.{digits}f}{unit}" for each in (rows[len(rows) // 2], row)]
+            print(f"{ranks} ranks, {what}: median {low}, worst {high} ({name}, {size} bytes)")
+
+    for limit in (512, SMALL):
+        small = [row for row in found if row[1] <= limit]
+        worst(f"over raw, up to {limit} bytes", lambda row: 1e6 * (found[row]["function"] - found[row]["raw"]), small, " µs")
+    large = [row for row in found if row[1] >= LARGE]
+    worst("over raw, from 1 MiB", lambda row: 100 * (found[row]["function"] / found[row]["raw"] - 1), large, " %")
+    for other in ("gloo", "chainermn"):
+        rows = [row for row in found if other in found[row]]
+        worst(f"of the time of {other}", lambda row, way=other: found[row]["function"] / found[row][way], rows, "", 2)
 
 
 if __name__ == "__main__":
@@ -161,7 +187,8 @@ if __name__ == "__main__":
     parser.add_argument("--ranks", type=int, nargs="+", default=[2], help="of the jobs, one after the other")
     parser.add_argument("--most", type=int, default=2**26, help="bytes of the largest array (64 MiB)")
     parser.add_argument("--chainermn", help="the Python of an environment with ChainerMN and mpi4py")
-    parser.add_argument("--rounds", type=int, default=3, help="jobs of each kind")
+    parser.add_argument("--rounds", type=int, default=3, help="jobs of each kind, at most")
+    parser.add_argument("--limit", type=float, help="seconds for each number of ranks (110 + 30 for each rank)")
     parser.add_argument("--job", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.job:
@@ -169,5 +196,5 @@ if __name__ == "__main__":
     else:
         begin = time.perf_counter()
         for ranks in args.ranks:
-            show(ranks, measured(ranks, args.most, args.chainermn, args.rounds))
+            show(ranks, measured(ranks, args.most, args.chainermn, args.rounds, args.limit or 110 + 30 * ranks))
         print(f"{time.perf_counter() - begin:.0f} s in all")

@@ -59,18 +59,20 @@ def in_turn(ways, times, rounds=11, before=lambda: None, clock=time.perf_counter
 
 
 def in_time(ways, agree, before, budget=0.15, rounds=5):
-    """:func:`in_turn` for ranks that do it together, each way as often as fits into so many seconds.
+    """:func:`in_turn` for ranks that do it together, each way as often as fits into so many seconds, but three times at least.
 
     ``agree(number)`` gives the number of rank 0 on all ranks.
     """
-    times = {}
+    begin, times = time.perf_counter(), {}
     for name, step in ways.items():
         before()
-        seconds(step, 2)
+        seconds(step, 1)
         before()
-        times[name] = agree(max(1, min(100, int(budget / rounds / seconds(step, 2)))))
+        times[name] = agree(max(1, min(100, int(budget / rounds / seconds(step, 1)))))
     measured = {name: [] for name in ways}
-    for _ in range(agree(rounds if max(times.values()) > 1 else 3)):
+    for done in range(rounds):
+        if agree(done >= 3 and time.perf_counter() - begin > budget * len(ways)):
+            break
         for name, step in ways.items():
             before()
             measured[name].append(seconds(step, times[name]))

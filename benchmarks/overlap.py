@@ -5,6 +5,8 @@
 
 ``one rank`` is the step without messages, ``after backward`` with one message at its end, the rest with buckets that leave
 during it; hidden is the share of what ``after backward`` takes longer than ``one rank`` that a way with buckets saves.
+``--places functions`` lets them advance between the functions of backward only, not between the pieces of convolutions too;
+``--polls 4``: four times whenever they may. Options of mpiexec go before ``python``: ``-genv UCX_RNDV_THRESH inf``.
 ``auto`` is what the optimizer chooses when it is made; ``DDP`` is PyTorch's over gloo, where PyTorch is installed. One BLAS
 thread for each rank.
 """
@@ -38,6 +40,7 @@ def ours(args, x, t, comm=None, **options):
     model, optimizer = mnpar.Sequential(*parts), mnpar.optimizers.SGD(0.01)
     if comm is not None:
         optimizer = mnpar.create_multi_node_optimizer(optimizer, comm, **options)
+        optimizer.team.reducer.polls = args.polls
     optimizer.setup(model)
     return model, lambda: optimizer.update(lambda x, t: F.softmax_cross_entropy(model(x), t), x, t)
 
@@ -65,14 +68,19 @@ def main():
     parser.add_argument("--units", type=int, default=256, help="units of the layer that has most parameters (256)")
     parser.add_argument("--batchsize", type=int, default=64, help="images of each rank (64)")
     parser.add_argument("--rounds", type=int, default=11, help="measurements of each way")
+    parser.add_argument("--buckets", type=int, nargs="*", default=[128, 256, 512, 1024], help="KiB of each way with buckets")
+    parser.add_argument("--polls", type=int, default=1, help="how often a bucket looks for what has come whenever it may (1)")
+    parser.add_argument("--places", choices=["functions", "pieces"], default="pieces", help="where buckets may (pieces)")
     args = mnpar.launch.parse_args(parser)
+    if args.places == "functions":
+        mnpar.functions.blocks.go_on = lambda: None
     comm, torch = mnpar.create_communicator(), torch_or_none()
     rng = np.random.default_rng(comm.rank)
     x, t = rng.standard_normal((args.batchsize, 3, 32, 32)).astype("f4"), rng.integers(0, 10, args.batchsize)
     model, alone = ours(args, x, t)
     ways = {"one rank": alone, "after backward": ours(args, x, t, comm, bucket_bytes=None)[1]}
-    for size in (2**17, 2**18, 2**19, 2**20):
-        ways[f"{size // 1024} KiB"] = ours(args, x, t, comm, bucket_bytes=size)[1]
+    for size in args.buckets:
+        ways[f"{size} KiB"] = ours(args, x, t, comm, bucket_bytes=1024 * size)[1]
     ways["auto"] = ours(args, x, t, comm)[1]
     hiding = list(ways)[2:]
     if torch:

@@ -186,11 +186,7 @@ def parse():
     parser.add_argument("--out", "-o", default="result", metavar="DIR", help="where the plot goes (result)")
     parser.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
     parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
-    args = mnpar.launch.parse_args(parser)
-    for name, least in {"epoch": 1, "batchsize": 1, "unit": 1, "seed": 0, "groups": 1, "ranks": 1, "threads": 1}.items():
-        value = getattr(args, name)
-        if value is not None and value < least:
-            parser.error(f"--{name} is at least {least}, not {value}")
+    args = mnpar.launch.parse_args(parser, epoch=1, batchsize=1, unit=1, seed=0, groups=1, ranks=1, threads=1)
     if args.data and not Path(args.data).is_dir():
         parser.error(f"--data: there is no folder {args.data}")
     try:

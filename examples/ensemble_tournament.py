@@ -114,10 +114,7 @@ if __name__ == "__main__":
     parser.add_argument("--seed", "-s", type=int, default=0, help="of weights, rates and lots (0)")
     parser.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
     parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
-    args = mnpar.launch.parse_args(parser)
-    for name in ("members", "rounds", "batchsize", "unit", "ranks", "threads"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            parser.error(f"--{name} is at least 1, not {getattr(args, name)}")
+    args = mnpar.launch.parse_args(parser, members=1, rounds=1, batchsize=1, unit=1, ranks=1, threads=1)
     if args.threads:
         mnpar.run(main, ranks=args.threads, args=(args,))
     else:

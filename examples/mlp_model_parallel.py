@@ -101,7 +101,7 @@ if __name__ == "__main__":
     parser.add_argument("--unit", "-u", type=int, default=100, help="width of the hidden layers (100)")
     parser.add_argument("--steps", type=int, default=50, help="steps of SGD (50)")
     parser.add_argument("--threads", action="store_true", help="run both ranks as threads of this process")
-    args = mnpar.launch.parse_args(parser)
+    args = mnpar.launch.parse_args(parser, batchsize=1, unit=1, steps=1)
     if args.threads:
         mnpar.run(main, ranks=2, args=(args,))
     else:

@@ -88,10 +88,9 @@ if __name__ == "__main__":
     parser.add_argument("--progress", action="store_true", help="show a progress bar")
     parser.add_argument("--ranks", type=int, default=2, help="ranks to start where no launcher has started several (2)")
     parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
-    args = mnpar.launch.parse_args(parser)
-    for name in ("batchsize", "epoch", "unit", "ranks", "threads"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            parser.error(f"--{name} is at least 1, not {getattr(args, name)}")
+    args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, unit=1, ranks=1, threads=1)
+    if args.resume and not os.path.isfile(args.resume):
+        parser.error(f"--resume: there is no file {args.resume}")
     if args.threads:
         mnpar.run(main, ranks=args.threads, args=(args,))
     else:

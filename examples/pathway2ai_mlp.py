@@ -121,11 +121,8 @@ def parse():
     parser.add_argument("--seed", "-s", type=int, default=0, help="of the weights (0)")
     parser.add_argument("--world-size", type=int, default=1, help="workers to start where no launcher has started several (1)")
     parser.add_argument("--threads", type=int, metavar="N", help="workers that are threads of this process")
-    args = mnpar.launch.parse_args(parser)
-    for name in (*numbers, "stop", "world-size", "threads"):
-        value = getattr(args, name.replace("-", "_"))
-        if value is not None and value < 1:
-            parser.error(f"--{name} is at least 1, not {value}")
+    names = [name.replace("-", "_") for name in (*numbers, "stop", "world-size", "threads")]
+    args = mnpar.launch.parse_args(parser, **dict.fromkeys(names, 1))
     if args.stop and args.stop > args.niters:
         parser.error(f"--stop is at most --niters, {args.niters}, not {args.stop}")
     if not 0 < args.train_fraction <= 1:

@@ -122,7 +122,7 @@ if __name__ == "__main__":
     parser.add_argument("--unit", "-u", type=int, default=64, help="width of the states (64)")
     parser.add_argument("--seed", type=int, default=0, help="of the lines (0)")
     parser.add_argument("--threads", action="store_true", help="run both ranks as threads of this process")
-    args = mnpar.launch.parse_args(parser)
+    args = mnpar.launch.parse_args(parser, micro_batches=1, batchsize=1, lines=1, longest=1, epoch=1, unit=1, seed=0)
     if args.threads:
         mnpar.run(main, ranks=2, args=(args,))
     else:

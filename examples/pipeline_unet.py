@@ -156,6 +156,9 @@ def main(comm, args):
     pictures, source = photographs()
     noisy, clean = patches(pictures, 10 * args.batchsize, args.noise)
     schedule = make_schedule(args.schedule or ("1f1b" if comm.size == STAGES else "zbv"), comm.size, args.micro_batches)
+    if len(schedule.where) != STAGES:
+        raise ValueError(f"{schedule.name} on {comm.size} ranks has {len(schedule.where)} stages, and this U-Net {STAGES}: "
+                         "zbv and interleaved are for 2 ranks, 1f1b, gpipe and zb1p for 4")  # fmt: skip
     first, last = comm.rank == schedule.where[0], comm.rank == schedule.where[-1]
     with mnpar.using_config("dtype", np.dtype("f8")):
         stages = [Stage(number, args.width) for number in schedule.stages_of(comm.rank)]
@@ -198,7 +201,7 @@ if __name__ == "__main__":
     parser.add_argument("--recompute", action="store_true", help="keep what stages receive, and compute the rest again")
     parser.add_argument("--out", "-o", default="result", help="folder of the picture (result)")
     parser.add_argument("--threads", type=int, default=0, help="run 2 or 4 ranks as threads of this process")
-    args = mnpar.launch.parse_args(parser)
+    args = mnpar.launch.parse_args(parser, micro_batches=1, batchsize=1, steps=1, width=1)
     if args.threads:
         mnpar.run(main, ranks=args.threads, args=(args,))
     else:

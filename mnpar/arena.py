@@ -9,6 +9,7 @@ relies on the order, and brings everything home.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import is_
 from typing import Any
 
 from mnpar import backend
@@ -41,21 +42,24 @@ class Arena:
         self.data = backend.vector(sum(sizes), params[0].array)
         self.grad = backend.vector(sum(sizes), params[0].array)
         self.slices: list[slice] = []  # of the vectors, one for each parameter
-        self._views: list[Array] = []
-        self.homes: list[Home] = []
+        self.members: list[tuple[Parameter, Array, Home]] = []  # each with its view of the values and its gradient's home
         start = 0
         for param, size in zip(self.params, sizes, strict=True):
             place = slice(start, start + size)
             self.slices.append(place)
-            self._views.append(self.data[place].reshape(param.array.shape))
-            self.homes.append(Home(self.grad[place].reshape(param.array.shape)))
+            view, home = [vector[place].reshape(param.array.shape) for vector in (self.data, self.grad)]
+            self.members.append((param, view, Home(home)))
             start += size
+        self.homes = [home for _, _, home in self.members]
+        self._grads = [(param.node, home.array) for param, _, home in self.members]  # where the gradients of which nodes are
         self.gather()
 
     def gather(self) -> bool:
         """Bring values and gradients that are elsewhere into the vectors; False if a parameter has become another one."""
-        for param, view, home in zip(self.params, self._views, self.homes, strict=True):
+        for param, view, home in self.members:
             array, node = param.array, param.node
+            if array is view and node.home is home and node.gradient is home.array and param.summed == self.summed:
+                continue  # everything is as it was left
             if param.summed != self.summed:
                 return False
             if array is not view:
@@ -73,10 +77,9 @@ class Arena:
                 home.free = True
         return True
 
-    def at_home(self) -> bool:
-        """Whether every parameter has its values and a gradient here now."""
-        members = zip(self.params, self._views, self.homes, strict=True)
-        return all([param.array is view and param.node.gradient is home.array for param, view, home in members])
+    def gradients_at_home(self) -> bool:
+        """Whether every parameter has a gradient, and has it here."""
+        return all([node.gradient is array for node, array in self._grads])
 
     @property
     def learns(self) -> bool:
@@ -85,7 +88,7 @@ class Arena:
 
     def fill(self, loss_scale: float | None = None) -> None:
         """Give a gradient of zeros to the parameters that have none, as if the loss had been scaled by so much."""
-        for param, home in zip(self.params, self.homes, strict=True):
+        for param, home in () if self.gradients_at_home() else zip(self.params, self.homes, strict=True):
             if param.node.gradient is None:
                 home.array.fill(0)
                 param.grad, param.node.loss_scale = home.array, loss_scale
@@ -109,24 +112,28 @@ class Arenas:
 
     def __init__(self) -> None:
         self._params: list[Parameter] = []
+        self._given: Iterable[Parameter] | None = None
         self._arenas: list[Arena] = []
+        self.learning: list[Arena] = []  # those whose parameters have gradients; another list where they were made anew
         self.strays: list[Parameter] = []  # those that share an array with another one, and so cannot have a place of their own
 
     def gather(self, params: Iterable[Parameter]) -> list[Arena]:
-        """Arenas that hold these parameters (those that are initialized), values and gradients, in their order."""
+        """Arenas that hold these parameters (those that are initialized), values and gradients, in their order.
+
+        What is given once more, the same object, is taken as unchanged but for gradients (optimizers/members.py).
+        """
+        if params is self._given and all([arena.gradients_at_home() or arena.gather() for arena in self._arenas]):
+            return self._arenas
+        self._given = params
         params = [param for param in params if param.array is not None]
-        same = len(params) == len(self._params) and all([p is q for p, q in zip(params, self._params, strict=True)])
+        same = len(params) == len(self._params) and all(map(is_, params, self._params))
         if not (same and all([arena.gather() for arena in self._arenas])):
             self._params = params
             first = {id(param.array): param for param in reversed(params)}  # of those that share an array
             self.strays = [param for param in params if first[id(param.array)] is not param]
             self._arenas = [Arena(group) for group in _groups(params, self.strays)]
+            self.learning = [arena for arena in self._arenas if arena.learns]
         return self._arenas
-
-    @property
-    def learning(self) -> list[Arena]:
-        """Those whose parameters have gradients."""
-        return [arena for arena in self._arenas if arena.learns]
 
     def renew(self) -> None:
         """Move to other vectors, for messages may still arrive in these."""
@@ -141,6 +148,12 @@ class Arenas:
             if param.grad is None:
                 param.zerograd()
                 param.node.loss_scale = loss_scale
+
+    def multiply(self, factor: float) -> None:
+        """Multiply all gradients."""
+        if factor != 1:
+            for grad in [*[arena.grad for arena in self.learning], *[param.grad for param in self.strays]]:
+                grad *= factor
 
     def adopt(self) -> None:
         """Let what stands in the arenas' gradients be the parameters'."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from mnpar import backend
@@ -35,10 +36,10 @@ class ArrayLike:
     data = property(
         lambda self: self.array, lambda self, value: setattr(self, "array", value), doc="Chainer's old name of array."
     )
-    shape = property(lambda self: self.array.shape, doc="The shape of the array.")
-    ndim = property(lambda self: self.array.ndim, doc="The number of axes.")
-    size = property(lambda self: self.array.size, doc="The number of elements.")
-    dtype = property(lambda self: self.array.dtype, doc="The dtype of the array.")
+    shape = property(attrgetter("array.shape"), doc="The shape of the array.")  # attrgetter: in C
+    ndim = property(attrgetter("array.ndim"), doc="The number of axes.")
+    size = property(attrgetter("array.size"), doc="The number of elements.")
+    dtype = property(attrgetter("array.dtype"), doc="The dtype of the array.")
     xp = property(lambda self: backend.get_array_module(self.array), doc="numpy or cupy.")
     device = property(lambda self: backend.device_of(self.array), doc="``'@numpy'`` or ``'@cupy:0'``.")
     T = property(lambda self: self.transpose(), doc="The axes in reverse order.")

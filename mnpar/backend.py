@@ -6,6 +6,7 @@ long: all that touches CuPy stands here; ``mnpar.backends.cuda`` has it under Ch
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,12 +57,14 @@ def get_array_module(*args: Any) -> Any:
         >>> get_array_module(np.ones(3)).__name__
         'numpy'
     """
-    cupy = _cupy()
-    if cupy is None:
-        return np
     for x in args:
-        if isinstance(getattr(x, "array", x), cupy.ndarray):
-            return cupy
+        if type(x) is not np.ndarray:
+            break
+    else:
+        return np  # nearly always, and nearly every function asks
+    cupy = _cupy()
+    if cupy is not None and any([isinstance(getattr(x, "array", x), cupy.ndarray) for x in args]):
+        return cupy
     return np
 
 
@@ -337,6 +340,23 @@ def vector(size: int, other: Array) -> Array:
         return np.empty(size, other.dtype)
     with other.device:
         return xp.empty(size, other.dtype)
+
+
+def scratch(shape: tuple[int, ...], dtype: Any, xp: Any = np) -> Array:
+    """Room to work in, whose first byte lies where a cache line begins: numpy's own seldom does, and is slower by up to a half.
+
+    Example:
+        >>> from mnpar.backend import scratch
+        >>> x = scratch((2, 3), "f4")
+        >>> x.shape, x.ctypes.data % 64
+        ((2, 3), 0)
+    """
+    if xp is not np:
+        return xp.empty(shape, dtype)
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    room = np.empty(size + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    return room[start : start + size].view(dtype).reshape(shape)
 
 
 def check_finite(owner: str, what: str, arrays: tuple[Array, ...], infinite: bool = False) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 
 from mnpar.backend import Array
 
+FEW = 2**16  # multiplications: ``dot`` begins sooner than ``matmul``, though it fills ``out`` with zeros first
 _LEAST = 2**20  # multiplications: fewer are left to numpy
 _NARROW = 32  # rows, columns or terms: less, too
 _ROW_MAJOR, _AS_IT_IS, _TURNED = 101, 111, 112  # CBLAS's constants
@@ -38,9 +39,11 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
         >>> product(np.ones((2, 3)), np.ones((3, 2))).tolist()
         [[3.0, 3.0], [3.0, 3.0]]
     """
-    if type(a) is np.ndarray and type(b) is np.ndarray and a.ndim == b.ndim == 2 and a.size * b.shape[1] >= _LEAST:
-        found = library()
-        if found is not None and (y := _by(found, a, b, out)) is not None:
+    if type(a) is np.ndarray and type(b) is np.ndarray and a.ndim == b.ndim == 2:
+        size = a.size * b.shape[1]
+        if size <= FEW and (out is None or (out.flags.c_contiguous and out.dtype is a.dtype)):
+            return a.dot(b, out)
+        if size >= _LEAST and (found := library()) is not None and (y := _by(found, a, b, out)) is not None:
             return y
     return a @ b if out is None else np.matmul(a, b, out=out)
 

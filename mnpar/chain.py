@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from mnpar.graph import structure
 from mnpar.link import Link
 
 C = TypeVar("C", bound="Chain")
@@ -41,8 +42,10 @@ class Chain(Link):
             self._registry("_children")[name] = None
             if value.name is None:
                 value.name = name
+            structure.change()
         elif name in self.__dict__.get("_children", ()):
             del self._children[name]
+            structure.change()
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -115,9 +118,11 @@ class ChainList(Link):
 
     def __setitem__(self, index: int, link: Any) -> None:
         self._list[index] = self._checked(link)
+        structure.change()
 
     def __delitem__(self, index: int | slice) -> None:
         del self._list[index]
+        structure.change()
 
     def __len__(self) -> int:
         return len(self._list)
@@ -137,6 +142,7 @@ class ChainList(Link):
             TypeError: it is not a link (in a Sequential: nothing that can be called).
         """
         self._list.insert(index, self._checked(link))
+        structure.change()
 
     def append(self, link: Any) -> None:
         """Add a link at the end."""
@@ -155,19 +161,24 @@ class ChainList(Link):
 
     def pop(self, index: int = -1) -> Any:
         """Take a link out; returns it."""
-        return self._list.pop(index)
+        link = self._list.pop(index)
+        structure.change()
+        return link
 
     def remove(self, link: Any) -> None:
         """Take out the first place where this link is."""
         self._list.remove(link)
+        structure.change()
 
     def clear(self) -> None:
         """Take all out."""
         self._list.clear()
+        structure.change()
 
     def reverse(self) -> None:
         """Turn the order round."""
         self._list.reverse()
+        structure.change()
 
     def index(self, link: Any, *limits: int) -> int:
         """The first place of a link."""
@@ -237,6 +248,7 @@ class Sequential(ChainList):
     def remove_by_layer_type(self, type_name: str) -> None:
         """Take out the layers of the class or function of this name."""
         self._list[:] = [layer for layer in self._list if _type_name(layer) != type_name]
+        structure.change()
 
 
 def _type_name(layer: Callable[..., Any]) -> str:

@@ -20,7 +20,7 @@ from mnpar.backend import gpu_summary
 from mnpar.communicators.create import THREAD_VARIABLES, create_communicator
 from mnpar.communicators.mpi import launched_ranks, load
 from mnpar.errors import LauncherError
-from mnpar.launch import find_mpiexec
+from mnpar.launch import find_mpiexec, launched_after_first
 
 _LITTLE_SHM = 64 * 2**20  # bytes; what containers have by default
 
@@ -63,7 +63,7 @@ def examine() -> int:
     comm = _mpi(report)
     if comm is not None:
         _times(report, comm)
-    if comm is None or comm.rank == 0:
+    if comm.rank == 0 if comm is not None else not launched_after_first():
         report.show()
     return int(report.failed)
 

@@ -7,7 +7,7 @@ the functions are called as ever. A node's own hooks are put in the place of its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import partial
 from types import MappingProxyType, TracebackType
@@ -115,17 +115,21 @@ def around_forward(function: Any, forward: Callable[..., Any], hooks: Hooks) -> 
     return watched
 
 
-def around_backward(function: Any, gys: list[Any], gxs: Iterable[Any], hooks: Hooks) -> Iterator[Any]:
-    """The gradients that a function's ``pull`` computes one by one, with what hooks do before and after all of them."""
-    kept = dict(zip(function._inputs_kept, function._kept_inputs, strict=True))
-    in_data = tuple([kept.get(i) for i in range(len(function.inputs))])
-    out_grad = tuple([getattr(gy, "array", gy) for gy in gys])
-    for hook in hooks.values():
-        hook.backward_preprocess(function, in_data, out_grad)
-    found = list(gxs)
-    for hook in hooks.values():
-        hook.backward_postprocess(function, in_data, out_grad)
-    yield from found
+def around_pull(function: Any, hooks: Hooks, pull: Callable[..., None] | None = None) -> Callable[..., None]:
+    """A function's ``pull``, with what hooks do before and after it."""
+    pull = function.pull if pull is None else pull
+
+    def watched(gys: list[Any], *args: Any) -> None:
+        kept = dict(zip(function._inputs_kept, function._kept_inputs, strict=True))
+        in_data = tuple([kept.get(i) for i in range(len(function.inputs))])
+        out_grad = tuple([getattr(gy, "array", gy) for gy in gys])
+        for hook in hooks.values():
+            hook.backward_preprocess(function, in_data, out_grad)
+        pull(gys, *args)
+        for hook in hooks.values():
+            hook.backward_postprocess(function, in_data, out_grad)
+
+    return watched
 
 
 class Hookable:
@@ -185,6 +189,6 @@ def _forward(me: ReferenceType[Any], *xs: Any) -> Any:
     return around_forward(function, partial(type(function).forward, function), function.local_function_hooks)(*xs)
 
 
-def _pull(me: ReferenceType[Any], gys: list[Any], wanted: list[bool], record: bool) -> Iterator[Any]:
+def _pull(me: ReferenceType[Any], *args: Any) -> None:
     function: Any = me()
-    return around_backward(function, gys, type(function).pull(function, gys, wanted, record), function.local_function_hooks)
+    around_pull(function, function.local_function_hooks, partial(type(function).pull, function))(*args)

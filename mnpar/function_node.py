@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any, ClassVar
 from weakref import ReferenceType, ref
 
@@ -12,9 +12,11 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.config import is_debugging, is_recording
 from mnpar.function_hook import Hookable, around_forward, function_hooks
-from mnpar.graph import Gradient, VariableNode, tick
+from mnpar.graph import Deliver, Gradient, VariableNode, tick
 from mnpar.tape import current_tape
 from mnpar.variable import Variable, as_variable
+
+_array, _node = attrgetter("array"), attrgetter("node")
 
 
 class FunctionNode(Hookable):
@@ -101,38 +103,44 @@ class FunctionNode(Hookable):
         """Run forward on Variables (or arrays) and record it, if a gradient can flow; the outputs, always a tuple."""
         variables, hooks = self.prepare(inputs), function_hooks()
         forward = around_forward(self, self.forward, hooks) if hooks else self.forward
-        return self.connect(variables, forward(*[x.array for x in variables]))
+        return self.connect(variables, forward(*map(_array, variables)))
 
     def prepare(self, inputs: tuple[Any, ...]) -> list[Variable]:
         """The first half of ``apply``: the inputs as Variables, and whether a gradient can flow."""
         if self.number:
             raise RuntimeError(f"{self.label} was applied before: make a new one for each use")
-        variables = [x if isinstance(x, Variable) else as_variable(x) for x in inputs]
-        self.differentiable = is_recording() and any([x.node.requires_grad for x in variables])
+        variables, wanted = [], False
+        for x in inputs:
+            x = x if isinstance(x, Variable) else as_variable(x)
+            variables.append(x)
+            wanted = x.node.requires_grad or wanted  # in this order: a Future's node is waited for, and has its number, by now
+        self.differentiable = wanted and is_recording()
         return variables
 
     def connect(self, variables: list[Variable], ys: Any) -> tuple[Variable, ...]:
         """The second half of ``apply``: the outputs as Variables, recorded if a gradient can flow."""
         recorded = self if self.differentiable else None
-        outputs = []
-        for i, y in enumerate(ys if isinstance(ys, tuple) else (ys,)):
-            y = y if type(y) is np.ndarray or y is None else backend.unscalar(y)
-            outputs.append(Variable.of(y, VariableNode(y, self.differentiable, recorded, i)))
+        if type(ys) is np.ndarray:  # nearly always
+            outputs: tuple[Variable, ...] = (Variable.of(ys, VariableNode(ys, self.differentiable, recorded)),)
+        else:
+            ys = [backend.unscalar(y) for y in (ys if isinstance(ys, tuple) else (ys,))]
+            outputs = tuple([Variable.of(y, VariableNode(y, self.differentiable, recorded, i)) for i, y in enumerate(ys)])
         if is_debugging():
             backend.check_finite(self.label, "output", tuple([y.array for y in outputs]), self.infinite)
-        if recorded is None:
-            return tuple(outputs)
-        self.number = self.number or tick()
-        self.inputs = tuple([x.node for x in variables])
-        self.outputs = tuple([ref(y.node) for y in outputs])
-        self._kept_inputs = tuple([variables[i].array for i in self._inputs_kept])
-        self._kept_outputs = tuple([outputs[i].array for i in self._outputs_kept])
-        if self.communicates:
-            current_tape().append(self)
-        return tuple(outputs)
+        if recorded is not None:
+            self.number = self.number or tick()
+            self.inputs = tuple(map(_node, variables))
+            self.outputs = tuple(map(ref, map(_node, outputs)))
+            if self._inputs_kept:
+                self._kept_inputs = tuple([variables[i].array for i in self._inputs_kept])
+            if self._outputs_kept:
+                self._kept_outputs = tuple([outputs[i].array for i in self._outputs_kept])
+            if self.communicates:
+                current_tape().append(self)
+        return outputs
 
-    def pull(self, gys: list[Gradient], wanted: list[bool], record: bool) -> Iterator[Gradient]:
-        """The wanted gradients of the inputs, one by one; what nobody wants is None and is not computed."""
+    def pull(self, gys: list[Gradient], wanted: list[bool], record: bool, deliver: Deliver) -> None:
+        """Deliver the wanted gradients of the inputs, one by one; what nobody wants is not computed."""
         self._on_arrays = self.generic and not record
         if not (self._on_arrays or record):
             gys = [None if gy is None else Variable(gy, requires_grad=False) for gy in gys]
@@ -141,23 +149,28 @@ class FunctionNode(Hookable):
             gxs = gxs if isinstance(gxs, tuple) else (gxs,)
             if len(gxs) != len(self.inputs):
                 raise ValueError(f"it returned {len(gxs)} gradients for {len(self.inputs)} inputs")
-            for i, gx in enumerate(gxs):
-                yield None if not wanted[i] else self._checked(i, gx() if callable(gx) else gx, record)
+            trusted = not (record or is_debugging())
+            for x, want, gx in zip(self.inputs, wanted, gxs, strict=True):
+                if not want:
+                    continue
+                gx = gx() if callable(gx) else gx
+                if not (trusted and type(gx) is np.ndarray and gx.dtype is x.dtype and gx.shape == x.shape):
+                    gx = self._checked(x, gx, record)
+                if gx is not None:
+                    deliver(x, gx)
         except Exception as error:
             error.add_note(f"in the backward of {self.label}")
             raise
 
-    def _checked(self, i: int, gx: Any, record: bool) -> Gradient:
+    def _checked(self, x: VariableNode, gx: Any, record: bool) -> Gradient:
         """The gradient in the form in which the loop adds it up: array or Variable, of the input's shape and dtype."""
-        x = self.inputs[i]
-        if type(gx) is np.ndarray and not record and gx.shape == x.shape and gx.dtype == x.dtype and not is_debugging():
-            return gx  # the common case, without a detour
         array = gx.array if isinstance(gx, Variable) else gx
         if array is None:
             return None
         if not backend.is_array(array):
             array = gx = np.asarray(array, x.dtype)
         if array.shape != x.shape:
+            i = self.inputs.index(x)
             raise ValueError(f"its gradient for input {i} has shape {array.shape}, but the input has shape {x.shape}")
         if is_debugging():
             backend.check_finite(self.label, "gradient", (array,))

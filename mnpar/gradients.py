@@ -1,4 +1,7 @@
-"""The gradients of one backward: added up for each variable, and told to whoever asked to hear of them.
+"""The gradients of one backward: added up for each variable, until the function that made it is visited.
+
+Functions are visited in the reverse of their order (law 3), those that communicate in any case (law 4), others when a gradient
+has reached them; by then all gradients of their outputs are there.
 
 The gradient of a leaf is *final* once the earliest function that reads the leaf has been visited: from then on a hook may have
 it, and send it on its way, while backward goes on. Which function that is, a walk over the graph finds; it is made only if a
@@ -8,9 +11,11 @@ variable with hooks gets a gradient.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
 from typing import Any
 
+from mnpar import backend
 from mnpar.backend import unscalar
 from mnpar.graph import Function, Gradient, VariableNode
 from mnpar.reach import earliest_readers
@@ -21,68 +26,102 @@ class Gradients:
 
     Args:
         record: the sums are Variables, and must not change in place.
-        functions: those that the loop knows, by number; it adds to them.
-        keep: what becomes of the gradient of a leaf as soon as it is final; None: it stays here.
+        records: the functions to visit in any case.
+        stays: keys of the variables whose gradients are asked for, and stay in ``totals``; those of leaves do anyway.
+        keep: what becomes of the gradient of a leaf with hooks as soon as it is final; None: it stays here.
     """
 
     def __init__(
-        self, record: bool, functions: dict[int, Function], keep: Callable[[VariableNode, Gradient], None] | None
+        self, record: bool, records: Iterable[Function], stays: set[Any], keep: Callable[[VariableNode, Gradient], None] | None
     ) -> None:
-        self.totals: dict[Any, Gradient] = {}
-        self._own: set[Any] | None = None if record else set()
-        self._functions, self._keep = functions, keep
-        self.heard: dict[Any, VariableNode] = {}  # what functions made and hooks hear, by key
-        self.awaited: list[tuple[int, int, VariableNode]] = []  # leaves that hooks hear, by their earliest reader
+        self.totals: dict[Any, Gradient] = {}  # by key
+        self._functions: dict[int, Function] = {}  # that will be visited or were, by number
+        self._waiting: dict[int, list[Gradient]] = {}  # the gradients of their outputs, of those that will be
+        self._heap: list[int] = []  # their numbers, negative: the last comes first
+        self._own: set[VariableNode] | None = None if record else set()
+        self._stays, self._keep = stays, keep
+        self._heard: dict[Any, VariableNode] = {}  # what functions made and hooks hear, by key
+        self._awaited: list[tuple[int, int, VariableNode]] = []  # leaves that hooks hear, by their earliest reader
         self._readers: dict[VariableNode, tuple[int, int]] | None = None
+        for function in records:
+            self._expect(function)
 
     def add(self, node: VariableNode, g: Gradient) -> None:
+        """One more gradient of a variable."""
         creator = node.creator
-        key = node if creator is None else (creator.number, node.index)  # node.key, for every gradient
-        old = self.totals.get(key)
+        sums: Any = self.totals
+        place: Any = node
+        if creator is None:
+            old = sums.get(node)
+        else:
+            sums, place = self._waiting.get(creator.number), node.index
+            if sums is None:  # no gradient has come to this function yet
+                if creator.communicates:
+                    raise RuntimeError(_SPENT.format(creator.label))
+                sums = self._expect(creator)
+            old = sums[place]
         if old is None:
-            self.totals[key] = g
-        elif self._own is not None and key in self._own:
+            sums[place] = g
+        elif self._own is not None and node in self._own:
             old += g
         else:
-            self.totals[key] = unscalar(old + g)
+            sums[place] = unscalar(old + g)
             if self._own is not None:
-                self._own.add(key)
+                self._own.add(node)
         if node.hooks:
-            self._listen(node, key, old is None)
+            self._listen(node, old is None)
 
-    def _listen(self, node: VariableNode, key: Any, first: bool) -> None:
+    def _expect(self, function: Function) -> list[Gradient]:
+        """A function will be visited."""
+        number = function.number
+        heappush(self._heap, -number)
+        self._functions[number] = function
+        gys = self._waiting[number] = [None] * len(function.outputs)
+        return gys
+
+    def __iter__(self) -> Iterator[tuple[Function, list[Gradient]]]:
+        """The functions in the order in which they are visited, each with the gradients of its outputs."""
+        while self._heap:
+            number = -heappop(self._heap)
+            if self._awaited:
+                self._passed(number + 1)
+            gys = self._waiting.pop(number)
+            if self._heard or self._stays:
+                for i, g in enumerate(gys):
+                    if g is not None:
+                        self._known(gys, i, (number, i))
+            yield self._functions[number], gys
+        self._passed(0)
+
+    def _known(self, gys: list[Gradient], i: int, key: Any) -> None:
+        """The gradient of what a function made is complete: hooks hear of it; it stays, if it was asked for."""
+        if key in self._heard:
+            gys[i] = heard(self._heard[key], gys[i])
+        if key in self._stays:
+            self.totals[key] = gys[i]
+
+    def _listen(self, node: VariableNode, first: bool) -> None:
         if node.creator is not None:
-            self.heard[key] = node
-        if node.creator is not None or not first:
-            return
-        if self._readers is None:
-            self._readers = earliest_readers(self._functions)
-        number, place = self._readers.get(node, (0, 0))  # 0: backward started from it
-        insort(self.awaited, (number, place, node), key=lambda entry: entry[:2])
+            self._heard[node.key] = node
+        elif first:
+            if self._readers is None:
+                self._readers = earliest_readers(self._functions)
+            number, place = self._readers.get(node, (0, 0))  # 0: backward started from it
+            insort(self._awaited, (number, place, node), key=lambda entry: entry[:2])
 
-    def passed(self, number: int) -> None:
+    def _passed(self, number: int) -> None:
         """The functions from this number on were visited: the leaves that no earlier one reads are final."""
-        while self.awaited and self.awaited[-1][0] >= number:
-            node = self.awaited.pop()[2]
-            g = heard(node, self.totals[node.key])
+        while self._awaited and self._awaited[-1][0] >= number:
+            node = self._awaited.pop()[2]
+            g = heard(node, self.totals[node])
             if self._keep is None:
-                self.totals[node.key] = g
+                self.totals[node] = g
             else:
-                del self.totals[node.key]
+                del self.totals[node]
                 self._keep(node, g)
                 for hook in node.hooks:
                     if hook.after:
                         hook.function(node)
-
-    def pop(self, key: Any, stay: set[Any]) -> Gradient:
-        """The gradient of what a function made, when the function is visited; it is kept too if it is among those that stay."""
-        stays = key in stay
-        g = self.totals.get(key) if stays else self.totals.pop(key, None)
-        if self.heard and g is not None and key in self.heard:
-            g = heard(self.heard[key], g)
-            if stays:
-                self.totals[key] = g
-        return g
 
 
 def heard(node: VariableNode, g: Gradient) -> Gradient:
@@ -97,3 +136,24 @@ def heard(node: VariableNode, g: Gradient) -> Gradient:
                 raise ValueError(f"a hook made a {new.shape} {new.dtype} of the {g.shape} {g.dtype} gradient that it was given")
             g = new
     return g
+
+
+def own(g: Gradient, taken: set[int]) -> Gradient:
+    """A gradient to keep: a copy if others may refer to its memory (``taken``: ids of the arrays whose memory has a user)."""
+    if (owner := backend.owner(g)) is None or (id(owner) in taken and not hasattr(g, "node")):
+        g = owner = None if g is None else g.copy(order="K")
+    taken.add(id(owner))
+    return g
+
+
+def leave(function: Function, gys: list[Gradient], record: bool) -> None:
+    """Leave gradients on the outputs that somebody holds still: copies, because functions pass arrays on."""
+    for node, gy in zip([reference() for reference in function.outputs], gys, strict=True):
+        if node is not None:
+            node.gradient = gy if record or gy is None else gy.copy()
+
+
+_SPENT = (
+    "backward reached {}, which was replayed already or is on another tape: start from all losses at once with "
+    "mnpar.backward([loss1, loss2]), keep the tape with retain_tape=True, or give each forward its own `with mnpar.Tape():`"
+)

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from weakref import ReferenceType
 
 Gradient: TypeAlias = Any  # an array; a Variable where the backward is recorded itself (double backprop)
 
+Deliver: TypeAlias = "Callable[[VariableNode, Gradient], None]"  # takes the gradient of a variable
+
 tick = itertools.count(1).__next__  # the clock: numbers grow with time on every rank, be it a process or a thread
+
+
+class Structure:
+    """Which links and parameters there are, and which arrays they have: ``now`` is another object after every change, anywhere.
+
+    What was found by walking through a model holds as long as it is the same object.
+    """
+
+    now = object()
+
+    def change(self) -> None:
+        """Something has changed."""
+        self.now = object()
+
+
+structure = Structure()
 
 
 class Function(Protocol):
@@ -22,7 +41,7 @@ class Function(Protocol):
 
     @property
     def label(self) -> str: ...
-    def pull(self, gys: list[Gradient], wanted: list[bool], record: bool) -> Iterable[Gradient]: ...
+    def pull(self, gys: list[Gradient], wanted: list[bool], record: bool, deliver: Deliver) -> None: ...
 
 
 class Home:
@@ -73,12 +92,9 @@ class VariableNode:
     WITHOUT_GRADIENT = frozenset("biuSUOmM")  # the kinds of dtypes that are not differentiable
 
     def __init__(self, array: Any, requires_grad: bool, creator: Function | None = None, index: int = 0) -> None:
-        self.shape: tuple[int, ...] = ()
-        self.dtype: Any = None
-        if array is not None:
-            self.shape, self.dtype = array.shape, array.dtype
-            requires_grad = requires_grad and self.dtype.kind not in self.WITHOUT_GRADIENT
-        self.requires_grad = requires_grad
+        self.shape: tuple[int, ...] = () if array is None else array.shape
+        self.dtype: Any = None if array is None else array.dtype
+        self.requires_grad = requires_grad and not (array is not None and array.dtype.kind in self.WITHOUT_GRADIENT)
         self.creator = creator
         self.index = index  # which output of its creator it is
         self.gradient: Gradient = None
@@ -88,9 +104,9 @@ class VariableNode:
         self.hooks: tuple[Hook, ...] = ()
 
     def __getstate__(self) -> Any:
-        """For copies: they have a place in the graph, and neither home nor hooks."""
+        """For copies: they are leaves, without home and hooks, whatever function the values came from."""
         kept = {name: getattr(self, name) for name in self.__slots__ if name != "__weakref__"}
-        return None, {**kept, "home": None, "hooks": ()}
+        return None, {**kept, "creator": None, "index": 0, "home": None, "hooks": ()}
 
     def listen(self, hook: Hook) -> Callable[[], None]:
         """Add a hook; what takes it off again."""
@@ -108,17 +124,22 @@ class VariableNode:
 
 
 class Owed(NamedTuple):
-    """Gradients of leaves (weights) that are to be computed later: ``function.pull(gys, leaves, False)`` gives them."""
+    """Gradients of leaves (weights) that are to be computed later: ``function.pull(gys, leaves, False, deliver)`` does."""
 
     function: Function
     gys: list[Gradient]
     leaves: list[bool]  # which of the inputs
 
 
+_creator = attrgetter("creator")
+
+
 def put_off(function: Function, gys: list[Gradient], wanted: list[bool], later: list[Owed]) -> list[bool]:
     """Leave the leaves' gradients for later; those that are still wanted now. What communicates is done at once."""
+    if function.communicates or None not in map(_creator, function.inputs):
+        return wanted
     leaves = [want and x.creator is None for x, want in zip(function.inputs, wanted, strict=True)]
-    if function.communicates or not any(leaves):
+    if True not in leaves:
         return wanted
     later.append(Owed(function, gys, leaves))
     return [want and not leaf for want, leaf in zip(wanted, leaves, strict=True)]

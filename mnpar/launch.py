@@ -68,6 +68,11 @@ def mpiexec_command(ranks: int, python: str | None = None, hosts: str | None = N
     return [mpiexec, *where, "-n", str(ranks)], environment
 
 
+def launched_after_first() -> bool:
+    """Whether the launcher says that this is not rank 0: known before MPI starts, and where it cannot start."""
+    return any(os.environ.get(name, "0") != "0" for name in _RANKS)
+
+
 def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namespace:
     """The command line, as ``parser.parse_args()`` has it, with one rank that speaks of errors instead of all of them.
 
@@ -84,7 +89,7 @@ def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namesp
         >>> mnpar.launch.parse_args(parser, epoch=1)  # doctest: +SKIP
         Namespace(epoch=5)
     """
-    if any(os.environ.get(name, "0") != "0" for name in _RANKS):
+    if launched_after_first():
         parser.error = lambda message: sys.exit(2)  # type: ignore[method-assign]
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # --help
             args = parser.parse_args()

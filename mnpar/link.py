@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mnpar import backend
+from mnpar.graph import structure
 from mnpar.initializers import Constant
 from mnpar.link_hook import LinkHook, link_hooks, watched_forward
 from mnpar.parameter import Parameter
@@ -70,12 +71,15 @@ class Link:
             self._persistent.pop(name, None)
             if value.name is None:
                 value.name = name
+            structure.change()
         elif name in self.__dict__.get("_params", ()):
             del self._params[name]
+            structure.change()
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
         object.__delattr__(self, name)
+        structure.change()
         self._params.pop(name, None)
         self._persistent.pop(name, None)
 
@@ -184,13 +188,13 @@ class Link:
 
     def params(self, include_uninit: bool = True) -> Iterator[Parameter]:
         """All parameters, in the order of definition, a shared one once."""
-        seen: set[int] = set()
+        found: dict[int, Parameter] = {}
         for link in self.links():  # not by namedparams: each update asks several times, and needs no paths
             for name in link._params:
                 param = link.__dict__[name]
-                if id(param) not in seen and (include_uninit or param.array is not None):
-                    seen.add(id(param))
-                    yield param
+                if include_uninit or param.array is not None:
+                    found[id(param)] = param
+        return iter(found.values())
 
     def namedpersistents(self) -> Iterator[tuple[str, Any]]:
         """All persistent values with their paths."""

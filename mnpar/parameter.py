@@ -12,7 +12,7 @@ from mnpar import backend
 from mnpar.arraylike import ArrayLike
 from mnpar.backend import Array
 from mnpar.config import get_dtype
-from mnpar.graph import VariableNode
+from mnpar.graph import VariableNode, structure
 from mnpar.initializers import Constant, generate_array
 from mnpar.plans import Box
 from mnpar.variable import Variable
@@ -70,6 +70,8 @@ class Parameter(Variable):
         """Set an attribute. An ``array`` of another shape or dtype makes it another parameter, as :meth:`initialize` does."""
         old = getattr(self, "array", None) if name == "array" and value is not None else None
         object.__setattr__(self, name, value)
+        if name in _STRUCTURAL:
+            structure.change()
         if old is not None and (self.node.shape != value.shape or self.node.dtype != value.dtype):
             self._become(value, old)
 
@@ -96,7 +98,10 @@ class Parameter(Variable):
             if other is not None and other.array is old:
                 other.array = array
 
-    shape = property(lambda self: self._known().shape, doc="The shape of the array; AttributeError while there is none.")
+    shape = property(
+        lambda self: (self._known() if self.array is None else self.array).shape,
+        doc="The shape of the array; AttributeError while there is none.",
+    )
     ndim = property(lambda self: self._known().ndim, doc="The number of axes; AttributeError while there is no array.")
     size = property(lambda self: self._known().size, doc="The number of elements; AttributeError while there is no array.")
     dtype = property(lambda self: self._known().dtype, doc="The dtype of the array; AttributeError while there is none.")
@@ -192,6 +197,9 @@ class Parameter(Variable):
         """Let the optimizer's rule change the array by the gradient; without a rule nothing happens."""
         if self.update_rule is not None:
             self.update_rule.update(self)
+
+
+_STRUCTURAL = frozenset(("array", "node", "summed", "update_rule"))  # attributes
 
 
 def _filler(initializer: Any) -> Any:

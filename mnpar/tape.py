@@ -38,10 +38,6 @@ class Tape:
             self.unfinished[0]()  # it takes itself off
         return self
 
-    def replayed(self) -> Replay:
-        """Around a backward: one that fails has visited some of the records, and nobody can visit them again."""
-        return Replay(self)
-
     def append(self, function: Any) -> None:
         self.records.append(function)
         if len(self.records) == self.LONG:
@@ -59,22 +55,6 @@ class Tape:
         _current.reset(self._tokens.pop())
 
 
-class Replay:
-    """The block of :meth:`Tape.replayed`; a class, because each backward enters one."""
-
-    __slots__ = ("_tape",)
-
-    def __init__(self, tape: Tape) -> None:
-        self._tape = tape
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is not None:
-            self._tape.records.clear()
-
-
 _current: ContextVar[Tape | None] = ContextVar("mnpar.tape", default=None)
 
 
@@ -85,3 +65,9 @@ def current_tape() -> Tape:
         tape = Tape()
         _current.set(tape)
     return tape
+
+
+def go_on() -> None:
+    """Let what travels during a backward advance: functions that take long call this between their pieces."""
+    for advance in current_tape().meanwhile:
+        advance()

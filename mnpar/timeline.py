@@ -119,6 +119,7 @@ class Timeline:
             whom = ", ".join(
                 f"for {'several' if peer is None else f'rank {peer}'} {100 * seconds / whole:.0f} %"
                 for peer, seconds in sorted(waits.items(), key=lambda item: -item[1])
+                if 100 * seconds / whole >= 0.5
             )
             total = 100 * sum(waits.values()) / whole
             line = f"rank {rank}: computes {100 * self.busy(rank) / whole:3.0f} %, waits {total:3.0f} %"

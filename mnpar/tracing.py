@@ -75,17 +75,6 @@ def _spanning(kind: str, describe: Callable[[Any, Any, Any], Described]) -> Call
     return around
 
 
-def _pulling(old: Any) -> Any:
-    def pull(self: FunctionNode, *args: Any) -> Any:
-        recorder = _recorder.get()
-        start = recorder.clock() if recorder else 0.0
-        yield from old(self, *args)
-        if recorder:
-            recorder.span("backward", type(self).__name__, start)
-
-    return pull
-
-
 def _receiving(describe: Callable[[Any, Any, Any], Described]) -> Callable[[Any], Any]:
     """The same for what is received in steps: the moment in which it is there."""
 
@@ -104,6 +93,10 @@ def _receiving(describe: Callable[[Any, Any, Any], Described]) -> Callable[[Any]
 
 def _applied(function: FunctionNode, args: Any, ys: Any) -> Described:
     return type(function).__name__, None, " ".join(str(y.shape) for y in ys if y.array is not None)
+
+
+def _pulled(function: FunctionNode, args: Any, result: None) -> Described:
+    return type(function).__name__, None, ""
 
 
 def _waited(transport: Any, args: Any, result: None) -> Described:
@@ -130,12 +123,12 @@ class _Place(NamedTuple):
 
 _PLACES = (
     _Place(FunctionNode, "apply", _spanning("forward", _applied)),
-    _Place(FunctionNode, "pull", _pulling),
+    _Place(FunctionNode, "pull", _spanning("backward", _pulled)),
     _Place(MpiTransport, "wait", _spanning("wait", _waited)),
     _Place(ThreadTransport, "wait", _spanning("wait", _waited)),
     _Place(Mailbox, "send", _spanning("send", lambda box, a, seq: _message(box, a[1].name, a[2], True, seq, a[1].site))),
     _Place(Mailbox, "recv", _receiving(_received)),
-    _Place(Mailbox, "recv_now", _spanning("recv", _received)),
+    _Place(Mailbox, "recv_now", _spanning("recv", lambda box, a, got: _received(box, (a[0](),), got))),
     _Place(Mailbox, "post", _spanning("send", lambda box, a, _: _message(box, "exchange", a[1], True, a[2], "exchange"))),
     _Place(Mailbox, "fetch", _receiving(lambda box, a, _: _message(box, a[0].name, a[1], False, a[2], "exchange"))),
     _Place(Step, "act", _spanning("stage", lambda step, a, _: (str(a[0]), None, ""))),

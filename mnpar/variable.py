@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
+
+import numpy as np
 
 from mnpar import backend
 from mnpar.arraylike import ArrayLike
 from mnpar.backend import Array
 from mnpar.backprop import reverse
+from mnpar.gradients import own
 from mnpar.graph import Function, Gradient, Hook, VariableNode
 
 
@@ -48,8 +52,8 @@ class Variable(ArrayLike):
         variable.array, variable.node = array, node
         return variable
 
-    creator = property(lambda self: self.node.creator, doc="The FunctionNode that made it; None for a leaf.")
-    requires_grad = property(lambda self: self.node.requires_grad, doc="Whether backward computes its gradient.")
+    creator = property(attrgetter("node.creator"), doc="The FunctionNode that made it; None for a leaf.")
+    requires_grad = property(attrgetter("node.requires_grad"), doc="Whether backward computes its gradient.")
     name = property(lambda self: self.node.name, lambda self, name: setattr(self.node, "name", name), doc="Its name in graphs.")
 
     @property
@@ -90,7 +94,10 @@ class Variable(ArrayLike):
 
     def cleargrad(self) -> None:
         """Forget the gradient."""
-        self.grad = None
+        node = self.node
+        node.gradient = None
+        if node.home is not None:
+            node.home.free = True
 
     def register_hook(self, hook: Callable[[Gradient], Gradient], after: bool = False) -> Callable[[], None]:
         """Let a function hear of this Variable's gradient, once in each backward that gives it one.
@@ -148,6 +155,8 @@ class Variable(ArrayLike):
 
 def as_variable(x: Any, requires_grad: bool = False) -> Variable:
     """``x`` itself if it is a Variable, else a Variable without gradient that holds it."""
+    if type(x) is np.ndarray:
+        return Variable.of(x, VariableNode(x, requires_grad))
     return x if isinstance(x, Variable) else Variable(x, requires_grad=requires_grad)
 
 
@@ -182,7 +191,7 @@ def backward(
         if node.requires_grad and g is not node.gradient:  # an output may be a constant, or a leaf: it has its seed already
             node.loss_scale = loss_scale
             if node.home is None or not node.home.take(node, g):
-                g = _own(g, taken)
+                g = own(g, taken)
                 node.gradient = g if node.gradient is None else backend.unscalar(node.gradient + g)
 
     found = reverse(seeds, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape, keep=keep)
@@ -214,13 +223,15 @@ def grad(
         >>> float(g.array), x.grad
         (6.0, None)
     """
+    _check_variables("inputs", inputs)
     seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop)
-    nodes = [x.node for x in inputs]
-    found = reverse(seeds, nodes, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape)
+    found = reverse(
+        seeds, [x.node for x in inputs], record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape
+    )
     results: list[Variable | None] = []
     taken = {id(backend.owner(g)) for _, g in seeds}
     for i, x in enumerate(inputs):
-        g, more = _own(found.get(x.node.key), taken), grad_inputs[i] if grad_inputs else None
+        g, more = own(found.get(x.node.key), taken), grad_inputs[i] if grad_inputs else None
         g = more if g is None else g if more is None else backend.unscalar(more + g)
         results.append(None if g is None else as_variable(g))
         if set_grad:
@@ -228,12 +239,9 @@ def grad(
     return results
 
 
-def _own(g: Gradient, taken: set[int]) -> Gradient:
-    """A gradient to keep: a copy if others may refer to its memory (``taken``: ids of the arrays whose memory has a user)."""
-    if (owner := backend.owner(g)) is None or (id(owner) in taken and not isinstance(g, Variable)):
-        g = owner = None if g is None else g.copy(order="K")
-    taken.add(id(owner))
-    return g
+def _check_variables(what: str, xs: Sequence[Any]) -> None:
+    if wrong := [f"number {i} is a {type(x).__name__}" for i, x in enumerate(xs) if not isinstance(x, Variable)]:
+        raise TypeError(f"the {what} are a list of Variables, but {wrong[0]}")
 
 
 def _seeds(
@@ -243,10 +251,11 @@ def _seeds(
     if isinstance(outputs, Variable):
         raise TypeError("the outputs are a list of Variables: write mnpar.backward([y]) or y.backward()")
     seeds = []
+    _check_variables("outputs", outputs)
     for i, y in enumerate(outputs):
         g: Any = gys[i] if gys is not None else y.grad_var if record else y.node.gradient
         if g is None and y.array is not None and y.size == 1:
-            g = y.xp.array(1 if loss_scale is None else loss_scale, y.dtype).reshape(y.shape)
+            g = y.xp.array(1 if loss_scale is None else loss_scale, y.dtype, ndmin=y.ndim)
         if g is not None:
             seeds.append((y.node, as_variable(g) if record else getattr(g, "array", g)))
         elif y.array is not None and y.size:  # a send's delegate is empty and starts from nothing

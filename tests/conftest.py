@@ -1,18 +1,51 @@
-"""Options of these tests, and what they print at the end."""
+"""Options of these tests, what the processes that they start find, and what they print at the end."""
 
+import gc
+import os
+import shutil
+import sys
+import tempfile
 from collections import Counter
 
+import numpy as np
 import pytest
 
+import mnpar
+
+SWEEP = {"MNPAR_SPATIAL": "1000", "MNPAR_PROGRAMS": "400", "MNPAR_PROGRAMS_MPI": "200"}  # random cases; see CONTRIBUTING.md
 OUTCOMES = pytest.StashKey[Counter]()  # what became of the spoilt programs: tests/test_random_programs.py
 
 
+@pytest.fixture
+def float64():
+    """Links and functions make float64: a file asks by ``pytestmark = pytest.mark.usefixtures("float64")``."""
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        yield
+
+
 def pytest_addoption(parser):
-    parser.addoption("--detection", action="store_true", help="print how many of the spoilt random programs were reported")
+    parser.addoption(
+        "--detection",
+        action="store_true",
+        help="print how many of the spoilt random programs were reported (with --processes 1)",
+    )
 
 
 def pytest_configure(config):
     config.stash[OUTCOMES] = Counter()
+    if config.getoption("--sweep"):
+        for name, number in SWEEP.items():
+            os.environ.setdefault(name, number)  # the ranks of mpiexec read it too
+    if "PYTHONDONTWRITEBYTECODE" in os.environ and hasattr(config, "cache"):
+        _share_bytecode(config.cache.mkdir("bytecode"))
+
+
+def _share_bytecode(folder):
+    """Hundreds of processes would compile all of mnpar, a quarter of a second each: let them write and read it elsewhere."""
+    shutil.rmtree(f"{folder}{tempfile.gettempdir()}", ignore_errors=True)  # of programs that tests wrote, long gone
+    del os.environ["PYTHONDONTWRITEBYTECODE"]
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(folder)
+    sys.dont_write_bytecode = False
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -25,3 +58,8 @@ def pytest_terminal_summary(terminalreporter, config):
         f"spoilt programs: {reported} reported, {harmless} harmless (the gradients are right all the same), "
         f"{silent} silently wrong: {reported / max(reported + silent, 1):.2%} of those that matter were reported"
     )
+
+
+def pytest_collection_finish(session):
+    gc.collect()
+    gc.freeze()  # thousands of tests: collections of garbage in them need not look at all that was collected

@@ -132,6 +132,15 @@ def test_no_outputs_are_no_work(outputs):
     assert y.grad is None
 
 
+def test_what_is_no_variable_in_a_list_of_them_is_told_by_its_number():
+    """A model that forgot to return its loss gives None."""
+    y = mnpar.Variable(np.ones(()))
+    with pytest.raises(TypeError, match="the outputs are a list of Variables, but number 1 is a NoneType"):
+        mnpar.backward([y, None])
+    with pytest.raises(TypeError, match="the inputs are a list of Variables, but number 0 is a ndarray"):
+        mnpar.grad([y], [np.ones(2)])
+
+
 def test_a_single_variable_where_a_list_belongs_is_refused():
     with pytest.raises(TypeError, match=r"mnpar.backward\(\[y\]\)"):
         mnpar.backward(variable(1.0))

@@ -85,6 +85,31 @@ def test_the_rest_is_left_to_numpy(calls, what):
     assert calls == []
 
 
+SMALL = {
+    "one row": (1, 10, 100),
+    "one column": (100, 1, 10),
+    "one": (1, 1, 1),
+    "rows": (5, 7, 3),
+    "none": (0, 3, 2),
+    "no terms": (2, 0, 3),
+}
+
+
+@pytest.mark.parametrize("out", ["none", "contiguous", "a part"])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i4"])
+@pytest.mark.parametrize("left", LAYOUTS)
+@pytest.mark.parametrize("size", SMALL)
+def test_small_products_are_those_of_numpy(calls, size, left, dtype, out):
+    M, K, N = SMALL[size]
+    rng = np.random.default_rng(0)
+    a, b = LAYOUTS[left](rng.integers(-4, 5, (M, K)).astype(dtype)), rng.integers(-4, 5, (N, K)).astype(dtype).T
+    y = {"none": None, "contiguous": np.full((M, N), 9, dtype), "a part": np.full((M, N + 1), 9, dtype)[:, 1:]}[out]
+    found = blas.product(a, b, y)
+    assert found.dtype == dtype if y is None else found is y
+    assert not calls
+    np.testing.assert_array_equal(found, np.einsum("mk,kn->mn", a, b))
+
+
 @pytest.mark.parametrize("out", [np.empty((128, 128), order="F"), np.empty((128, 256))[:, ::2]], ids=["turned", "apart"])
 def test_a_result_that_is_not_contiguous_is_written_by_numpy(calls, out):
     a = np.random.default_rng(0).random((128, 128))

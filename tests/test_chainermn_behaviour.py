@@ -45,6 +45,7 @@ def same(found, expected, **kwargs):
 # ---- point to point ----
 
 
+@pytest.mark.grid
 @EVERY
 @pytest.mark.parametrize("shape", [(7,), (2, 3), (2, 3, 4), (2, 1, 3, 2)], ids=str)
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -127,6 +128,7 @@ COLLECTIVES = {
 }
 
 
+@pytest.mark.grid
 @EVERY
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 @pytest.mark.parametrize("name", COLLECTIVES)
@@ -162,6 +164,7 @@ def test_an_object_of_any_size_is_broadcast_whatever_the_buffers_length(comm, le
 # ---- pseudo_connect ----
 
 
+@pytest.mark.grid
 @EVERY
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 @pytest.mark.parametrize("shapes", [[(4, 5), (3, 2)], [(3, 2)], [()]], ids=str)
@@ -201,6 +204,7 @@ def deep(x, depth):
     return x
 
 
+@pytest.mark.grid
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("tags", [(0, 0), (1, 2)], ids=["one tag", "two tags"])
 @pytest.mark.parametrize("sender", SENDERS)
@@ -304,6 +308,7 @@ class Tagger(mnpar.Chain):
         return sum(F.softmax_cross_entropy(self.tag(y), words % 3) for y, words in zip(results, sentences, strict=True))
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("widths", [(3, 3, 3), (2, 5, 3)], ids=["all alike", "each rank its own words and width"])
 @pytest.mark.parametrize("kind", [L.NStepLSTM, L.NStepGRU, L.NStepRNNTanh])
 @pytest.mark.ranks(2, 3)
@@ -374,6 +379,7 @@ def gradients_of(model, x, t, samples):
     return [np.zeros_like(p.array) if p.grad is None else p.grad for p in model.params()]
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "mixed16"])
 @pytest.mark.parametrize("counts", [(6, 6, 6, 6), (7, 1, 0, 5)], ids=["equal batches", "unequal batches"])
 @pytest.mark.parametrize("name", NETS)

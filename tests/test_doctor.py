@@ -37,6 +37,11 @@ def test_a_launcher_of_several_ranks_that_is_another_mpis_is_a_failure(name):
     assert "Use the mpiexec beside this Python: " in done.stdout
 
 
+def test_of_the_ranks_of_another_mpis_launcher_the_first_speaks():
+    done = examine(0, OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_RANK="2")
+    assert (done.returncode, done.stdout) == (1, "")
+
+
 def test_an_unknown_command_is_a_usage_error():
     done = subprocess.run([sys.executable, "-m", "mnpar", "nurse"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2

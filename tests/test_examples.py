@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from mnpar.launch import clean_environment, mpiexec_command
+from tests.scripts import run_script
 
 ROOT = Path(__file__).parents[1]
+NOWHERE = f"{__file__}/nowhere"  # nobody can make a folder in a file
 PNG = b"\x89PNG\r\n"
 
 
@@ -19,6 +21,8 @@ def run(ranks, example, flags=(), bare_mpiexec=False):
     command = [] if not ranks and not bare_mpiexec else command[:1] if bare_mpiexec else command
     if "--threads" in flags:  # thread ranks take turns, and small products on all cores wait for each other
         environment["OMP_NUM_THREADS"] = "1"
+    if not command:
+        return run_script(ROOT / "examples" / example, flags, clean_environment(environment), ROOT)
     return subprocess.run(
         [*command, sys.executable, str(ROOT / "examples" / example), *flags],
         capture_output=True, text=True, env=clean_environment(environment), timeout=120, check=False, cwd=ROOT,
@@ -70,7 +74,9 @@ def test_the_ensemble_reports_each_epoch_once_and_draws_a_plot(how, flags, membe
     assert len(picture) > 5000
 
 
-@pytest.mark.parametrize("flags", [["--threads", "3"], ["--groups", "2"]], ids=["members of a rank", "members of two ranks"])
+@pytest.mark.parametrize(
+    "flags", [["--threads", "3"], ["--threads", "4", "--groups", "2"]], ids=["members of a rank", "members of two ranks"]
+)
 def test_training_through_the_allgather_equals_training_on_one_rank(flags, tmp_path):
     done = run(0, "ensemble_mnist.py", [*SHORT, "--joint", "--out", str(tmp_path), *flags])
     assert done.returncode == 0, done.stderr
@@ -109,17 +115,37 @@ def test_training_that_is_told_to_end_saves_and_goes_on_from_there(tmp_path):
     assert f"goes on at iteration {iteration} on 2 ranks" in more.stdout, more.stderr
 
 
+SMALL_PRINT = {
+    "checkpoint_resume.py": (["--interval", "0"], "--interval is at least 1, not 0"),
+    "mlp_model_parallel.py": (["--steps", "-1"], "--steps is at least 1, not -1"),
+    "mnist_data_parallel.py": (["--resume", "nothing"], "--resume: there is no file nothing"),
+    "pipeline_mlp.py": (["--micro-batches", "0"], "--micro-batches is at least 1, not 0"),
+    "pipeline_seq2seq.py": (["--lines", "0"], "--lines is at least 1, not 0"),
+    "pipeline_unet.py": (["--steps", "0"], "--steps is at least 1, not 0"),
+    "seq2seq_model_parallel.py": (["--longest", "2"], "--longest is at least 3, not 2"),
+    "transformer_lm.py": (["--run", "/dev/null/x"], "--run: [Errno 20] Not a directory: '/dev/null/x'"),
+}
+
+
+@pytest.mark.parametrize("example", SMALL_PRINT)
+def test_a_value_that_an_example_cannot_take_is_a_usage_error(example):
+    flags, message = SMALL_PRINT[example]
+    done = run(0, example, flags)
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"error: {message}\n")
+
+
 BAD = {
     "no epochs": (["--epoch", "0"], "--epoch is at least 1, not 0"),
     "no number": (["--epoch", "x"], "invalid int value"),
     "a flag that is not there": (["--gpus"], "unrecognized arguments"),
-    "groups that do not divide": (["--groups", "3"], "4 ranks do not make members of 3 ranks each"),
+    "groups that do not divide": (["--groups", "3"], "ranks do not make members of 3 ranks each"),
     "a negative seed": (["--seed", "-1"], "--seed is at least 0, not -1"),
-    "no such folder": (["--data", "/nonexistent"], "--data: there is no folder /nonexistent"),
+    "no such folder": (["--data", NOWHERE], f"--data: there is no folder {NOWHERE}"),
 }
 
 
-@pytest.mark.parametrize("ranks", [0, 4])
+@pytest.mark.parametrize("ranks", [0, 2])
 @pytest.mark.parametrize(("flags", "message"), BAD.values(), ids=BAD)
 def test_bad_flags_are_one_usage_error(ranks, flags, message):
     done = run(ranks, "ensemble_mnist.py", flags)

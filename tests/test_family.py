@@ -98,6 +98,7 @@ def waited(x, later):
     return x.wait() if later and x is not None else x
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("later", [False, True], ids=["now", "later"])
 @pytest.mark.parametrize("name", MOVING)
 @pytest.mark.ranks(1, 3)
@@ -111,6 +112,7 @@ def test_methods_move_every_dtype_and_shape(comm, name, later):
             assert first is None or first.dtype == values[0].dtype
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("op", REDUCE)
 @pytest.mark.parametrize("later", [False, True], ids=["now", "later"])
 @pytest.mark.parametrize("name", REDUCING)
@@ -128,6 +130,7 @@ def test_methods_reduce_by_every_operation(comm, name, later, op):
             same(found, whole(name, comm.rank, values, lists, REDUCE[op]))
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("later", [False, True], ids=["now", "later"])
 @pytest.mark.parametrize("name", MOVING + REDUCING)
 @pytest.mark.ranks(1, 3)
@@ -173,6 +176,7 @@ def flat(x):
     return [x] if parts is None else [leaf for part in parts for leaf in flat(part)]
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("later", [False, True], ids=["now", "later"])
 @pytest.mark.parametrize("name", ["send", "recv", "sendrecv", "shift"])
 @pytest.mark.parametrize("container", CONTAINERS.values(), ids=CONTAINERS)
@@ -218,6 +222,7 @@ def loss(ys, rank, shape):
     return functools.reduce(operator.add, terms) if terms else None
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("later", [False, True], ids=["now", "later"])
 @pytest.mark.parametrize(
     ("name", "op"), [(name, None) for name in MOVING] + [(name, op) for name in REDUCING for op in REDUCE], ids=str

@@ -23,7 +23,7 @@ from tests.faults.soak import KINDS, soak
 
 HERE = r"faults/programs.py:\d+"
 LIMIT = 5.0  # s from the start of a job to its end, the start of Python and MPI included
-CROWD = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # how much longer all takes because others use the machine too
+CROWD = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # of programs that use the machine too
 BAD = "not 0"
 MPICH = "HYDRA" in subprocess.run([find_mpiexec(PYTHON), "--version"], capture_output=True, text=True, check=False).stdout
 
@@ -145,7 +145,7 @@ JOBS = {
     "one_batch_more": ends("24", DONE),
     "one_barrier_too_many": ends("24", DONE),
     "unused_result": works("", out="is done"),
-    "other_time": deadlock("", rf"waits in allreduce at {HERE}", rf"waits in iallreduce at {HERE}"),
+    "other_time": mismatch("", rf"rank 0: waits in allreduce at {HERE}\n  rank 1: waits in iallreduce at {HERE}"),
     "no_backward_on_rank_1": deadlock("25", rf"waits in gradient of allreduce at {HERE}", rf"waits in barrier at {HERE}"),
     "dropped_delegate": works("25"),
     "splits_without_meaning": works("26"),
@@ -183,14 +183,21 @@ def results(request):
         pool.shutdown(cancel_futures=True)
 
 
+@pytest.fixture(scope="module")
+def crowd(request):
+    """How much longer all takes because others use the machine too: other programs, and other tests (``--processes``)."""
+    alone = {item.path for item in request.session.items} == {Path(__file__)}
+    return CROWD * (1 if alone else request.config.getoption("--processes"))
+
+
 @pytest.mark.parametrize("name", sorted(JOBS, key=lambda name: name == "slow_steps"))
-def test_the_job(results, name):
+def test_the_job(results, crowd, name):
     row = JOBS[name]
     code, out, err, took = results[name].result()
     assert (code != 0) if row.code == BAD else code in (row.code if isinstance(row.code, set) else {row.code}), err
     for says in (row.says,) if isinstance(row.says, str) else row.says:
         assert re.search(says, err, re.MULTILINE), err
-    assert took < (row.limit + SLOWER) * CROWD, f"it took {took:.1f} s\n{err}"
+    assert took < (row.limit + SLOWER) * crowd, f"it took {took:.1f} s\n{err}"
     assert row.out is None or out.count(row.out) == row.ranks or not row.out
     if row.once:
         assert err.count(row.once) == 1, err  # one rank speaks for all

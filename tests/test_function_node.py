@@ -362,3 +362,15 @@ def test_debug_mode_looks_at_no_integers_and_lets_finite_values_pass():
         x = variable([1.0, 2.0])
         x[np.array([0, 1])].sum().backward()
         np.testing.assert_array_equal(x.grad, [1.0, 1.0])
+
+
+def test_all_inputs_that_are_under_way_are_waited_for_before_a_function_runs():
+    """Their functions come before it then, in the order that backward reverses."""
+    waited = []
+
+    def arrives():
+        waited.append(mnpar.Variable(np.ones(1)))
+        return tuple(waited)
+
+    mnpar.functions.arithmetic.Add().prepare((mnpar.Variable(np.ones(1)), mnpar.Future(arrives)))
+    assert len(waited) == 1

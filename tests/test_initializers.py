@@ -8,6 +8,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
+import mnpar.links as L
 from mnpar import initializers as init
 
 SHAPE = (30, 20, 5)  # fan_in 100, fan_out 150
@@ -217,6 +218,13 @@ def test_a_function_is_an_initializer_and_a_list_is_not():
     assert init._get_initializer(test_constants_fill_with_their_value) is test_constants_fill_with_their_value
     with pytest.raises(TypeError, match=r"not list: wrap lists in numpy.asarray"):
         init._get_initializer([1.0])
+
+
+def test_a_name_is_no_initializer_and_an_array_of_another_shape_is_told_with_both():
+    with pytest.raises(TypeError, match=r"like mnpar.initializers.HeNormal\(\), not str"):
+        L.Linear(2, 2, initialW="he")
+    with pytest.raises(ValueError, match=r"of shape \(3, 3\) does not become one of shape \(2, 2\)"):
+        L.Linear(2, 2, initialW=np.ones((3, 3)))
 
 
 def test_an_initializer_that_does_nothing_says_what_it_lacks():

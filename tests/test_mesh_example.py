@@ -61,6 +61,7 @@ def test_a_run_goes_on_on_another_mesh(alone, tmp_path):
 
 BAD = {
     "a mesh that is none": (["--mesh", "data"], "a mesh is names and sizes"),
+    "an axis that means nothing here": (["--mesh", "dtaa=2"], "there is no axis dtaa here, only data, pipe, model, sequence"),
     "ranks that are not there": (["--mesh", "data=-1"], "-1 needs ranks that are there already"),
     "too many stages": (["--mesh", "pipe=6", "--threads"], "4 layers cannot be cut into 6 stages"),
 }

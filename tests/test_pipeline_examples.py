@@ -67,6 +67,11 @@ def test_the_encoder_and_the_decoder_learn_the_weights_of_one_rank(ranks, flags)
     assert len(re.findall(r"^epoch +\d  loss +[\d.]+ per line  digits right [\d.]+$", done.stdout, re.M)) == 2
 
 
+def test_the_u_net_refuses_a_schedule_of_other_stages():
+    done = run(0, "pipeline_unet.py", ["--threads", "4", "--schedule", "zbv"])
+    assert "zbv on 4 ranks has 8 stages, and this U-Net 4" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("example", "message"), [("pipeline_unet.py", "has 4 stages"), ("pipeline_seq2seq.py", "has two stages")]
 )

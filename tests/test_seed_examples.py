@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from mnpar.launch import clean_environment, mpiexec_command
+from tests.scripts import run_script
 
 ROOT = Path(__file__).parents[1]
+NOWHERE = f"{__file__}/nowhere"  # nobody can make a folder in a file
 MPI, ALONE, THREADS = (2, []), (0, ["--ranks", "1"]), (0, ["--threads", "3"])
 WAYS = pytest.mark.parametrize("way", [MPI, ALONE, THREADS], ids=["mpiexec", "python", "threads"])
 
@@ -20,9 +22,15 @@ def run(way, example, *flags, fails=False, cwd=ROOT):
     """What it prints; its errors, if it should fail."""
     ranks, more = way
     command, environment = mpiexec_command(ranks) if ranks else ([], clean_environment(os.environ))
-    done = subprocess.run(
-        [*command, sys.executable, str(ROOT / "examples" / example), *flags, *more],
-        capture_output=True, text=True, env={**environment, "OMP_NUM_THREADS": "1"}, timeout=120, check=False, cwd=cwd,
+    environment["OMP_NUM_THREADS"] = "1"
+    script = ROOT / "examples" / example
+    done = (
+        subprocess.run(
+            [*command, sys.executable, str(script), *flags, *more],
+            capture_output=True, text=True, env=environment, timeout=120, check=False, cwd=cwd,
+        )
+        if ranks
+        else run_script(script, [*flags, *more], environment, cwd)
     )  # fmt: skip
     assert (done.returncode != 0) == fails, done.stderr
     return done.stderr if fails else done.stdout
@@ -167,9 +175,9 @@ BAD = {
     "two axes": ("parallel_matmul.py", ["--shape", "3x4"], "--shape is rows of A x columns of A x columns of B, not 3x4"),
     "no shape": ("parallel_matmul.py", ["--shape", "3,4"], "a grid is numbers from 1 on"),
     "no model": ("synkhronos_mnist.py", ["--model", "rnn"], "invalid choice: 'rnn'"),
-    "no folder": ("synkhronos_mnist.py", ["--data", "/nonexistent"], "--data: there is no folder /nonexistent"),
+    "no folder": ("synkhronos_mnist.py", ["--data", NOWHERE], f"--data: there is no folder {NOWHERE}"),
     "small images": ("resnet50.py", ["--size", "4"], "--size is at least 8, not 4"),
-    "no pictures": ("resnet50.py", ["--images", "/nonexistent"], "--images: there is no folder /nonexistent"),
+    "no pictures": ("resnet50.py", ["--images", NOWHERE], f"--images: there is no folder {NOWHERE}"),
 }
 
 

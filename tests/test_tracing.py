@@ -70,6 +70,13 @@ def test_it_says_who_waited_for_whom(tmp_path):
     assert "for rank 1" in timeline.text().splitlines()[3]
 
 
+def test_who_was_hardly_waited_for_is_not_named():
+    timeline = mnpar.Timeline()
+    waits = [("wait", "recv", 0.0, 5.0, 0), ("wait", "recv", 5.0, 5.01, 1), ("forward", "Sum", 5.01, 10.0)]
+    timeline.take([(0, waits), (1, [])])
+    assert timeline.text().splitlines()[1] == "rank 0: computes  50 %, waits  50 % (for rank 0 50 %)"
+
+
 def test_a_collective_waits_for_several(tmp_path):
     timeline = mnpar.run(profiled, 2, (tmp_path, lambda comm: F.allreduce(comm, np.ones(1))))[0]
     waits = [event for events in timeline.events for event in events if event.kind == "wait"]

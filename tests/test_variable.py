@@ -285,6 +285,19 @@ def test_a_leaf_can_be_copied_and_pickled(duplicate):
     np.testing.assert_array_equal(y.grad, [1.0, 1.0])
 
 
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
+def test_a_copy_of_what_functions_made_is_a_leaf(duplicate):
+    x = variable(2)
+    y = x
+    for _ in range(3000):  # deeper than Python's own recursion
+        y = y * 1
+    z = duplicate(y * 3)
+    assert z.creator is None
+    mnpar.functions.sum(z * 2).backward()
+    np.testing.assert_array_equal(z.grad, [2.0, 2.0])
+    assert x.grad is None
+
+
 def test_as_variable_keeps_variables_and_wraps_arrays_without_a_gradient():
     x = variable(2)
     assert mnpar.as_variable(x) is x

@@ -25,11 +25,10 @@ class Answer(Channel):
     def __init__(self, channel: Channel, number: int) -> None:
         super().__init__(channel.transport, channel.order)
         self._collectives = number | 1
-        self._known = channel._known
 
     def _hear(self, block: bytes, waiting: Waiting) -> Steps[bytes]:
         transport, tag, blocks = self.transport, self.reply_tag(waiting.seq, OPENING), []
-        for rank in self._others():
+        for rank in self.others():
             transport.post(np.frombuffer(block, np.uint8), rank, tag, BACKWARD)
         for rank in range(transport.size):
             if rank == transport.rank:

@@ -10,9 +10,23 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.communicators.channel import Channel, listed
+from mnpar.communicators.channel import Channel
 from mnpar.communicators.message import REDUCTIONS, Call, call_site
 from mnpar.communicators.transport import ANY, Steps, Traffic, Transport
+from mnpar.communicators.ways import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    BCAST,
+    GATHER,
+    REDUCE_SCATTER,
+    SCANS,
+    SCATTER,
+    allreduce_into,
+    listed,
+)
+
+_INTEGERS = (int, np.integer)  # a union would be made anew for each call
 
 
 class Calls:
@@ -47,13 +61,13 @@ class Calls:
 
     def peer(self, rank: int, wildcard: int | None = None) -> int:
         """The rank, checked."""
-        if isinstance(rank, int | np.integer) and (0 <= rank < self.size or rank == wildcard):
+        if isinstance(rank, _INTEGERS) and (0 <= rank < self.size or rank == wildcard):
             return int(rank)
         raise ValueError(f"rank {self.rank}: there is no rank {rank!r} in a communicator of {self.size} (0 to {self.size - 1})")
 
     def tag(self, tag: int, wildcard: int | None = None) -> int:
         """The tag, checked."""
-        if isinstance(tag, int | np.integer) and (0 <= tag <= self.transport.tag_limit or tag == wildcard):
+        if isinstance(tag, _INTEGERS) and (0 <= tag <= self.transport.tag_limit or tag == wildcard):
             return int(tag)
         raise ValueError(f"rank {self.rank}: a tag is a number from 0 to {self.transport.tag_limit}, not {tag!r}")
 
@@ -79,17 +93,18 @@ class Calls:
         return value
 
     def _bcast(self, x: Any, root: int, later: bool = False) -> Steps[Any]:
-        value, _ = yield from self.channel(0).bcast(x, self._call("bcast", self.peer(root), later=later))
+        value, _ = yield from self.channel(0).steps(BCAST, x, self._call("bcast", self.peer(root), later=later))
         return _like(value, x)
 
     def _reduce(self, x: Any, root: int, op: str, later: bool = False) -> Steps[Any]:
         root = self.peer(root)
-        total, _ = yield from self.channel(0).allreduce(_wide(x, op), self._call("reduce", root, op, later=later), root)
+        total, _ = yield from self.channel(0).steps(ALLREDUCE, _wide(x, op), self._call("reduce", root, op, later=later))
         return _like(self._mean(total, op, x), x)
 
     def _allreduce(self, x: Any, op: str, later: bool = False, out: Array | None = None) -> Steps[Any]:
         into = out if type(out) is np.ndarray and op != "mean" else None
-        total, _ = yield from self.channel(0).allreduce(_wide(x, op), self._call("allreduce", op=op, later=later), None, into)
+        way = ALLREDUCE if into is None else allreduce_into(into)
+        total, _ = yield from self.channel(0).steps(way, _wide(x, op), self._call("allreduce", op=op, later=later))
         total = _like(self._mean(total, op, x), x)
         if out is None:
             return total
@@ -98,27 +113,33 @@ class Calls:
         return out
 
     def _gather(self, x: Any, root: int, later: bool = False) -> Steps[tuple[Any, ...] | None]:
-        return (yield from self.channel(0).gather(x, self._call("gather", self.peer(root), later=later)))[0]
+        values: tuple[Any, ...] | None
+        values, _ = yield from self.channel(0).steps(GATHER, x, self._call("gather", self.peer(root), later=later))
+        return values
 
     def _allgather(self, x: Any, later: bool = False) -> Steps[tuple[Any, ...]]:
-        return (yield from self.channel(0).allgather(x, self._call("allgather", later=later)))[0]
+        values: tuple[Any, ...]
+        values, _ = yield from self.channel(0).steps(ALLGATHER, x, self._call("allgather", later=later))
+        return values
 
     def _scatter(self, xs: Any, root: int, later: bool = False) -> Steps[Any]:
-        return (yield from self.channel(0).scatter(xs, self._call("scatter", self.peer(root), later=later)))[0]
+        return (yield from self.channel(0).steps(SCATTER, xs, self._call("scatter", self.peer(root), later=later)))[0]
 
     def _alltoall(self, xs: Any, later: bool = False) -> Steps[tuple[Any, ...]]:
-        return (yield from self.channel(0).alltoall(xs, self._call("alltoall", later=later)))[0]
+        values: tuple[Any, ...]
+        values, _ = yield from self.channel(0).steps(ALLTOALL, xs, self._call("alltoall", later=later))
+        return values
 
     def _reduce_scatter(self, xs: Any, op: str, later: bool = False) -> Steps[Any]:
         xs = listed(xs)
         wide = tuple([_wide(x, op) for x in xs]) if isinstance(xs, tuple) else xs
-        total, _ = yield from self.channel(0).reduce_scatter(wide, self._call("reduce_scatter", op=op, later=later))
+        total, _ = yield from self.channel(0).steps(REDUCE_SCATTER, wide, self._call("reduce_scatter", op=op, later=later))
         return self._mean(total, op, xs[self.rank])
 
     def _scan(self, x: Any, op: str, exclusive: bool, later: bool = False) -> Steps[Any]:
         if op == "mean" or (exclusive and op in ("max", "min")):
             raise ValueError(f"rank {self.rank}: there is no {'exscan' if exclusive else 'scan'} by {op!r}")
-        total, _ = yield from self.channel(0).scan(x, self._call("scan", op=op, later=later), exclusive, True)
+        total, _ = yield from self.channel(0).steps(SCANS[exclusive, True], x, self._call("scan", op=op, later=later))
         return _like(total, x)
 
     def _barrier(self, later: bool = False) -> Steps[None]:
@@ -137,34 +158,37 @@ class Calls:
         return obj
 
     def _bcast_obj(self, obj: Any, root: int, later: bool = False) -> Steps[Any]:
-        return (yield from self.channel(0).bcast(obj, self._call("bcast_obj", self.peer(root), later=later)))[0]
+        return (yield from self.channel(0).steps(BCAST, obj, self._call("bcast_obj", self.peer(root), later=later)))[0]
 
     def _gather_obj(self, obj: Any, root: int, later: bool = False) -> Steps[list[Any] | None]:
-        values, _ = yield from self.channel(0).gather(obj, self._call("gather_obj", self.peer(root), later=later))
+        values, _ = yield from self.channel(0).steps(GATHER, obj, self._call("gather_obj", self.peer(root), later=later))
         return None if values is None else list(values)
 
     def _allgather_obj(self, obj: Any, later: bool = False) -> Steps[list[Any]]:
-        return list((yield from self.channel(0).allgather(obj, self._call("allgather_obj", later=later)))[0])
+        return list((yield from self.channel(0).steps(ALLGATHER, obj, self._call("allgather_obj", later=later)))[0])
 
     def _scatter_obj(self, objs: Any, root: int, later: bool = False) -> Steps[Any]:
-        return (yield from self.channel(0).scatter(objs, self._call("scatter_obj", self.peer(root), later=later)))[0]
+        return (yield from self.channel(0).steps(SCATTER, objs, self._call("scatter_obj", self.peer(root), later=later)))[0]
 
     def _alltoall_obj(self, objs: Any, later: bool = False) -> Steps[list[Any]]:
-        return list((yield from self.channel(0).alltoall(objs, self._call("alltoall_obj", later=later)))[0])
+        return list((yield from self.channel(0).steps(ALLTOALL, objs, self._call("alltoall_obj", later=later)))[0])
 
     def _allreduce_obj(self, obj: Any, op: str, later: bool = False) -> Steps[Any]:
-        return _folded((yield from self.channel(0).allgather(obj, self._call("allreduce_obj", op=op, later=later)))[0], op)
+        return _folded(
+            (yield from self.channel(0).steps(ALLGATHER, obj, self._call("allreduce_obj", op=op, later=later)))[0], op
+        )
 
     def _reduce_obj(self, obj: Any, root: int, op: str, later: bool = False) -> Steps[Any]:
-        objs, _ = yield from self.channel(0).gather(obj, self._call("reduce_obj", self.peer(root), op, later=later))
+        objs, _ = yield from self.channel(0).steps(GATHER, obj, self._call("reduce_obj", self.peer(root), op, later=later))
         return None if objs is None else _folded(objs, op)
 
     def _reduce_scatter_obj(self, objs: Any, op: str, later: bool = False) -> Steps[Any]:
-        return _folded((yield from self.channel(0).alltoall(objs, self._call("reduce_scatter_obj", op=op, later=later)))[0], op)
+        given, _ = yield from self.channel(0).steps(ALLTOALL, objs, self._call("reduce_scatter_obj", op=op, later=later))
+        return _folded(given, op)
 
     def _scan_obj(self, obj: Any, op: str, exclusive: bool, later: bool = False) -> Steps[Any]:
         call = self._call("exscan_obj" if exclusive else "scan_obj", op=op, later=later)
-        objs = (yield from self.channel(0).allgather(obj, call))[0][: self.rank + (not exclusive)]
+        objs = (yield from self.channel(0).steps(ALLGATHER, obj, call))[0][: self.rank + (not exclusive)]
         return _folded(objs, op) if objs else None
 
     def _sendrecv(self, data: Any, dest: int, source: int, tag: int) -> Steps[Any]:

@@ -27,13 +27,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.communicators.board import Board
 from mnpar.communicators.calls import Calls
+from mnpar.communicators.message import call_site
 from mnpar.communicators.operation import Operation, complete, no_steps
 from mnpar.communicators.shared_memory import SharedMemory
-from mnpar.communicators.transport import ANY, Steps, T
+from mnpar.communicators.transport import ANY, Steps, T, Waiting
 
 ANY_SOURCE = ANY
 ANY_TAG = ANY
+
+
+def needed(comm: Any, call: str) -> None:
+    """Raises TypeError if ``comm`` is no communicator, with how ``call`` is written."""
+    if not isinstance(comm, Communicator):
+        raise TypeError(f"{call}: a communicator is needed where a {type(comm).__name__} was given")
 
 
 class Communicator(Calls):
@@ -173,6 +181,16 @@ class Communicator(Calls):
         """A model's copy works with the same ranks."""
         return self
 
+    def __copy__(self) -> Communicator:
+        return self
+
+    def __reduce__(self) -> Any:
+        """Raises TypeError: what holds a communicator stays in its process."""
+        raise TypeError(
+            f"{self!r} cannot be pickled, nor what holds it: save models with mnpar.serializers or mnpar.checkpoint, and give "
+            "processes that load data no communicator"
+        )
+
     def __repr__(self) -> str:
         return f"<mnpar communicator {self.name}, rank {self.rank} of {self.size}>"
 
@@ -278,7 +296,34 @@ class Communicator(Calls):
             >>> mnpar.run(program, ranks=2)
             [False, False]
         """
-        return self.channel(0).allreduce_noted(x, self._call("allreduce"), note, usual, out)
+        board, channel = self.transport.board, self.channel(0)
+        if board is not None and board.takes(x, out):
+            seq = channel.next_exchange()
+            summed = board.sum(x, note, usual, out, seq, lambda: Waiting("allreduce", call_site(), None, 0, seq))
+            if summed is not None:
+                return bool(summed)
+            channel.give_back(seq)
+        return channel.allreduce_noted(x, self._call("allreduce"), note, usual, out)
+
+    def open_board(self, nbytes: int) -> bool:
+        """Let :meth:`allreduce_noted` go through memory that all ranks have in common, where they have; all ranks call it.
+
+        Args:
+            nbytes: of the largest array that does; 0: none any more.
+
+        Returns:
+            Whether they do: the ranks are processes of one machine (Open MPI's go on by messages).
+        """
+        transport = self.transport
+        if transport.board is not None and nbytes:
+            transport.board.most = nbytes
+        elif transport.board is not None:
+            self.barrier()
+            transport.board.free()
+            transport.board = None
+        elif nbytes and transport.adds_up:
+            transport.board = Board(transport, self.share(Board.size(self.size)), nbytes)  # type: ignore[arg-type]
+        return transport.board is not None
 
     def iallreduce(self, x: Array, op: str = "sum", out: Array | None = None) -> Operation:
         """:meth:`allreduce`, later; neither ``x`` nor ``out`` may change before it is done."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -97,24 +98,31 @@ class Mailbox:
         """What a message holds, if it belongs."""
         header = read_header(frame)
         if (header.kind == OBJECT) != (call.op == "recv_obj") or header.order != self.order:
-            wanted = "an object" if call.op == "recv_obj" else "arrays"
-            text = (
-                f"rank {self.transport.rank} waits in {call.name} at {call.site} for {wanted} from rank {letter.source}, "
-                f"tag {letter.tag}, but {header.name} at {header.site} sent {header.form}: the two calls do not belong together"
-            )
-            self.transport.complain(letter.source, text)
-            raise MismatchError(text)
+            raise self._stray(header, letter.source, letter.tag, call)
         return message.decode(frame, header)[0], header, letter.source, letter.tag
 
-    def recv_now(self, call: Call, source: int, tag: int) -> tuple[Any, Header, int, int]:
-        """``complete(recv(call, source, tag))``, without steps where the message comes soon."""
+    def _stray(self, header: Header, source: int, tag: int, call: Call) -> MismatchError:
+        """An error for this rank to raise, that is told to the sender too."""
+        wanted = "an object" if call.op == "recv_obj" else "arrays"
+        text = (
+            f"rank {self.transport.rank} waits in {call.name} at {call.site} for {wanted} from rank {source}, "
+            f"tag {tag}, but {header.name} at {header.site} sent {header.form}: the two calls do not belong together"
+        )
+        self.transport.complain(source, text)
+        return MismatchError(text)
+
+    def recv_now(self, receipt: Callable[[], Call], source: int, tag: int) -> tuple[Any, Header, int, int]:
+        """``complete(recv(receipt(), source, tag))``, of arrays, without steps where the message comes soon."""
         transport, lane = self.transport, self.lane
         if not (self._posted or transport.active):
-            for _ in range(transport.spins):
-                if (letter := transport.probe(source, tag, lane)) is not None:
-                    frame = transport.read_now(letter, lane, lambda: self._awaiting(call, source, tag))
-                    return self._taken(frame, letter, call)
-        return complete(transport, self._receiving(call, source, tag))
+            taken = transport.take(source, tag, lane, lambda: self._awaiting(receipt(), source, tag))
+            if taken is not None:
+                frame, source, tag = taken
+                header = read_header(frame)
+                if header.kind == OBJECT or header.order != self.order:
+                    raise self._stray(header, source, tag, receipt())
+                return message.decode(frame, header)[0], header, source, tag
+        return complete(transport, self._receiving(receipt(), source, tag))
 
     def _awaiting(self, call: Call, source: int, tag: int) -> Waiting:
         return Waiting(call.name, call.site, source, tag, order=self.order)

@@ -27,9 +27,9 @@ from mnpar.errors import MismatchError
 _LAYOUT = struct.Struct("<HBBBBiQ" + "BB16sQ12q" + "Bi47s")
 SIZE = _LAYOUT.size
 IDENTITY = 18  # bytes: magic, op, reduction, order, later, root, seq
+NUMBER = slice(10, 18)  # of these, the seq
 FORM = slice(18, 140)  # kind, ndim, dtype, nbytes, shape
 NBYTES = slice(36, 44)  # of these, the number of bytes
-SECOND_LENGTH = 52  # the second number of the shape
 FLAGS = 140
 WANTS, RECORDING, ON_DEVICE = 1, 2, 4
 MAX_NDIM = 12
@@ -69,6 +69,11 @@ class Call(NamedTuple):
     def name(self) -> str:
         """The operation as errors call it."""
         return "gradient of " * self.order + "i" * self.later + self.op if self.order or self.later else self.op
+
+
+def call_of(fields: tuple[Any, ...]) -> Call:
+    """``Call(*fields)`` of all its fields: without the detour by names and defaults."""
+    return tuple.__new__(Call, fields)
 
 
 class Header(NamedTuple):
@@ -136,7 +141,6 @@ def numbered(header: bytes, seq: int) -> bytes:
 
 
 _READ: dict[bytes, Header] = {}  # headers read before, by all but their number
-_NUMBER = slice(IDENTITY - 8, IDENTITY)
 
 
 def read_header(raw: bytes | memoryview | Array) -> Header:
@@ -150,7 +154,7 @@ def read_header(raw: bytes | memoryview | Array) -> Header:
             _READ.clear()
         _READ[key] = known
         return known
-    return Header._make((*known[:5], int.from_bytes(head[_NUMBER], "little"), *known[6:]))
+    return tuple.__new__(Header, (*known[:5], int.from_bytes(head[NUMBER], "little"), *known[6:]))
 
 
 def _read(head: bytes) -> Header:
@@ -278,7 +282,9 @@ def encode_object(obj: Any, call: Call, seq: int) -> Array:
 
 def decode(frame: Array, header: Header | None = None) -> tuple[Any, Header]:
     """The value of a message, and its header. An array is a view of the message's own memory: it was written once."""
-    header = header or read_header(frame[:SIZE].tobytes())
+    header = header or read_header(frame)
+    if header.kind == ARRAY and not header.flags & ON_DEVICE:  # the common case
+        return np.ndarray(header.shape, header.dtype, frame, SIZE), header
     body = frame[SIZE : SIZE + header.nbytes]
     if header.kind == NOTHING:
         return None, header
@@ -304,6 +310,7 @@ def as_array(body: Array, header: Header) -> Array:
 
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _WITH = contextmanager.__code__.co_filename  # stands between a function of mnpar and the ``with`` that entered it
+_INSIDE: dict[str, bool] = {}  # by file names
 _SITES: dict[tuple[str, int], str] = {}
 
 
@@ -312,18 +319,25 @@ def is_internal(filename: str) -> bool:
     return filename.startswith(_PACKAGE)
 
 
-def call_site() -> str:
-    """The source line of the innermost caller outside mnpar, ``"train/model.py:42"``."""
-    return site_of(sys._getframe(1))
+def call_site(skip: int = 0) -> str:
+    """The source line of the innermost caller outside mnpar, ``"train/model.py:42"``; so many callers are inside for sure."""
+    return site_of(sys._getframe(skip + 1))
 
 
 def site_of(frame: FrameType) -> str:
     """The innermost source line outside mnpar at which a frame is, ``"train/model.py:42"``."""
-    while (back := frame.f_back) is not None:
+    while True:
         filename = frame.f_code.co_filename
-        if not (filename.startswith(_PACKAGE) or filename == _WITH):
+        inside = _INSIDE.get(filename)
+        if inside is None:
+            inside = _INSIDE[filename] = is_internal(filename) or filename == _WITH
+        if not inside:
             break
-        frame = back
+        if frame.f_back is None:
+            if filename.startswith(_PACKAGE):
+                return "the end of its program"  # called by the interpreter
+            break
+        frame = frame.f_back
     key = (frame.f_code.co_filename, frame.f_lineno)
     site = _SITES.get(key)
     if site is None:

@@ -18,20 +18,21 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators import message
+from mnpar.communicators.board import Board
 from mnpar.communicators.mpi_reduction import PIECE, Reductions, nothing
+from mnpar.communicators.mpi_room import MpiRoom
 from mnpar.communicators.operation import complete, wait
 from mnpar.communicators.process import Process
+from mnpar.communicators.rooms import BLOCK, Rooms, sizes_for
 from mnpar.communicators.shared_memory import Root
 from mnpar.communicators.transport import (
     ANY,
     BACKWARD,
-    BLOCK,
     FORWARD,
     PIECE_OF_MESSAGE,
     PIECE_OF_PART,
     Letter,
     Pending,
-    Rooms,
     Steps,
     Traffic,
     Waiting,
@@ -113,7 +114,7 @@ class MpiTransport(Reductions):
     """The transport of processes: two private duplicates of an MPI communicator, one for each lane."""
 
     name = "mpi"
-    spins = SPINS
+    board: Board | None = None
 
     def __init__(self, process: Process, mpi_comm: Any, own: bool = False) -> None:
         self.process, self.MPI = process, process.MPI
@@ -128,19 +129,20 @@ class MpiTransport(Reductions):
         self._world_ranks = group.Translate_ranks(list(range(self.size)), everyone)
         self._machines = [process.machines[rank] for rank in self._world_ranks]
         self.apart = len(set(self._machines)) > 1
+        # Open MPI prints errors where it makes memory for that, and its ranks can go on without lost ones
+        self.adds_up = self.size > 1 and not self.apart and self.MPI.get_vendor()[0] != "Open MPI"
         self._others = tuple([rank for rank in self._world_ranks if rank != process.rank])
         self.lanes: list[Any] = []
         self._outbox: deque[tuple[Any, Array]] = deque()
-        self._status = self.MPI.Status()
+        self._status, self._byte = self.MPI.Status(), self.MPI.BYTE
         self.label = f"{self._world_ranks} made"
         making = Waiting("making a communicator", message.call_site())
         for _ in range(2):
             lane, request = mpi_comm.Idup()
             wait(self, Pending(request.Test, nothing, making, self.label))
             self.lanes.append(lane)
-        self.rooms = Rooms(self.size), Rooms(self.size)
-        sizes = Rooms.SIZES if self.size <= Rooms.RANKS else (BLOCK,)
-        self._exchanges = [{size: self._prepared(lane, size) for size in sizes} for lane in self.lanes]
+        self._all_rooms = [[MpiRoom(self, lane, size) for size in sizes_for(self.size)] for lane in self.lanes]
+        self.rooms = Rooms(self._all_rooms[FORWARD]), Rooms(self._all_rooms[BACKWARD])
         self._place = len(process.transports)
         number = np.array([self._place])  # ranks may have made different communicators before: the first rank names it
         process.transports.append(self)
@@ -158,8 +160,9 @@ class MpiTransport(Reductions):
         outbox = self._outbox
         while outbox and outbox[0][0].Test():
             outbox.popleft()
-        if frame.nbytes <= PIECE:
-            outbox.append((self.lanes[lane].Isend(frame, dest, tag), frame))
+        nbytes = frame.nbytes
+        if nbytes <= PIECE:
+            outbox.append((self.lanes[lane].Isend((frame, nbytes, self._byte), dest, tag), frame))
         else:
             outbox.extend(self._send_apart(frame[: message.SIZE], frame[message.SIZE :], dest, tag, lane))
 
@@ -184,6 +187,8 @@ class MpiTransport(Reductions):
     def wait(self, pending: Pending) -> None:
         peer = pending.waiting.peer
         peers = self._others if peer is None or peer == ANY else (self._world_ranks[peer],)
+        if self.board is not None and pending.meeting and pending.waiting.order == 0:
+            self.board.elsewhere(pending.waiting.seq)
         self.process.watch.until(pending.ready, pending.waiting, peers, pending.meeting, self._next_message)
 
     def _next_message(self) -> str:
@@ -196,33 +201,47 @@ class MpiTransport(Reductions):
     def pause(self) -> None:
         os.sched_yield()
 
+    def go_on(self) -> bool:
+        """Let MPI move what is under way; always False."""
+        return self.lanes[BACKWARD].Iprobe(self.MPI.ANY_SOURCE, self.tag_limit) and False
+
     def probe(self, source: int, tag: int, lane: int) -> Letter | None:
         source = self.MPI.ANY_SOURCE if source == ANY else source
         handle = self.lanes[lane].Improbe(source, self.MPI.ANY_TAG if tag == ANY else tag, self._status)
-        if handle is None:
+        return None if handle is None else Letter(self._status.Get_source(), self._status.Get_tag(), self._received(handle))
+
+    def take(self, source: int, tag: int, lane: int, waiting: Callable[[], Waiting]) -> tuple[Array, int, int] | None:
+        source = self.MPI.ANY_SOURCE if source == ANY else source
+        tag = self.MPI.ANY_TAG if tag == ANY else tag
+        improbe, status = self.lanes[lane].Improbe, self._status
+        for poll in range(2 * SPINS):
+            if (handle := improbe(source, tag, status)) is not None:
+                break
+            if poll > SPINS:
+                os.sched_yield()
+        else:
             return None
-        status = self._status
-        return Letter(status.Get_source(), status.Get_tag(), (handle, status.Get_count(self.MPI.BYTE)))
-
-    def read(self, letter: Letter, lane: int, waiting: Waiting) -> Steps[Array]:
-        handle, nbytes = letter.handle
-        frame = np.empty(nbytes, np.uint8)
-        request = handle.Irecv(frame)
-        if not request.Test():
-            yield Pending(request.Test, nothing, waiting)
-        if nbytes > message.SIZE:
-            return frame
-        return (yield from self._rest(frame, letter, waiting))
-
-    def read_now(self, letter: Letter, lane: int, waiting: Callable[[], Waiting]) -> Array:
-        handle, nbytes = letter.handle
-        frame = np.empty(nbytes, np.uint8)
-        request = handle.Irecv(frame)
+        source, tag = status.Get_source(), status.Get_tag()
+        frame, request = self._received(handle)
         if not request.Test():
             wait(self, Pending(request.Test, nothing, waiting()))
-        return frame if nbytes > message.SIZE else complete(self, self._rest(frame, letter, waiting()))
+        if frame.nbytes == message.SIZE:
+            frame = complete(self, self._rest(frame, source, waiting()))
+        return frame, source, tag
 
-    def _rest(self, head: Array, letter: Letter, waiting: Waiting) -> Steps[Array]:
+    def _received(self, handle: Any) -> tuple[Array, Any]:
+        """Memory for the message that was probed last, and the request that fills it."""
+        nbytes = self._status.Get_count(self._byte)
+        frame = np.empty(nbytes, np.uint8)
+        return frame, handle.Irecv((frame, nbytes, self._byte))  # mpi4py need not find out what it is: that takes 1 µs
+
+    def read(self, letter: Letter, lane: int, waiting: Waiting) -> Steps[Array]:
+        frame, request = letter.handle
+        if not request.Test():
+            yield Pending(request.Test, nothing, waiting)
+        return frame if frame.nbytes > message.SIZE else (yield from self._rest(frame, letter.source, waiting))
+
+    def _rest(self, head: Array, source: int, waiting: Waiting) -> Steps[Array]:
         """What follows a header that came alone."""
         header = message.read_header(head)
         if header.nbytes == 0:
@@ -230,7 +249,7 @@ class MpiTransport(Reductions):
         frame = np.empty(message.SIZE + header.nbytes, np.uint8)
         frame[: message.SIZE] = head
         pieces, tag = self._pieces(header, frame[message.SIZE :])
-        requests = [self.lanes[BACKWARD].Irecv(piece, letter.source, tag) for piece in pieces]
+        requests = [self.lanes[BACKWARD].Irecv(piece, source, tag) for piece in pieces]
         yield Pending(lambda: self.MPI.Request.Testall(requests), nothing, waiting)
         return frame
 
@@ -253,42 +272,11 @@ class MpiTransport(Reductions):
 
     # ---- collectives ----
 
-    def exchange(self, block: bytes, lane: int, waiting: Waiting, later: bool = False) -> Pending:
-        size = len(block)
-        mine, whole, request, value = self._exchanges[lane][size]
-        if later or request is None:  # what is prepared is for those that are waited for at once, on all ranks
-            mine, whole = bytearray(block), bytearray(self.size * size)
-            request = self.lanes[lane].Iallgather([mine, size, self.MPI.BYTE], [whole, size, self.MPI.BYTE])
-            return Pending(request.Test, partial(bytes, whole), waiting, self.meeting(waiting, "later" if later else ""))
-        mine[:] = block
-        request.Start()
-        return Pending(request.Test, value, waiting, self.meeting(waiting))
-
-    def meet(self, block: bytes, lane: int, waiting: Callable[[], Waiting]) -> bytes:
-        mine, whole, request, _ = self._exchanges[lane][len(block)]
-        if request is None:
-            pending = self.exchange(block, lane, waiting())
-            wait(self, pending)
-            return pending.value()  # type: ignore[no-any-return]
-        mine[:] = block
-        request.Start()
-        test = request.Test
-        if not test():
-            for _ in range(SPINS if not self.active else 0):
-                if test():
-                    break
-            else:
-                wait(self, Pending(test, nothing, it := waiting(), self.meeting(it)))
-        return bytes(whole)
-
-    def _prepared(self, lane: Any, size: int) -> tuple[bytearray, bytearray, Any, Callable[[], bytes]]:
-        """Buffers, request and result of exchanges on a lane, made once; no request without persistent collectives (MPI 4)."""
-        mine, whole = bytearray(size), bytearray(self.size * size)
-        try:
-            request = lane.Allgather_init([mine, size, self.MPI.BYTE], [whole, size, self.MPI.BYTE])
-        except NotImplementedError:
-            request = None
-        return mine, whole, request, partial(bytes, whole)
+    def exchange(self, block: bytes, lane: int, waiting: Waiting) -> Pending:
+        size, mine = len(block), bytearray(block)
+        whole = bytearray(self.size * size)
+        request = self.lanes[lane].Iallgather([mine, size, self.MPI.BYTE], [whole, size, self.MPI.BYTE])
+        return Pending(request.Test, partial(bytes, whole), waiting, self.meeting(waiting, "later"))
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
         self.traffic.collective_bytes += (self.size - 1) * array.nbytes if self.rank == root else 0
@@ -326,13 +314,16 @@ class MpiTransport(Reductions):
         return memory
 
     def finalize(self) -> None:
+        if self.board is not None:
+            self._all_come()
+            self.board.free()
+            self.board = None
         while self._outbox and self._outbox[0][0].Test():
             self._outbox.popleft()
         if not self._outbox:
-            for comm, prepared in zip(self.lanes, self._exchanges, strict=True):
-                for _, _, request, _ in prepared.values():
-                    if request is not None:
-                        request.Free()
+            for comm, rooms in zip(self.lanes, self._all_rooms, strict=True):
+                for room in rooms:
+                    room.free()
                 comm.Free()
             self.lanes.clear()
             self.process.transports[self._place] = None

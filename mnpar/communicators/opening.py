@@ -13,30 +13,46 @@ from mnpar.communicators import message
 from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, SIZE, TUPLE, Call, Header, read_header
 from mnpar.communicators.parts import APART, forms_of, on_host, part, table, together
 from mnpar.communicators.reduction import REDUCING, check_reducible
+from mnpar.communicators.rooms import BLOCK, Said
 from mnpar.errors import MismatchError
 
 _HEAD = message.FLAGS + 1  # bytes
 
 
 class Opening:
-    """What the opening of a collective told: every rank's header, and the values that came with it."""
+    """What the opening of a collective told: every rank's header, and the values that came with it.
 
-    __slots__ = ("_block", "_raw", "alike", "body", "call", "most", "room", "seq", "size", "wants")
+    Args:
+        raw: what all ranks said, in rank order. It may be memory that the next opening uses again: values are copied.
+        size: how many ranks.
+        me: this rank.
+        call, said: its own part in it; ``seq``, its number, is set by who has it.
+        less: bytes of its block that are no value's.
+    """
 
-    def __init__(self, raw: bytes, size: int, call: Call, seq: int, body: Array, less: int = 0) -> None:
-        self._raw = raw
-        self.call, self.seq, self.body = call, seq, body  # this rank's own part in it
-        self.size = size
-        self._block = block = len(raw) // size
+    __slots__ = (
+        "alike", "arrays", "asks", "block", "call", "given", "here", "inside", "lasting", "me", "most", "raw", "room",
+        "said", "seq", "size", "tables", "tells", "wants",
+    )  # fmt: skip
+
+    def __init__(self, raw: Any, size: int, me: int, call: Call, said: Said, less: int = 0) -> None:
+        self.raw, self.size, self.me = raw, size, me
+        self.call, self.said, self.seq = call, said, 0
+        self.block = block = len(raw) // size
+        head = raw[:_HEAD]
+        self.alike = all([raw.startswith(head, start) for start in range(block, len(raw), block)])  # and of one form
+        self.wants = any([flags & message.WANTS for flags in self._flags])
+        starts = range(message.NBYTES.start, len(raw), block)
+        self.most = max([int.from_bytes(raw[start : start + 8], "little") for start in starts])  # bytes of the largest value
         self.room = block - SIZE - less  # bytes of the values that came with it: larger ones did not
-        head = raw[:_HEAD]  # all ranks say the same, and give values of one form:
-        self.alike = alike = all([raw.startswith(head, start) for start in range(block, len(raw), block)])
-        self.wants = call.wants if alike else any([flags & message.WANTS for flags in self._flags])
-        if alike:
-            self.most = int.from_bytes(head[message.NBYTES], "little")  # bytes of the largest value
-        else:
-            starts = range(message.NBYTES.start, len(raw), block)
-            self.most = max([int.from_bytes(raw[start : start + 8], "little") for start in starts])
+        self.inside = self.most <= self.room
+        self.asks = self.most + less
+        self.tells = block > BLOCK or self.asks > BLOCK - SIZE  # something that matters for the size of the next one
+        self.here = me == call.root or call.op not in TO_ROOT  # whether there is a result on this rank
+        self.lasting = False
+        self.given: list[Any] = []  # what each rank gave (this one): views of the opening
+        self.arrays: list[Array] = []  # without those that gave nothing
+        self.tables = [b""] * size
 
     @property
     def all_record(self) -> bool:
@@ -46,54 +62,51 @@ class Opening:
     @property
     def _flags(self) -> bytes:
         """One byte of each rank."""
-        return self._raw[message.FLAGS :: self._block]
+        return self.raw[message.FLAGS :: self.block]  # type: ignore[no-any-return]
 
     @property
-    def inside(self) -> bool:
-        """Whether all values came with it."""
-        return self.most <= self.room
-
-    def arrays(self, like: Array) -> list[Array]:
-        """The values that came with it, where all have the form of ``like``; to be read only."""
-        shape, dtype, raw = like.shape, like.dtype, self._raw
-        return [np.ndarray(shape, dtype, raw, start) for start in range(SIZE, len(raw), self._block)]
+    def kinds(self) -> bytes:
+        """What kind of value each rank has given."""
+        return self.raw[message.FORM.start :: self.block]  # type: ignore[no-any-return]
 
     def header(self, rank: int) -> Header:
         """What this rank said of itself."""
-        start = rank * self._block
-        return read_header(self._raw[start : start + SIZE])
+        start = rank * self.block
+        return read_header(bytes(self.raw[start : start + SIZE]))
 
     def headers(self) -> list[Header]:
         """All of them, in rank order."""
         return [self.header(rank) for rank in range(self.size)]
 
-    def value(self, rank: int, header: Header) -> Any:
-        """The value that came with it."""
-        start = rank * self._block + SIZE
-        if header.kind == NOTHING:
+    def own(self, rank: int) -> Any:
+        """What a rank gave in it, as this rank's own."""
+        given = self.given[rank]
+        if given is None and self.kinds[rank] == OBJECT:
+            start = rank * self.block + SIZE
+            return pickle.loads(self.raw[start : start + self.header(rank).nbytes])
+        return None if given is None else given.copy()
+
+    def _look(self) -> None:
+        """Find the values; all ranks have agreed."""
+        headers = self.headers()
+        self.lasting = all([kind in (NOTHING, ARRAY, TUPLE) for kind in self.kinds])
+        self.lasting = self.lasting and not any([header.flags & message.ON_DEVICE for header in headers])
+        if self.inside:
+            self.given = [self._given(rank, header) for rank, header in enumerate(headers)]
+            self.arrays = [array for array in self.given if array is not None]
+
+    def _given(self, rank: int, header: Header) -> Array | None:
+        start = rank * self.block + SIZE
+        if header.kind == TUPLE:
+            self.tables[rank] = text = bytes(self.raw[start : start + header.shape[1]])
+            return part(self.raw, start, text, self.me)
+        if header.kind != ARRAY:
             return None
-        if header.kind == ARRAY and not header.flags & message.ON_DEVICE:
-            return np.ndarray(header.shape, header.dtype, self._raw, start).copy()
-        body = np.frombuffer(self._raw, np.uint8, header.nbytes, start)
-        return message.as_array(body, header).copy() if header.kind == ARRAY else pickle.loads(body.tobytes())
-
-    def values(self) -> list[Any]:
-        """All of them, in rank order."""
-        return [self.value(rank, header) for rank, header in enumerate(self.headers())]
-
-    def part(self, rank: int, index: int) -> Array | None:
-        """One of the parts that came with it."""
-        start = rank * self._block
-        length = int.from_bytes(self._raw[(at := start + message.SECOND_LENGTH) : at + 8], "little")  # of their table
-        return part(self._raw, start + SIZE, length, index)
-
-    def kind(self, rank: int) -> int:
-        """What kind of value a rank has given."""
-        return self._raw[rank * self._block + message.FORM.start]
+        return message.as_array(np.frombuffer(self.raw, np.uint8, header.nbytes, start), header)
 
     def same_form(self) -> bool:
         """Whether all values have one dtype and shape. (Of a gradient some parts may be missing: their number is compared.)"""
-        blocks = [self._raw[rank * self._block :][: message.FLAGS] for rank in range(self.size)]
+        blocks = [bytes(self.raw[rank * self.block :][: message.FLAGS]) for rank in range(self.size)]
         forms = [block[message.FORM] for block in blocks if block[message.FORM.start] != NOTHING]
         if self.call.order and forms and forms[0][0] == TUPLE:
             return True
@@ -103,26 +116,35 @@ class Opening:
         """Itself.
 
         Raises:
-            MismatchError: what the ranks said does not go together.
+            MismatchError: what the ranks said does not go together; Exception: this one could not take part.
         """
-        raw, call = self._raw, self.call
-        if self.alike:
+        if self.said.opening is self:  # as last time
             return self
+        if self.said.fault is not None:
+            raise self.said.fault
+        if not self.alike:
+            self._check()
+        self._look()
+        if self.lasting and self.said.again:
+            self.said.remember(self)
+        return self
+
+    def _check(self) -> None:
+        raw, call = self.raw, self.call
         identity = raw[: message.IDENTITY]
-        for start in range(0, len(raw), self._block):
+        for start in range(0, len(raw), self.block):
             if raw[start : start + message.IDENTITY] != identity:
                 raise self.mismatch("ranks are in different collectives")
             if raw[start + message.FORM.start] == FAULT:
-                header = self.header(start // self._block)
+                header = self.header(start // self.block)
                 text = raw[start + SIZE : start + SIZE + header.nbytes].decode(errors="replace")
-                raise MismatchError(
-                    f"rank {start // self._block} could not take part in {header.name} at {header.site}: {text}"
-                )
+                raise MismatchError(f"rank {start // self.block} could not take part in {header.name} at {header.site}: {text}")
         if call.op in REDUCING and not self.same_form():
             raise self.mismatch("ranks reduce values of different dtype or shape")
+        if call.reduction in ("max", "min") and call.op in REDUCED and NOTHING in self.kinds:
+            raise self.mismatch(f"some ranks have nothing to give to {call.name} ({call.reduction})")
         if self.wants and not self.all_record:
             raise self.mismatch("some ranks record for backward and others do not (no_backprop_mode)")
-        return self
 
     def mismatch(self, what: str) -> MismatchError:
         """An error with a table of who does what."""
@@ -136,6 +158,8 @@ class Opening:
         )
 
 
+REDUCED = ("allreduce", "reduce", "reduce_from")
+TO_ROOT = ("reduce", "gather", "gather_obj", "reduce_obj")
 ROOTED = ("bcast", "reduce", "gather", "scatter", "bcast_obj", "gather_obj", "scatter_obj", "reduce_obj")
 
 
@@ -148,7 +172,9 @@ def form_of(x: Any, call: Call, parts: int | None, room: int) -> tuple[int, int,
     if call.op.endswith("_obj"):
         if x is None and parts is None and call.op in ("bcast_obj", "scatter_obj"):
             return NOTHING, 0, (), "", EMPTY, False
-        body = np.frombuffer(pickle.dumps(x, protocol=pickle.HIGHEST_PROTOCOL), np.uint8) if parts is None else EMPTY
+        if parts is not None:
+            return OBJECT, APART, (), "", EMPTY, False
+        body = np.frombuffer(pickle.dumps(x, protocol=pickle.HIGHEST_PROTOCOL), np.uint8)
         return OBJECT, len(body), (), "", body, False
     if x is None:
         return NOTHING, 0, (), "", EMPTY, False

@@ -11,7 +11,7 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.communicators import message
 
-APART = 2**40  # said of parts that cannot lie there (they are on a GPU): more than any opening holds
+APART = 2**40  # said of parts that cannot lie there (objects, or arrays on a GPU): more than any opening holds
 
 
 class Place(NamedTuple):
@@ -63,7 +63,7 @@ def on_host(xs: tuple[Any, ...]) -> bool:
     return all([x is None or type(x) is np.ndarray for x in xs])
 
 
-def part(raw: bytes, start: int, length: int, index: int) -> Array | None:
-    """A part, of its own memory; the table begins at ``start`` and is ``length`` bytes long."""
-    place = places(raw[start : start + length])[index]
-    return None if place is None else np.ndarray(place.shape, place.dtype, raw, start + length + place.start).copy()
+def part(raw: Any, start: int, text: bytes, index: int) -> Array | None:
+    """A view of one of the parts behind a table that begins at ``start``."""
+    place = places(text)[index]
+    return None if place is None else np.ndarray(place.shape, place.dtype, raw, start + len(text) + place.start)

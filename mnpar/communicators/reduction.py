@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from mnpar import backend
@@ -34,17 +36,30 @@ def bytes_of_reduction(array: Array, rank: int, size: int, root: int | None) -> 
 def reduce_arrays(arrays: list[Array], reduction: str, out: Array | None = None) -> Array:
     """The reduction in the order of the list, into ``out`` if it is given; 16-bit floats are summed in 32 bits."""
     first, ufunc = arrays[0], UFUNCS[reduction]
-    halves = first.dtype.itemsize == 2 and first.dtype.kind in "fV"
+    dtype = first.dtype
+    if dtype.itemsize == 2 and dtype.kind in "fV":
+        return _reduce_halves(arrays, ufunc, out)
     if len(arrays) == 1:
         total = first.copy()  # it may be a view of the message
-    elif halves:
-        total = np.asarray(ufunc(first, arrays[1], dtype=np.float32))
+    elif out is None:
+        total = ufunc(first, arrays[1])
+        if isinstance(total, np.generic):  # of 0-d arrays
+            total = np.asarray(total)
     else:
-        total = np.asarray(ufunc(first, arrays[1], out=out))
+        total = ufunc(first, arrays[1], out=out)
     for array in arrays[2:]:
         ufunc(total, array, out=total)
-    if out is None:
-        return total.astype(first.dtype) if halves else total
+    return total if out is None else _into(out, total)
+
+
+def _reduce_halves(arrays: list[Array], ufunc: Any, out: Array | None) -> Array:
+    total = arrays[0].astype(np.float32)
+    for array in arrays[1:]:
+        ufunc(total, array, out=total)
+    return total.astype(arrays[0].dtype) if out is None else _into(out, total)
+
+
+def _into(out: Array, total: Array) -> Array:
     if out is not total:
         out[...] = total
     return out

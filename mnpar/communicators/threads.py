@@ -20,8 +20,9 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import GATHERED, bytes_of_reduction, reduce_arrays
+from mnpar.communicators.rooms import Room, Rooms, sizes_for
 from mnpar.communicators.shared_memory import OwnMemory, allocate
-from mnpar.communicators.transport import ANY, Letter, Pending, Rooms, Steps, Traffic, Waiting
+from mnpar.communicators.transport import ANY, BACKWARD, FORWARD, Letter, Pending, Steps, Traffic, Waiting
 from mnpar.errors import DeadlockError, MismatchError, RankFailedError
 
 
@@ -122,12 +123,28 @@ class World:
         return "no rank can go on, each waits for another:\n" + "\n".join(rows)
 
 
+class ThreadRoom(Room):
+    """Where thread ranks meet."""
+
+    def __init__(self, transport: ThreadTransport, lane: int, size: int) -> None:
+        super().__init__(size, transport.size)
+        self._transport, self._lane = transport, lane
+
+    def meet(self) -> bool:
+        return False
+
+    def wait(self, waiting: Waiting) -> None:
+        pending = self._transport.exchange(bytes(self.mine), self._lane, waiting)
+        wait(self._transport, pending)
+        self.whole[:] = pending.value()
+
+
 class ThreadTransport:
     """The transport of thread ranks."""
 
     name = "threads"
+    board, adds_up = None, False
     tag_limit = 2**31 - 1
-    spins = 1
 
     def __init__(self, world: World, group: int, members: list[int], rank: int) -> None:
         self._world, self._group, self._members = world, group, members
@@ -135,12 +152,15 @@ class ThreadTransport:
         self._me = members[rank]
         self._splits = self._shares = self._musters = 0  # so far
         self.active = world.active[self._me]
-        self.rooms = Rooms(self.size), Rooms(self.size)
+        self.rooms = Rooms(self._new_rooms(FORWARD)), Rooms(self._new_rooms(BACKWARD))
         self.traffic = Traffic()
 
     @property
     def world_ranks(self) -> list[int]:
         return self._members
+
+    def _new_rooms(self, lane: int) -> list[ThreadRoom]:
+        return [ThreadRoom(self, lane, size) for size in sizes_for(self.size)]
 
     def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
         self._world.mail.setdefault((self._group, lane, self.rank, dest), deque()).append((tag, frame))
@@ -170,8 +190,9 @@ class ThreadTransport:
         return letter.handle
         yield  # makes it steps, though it never waits
 
-    def read_now(self, letter: Letter, lane: int, waiting: Callable[[], Waiting]) -> Array:
-        return letter.handle
+    def take(self, source: int, tag: int, lane: int, waiting: Callable[[], Waiting]) -> tuple[Array, int, int] | None:
+        letter = self.probe(source, tag, lane)
+        return None if letter is None else (letter.handle, letter.source, letter.tag)
 
     def complain(self, rank: int, text: str) -> None:
         self._world.complaints[self._members[rank]] = text
@@ -189,12 +210,9 @@ class ThreadTransport:
 
         return Pending(lambda: len(meeting) == self.size, value, waiting)
 
-    def exchange(self, block: bytes, lane: int, waiting: Waiting, later: bool = False) -> Pending:
+    def exchange(self, block: bytes, lane: int, waiting: Waiting) -> Pending:
         meeting = self._meet(block, ("opening", waiting.order, waiting.seq), waiting)
         return meeting._replace(value=lambda: b"".join(meeting.value()))
-
-    def meet(self, block: bytes, lane: int, waiting: Callable[[], Waiting]) -> bytes:
-        return b"".join(self._now(self._meet(block, ("opening", (it := waiting()).order, it.seq), it)))
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
         mine = array.copy() if self.rank == root else None

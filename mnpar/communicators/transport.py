@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from mnpar.backend import Array
-from mnpar.communicators.message import SIZE
+from mnpar.communicators.rooms import Rooms
 from mnpar.communicators.shared_memory import SharedMemory
 
 ANY = -1  # any source, any tag
-BLOCK = 512  # bytes of the opening of a collective: a header, and the value itself where it fits
 FORWARD, BACKWARD = 0, 1
 
 
@@ -27,39 +26,6 @@ REPLY, PART, EXCHANGE, PIECE_OF_MESSAGE, PIECE_OF_PART, OPENING = KINDS = range(
 def numbered_tag(limit: int, seq: int, order: int, kind: int) -> int:
     """The tag of what belongs to message, collective or exchange ``seq`` of an order of differentiation."""
     return len(KINDS) * ((8 * seq + order) % (limit // len(KINDS))) + kind
-
-
-class Rooms:
-    """How large the next opening is: as large as those of late would have needed, if that is not much.
-
-    So a program whose values are small, but do not fit beside a header in 512 bytes, gives them in the opening too. All ranks
-    of a group have heard the same openings, so all of them choose the same size.
-    """
-
-    SIZES = (BLOCK, 2048, 8704)  # 1,856 and 8,512 bytes of values
-    CALM = 32  # as many openings with room to spare make it smaller
-    RANKS = 16  # with more, everybody's values for everybody are too much
-
-    __slots__ = ("_left", "_most", "_sizes", "size")
-
-    def __init__(self, ranks: int) -> None:
-        self._sizes = self.SIZES if ranks <= self.RANKS else self.SIZES[:1]
-        self.size, self._left, self._most = BLOCK, self.CALM, 0
-
-    def heard(self, most: int) -> None:
-        """An opening in which the largest value had so many bytes."""
-        need = most + SIZE
-        if need > self._sizes[-1]:
-            need = 0
-        if need > self.size:
-            self.size, self._left, self._most = self._fitting(need), self.CALM, 0
-        elif self.size > BLOCK:
-            self._left, self._most = self._left - 1, max(self._most, need)
-            if not self._left:
-                self.size, self._left, self._most = self._fitting(self._most), self.CALM, 0
-
-    def _fitting(self, need: int) -> int:
-        return next(size for size in self._sizes if size >= need)
 
 
 class Waiting(NamedTuple):
@@ -74,6 +40,9 @@ class Waiting(NamedTuple):
 
     def __str__(self) -> str:
         whom = "" if self.peer is None else f" from {'any rank' if self.peer == ANY else f'rank {self.peer}'}"
+        if self.order:  # its tag is a number that no user gave; what comes back to who sent is the gradient of a send
+            back = self.order % 2 and self.what.endswith("recv")
+            return f"{self.what[:-4]}send to rank {self.peer} at {self.site}" if back else f"{self.what}{whom} at {self.site}"
         tag = f", tag {self.tag}" if self.peer is not None and self.tag != ANY else ""
         return f"{self.what}{whom}{tag} at {self.site}"
 
@@ -129,8 +98,9 @@ class Transport(Protocol):
     name: str
     traffic: Traffic
     active: list[Any]  # the operations that this rank has started and not finished, on all its communicators
-    spins: int  # so often it is worth to probe before it is said what is waited for
     rooms: tuple[Rooms, Rooms]  # of the openings on each lane
+    board: Any  # sums in memory that all ranks have in common, where that was wished for; None
+    adds_up: bool  # whether that can be wished for
 
     @property
     def world_ranks(self) -> list[int]:
@@ -155,18 +125,15 @@ class Transport(Protocol):
     def read(self, letter: Letter, lane: int, waiting: Waiting) -> Steps[Array]:
         """Its bytes."""
 
-    def read_now(self, letter: Letter, lane: int, waiting: Callable[[], Waiting]) -> Array:
-        """The same, waited for at once."""
+    def take(self, source: int, tag: int, lane: int, waiting: Callable[[], Waiting]) -> tuple[Array, int, int] | None:
+        """The bytes of the oldest matching message, its source and its tag, if it comes soon."""
 
     def complain(self, rank: int, text: str) -> None:
         """Have a rank raise MismatchError with this text when it next waits: what it sent does not belong."""
 
-    def exchange(self, block: bytes, lane: int, waiting: Waiting, later: bool = False) -> Pending:
-        """Every rank gives as many bytes (one of ``Rooms.SIZES``); every rank gets all of them, in rank order. ``later``: other
-        collectives may be started before it is ready."""
-
-    def meet(self, block: bytes, lane: int, waiting: Callable[[], Waiting]) -> bytes:
-        """:meth:`exchange`, waited for at once; ``waiting`` is asked for what it waits for only if that takes long."""
+    def exchange(self, block: bytes, lane: int, waiting: Waiting) -> Pending:
+        """Every rank gives as many bytes; every rank gets all of them, in rank order. Other collectives may be started before
+        it is ready. (What is waited for at once has its ``rooms``.)"""
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
         """Fill ``array`` with the root's. To be waited for at once, like the next two."""

@@ -171,6 +171,9 @@ class Watch:
             for rank in range(self._post.size) if everybody else wait.peers:
                 if rank != self._post.rank:
                     self._post.tell(rank, ASK, b"")
+        if self._crossed():
+            rows = self._rows() + "\nall ranks of a communicator make the same calls in the same order"
+            raise MismatchError(f"ranks are in different collectives, one waited for at once and one later:\n{rows}")
         stuck = self._stuck(wait, elapsed)
         if not stuck:
             wait.suspected = None
@@ -222,6 +225,13 @@ class Watch:
             return []
         return [rank for rank in sorted(states) if not free[rank]]
 
+    def _crossed(self) -> bool:
+        """Whether ranks are in the same collective, but this one waits for it at once and another later: they never meet."""
+        states = self._fresh()
+        name, _, mine = states[self._post.rank]["meeting"].rpartition(", ")
+        others = [state.get("meeting", "").rpartition(", ") for state in states.values()]
+        return any(name == other and {mine, its} == {"'')", "'later')"} for other, _, its in others)
+
     def _can_go_on(self, state: dict[str, Any], free: dict[int, bool], states: dict[int, dict[str, Any]]) -> bool:
         met = [state["meeting"] != "" and states.get(peer, {}).get("meeting") == state["meeting"] for peer in state["peers"]]
         able = [free[peer] or here for peer, here in zip(state["peers"], met, strict=True)]
@@ -238,6 +248,10 @@ class Watch:
             sys.stderr.write(f"mnpar: rank {self._post.rank} has waited {elapsed:.0f} s in {what}; {', '.join(told)}\n")
 
     def _table(self, wait: Wait) -> str:
+        return f"rank {self._post.rank} waits for ever in {wait.waiting}:\n{self._rows()}"
+
+    def _rows(self) -> str:
+        """What each rank does."""
         rows = []
         states = self._fresh()
         for rank in [rank for rank in range(self._post.size) if rank not in self.lost]:
@@ -245,4 +259,4 @@ class Watch:
             silent = {"state": "silent", "what": f"is {look.detail}" if look.state else look.detail}
             state = states.get(rank, silent)
             rows.append(f"  rank {rank}: {_SAID[state['state']]}{state.get('what', '')}")
-        return f"rank {self._post.rank} waits for ever in {wait.waiting}:\n" + "\n".join(rows)
+        return "\n".join(rows)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.communicators.communicator import needed
 from mnpar.dataset.agreement import agree, check_root
 from mnpar.datasets.parcel import hand_out, receive
 from mnpar.datasets.sub_dataset import SubDataset, permutation
@@ -92,6 +93,7 @@ def scatter_dataset(
         >>> mnpar.run(program, ranks=3)
         [([0, 1, 2, 3], 0), ([3, 4, 5, 6], 1), ([6, 7, 8, 9], 1)]
     """
+    needed(comm, "scatter_dataset(dataset, comm)")
     check_root(comm, root)
     order: Array = None  # on the root
 

@@ -13,6 +13,7 @@ from mnpar.functions.broadcasting import broadcast, broadcast_to, sum_to
 from mnpar.functions.channelwise import bias, maxout, prelu, scale
 from mnpar.functions.classification import softmax_cross_entropy
 from mnpar.functions.collective import allgather, allreduce, alltoall, barrier, exscan, reduce_scatter, scan
+from mnpar.functions.columns import im2col
 from mnpar.functions.conditional_field import argmax_crf1d, crf1d
 from mnpar.functions.contraction import bilinear, einsum, tensordot
 from mnpar.functions.convolution import (
@@ -28,6 +29,8 @@ from mnpar.functions.convolution import (
     dilated_convolution_2d,
 )
 from mnpar.functions.cumulative import cumprod, cumsum, prod
+from mnpar.functions.decorrelation import decorrelated_batch_normalization, fixed_decorrelated_batch_normalization
+from mnpar.functions.deformable_convolution import deformable_convolution_2d_sampler
 from mnpar.functions.elementwise import (
     absolute,
     arctan,
@@ -51,6 +54,7 @@ from mnpar.functions.evaluation import accuracy, binary_accuracy, classification
 from mnpar.functions.exchange import exchange, iexchange, repartition
 from mnpar.functions.extrema import clip, maximum, minimum
 from mnpar.functions.fourier import fft, ifft
+from mnpar.functions.gamma import digamma, lgamma, polygamma, zeta
 from mnpar.functions.halo import halo_exchange
 from mnpar.functions.indexing import get_item, select_item, where
 from mnpar.functions.joining import concat, hstack, separate, split_axis, stack, vstack
@@ -69,7 +73,7 @@ from mnpar.functions.local_convolution import local_convolution_2d, local_deconv
 from mnpar.functions.local_normalization import local_response_normalization, normalize
 from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
 from mnpar.functions.lp_pooling import lp_pooling_nd
-from mnpar.functions.matrices import batch_det, batch_inv, batch_l2_norm_squared, batch_matmul, det, inv
+from mnpar.functions.matrices import batch_det, batch_inv, batch_l2_norm_squared, batch_matmul, cholesky, det, inv
 from mnpar.functions.metric import contrastive, cross_covariance, decov, triplet
 from mnpar.functions.noise import dropout, gumbel_softmax, rrelu, simplified_dropconnect, zoneout
 from mnpar.functions.nonblocking import (
@@ -84,8 +88,10 @@ from mnpar.functions.nonblocking import (
     iscan,
     iscatter,
 )
+from mnpar.functions.normal_distribution import erfc, erfcinv, erfcx, erfinv, log_ndtr, ndtr, ndtri
 from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization
 from mnpar.functions.owned import gather_from, scatter_to
+from mnpar.functions.padding import pad, pad_sequence
 from mnpar.functions.piecewise import clipped_relu, crelu, hard_sigmoid, relu6, selu, swish
 from mnpar.functions.point_to_point import irecv, isend, isendrecv, ishift, pseudo_connect, recv, send
 from mnpar.functions.pooling import (
@@ -93,16 +99,10 @@ from mnpar.functions.pooling import (
     average_pooling_2d,
     average_pooling_3d,
     average_pooling_nd,
-    im2col,
     max_pooling_1d,
     max_pooling_2d,
     max_pooling_3d,
     max_pooling_nd,
-    unpooling_1d,
-    unpooling_2d,
-    unpooling_3d,
-    unpooling_nd,
-    upsampling_2d,
 )
 from mnpar.functions.products import linear, matmul
 from mnpar.functions.rearranging import (
@@ -112,14 +112,10 @@ from mnpar.functions.rearranging import (
     flip,
     fliplr,
     flipud,
-    pad,
-    pad_sequence,
     permutate,
-    repeat,
     rollaxis,
     scatter_add,
     space2depth,
-    tile,
     transpose_sequence,
 )
 from mnpar.functions.recomputation import forget
@@ -132,6 +128,8 @@ from mnpar.functions.regions import (
     roi_max_pooling_2d,
     roi_pooling_2d,
 )
+from mnpar.functions.renormalization import batch_renormalization, fixed_batch_renormalization
+from mnpar.functions.repeating import repeat, tile
 from mnpar.functions.replicated import copy_to, reduce_from
 from mnpar.functions.resize import resize_images
 from mnpar.functions.ring_attention import ring_attention
@@ -160,6 +158,7 @@ from mnpar.functions.spatial_reduction import spatial_global_average_pooling, sp
 from mnpar.functions.spatial_resize import spatial_resize_images
 from mnpar.functions.spatial_transformer import spatial_transformer_grid, spatial_transformer_sampler
 from mnpar.functions.tree import slstm, tree_lstm
+from mnpar.functions.unpooling import unpooling_1d, unpooling_2d, unpooling_3d, unpooling_nd, upsampling_2d
 from mnpar.functions.vocabulary_parallel import vocabulary_parallel_softmax_cross_entropy
 
 __all__ = [
@@ -190,6 +189,7 @@ __all__ = [
     "batch_l2_norm_squared",
     "batch_matmul",
     "batch_normalization",
+    "batch_renormalization",
     "bcast",
     "bernoulli_nll",
     "bias",
@@ -200,6 +200,7 @@ __all__ = [
     "broadcast_to",
     "cast",
     "ceil",
+    "cholesky",
     "classification_summary",
     "clip",
     "clipped_relu",
@@ -222,11 +223,14 @@ __all__ = [
     "deconvolution_2d",
     "deconvolution_3d",
     "deconvolution_nd",
+    "decorrelated_batch_normalization",
     "decov",
+    "deformable_convolution_2d_sampler",
     "depth2space",
     "depthwise_convolution_2d",
     "det",
     "diagonal",
+    "digamma",
     "dilated_convolution_2d",
     "dropout",
     "dstack",
@@ -234,6 +238,10 @@ __all__ = [
     "elu",
     "embed_id",
     "erf",
+    "erfc",
+    "erfcinv",
+    "erfcx",
+    "erfinv",
     "exchange",
     "exp",
     "expand_dims",
@@ -243,6 +251,8 @@ __all__ = [
     "fft",
     "fix",
     "fixed_batch_normalization",
+    "fixed_batch_renormalization",
+    "fixed_decorrelated_batch_normalization",
     "flatten",
     "flip",
     "fliplr",
@@ -286,6 +296,7 @@ __all__ = [
     "ishift",
     "layer_normalization",
     "leaky_relu",
+    "lgamma",
     "linear",
     "linear_interpolate",
     "local_contrast_normalization",
@@ -296,6 +307,7 @@ __all__ = [
     "log1p",
     "log2",
     "log10",
+    "log_ndtr",
     "log_softmax",
     "logsumexp",
     "lp_pooling_nd",
@@ -320,11 +332,14 @@ __all__ = [
     "n_step_gru",
     "n_step_lstm",
     "n_step_rnn",
+    "ndtr",
+    "ndtri",
     "negative_sampling",
     "normalize",
     "pad",
     "pad_sequence",
     "permutate",
+    "polygamma",
     "precision",
     "prelu",
     "prod",
@@ -420,5 +435,6 @@ __all__ = [
     "vocabulary_parallel_softmax_cross_entropy",
     "vstack",
     "where",
+    "zeta",
     "zoneout",
 ]

@@ -14,6 +14,7 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.elementwise import Exp
 from mnpar.functions.generic import either, wide
+from mnpar.functions.rows import MODEST, by_rows, row_blocks
 from mnpar.variable import Variable
 
 
@@ -25,7 +26,7 @@ class ReLU(FunctionNode):
         return y
 
     def backward(self, gy: Any) -> Any:
-        return lambda: gy * (self.y > 0)
+        return lambda: gy * (self.y > 0).astype(gy.dtype)  # numpy multiplies faster by numbers than by booleans
 
 
 class LeakyReLU(FunctionNode):
@@ -102,6 +103,8 @@ class Softplus(FunctionNode):
 
 
 class Softmax(FunctionNode):
+    """y = eˣ / Σ eˣ along an axis; along the last one in blocks of rows that stay in the cache."""
+
     generic = True
 
     def __init__(self, axis: int) -> None:
@@ -110,14 +113,33 @@ class Softmax(FunctionNode):
     def forward(self, x: Array) -> Array:
         self.retain_outputs((0,))
         xp = backend.get_array_module(x)
-        y = xp.asarray(x - x.max(axis=self.axis, keepdims=True))
-        xp.exp(y, out=y)
-        y /= y.sum(axis=self.axis, keepdims=True)
+        if not by_rows(x, self.axis):
+            y = xp.asarray(x - x.max(axis=self.axis, keepdims=True))
+            xp.exp(y, out=y)
+            y /= y.sum(axis=self.axis, keepdims=True)
+            return y
+        y = xp.empty(x.shape, x.dtype)
+        for from_, to, e in row_blocks(x, y):
+            if from_.max() <= MODEST and from_.min() >= -MODEST:
+                xp.exp(from_, out=e)
+            else:
+                xp.exp(xp.subtract(from_, from_.max(axis=1, keepdims=True), out=e), out=e)
+            xp.multiply(e, 1 / e.sum(axis=1, keepdims=True), out=to)
         return y
 
     def backward(self, gy: Any) -> Any:
         (y,) = self.get_retained_outputs()
-        return lambda: y * (gy - (gy * y).sum(axis=self.axis, keepdims=True))
+        if isinstance(y, Variable) or not by_rows(y, self.axis):
+            return lambda: y * (gy - (gy * y).sum(axis=self.axis, keepdims=True))
+        return lambda: self._pull(y, gy)
+
+    def _pull(self, y: Array, gy: Array) -> Array:
+        xp = backend.get_array_module(y)
+        gx = xp.empty(y.shape, y.dtype)
+        for part, g, to, room in row_blocks(y, gy, gx):
+            xp.subtract(g, xp.einsum("nc,nc->n", g, part)[:, None], out=room)
+            xp.multiply(part, room, out=to)
+        return gx
 
 
 class LogSoftmax(FunctionNode):

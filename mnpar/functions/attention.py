@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from mnpar.functions.activation import softmax
-from mnpar.functions.indexing import get_item, where
-from mnpar.functions.products import matmul
-from mnpar.functions.tiled_attention import TiledAttention, prepared
+from mnpar.functions.blocked_attention import attend
+from mnpar.functions.broadcasting import broadcast_to
+from mnpar.functions.indexing import get_item
+from mnpar.functions.tiled_attention import prepared
 from mnpar.variable import Variable, as_variable
-
-LARGE, LARGE_CAUSAL = 2**20, 2**16  # fits: with more, tiles need less memory; of causal attention, less time too
 
 
 def embed_id(x: Any, W: Any, ignore_label: int | None = None) -> Variable:
@@ -62,8 +60,8 @@ def scaled_dot_product_attention(
         scale: s; None is 1 / √D.
 
     Returns:
-        ``(…, T, E)``. A query that may look nowhere gets the mean of all values. Of long sequences no array of all fits is
-        made: they are computed in tiles, and again in backward.
+        ``(…, T, E)``. A query that may look nowhere gets the mean of all values. No array of all fits is made: they are
+        computed in blocks that stay in the cache, and again in backward.
 
     Raises:
         ValueError: the shapes do not belong together.
@@ -75,14 +73,8 @@ def scaled_dot_product_attention(
         array([0., 1., 2.])
     """
     q, k, v, shown, s = prepared(q, k, v, mask, scale)
-    T, S = q.shape[-2], k.shape[-2]
-    if (LARGE if not causal else LARGE_CAUSAL) <= T * S:
-        return TiledAttention(causal, s, shown).apply((q, k, v))[0]
-    fit = matmul(q * s, k, transb=True)  # (…, T, S)
-    if causal:
-        seen = q.xp.arange(S) <= q.xp.arange(T)[:, None] + (S - T)
-        shown = seen if shown is None else shown & seen
-    if shown is not None:
-        lowest = fit.xp.asarray(np.finfo(fit.dtype).min / 2, fit.dtype)
-        fit = where(fit.xp.broadcast_to(shown, fit.shape), fit, lowest)
-    return matmul(softmax(fit, axis=-1), v)
+    if not k.shape[-2] and q.size:
+        raise ValueError(f"attention: there are no keys to look at, k has shape {k.shape}")
+    lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], () if shown is None else shown.shape[:-2])
+    q, k, v = [broadcast_to(x, (*lead, *x.shape[-2:])) for x in (q, k, v)]
+    return attend(q, k, v, s, causal, shown)

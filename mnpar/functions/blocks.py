@@ -8,12 +8,13 @@ are short, samples come last: numpy then copies and adds long runs, where it wou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.functions.windows import Numbers, Windows
+from mnpar.tape import go_on
 
 LARGE = 500  # outputs of a sample: then it is a block of its own, and its outputs a matrix as they stand
 SHORT, LONGER = 12, 4  # outputs in a row of an image; how many times longer a run must become
@@ -30,7 +31,7 @@ class Buffers:
         """An array of this shape, with anything in it, in the memory that the last one of this name had."""
         size = math.prod(shape)
         if name not in self.kept or self.kept[name].size < size:
-            self.kept[name] = self.xp.empty(size, self.dtype)
+            self.kept[name] = backend.scratch((size,), self.dtype, self.xp)
         return self.kept[name][:size].reshape(shape)
 
 
@@ -43,6 +44,13 @@ def parts(N: int, n: int) -> Iterator[slice]:
     """
     step = -(-N // -(-N // max(n, 1))) if N else 1
     return (slice(i, min(i + step, N)) for i in range(0, N, step))
+
+
+def in_turn(pieces: Iterable[slice]) -> Iterator[slice]:
+    """Pieces, one after the other; between them what travels during a backward advances."""
+    for piece in pieces:
+        yield piece
+        go_on()
 
 
 class Blocks:
@@ -72,7 +80,7 @@ class Blocks:
     def columns(self, x: Array) -> Iterator[tuple[slice, Array]]:
         """Each block, and what its windows see: (groups, C / groups · kernel, n · out), valid until the next one."""
         g, image = self.groups, None
-        for block in self.pieces:
+        for block in in_turn(self.pieces):
             part = x[block]
             if self.same and part.dtype == self.dtype:
                 yield block, part.reshape(g, self.C // g, -1)

@@ -15,8 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from mnpar import backend
-from mnpar.functions.communication import Communication
+from mnpar.communicators.ways import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER, SCANS
+from mnpar.functions.communication import Collective, Communication
 from mnpar.functions.folding import FOLDS, check_op, fold
 from mnpar.functions.joining import concat, split_axis
 from mnpar.plans import block
@@ -24,85 +27,52 @@ from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
-    from mnpar.communicators.transport import Steps
 
 
-class AllGather(Communication):
-    op = "allgather"
-
-    def forward(self, x: Any) -> Any:
-        return self.agreed(*self.channel.allgather_now(x, self.call()))
-
-    def steps(self, x: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.allgather(x, self.call())))
+class AllGather(Collective):
+    op, way = "allgather", ALLGATHER
 
     def mirror(self) -> Communication:
         return ReduceScatter(self.comm, of=self)
 
 
-class ReduceScatter(Communication):
-    op = "reduce_scatter"
-
-    def forward(self, *xs: Any) -> Any:
-        return self.agreed(*self.channel.reduce_scatter_now(xs, self.call()))
-
-    def steps(self, *xs: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.reduce_scatter(xs, self.call())))
+class ReduceScatter(Collective):
+    op, way, several = "reduce_scatter", REDUCE_SCATTER, True
 
     def mirror(self) -> Communication:
         return AllGather(self.comm, of=self)
 
 
-class AllReduce(Communication):
-    """The sum, or with ``mean`` that divided by P: each its own adjoint."""
-
-    op = "allreduce"
-
-    def __init__(self, comm: Communicator, mean: bool = False, of: Communication | None = None) -> None:
-        super().__init__(comm, of)
-        self.mean = mean
-        if mean:
-            self.reduction = "mean"
-
-    def forward(self, x: Any) -> Any:
-        return self.agreed(*self.channel.allreduce_now(x, self.call()))
-
-    def steps(self, x: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.allreduce(x, self.call())))
-
-    def agreed(self, y: Any, wants: bool) -> Any:
-        return super().agreed(backend.unscalar(y / self.comm.size) if self.mean and y is not None else y, wants)
+class AllReduce(Collective):
+    op, way = "allreduce", ALLREDUCE
 
     def mirror(self) -> Communication:
-        return AllReduce(self.comm, self.mean, of=self)
+        return type(self)(self.comm, of=self)
 
 
-class AllToAll(Communication):
-    op = "alltoall"
+class Mean(AllReduce):
+    """The sum divided by P: its own adjoint too."""
 
-    def forward(self, *xs: Any) -> Any:
-        return self.agreed(*self.channel.alltoall_now(xs, self.call()))
+    reduction = "mean"
 
-    def steps(self, *xs: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.alltoall(xs, self.call())))
+    def agreed(self, y: Any, wants: bool) -> Any:
+        return super().agreed(None if y is None else backend.unscalar(y / self.comm.size), wants)
+
+
+class AllToAll(Collective):
+    op, way, several = "alltoall", ALLTOALL, True
 
     def mirror(self) -> Communication:
         return AllToAll(self.comm, of=self)
 
 
-class Scan(Communication):
+class Scan(Collective):
     """Each rank gets the sum of the ranks up to itself (``up``) or from itself on. Adjoint: the other direction."""
 
     def __init__(self, comm: Communicator, exclusive: bool, up: bool = True, of: Communication | None = None) -> None:
         super().__init__(comm, of)
         self.exclusive, self.up = exclusive, up
-        self.op = "exscan" if exclusive else "scan"
-
-    def forward(self, x: Any) -> Any:
-        return self.agreed(*self.channel.scan_now(x, self.call(), self.exclusive, self.up))
-
-    def steps(self, x: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.scan(x, self.call(), self.exclusive, self.up)))
+        self.op, self.way = "exscan" if exclusive else "scan", SCANS[exclusive, up]
 
     def mirror(self) -> Communication:
         return Scan(self.comm, self.exclusive, not self.up, of=self)
@@ -110,6 +80,8 @@ class Scan(Communication):
 
 Results: TypeAlias = Callable[[tuple[Variable, ...]], Variable]
 """What is made of a collective's outputs."""
+Reducing: TypeAlias = tuple[Communication, tuple[Any, ...], Results]
+"""A collective, its inputs, and what is made of its outputs."""
 
 
 def first(ys: tuple[Variable, ...]) -> Variable:
@@ -117,33 +89,42 @@ def first(ys: tuple[Variable, ...]) -> Variable:
     return ys[0]
 
 
-def divided(number: int) -> Results:
-    """The only output, of which a mean is made."""
-    return lambda ys: ys[0] / number
+def averaged(xs: tuple[Any, ...], number: int) -> tuple[tuple[Variable, ...], Results]:
+    """What is summed for a mean over ``number`` ranks, and the mean of the sum: as in numpy, nothing overflows on the way."""
+    variables = tuple([as_variable(x) for x in xs])
+    if not any([x.array is not None and (x.dtype.kind in "iu" or x.dtype == np.float16) for x in variables]):
+        return variables, first if number == 1 else lambda ys: ys[0] / number
+    wide = tuple([x.astype(np.float32 if x.dtype.kind == "f" else np.float64) for x in variables])
+    narrow = np.float16 if variables[0].dtype == np.float16 else np.float64
+    return wide, lambda ys: (ys[0] / number).astype(narrow)
 
 
-def allreducing(comm: Communicator, op: str) -> tuple[Communication, Results]:
-    """The collective and what becomes of its outputs, for :func:`allreduce` and its twin that is waited for later."""
+def allreducing(comm: Communicator, op: str, x: Any) -> Reducing:
+    """The collective, its inputs and what becomes of its outputs, for :func:`allreduce` and its twin for later."""
     check_op("allreduce", op)
     if op in FOLDS:
-        return AllGather(comm).part_of("allreduce", op), lambda ys: fold(ys, op)
-    return AllReduce(comm, mean=op == "mean"), first
+        return AllGather(comm).part_of("allreduce", op), (x,), lambda ys: fold(ys, op)
+    if op == "sum":
+        return AllReduce(comm), (x,), first
+    return Mean(comm), *averaged((x,), 1)
 
 
-def reducing_and_scattering(comm: Communicator, op: str) -> tuple[Communication, Results]:
+def reducing_and_scattering(comm: Communicator, op: str, xs: Any) -> Reducing:
     """The same for :func:`reduce_scatter`."""
     check_op("reduce_scatter", op)
     if op in FOLDS:
-        return AllToAll(comm).part_of("reduce_scatter", op), lambda ys: fold(ys, op)
-    return ReduceScatter(comm).part_of("reduce_scatter", op), divided(comm.size) if op == "mean" else first
+        return AllToAll(comm).part_of("reduce_scatter", op), tuple(xs), lambda ys: fold(ys, op)
+    what = ReduceScatter(comm).part_of("reduce_scatter", op)
+    return what, *((tuple(xs), first) if op == "sum" else averaged(tuple(xs), comm.size))
 
 
-def scanning(comm: Communicator, op: str) -> tuple[Communication, Results]:
+def scanning(comm: Communicator, op: str, x: Any) -> Reducing:
     """The same for :func:`scan`."""
     check_op("scan", op)
     if op in FOLDS:
-        return AllGather(comm).part_of("scan", op), lambda ys: fold(ys[: comm.rank + 1], op)
-    return Scan(comm, exclusive=False).part_of("scan", op), divided(comm.rank + 1) if op == "mean" else first
+        return AllGather(comm).part_of("scan", op), (x,), lambda ys: fold(ys[: comm.rank + 1], op)
+    what = Scan(comm, exclusive=False).part_of("scan", op)
+    return what, *(((x,), first) if op == "sum" else averaged((x,), comm.rank + 1))
 
 
 def scanning_before(comm: Communicator, op: str) -> tuple[Communication, Results]:
@@ -210,8 +191,8 @@ def reduce_scatter(comm: Communicator, xs: Any, op: str = "sum", axis: int | Non
         xs = split_axis(x, [block(x.shape[axis], comm.size, rank)[0] for rank in range(1, comm.size)], axis % x.ndim)
     if op == "sum":
         return ReduceScatter(comm).apply(tuple(xs))[0]
-    what, after = reducing_and_scattering(comm, op)
-    return after(what.apply(tuple(xs)))
+    what, inputs, after = reducing_and_scattering(comm, op, xs)
+    return after(what.apply(inputs))
 
 
 def allreduce(comm: Communicator, x: Any, op: str = "sum") -> Variable:
@@ -242,10 +223,10 @@ def allreduce(comm: Communicator, x: Any, op: str = "sum") -> Variable:
         >>> mnpar.run(program, ranks=2)
         [[3.0], [3.0]]
     """
-    if op in ("sum", "mean"):
-        return AllReduce(comm, op == "mean").apply((x,))[0]
-    what, after = allreducing(comm, op)
-    return after(what.apply((x,)))
+    if op == "sum":
+        return AllReduce(comm).apply((x,))[0]
+    what, inputs, after = allreducing(comm, op, x)
+    return after(what.apply(inputs))
 
 
 def alltoall(comm: Communicator, xs: Any) -> tuple[Variable, ...]:
@@ -290,8 +271,8 @@ def scan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
     """
     if op == "sum":
         return Scan(comm, exclusive=False).apply((x,))[0]
-    what, after = scanning(comm, op)
-    return after(what.apply((x,)))
+    what, inputs, after = scanning(comm, op, x)
+    return after(what.apply(inputs))
 
 
 def exscan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
@@ -311,6 +292,8 @@ def exscan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
         >>> mnpar.run(lambda comm: F.exscan(comm, np.array(comm.rank + 1)).item(), ranks=3)
         [0, 1, 3]
     """
+    if op == "sum":
+        return Scan(comm, exclusive=True).apply((x,))[0]
     what, after = scanning_before(comm, op)
     return after(what.apply((x,)))
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mnpar.communicators.answer import Answer
-from mnpar.communicators.message import Call, call_site
+from mnpar.communicators.communicator import Communicator, needed
+from mnpar.communicators.message import Call, call_of, call_site
 from mnpar.communicators.operation import Operation, complete
 from mnpar.config import is_recording
 from mnpar.function_hook import function_hooks
@@ -22,10 +23,16 @@ from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.channel import Channel
-    from mnpar.communicators.communicator import Communicator
     from mnpar.communicators.transport import Steps
+    from mnpar.communicators.ways import Way
 
 Self = TypeVar("Self", bound="Communication")
+
+
+def peer(comm: Communicator, rank: int, call: str, wildcard: int | None = None) -> int:
+    """The rank, checked, of what is checked to be a communicator: messages take it second, collectives first."""
+    needed(comm, call)
+    return comm.peer(rank, wildcard)
 
 
 class Communication(FunctionNode):
@@ -44,9 +51,11 @@ class Communication(FunctionNode):
     answers: int | None = None  # the number of a collective waited for later, whose adjoint this is
 
     def __init__(self, comm: Communicator, of: Communication | None = None) -> None:
+        if not isinstance(comm, Communicator):
+            needed(comm, f"{self.op}(comm, …)")
         self.comm = comm
         self.order: int = 0 if of is None else of.order + 1
-        self.site: str = call_site() if of is None else of.site
+        self.site: str = call_site(1) if of is None else of.site
 
     @property
     def label(self) -> str:
@@ -57,6 +66,19 @@ class Communication(FunctionNode):
         """The messages of this order."""
         channel = self.comm.channel(self.order)
         return channel if self.answers is None else Answer(channel, self.answers)
+
+    def prepare(self, inputs: tuple[Any, ...]) -> list[Variable]:
+        return self.all_there(super().prepare(inputs))
+
+    def all_there(self, variables: list[Variable]) -> list[Variable]:
+        """The inputs, all there: only gradients may be missing. (None comes from a model that forgot to return something.)"""
+        if self.order == 0:
+            for i, x in enumerate(variables):
+                if x.array is None:
+                    raise ValueError(
+                        f"{self.label} has nothing to give: its input {i} of {len(variables)} has no array, it is None"
+                    )
+        return variables
 
     def steps(self, *xs: Any) -> Steps[Any]:
         """What ``forward`` does, in steps."""
@@ -94,11 +116,15 @@ class Communication(FunctionNode):
         self.op, self.reduction = op, reduction
         return self
 
-    def call(self, root: int = 0) -> Call:
+    def call(self, root: int = 0, tag: int = 0) -> Call:
         """What this rank's messages say of it."""
         self.recording = recording = is_recording()
         wants = self.differentiable and recording
-        return Call(self.op, self.site, wants, recording, root, self.reduction, self.order, 0, self.later)
+        return call_of((self.op, self.site, wants, recording, root, self.reduction, self.order, self.told(tag), self.later))
+
+    def told(self, tag: int) -> int:
+        """The tag of a message, if the user gave it. Gradients have one each: told, it would make every header a new one."""
+        return tag if self.order == 0 else 0
 
     def agreed(self, y: Any, wants: bool) -> Any:
         """The outputs, after all ranks have said whether they want a gradient."""
@@ -127,3 +153,19 @@ class Communication(FunctionNode):
             gxs = function.forward(*gys)
             return gxs if isinstance(gxs, tuple) else (gxs,)
         return function.apply(gys)
+
+
+class Collective(Communication):
+    """A communication of all ranks."""
+
+    way: Way
+    several = False  # inputs, one for each rank
+    root = 0
+
+    def forward(self, *xs: Any) -> Any:
+        x = xs if self.several else xs[0] if xs else None
+        return self.agreed(*self.comm.channel(self.order).now(self.way, x, self.call(self.root)))
+
+    def steps(self, *xs: Any) -> Steps[Any]:
+        x = xs if self.several else xs[0] if xs else None
+        return self.agreed(*(yield from self.channel.steps(self.way, x, self.call(self.root))))

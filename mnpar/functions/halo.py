@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from mnpar.communicators.communicator import needed
 from mnpar.functions.exchange import exchange, iexchange
-from mnpar.plans import Box, Plan, Window, blocks
+from mnpar.plans import Box, Plan, Window
 from mnpar.plans.halo import grid_blocks, grid_halo
 from mnpar.variable import Variable, as_variable
 
@@ -33,9 +35,12 @@ class SpatialGrid:
     """
 
     def __init__(self, comm: Communicator, dims: Sequence[int]) -> None:
+        needed(comm, "SpatialGrid(comm, dims)")
         self.comm = comm
         self.dims = tuple([int(n) for n in dims])
-        blocks((0,) * len(self.dims), self.dims, comm.size)  # raises if it cannot be
+        if min(self.dims, default=1) < 1 or math.prod(self.dims) > comm.size:
+            raise ValueError(f"a SpatialGrid of {self.dims} parts has 1 part or more on an axis, and one rank for each of "
+                             f"its {math.prod(self.dims)} parts: the communicator has {comm.size}")  # fmt: skip
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SpatialGrid:
         return self  # ranks are not copied

@@ -14,7 +14,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.functions.blockwise import bare, place
-from mnpar.functions.convolution import Convolution, Deconvolution, WeightGradient
+from mnpar.functions.convolving import Convolution, Deconvolution, weight_gradient
 from mnpar.functions.exchange import Give, Take
 from mnpar.functions.generic import either
 from mnpar.functions.halo import SpatialGrid, halo_of
@@ -71,7 +71,7 @@ class HaloConvolution(Take):
         (gx,) = self.adjoint(Give(self.comm, self.plan.adjoint, True, of=self), g)
         if gy is None:
             return (gx, *[None] * (len(self.inputs) - 1))
-        gW = lambda: either(WeightGradient(windows, self.groups, W.shape), chunk, gy)
+        gW = lambda: weight_gradient(self, windows, self.groups, W, chunk, gy)
         return (gx, gW, lambda: gy.sum(axis=(0, *range(2, gy.ndim))))[: len(self.inputs)]
 
 

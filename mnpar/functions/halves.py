@@ -4,7 +4,7 @@ Each half is a function of its own on the tape, with its own place in time, and 
 adjoint collective where forward finished its own, finishes it where forward started, and computes in between. That cannot
 deadlock: forward, every rank finished after every rank had started (the opening sees to that), so in the reversed order
 of events every rank starts before any rank has to finish (docs/backward_order.md). But the ranks finish in different orders, so
-they start the adjoints in different orders: see ``Answer`` in communicators/channel.py.
+they start the adjoints in different orders: see communicators/answer.py.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Halves:
     def start(self, inputs: tuple[Any, ...]) -> None:
         """Give the values, and return at once."""
         what, first = self.what, self._first
-        self._variables = first.prepare(inputs)
+        self._variables = what.all_there(first.prepare(inputs))
         what.differentiable = first.differentiable
         first.number = tick()
         arrays = tuple([x.array for x in self._variables])

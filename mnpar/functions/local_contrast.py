@@ -19,7 +19,7 @@ from mnpar.functions.blockwise import check_block, windowed
 from mnpar.functions.generic import either, plain, wide
 from mnpar.functions.halo import SpatialGrid
 from mnpar.functions.moments import cast, dtype_of
-from mnpar.functions.rearranging import pad
+from mnpar.functions.padding import pad
 from mnpar.functions.windows import Numbers, per_axis
 from mnpar.plans import Window
 from mnpar.variable import Variable, as_variable

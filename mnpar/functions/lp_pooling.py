@@ -9,7 +9,8 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.generic import either, plain, wide
 from mnpar.functions.moments import cast, dtype_of
-from mnpar.functions.pooling import Unpooling, _cells, _windows
+from mnpar.functions.pooling import _windows
+from mnpar.functions.window_reduction import Unpooling, _cells
 from mnpar.functions.windows import Windows
 from mnpar.variable import Variable, as_variable
 

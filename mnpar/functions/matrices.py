@@ -51,6 +51,32 @@ class Det(FunctionNode):
         return lambda: (gy * y).reshape((x.shape[0], 1, 1)) * either(Inv(), x).transpose((0, 2, 1))
 
 
+class Cholesky(FunctionNode):
+    """L of a matrix L Lᵀ; dL = L Φ(L⁻¹ dA L⁻ᵀ), where Φ keeps what is below the diagonal, and half of that."""
+
+    generic = True
+
+    def forward(self, a: Array) -> Array:
+        self.retain_outputs((0,))
+        xp = backend.get_array_module(a)
+        try:
+            return xp.linalg.cholesky(wide(a)).astype(a.dtype, copy=False)
+        except np.linalg.LinAlgError:
+            raise ValueError("cholesky: the matrix is not positive definite") from None
+
+    def backward(self, gL: Any) -> Any:
+        (L,) = self.get_retained_outputs()
+
+        def ga() -> Any:
+            xp, n = backend.get_array_module(gL), L.shape[0]
+            kept = (xp.tri(n) - xp.eye(n) / 2).astype(L.dtype)
+            inverse = either(Inv(), L.reshape((1, n, n))).reshape((n, n))
+            g = inverse.transpose() @ ((L.transpose() @ gL) * kept) @ inverse
+            return (g + g.transpose()) * 0.5
+
+        return ga
+
+
 def _square(name: str, x: Any, form: str) -> Variable:
     a = as_variable(x)
     if a.ndim != len(form.split(",")) or a.shape[-1] != a.shape[-2]:
@@ -139,6 +165,28 @@ def det(a: Any) -> Variable:
     """
     a = _square("det", a, "(D, D)")
     return reshape(batch_det(reshape(a, (1, *a.shape))), ())
+
+
+def cholesky(a: Any) -> Variable:
+    """The lower triangular matrix L with L Lᵀ = a.
+
+    Args:
+        a: ``(D, D)``, symmetric and positive definite; only its lower triangle is read, and each half of it gets half of the
+            gradient.
+
+    Returns:
+        ``(D, D)``.
+
+    Raises:
+        ValueError: it is not so.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.cholesky(np.array([[4.0, 2.0], [2.0, 2.0]])).array
+        array([[2., 0.],
+               [1., 1.]])
+    """
+    return Cholesky().apply((_square("cholesky", a, "(D, D)"),))[0]
 
 
 def batch_matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> Variable:

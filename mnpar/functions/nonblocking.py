@@ -17,6 +17,7 @@ from mnpar.functions.collective import (
     scanning,
     scanning_before,
 )
+from mnpar.functions.communication import peer
 from mnpar.functions.halves import later, several_later
 from mnpar.functions.joining import concat
 from mnpar.functions.rooted import Bcast, Gather, Scatter, reducing
@@ -51,8 +52,8 @@ def iallreduce(comm: Communicator, x: Any, op: str = "sum") -> Future:
         >>> mnpar.run(program, ranks=2)  # (x0² + x1²)·(x0 + x1)
         [[11.0], [17.0]]
     """
-    what, after = allreducing(comm, op)
-    return later(what, (x,), after)
+    what, inputs, after = allreducing(comm, op, x)
+    return later(what, inputs, after)
 
 
 def iallgather(comm: Communicator, x: Any, axis: int | None = None) -> Any:
@@ -92,7 +93,7 @@ def ibcast(comm: Communicator, x: Any = None, root: int = 0) -> Future:
         >>> mnpar.run(lambda comm: F.ibcast(comm, np.array(5) if comm.rank == 0 else None).item(), ranks=2)
         [5, 5]
     """
-    root = comm.peer(root)
+    root = peer(comm, root, "ibcast(comm, …)")
     return later(Bcast(comm, root), (x,) if comm.rank == root else (), first)
 
 
@@ -112,8 +113,8 @@ def ireduce(comm: Communicator, x: Any, root: int = 0, op: str = "sum") -> Futur
         >>> mnpar.run(lambda comm: F.ireduce(comm, np.array([comm.rank])).array, ranks=3)[0]
         array([3])
     """
-    what, after = reducing(comm, root, op)
-    return later(what, (x,), after)
+    what, inputs, after = reducing(comm, root, op, x)
+    return later(what, inputs, after)
 
 
 def igather(comm: Communicator, x: Any, root: int = 0) -> Any:
@@ -135,7 +136,7 @@ def igather(comm: Communicator, x: Any, root: int = 0) -> Any:
         >>> mnpar.run(program, ranks=3)
         [[(0,), (1,), (2,)], (0,), (0,)]
     """
-    root = comm.peer(root)
+    root = peer(comm, root, "igather(comm, …)")
     what = Gather(comm, root)
     return several_later(what, (x,)) if comm.rank == root else later(what, (x,), first)
 
@@ -156,7 +157,7 @@ def iscatter(comm: Communicator, xs: Any = None, root: int = 0) -> Future:
         >>> mnpar.run(lambda comm: F.iscatter(comm, [np.full(2, r) for r in range(3)]).array, ranks=3)[2]
         array([2, 2])
     """
-    root = comm.peer(root)
+    root = peer(comm, root, "iscatter(comm, …)")
     return later(Scatter(comm, root), tuple(xs) if comm.rank == root else (), first)
 
 
@@ -176,8 +177,8 @@ def ireduce_scatter(comm: Communicator, xs: Any, op: str = "sum") -> Future:
         >>> mnpar.run(lambda comm: F.ireduce_scatter(comm, [np.ones(1), np.ones(2)]).array, ranks=2)
         [array([2.]), array([2., 2.])]
     """
-    what, after = reducing_and_scattering(comm, op)
-    return later(what, tuple(xs), after)
+    what, inputs, after = reducing_and_scattering(comm, op, xs)
+    return later(what, inputs, after)
 
 
 def ialltoall(comm: Communicator, xs: Any) -> tuple[Future, ...]:
@@ -217,8 +218,8 @@ def iscan(comm: Communicator, x: Any, op: str = "sum") -> Future:
         >>> mnpar.run(lambda comm: F.iscan(comm, np.array(comm.rank + 1)).item(), ranks=3)
         [1, 3, 6]
     """
-    what, after = scanning(comm, op)
-    return later(what, (x,), after)
+    what, inputs, after = scanning(comm, op, x)
+    return later(what, inputs, after)
 
 
 def iexscan(comm: Communicator, x: Any, op: str = "sum") -> Future:

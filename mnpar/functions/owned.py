@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.communicators.ways import ALLGATHER
 from mnpar.config import is_recording
-from mnpar.functions.communication import Communication
+from mnpar.functions.communication import Collective, Communication
 from mnpar.plans import block
 from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
-    from mnpar.communicators.transport import Steps
 
 Sizes = tuple[int, ...]  # of each rank's part along the axis
 
@@ -46,20 +46,19 @@ class ScatterTo(Communication):
         return self.adjoint(GatherFrom(self.comm, self.axis, self.sizes, of=self), gy)
 
 
-class GatherFrom(Communication):
+class GatherFrom(Collective):
     """All ranks' parts joined, of which each keeps its own gradient. Adjoint: ScatterTo."""
 
-    op = "gather_from"
+    op, way = "gather_from", ALLGATHER
 
     def __init__(self, comm: Communicator, axis: int, sizes: Sizes = (), of: ScatterTo | None = None) -> None:
         super().__init__(comm, of)
         self.axis, self.sizes = axis, sizes
 
-    def steps(self, x: Any) -> Steps[Any]:
-        parts, wants = yield from self.channel.allgather(x, self.call())
+    def agreed(self, parts: Any, wants: bool) -> Any:
         if self.order == 0:
             self.sizes = tuple([part.shape[self.axis] for part in parts])
-        return self.agreed(self._joined(parts), wants)
+        return super().agreed(self._joined(parts), wants)
 
     def _joined(self, parts: tuple[Array | None, ...]) -> Array | None:
         given = next((part for part in parts if part is not None), None)

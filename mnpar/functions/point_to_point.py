@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.communicators.transport import ANY
+from mnpar.config import is_recording
 from mnpar.errors import MismatchError
-from mnpar.functions.communication import Communication
+from mnpar.functions.communication import Communication, peer
 from mnpar.variable import Variable, as_variable
 from mnpar.variable import backward as backward_from
 
@@ -35,7 +36,8 @@ class Send(Communication):
         self.seq = 0
 
     def forward(self, *xs: Any) -> Any:
-        self.seq = self.channel.send(xs if self.as_tuple else xs[0], self.call()._replace(tag=self.tag), self.dest, self.tag)
+        call = self.call(tag=self.tag)
+        self.seq = self.comm.channel(self.order).send(xs if self.as_tuple else xs[0], call, self.dest, self.tag)
         return np.empty(0, np.float32)
 
     def backward(self, delegate: Any) -> Any:
@@ -58,7 +60,8 @@ class Recv(Communication):
         self.seq = 0
 
     def forward(self) -> Any:
-        return self.taken(*self.channel.recv_now(self.call(), self.source, self.tag))
+        self.recording = is_recording()
+        return self.taken(*self.comm.channel(self.order).recv_now(self.call, self.source, self.tag))
 
     def steps(self) -> Steps[Any]:
         return self.taken(*(yield from self.channel.recv(self.call(), self.source, self.tag)))
@@ -121,7 +124,7 @@ def send(x: Any, communicator: Communicator, rank: int, tag: int = 0) -> Variabl
         >>> mnpar.run(program, ranks=2)[0]
         array([2., 4.])
     """
-    dest, tag = communicator.peer(rank), communicator.tag(tag)
+    dest, tag = peer(communicator, rank, "send(x, comm, rank)"), communicator.tag(tag)
     several = isinstance(x, tuple | list)
     (delegate,) = Send(communicator, dest, tag, several).apply(tuple(x) if several else (x,))
     return delegate
@@ -143,7 +146,7 @@ def recv(communicator: Communicator, rank: int, delegate_variable: Any = None, t
     Example:
         See :func:`send`.
     """
-    source, tag = communicator.peer(rank, ANY), communicator.tag(tag, ANY)
+    source, tag = peer(communicator, rank, "recv(comm, rank)", ANY), communicator.tag(tag, ANY)
     function = Recv(communicator, source, tag)
     ys = function.apply(())
     return ys if function.as_tuple or force_tuple else ys[0]
@@ -188,7 +191,7 @@ def irecv(communicator: Communicator, rank: int, tag: int = 0) -> Variable:
         >>> mnpar.run(program, ranks=2)  # x0²·x1 + x1²·x0
         [[8.0], [5.0]]
     """
-    function = Recv(communicator, communicator.peer(rank, ANY), communicator.tag(tag, ANY))
+    function = Recv(communicator, peer(communicator, rank, "irecv(comm, rank)", ANY), communicator.tag(tag, ANY))
     function.single = True
     return function.start()
 
@@ -209,7 +212,9 @@ def isendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: i
         >>> mnpar.run(lambda comm: F.isendrecv(np.array(comm.rank), comm, 1 - comm.rank, 1 - comm.rank).item(), ranks=2)
         [1, 0]
     """
-    source = communicator.peer(source, ANY)  # a bad argument is refused before anything is sent
+    source = peer(
+        communicator, source, "isendrecv(x, comm, dest, source)", ANY
+    )  # a bad argument is refused before anything is sent
     send(x, communicator, dest, tag)
     return irecv(communicator, source, tag)
 

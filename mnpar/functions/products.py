@@ -10,7 +10,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.blas import elsewhere, product
+from mnpar.blas import FEW, elsewhere, product
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import fit
 from mnpar.functions.generic import listed
@@ -56,7 +56,8 @@ def _by_rows(x: Array, W: Array) -> Array:
     OpenBLAS turns W round for that; with few rows of float32 it is up to 1.8 times as fast to have it compute W xᵀ and to turn
     that, which is small.
     """
-    if elsewhere(x, x.size * len(W)):
+    size = x.size * len(W)
+    if size <= FEW or elsewhere(x, size):
         return product(x, W.T)
     if 1 < len(x) <= 64 and len(W) >= 4 * len(x) and x.dtype.char == "f" and W.dtype.char == "f":
         return backend.get_array_module(x).ascontiguousarray((W @ x.T).T)
@@ -81,7 +82,12 @@ class Linear(FunctionNode):
     def backward(self, gy: Any) -> Any:
         x, W = self.get_retained_inputs()
         gx, gW = lambda: times(gy, W), lambda: self._into(1, gy.transpose(), x)  # (N, O) · (O, D), (O, N) · (N, D)
-        return (gx, gW, lambda: gy.sum(axis=0)) if len(self.inputs) == 3 else (gx, gW)
+        return (gx, gW, lambda: self._rows_added(gy)) if len(self.inputs) == 3 else (gx, gW)
+
+    def _rows_added(self, gy: Any) -> Any:
+        """The gradient of b, right where that is kept."""
+        room = self.room(2, gy)
+        return gy.sum(axis=0) if room is None else gy.sum(axis=0, out=room)
 
     def _into(self, i: int, a: Any, b: Any) -> Any:
         """a b, as the gradient of input i: right where that is kept."""
@@ -169,18 +175,18 @@ def linear(x: Any, W: Any, b: Any = None, n_batch_axes: int = 1) -> Variable:
                [4., 4., 4., 4.]])
     """
     x, W = as_variable(x), as_variable(W)
-    shape = x.shape
+    shape, weights = x.array.shape, W.shape
     if not 0 < n_batch_axes < len(shape):
         raise ValueError(f"linear: n_batch_axes = {n_batch_axes} leaves no features, or no batch, of x's shape {shape}")
     D = math.prod(shape[n_batch_axes:])
-    if W.ndim != 2 or W.shape[1] != D:
+    if len(weights) != 2 or weights[1] != D:
         raise ValueError(
-            f"linear: x of shape {shape} has {D} features after {n_batch_axes} batch axes, but W of shape {W.shape} is not "
+            f"linear: x of shape {shape} has {D} features after {n_batch_axes} batch axes, but W of shape {weights} is not "
             f"(outputs, {D}): give W that shape, or reshape x"
         )
-    if b is not None and b.shape != W.shape[:1]:
-        raise ValueError(f"linear: b of shape {b.shape} must have shape {W.shape[:1]}, one for each row of W {W.shape}")
+    if b is not None and b.shape != weights[:1]:
+        raise ValueError(f"linear: b of shape {b.shape} must have shape {weights[:1]}, one for each row of W {weights}")
     if len(shape) > 2:
         x = reshape(x, (math.prod(shape[:n_batch_axes]), D))  # (N, …) → (N, D)
     y = Linear().apply((x, W) if b is None else (x, W, b))[0]
-    return y if n_batch_axes == 1 else reshape(y, (*shape[:n_batch_axes], W.shape[0]))
+    return y if n_batch_axes == 1 else reshape(y, (*shape[:n_batch_axes], weights[0]))

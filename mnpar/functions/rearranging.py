@@ -1,4 +1,4 @@
-"""Turning, repeating, padding and permuting: views and copies of other functions' making. Long, because there are many."""
+"""Turning, permuting and picking: views and copies of other functions' making."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.functions.broadcasting import broadcast_to
 from mnpar.functions.generic import either
 from mnpar.functions.indexing import ScatterAdd, get_item
-from mnpar.functions.joining import concat, split_axis, stack
+from mnpar.functions.joining import concat, split_axis
 from mnpar.functions.shape import moveaxis, reshape, transpose
 from mnpar.variable import Variable, as_variable
 
@@ -44,6 +43,39 @@ class Permutate(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         return lambda: either(Permutate(self.opposite, self.places, self.axis), gy)
+
+
+class Diagonal(FunctionNode):
+    """The places i, i + offset of the last two axes."""
+
+    generic = True
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+    def forward(self, x: Array) -> Array:
+        return x.diagonal(self.offset, -2, -1)  # a view that must not be written to
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: either(OnDiagonal(self.offset, self.inputs[0].shape), gy)
+
+
+class OnDiagonal(FunctionNode):
+    """Zeros of a shape with the input on the diagonal of the last two axes: the transpose of Diagonal."""
+
+    generic = True
+
+    def __init__(self, offset: int, shape: tuple[int, ...]) -> None:
+        self.offset, self.shape = offset, shape
+
+    def forward(self, y: Array) -> Array:
+        xp, rows = backend.get_array_module(y), np.arange(y.shape[-1])
+        x = xp.zeros(self.shape, y.dtype)
+        x[..., xp.asarray(rows - min(self.offset, 0)), xp.asarray(rows + max(self.offset, 0))] = y
+        return x
+
+    def backward(self, gx: Any) -> Any:
+        return lambda: either(Diagonal(self.offset), gx)
 
 
 def flip(x: Any, axis: int) -> Variable:
@@ -98,125 +130,6 @@ def rollaxis(x: Any, axis: int, start: int = 0) -> Variable:
     places.remove(axis)
     places.insert(start - 1 if axis < start else start, axis)
     return transpose(x, tuple(places))
-
-
-def tile(x: Any, reps: Any) -> Variable:
-    """Copies of an array side by side.
-
-    Args:
-        x: an array or Variable.
-        reps: how many along each axis; a number is for the last one.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.tile(np.array([1, 2]), (2, 2)).array
-        array([[1, 2, 1, 2],
-               [1, 2, 1, 2]])
-    """
-    x = as_variable(x)
-    counts = tuple(reps) if isinstance(reps, tuple | list) else (reps,)
-    if any(n < 0 for n in counts):
-        raise ValueError(f"tile: reps {reps} are 0 or more")
-    n = max(len(counts), x.ndim)
-    counts, shape = (1,) * (n - len(counts)) + counts, (1,) * (n - x.ndim) + x.shape
-    apart = [m for length in shape for m in (1, length)]
-    spread = [m for pair in zip(counts, shape, strict=True) for m in pair]
-    return reshape(
-        broadcast_to(reshape(x, tuple(apart)), tuple(spread)), tuple([a * b for a, b in zip(counts, shape, strict=True)])
-    )
-
-
-def repeat(x: Any, repeats: Any, axis: int | None = None) -> Variable:
-    """Each element several times, one after the other.
-
-    Args:
-        x: an array or Variable.
-        repeats: how many times, a number, or one for each place along the axis.
-        axis: along which; None: of the flattened array.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.repeat(np.array([1, 2]), 2).array
-        array([1, 1, 2, 2])
-    """
-    x = as_variable(x)
-    if axis is None:
-        x, axis = reshape(x, (x.size,)), 0
-    axis %= max(x.ndim, 1)
-    counts = tuple(repeats) if isinstance(repeats, tuple | list) else (repeats,)
-    if len(counts) == 1:
-        shape = x.shape
-        wide = (*shape[: axis + 1], counts[0], *shape[axis + 1 :])
-        apart = reshape(x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
-        return reshape(broadcast_to(apart, wide), (*shape[:axis], shape[axis] * counts[0], *shape[axis + 1 :]))
-    if len(counts) != x.shape[axis]:
-        raise ValueError(f"repeat: {len(counts)} repeats for {x.shape[axis]} places along axis {axis}")
-    return get_item(x, (*[slice(None)] * axis, x.xp.asarray(np.repeat(np.arange(len(counts)), counts))))
-
-
-def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Variable:
-    """An array with more around it.
-
-    Args:
-        x: an array or Variable.
-        pad_width: how many at each end: a number, a pair ``(before, after)``, or a pair for each axis.
-        mode: ``'constant'``, or ``'edge'``, ``'reflect'``, ``'symmetric'``, ``'wrap'``, as in numpy.
-        constant_values: what constants are.
-
-    Returns:
-        The larger array.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.pad(np.array([1.0, 2.0]), 1, "constant").array
-        array([0., 1., 2., 0.])
-        >>> F.pad(np.array([1.0, 2.0, 3.0]), (0, 2), "reflect").array
-        array([1., 2., 3., 2., 1.])
-    """
-    y: Variable = as_variable(x)
-    widths = [tuple(map(int, pair)) for pair in np.broadcast_to(np.asarray(pad_width), (y.ndim, 2))]
-    if mode == "constant":
-        inside = tuple([slice(low, low + n) for (low, _), n in zip(widths, y.shape, strict=True)])
-        shape = tuple([low + n + high for (low, high), n in zip(widths, y.shape, strict=True)])
-        padded: Variable = ScatterAdd(inside, shape).apply((y,))[0]
-        if np.any(constant_values):
-            padded += y.xp.asarray(np.pad(np.zeros(y.shape, y.dtype), widths, constant_values=constant_values))
-        return padded
-    for axis, (low, high) in enumerate(widths):
-        if low or high:
-            places = np.pad(np.arange(y.shape[axis]), (low, high), mode)  # type: ignore[call-overload]
-            y = get_item(y, (*[slice(None)] * axis, y.xp.asarray(places)))
-    return y
-
-
-def pad_sequence(xs: Sequence[Any], length: int | None = None, padding: Any = 0) -> Variable:
-    """Arrays of different lengths as one.
-
-    Args:
-        xs: arrays or Variables ``(T_i, …)``.
-        length: of the result; None is the longest.
-        padding: what is put after the shorter ones.
-
-    Returns:
-        ``(N, T, …)``.
-
-    Raises:
-        ValueError: one is longer than ``length``, or there is none.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.pad_sequence([np.array([1.0]), np.array([2.0, 3.0])]).array
-        array([[1., 0.],
-               [2., 3.]])
-    """
-    xs = [as_variable(x) for x in xs]
-    if not xs:
-        raise ValueError("pad_sequence: there is no sequence")
-    longest = max(x.shape[0] for x in xs)
-    length = longest if length is None else length
-    if longest > length:
-        raise ValueError(f"pad_sequence: a sequence of {longest} is longer than length = {length}")
-    return stack([pad(x, [(0, length - x.shape[0]), *[(0, 0)] * (x.ndim - 1)], "constant", padding) for x in xs])
 
 
 def permutate(x: Any, indices: Array, axis: int = 0, inv: bool = False) -> Variable:
@@ -300,9 +213,7 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variabl
         array([1, 4])
     """
     x = moveaxis(as_variable(x), (axis1, axis2), (-2, -1))
-    n = max(0, min(x.shape[-2] + min(offset, 0), x.shape[-1] - max(offset, 0)))
-    rows = x.xp.arange(n)
-    return get_item(x, (..., rows - min(offset, 0), rows + max(offset, 0)))
+    return Diagonal(offset).apply((x,))[0]
 
 
 def dstack(xs: Sequence[Any]) -> Variable:

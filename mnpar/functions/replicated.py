@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mnpar.communicators.ways import ALLREDUCE
 from mnpar.config import is_recording
-from mnpar.functions.communication import Communication
+from mnpar.functions.communication import Collective, Communication
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
-    from mnpar.communicators.transport import Steps
 
 
 class CopyTo(Communication):
@@ -24,14 +24,8 @@ class CopyTo(Communication):
         return ReduceFrom(self.comm, of=self)
 
 
-class ReduceFrom(Communication):
-    op = "reduce_from"
-
-    def forward(self, x: Any) -> Any:
-        return self.agreed(*self.channel.allreduce_now(x, self.call()))
-
-    def steps(self, x: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.allreduce(x, self.call())))
+class ReduceFrom(Collective):
+    op, way = "reduce_from", ALLREDUCE
 
     def mirror(self) -> Communication:
         return CopyTo(self.comm, of=self)

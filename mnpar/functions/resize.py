@@ -1,14 +1,78 @@
-"""Resizing of images: each axis is a product with a matrix of interpolation weights."""
+"""Resizing of images: each axis is a product with a matrix of interpolation weights, which is a narrow band.
+
+An output lies between two inputs, so a block of outputs is a product with the few inputs around it: small matrices instead of
+a large one, nearly all of whose numbers would be 0.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from mnpar.functions.products import matmul
-from mnpar.functions.shape import swapaxes
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.generic import either, wide
 from mnpar.variable import Variable, as_variable
+
+BLOCK = 64  # outputs: a product of matrices so small is still fast
+
+
+class Part(NamedTuple):
+    """Some outputs along an axis, the inputs that they see, and their weights (outputs, inputs)."""
+
+    outputs: slice
+    inputs: slice
+    weights: Array
+
+
+class Resize(FunctionNode):
+    """Along the last axis but one, or the last: weighted sums of the cells around each place."""
+
+    generic = True
+
+    def __init__(self, size: int, out: int, parts: Sequence[Part], last: bool) -> None:
+        self.size, self.out, self.parts, self.last = size, out, parts, last
+
+    def forward(self, x: Array) -> Array:
+        wide_x, xp = wide(x), backend.get_array_module(x)
+        y = xp.empty(_resized(x.shape, self.out, self.last), wide_x.dtype)
+        for outputs, inputs, weights in self.parts:
+            weights = xp.asarray(weights, y.dtype)
+            if self.last:
+                xp.matmul(wide_x[..., inputs], weights.T, out=y[..., outputs])
+            else:
+                xp.matmul(weights, wide_x[..., inputs, :], out=y[..., outputs, :])
+        return y.astype(x.dtype, copy=False)
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: either(Gathered(self.size, self.out, self.parts, self.last), gy)
+
+
+class Gathered(Resize):
+    """The transpose of it: each cell gets what it gave, from all places around it."""
+
+    def forward(self, y: Array) -> Array:
+        wide_y, xp = wide(y), backend.get_array_module(y)
+        x = xp.zeros(_resized(y.shape, self.size, self.last), wide_y.dtype)
+        for outputs, inputs, weights in self.parts:
+            weights = xp.asarray(weights, x.dtype)
+            if self.last:
+                x[..., inputs] += wide_y[..., outputs] @ weights
+            else:
+                x[..., inputs, :] += weights.T @ wide_y[..., outputs, :]
+        return x.astype(y.dtype, copy=False)
+
+    def backward(self, gx: Any) -> Any:
+        return lambda: either(Resize(self.size, self.out, self.parts, self.last), gx)
+
+
+def _resized(shape: tuple[int, ...], n: int, last: bool) -> tuple[int, ...]:
+    """The shape with n cells along the axis."""
+    return (*shape[:-1], n) if last else (*shape[:-2], n, shape[-1])
+
 
 MODES = ("bilinear", "nearest")
 
@@ -38,13 +102,22 @@ def resize_images(x: Any, output_shape: Any, mode: str = "bilinear", align_corne
         raise ValueError(f"resize_images: x (N, C, H, W) to (oH, oW), none of them 0; not {y.shape} to {output_shape}")
     if mode not in MODES:
         raise ValueError(f"resize_images knows the modes bilinear and nearest, not {mode!r}")
-    dtype = y.dtype if y.dtype.kind == "f" else np.dtype("f4")
-    for axis in (2, 3):
+    y = y if y.dtype.kind == "f" else y.astype("f4")
+    for axis, out in zip((2, 3), output_shape, strict=True):
         size = y.shape[axis]
-        table = weights_at(places(size, output_shape[axis - 2], mode, align_corners), np.arange(size))
-        weights = y.xp.asarray(table.astype(dtype))
-        y = matmul(weights, y) if axis == 2 else swapaxes(matmul(weights, swapaxes(y, 2, 3)), 2, 3)
+        parts = band(places(size, out, mode, align_corners), size)
+        y = Resize(size, out, parts, axis == 3).apply((y,))[0]
     return y
+
+
+def band(at: Array, size: int) -> list[Part]:
+    """The weights of places among ``size`` cells, in ascending order, as products of blocks."""
+    parts = []
+    for i in range(0, len(at), BLOCK):
+        block = at[i : i + BLOCK]
+        first, end = int(block[0]), min(int(block[-1]) + 2, size)
+        parts.append(Part(slice(i, i + len(block)), slice(first, end), weights_at(block, np.arange(first, end))))
+    return parts
 
 
 def places(size: int, out: int, mode: str, align_corners: bool) -> Any:

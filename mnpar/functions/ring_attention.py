@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators.operation import Operation, complete
+from mnpar.communicators.operation import Operation
+from mnpar.communicators.ways import ALLGATHER
 from mnpar.errors import MismatchError
 from mnpar.functions.communication import Communication
 from mnpar.functions.exchange import Exchange
@@ -59,8 +60,7 @@ class RingAttention(TiledAttention, Communication):
 
     def _tell(self, mine: list[int], k: Array, v: Array) -> list[list[int]]:
         form = (self.causal, self.cut is None, k.shape[-1], v.shape[-1], ord(k.dtype.char), *k.shape[:-2])
-        call = self.channel.allgather(np.array([*mine, *form], "i8"), self.call())
-        told, wants = complete(self.comm.transport, call)
+        told, wants = self.channel.now(ALLGATHER, np.array([*mine, *form], "i8"), self.call())
         self.agreed(None, wants)
         return [one.tolist() for one in told]
 

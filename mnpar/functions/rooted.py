@@ -6,99 +6,71 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar.functions.collective import Results, divided, first
-from mnpar.functions.communication import Communication
+from mnpar.communicators.ways import ALLREDUCE, BCAST, GATHER, SCATTER
+from mnpar.functions.collective import Reducing, averaged, first
+from mnpar.functions.communication import Collective, Communication, peer
 from mnpar.functions.folding import FOLDS, check_op, fold
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
-    from mnpar.communicators.transport import Steps
 
 
-def _nothing() -> Any:
-    """What a rank gets that is not the root: an empty array, so that it has a Variable to call backward on."""
-    return np.empty(0, np.float32)
-
-
-class Rooted(Communication):
+class Rooted(Collective):
     """A collective in which one rank, the root, has or wants all."""
 
     def __init__(self, comm: Communicator, root: int, of: Communication | None = None) -> None:
         super().__init__(comm, of)
         self.root = root
-        self.at_root = comm.rank == root
 
 
 class Bcast(Rooted):
-    op = "bcast"
-
-    def forward(self, *xs: Any) -> Any:
-        return self.agreed(*self.channel.bcast_now(xs[0] if xs else None, self.call(self.root)))
-
-    def steps(self, *xs: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.bcast(xs[0] if xs else None, self.call(self.root))))
+    op, way = "bcast", BCAST
 
     def mirror(self) -> Communication:
         return Reduce(self.comm, self.root, of=self)
 
 
-class Reduce(Rooted):
-    op = "reduce"
-
-    def forward(self, x: Any) -> Any:
-        y = self.agreed(*self.channel.allreduce_now(x, self.call(self.root), self.root))
-        return y if self.at_root else _nothing()
-
-    def steps(self, x: Any) -> Steps[Any]:
-        y = self.agreed(*(yield from self.channel.allreduce(x, self.call(self.root), self.root)))
-        return y if self.at_root else _nothing()
-
-    def mirror(self) -> Communication:
-        return Bcast(self.comm, self.root, of=self)
-
-    def given(self, gys: tuple[Any, ...]) -> tuple[Any, ...]:
-        return gys if self.at_root else ()
-
-
-class Gather(Rooted):
-    op = "gather"
-
-    def forward(self, x: Any) -> Any:
-        ys = self.agreed(*self.channel.gather_now(x, self.call(self.root)))
-        return ys if self.at_root else _nothing()
-
-    def steps(self, x: Any) -> Steps[Any]:
-        ys = self.agreed(*(yield from self.channel.gather(x, self.call(self.root))))
-        return ys if self.at_root else _nothing()
-
-    def mirror(self) -> Communication:
-        return Scatter(self.comm, self.root, of=self)
-
-    def given(self, gys: tuple[Any, ...]) -> tuple[Any, ...]:
-        return gys if self.at_root else ()
-
-
 class Scatter(Rooted):
-    op = "scatter"
-
-    def forward(self, *xs: Any) -> Any:
-        return self.agreed(*self.channel.scatter_now(xs, self.call(self.root)))
-
-    def steps(self, *xs: Any) -> Steps[Any]:
-        return self.agreed(*(yield from self.channel.scatter(xs, self.call(self.root))))
+    op, way, several = "scatter", SCATTER, True
 
     def mirror(self) -> Communication:
         return Gather(self.comm, self.root, of=self)
 
 
-def reducing(comm: Communicator, root: int, op: str) -> tuple[Communication, Results]:
-    """The collective and what becomes of its outputs, for :func:`reduce` and its twin that is waited for later."""
+class ToRoot(Rooted):
+    """Only the root gets something, and only its gradients count."""
+
+    def agreed(self, y: Any, wants: bool) -> Any:
+        y = super().agreed(y, wants)
+        return y if self.comm.rank == self.root else np.empty(0, np.float32)  # to have a Variable to call backward on
+
+    def given(self, gys: tuple[Any, ...]) -> tuple[Any, ...]:
+        return gys if self.comm.rank == self.root else ()
+
+
+class Reduce(ToRoot):
+    op, way = "reduce", ALLREDUCE
+
+    def mirror(self) -> Communication:
+        return Bcast(self.comm, self.root, of=self)
+
+
+class Gather(ToRoot):
+    op, way = "gather", GATHER
+
+    def mirror(self) -> Communication:
+        return Scatter(self.comm, self.root, of=self)
+
+
+def reducing(comm: Communicator, root: int, op: str, x: Any) -> Reducing:
+    """The collective, its inputs and what becomes of its outputs, for :func:`reduce` and its twin for later."""
     check_op("reduce", op)
-    root = comm.peer(root)
+    root = peer(comm, root, "reduce(comm, …)")
     if op in FOLDS:
-        return Gather(comm, root).part_of("reduce", op), (lambda ys: fold(ys, op)) if comm.rank == root else first
-    return Reduce(comm, root).part_of("reduce", op), divided(comm.size) if op == "mean" else first
+        return Gather(comm, root).part_of("reduce", op), (x,), (lambda ys: fold(ys, op)) if comm.rank == root else first
+    what = Reduce(comm, root).part_of("reduce", op)
+    return what, *(((x,), first) if op == "sum" else averaged((x,), comm.size))
 
 
 def bcast(comm: Communicator, x: Any = None, root: int = 0) -> Variable:
@@ -112,6 +84,9 @@ def bcast(comm: Communicator, x: Any = None, root: int = 0) -> Variable:
     Returns:
         A Variable of the root's shape and dtype, on every rank.
 
+    Raises:
+        ValueError: the root has no array.
+
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
@@ -122,7 +97,7 @@ def bcast(comm: Communicator, x: Any = None, root: int = 0) -> Variable:
         >>> mnpar.run(program, ranks=3)[0]
         array([3., 3.])
     """
-    root = comm.peer(root)
+    root = peer(comm, root, "bcast(comm, …)")
     return Bcast(comm, root).apply((x,) if comm.rank == root else ())[0]
 
 
@@ -147,8 +122,10 @@ def reduce(comm: Communicator, x: Any, root: int = 0, op: str = "sum") -> Variab
         >>> mnpar.run(lambda comm: F.reduce(comm, np.array([comm.rank])).array, ranks=3)[0]
         array([3])
     """
-    what, after = reducing(comm, root, op)
-    return after(what.apply((x,)))
+    if op == "sum":
+        return Reduce(comm, peer(comm, root, "reduce(comm, …)")).apply((x,))[0]
+    what, inputs, after = reducing(comm, root, op, x)
+    return after(what.apply(inputs))
 
 
 def gather(comm: Communicator, x: Any, root: int = 0) -> Any:
@@ -169,7 +146,7 @@ def gather(comm: Communicator, x: Any, root: int = 0) -> Any:
         >>> [y.shape for y in ys]
         [(0,), (1,), (2,)]
     """
-    root = comm.peer(root)
+    root = peer(comm, root, "gather(comm, …)")
     ys = Gather(comm, root).apply((x,))
     return ys if comm.rank == root else ys[0]
 
@@ -195,5 +172,5 @@ def scatter(comm: Communicator, xs: Any = None, root: int = 0) -> Variable:
         >>> parts[2]
         array([2, 2])
     """
-    root = comm.peer(root)
+    root = peer(comm, root, "scatter(comm, …)")
     return Scatter(comm, root).apply(tuple(xs) if comm.rank == root else ())[0]

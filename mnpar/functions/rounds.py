@@ -5,20 +5,19 @@ It says the same to its peers as a send and a recv do, so either end may be one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mnpar.communicators.message import Call, Header
-from mnpar.communicators.transport import ANY, Pending
+from mnpar.communicators.message import WANTS, Call, Header, call_of
+from mnpar.communicators.transport import ANY
 from mnpar.config import is_recording
-from mnpar.functions.communication import Communication
+from mnpar.functions.communication import Communication, peer
 
 if TYPE_CHECKING:
-    from mnpar.communicators.channel import Channel
     from mnpar.communicators.communicator import Communicator
     from mnpar.communicators.transport import Steps
 
 
+_SEVERAL = (tuple, list)
 _SMALL = 2**15  # bytes: what is not larger is copied, and nobody waits until it has been taken
 
 
@@ -35,6 +34,9 @@ class SendRecv(Communication):
     """
 
     op = "sendrecv"
+    numbers = (0, 0)  # of the message given and the message taken, between their two ranks
+    wants = asked = False  # a gradient from dest; one for source
+    of_tuple = False  # whether a tuple was taken
 
     def __init__(
         self, comm: Communicator, dest: int | None, source: int | None, tags: tuple[int, int], as_tuple: bool = False,
@@ -42,23 +44,25 @@ class SendRecv(Communication):
     ) -> None:  # fmt: skip
         super().__init__(comm, of)
         self.dest, self.source, self.tags, self.as_tuple, self.together = dest, source, tags, as_tuple, together
-        self.numbers = [0, 0]  # of the message given and the message taken, between their two ranks
-        self.wants = self.asked = False  # a gradient from dest; one for source
-        self.of_tuple = False  # whether a tuple was taken
 
     def forward(self, *xs: Any) -> Any:
-        if self.together and any([x is not None and x.nbytes > _SMALL for x in xs]):
-            return super().forward(*xs)
-        channel, value = self.channel, ()
-        self.give(channel, xs, channel.give)
+        for x in xs if self.together else ():
+            if x is not None and x.nbytes > _SMALL:
+                return super().forward(*xs)
+        channel, call, value = self.comm.channel(self.order), self.gift(), ()
+        if self.dest is not None:
+            self.numbers = channel.send(xs if self.as_tuple else xs[0], call, self.dest, self.tags[0]), 0
         if self.source is not None:
-            value = self.taken(*channel.recv_now(self.receipt(), self.source, self.tags[1]))
+            value = self.taken(*channel.recv_now(self.receipt, self.source, self.tags[1]))
         self.differentiable = self.wants or self.asked
         return value
 
     def steps(self, *xs: Any) -> Steps[Any]:
-        channel, value = self.channel, ()
-        given = self.give(channel, xs, channel.hand if self.together else channel.give)
+        channel, call, value, given = self.channel, self.gift(), (), None
+        if self.dest is not None:
+            give = channel.hand if self.together else channel.give
+            number, given = give(xs if self.as_tuple else xs[0], call, self.dest, self.tags[0])
+            self.numbers = number, 0
         if self.source is not None:
             value = self.taken(*(yield from channel.recv(self.receipt(), self.source, self.tags[1])))
         if given is not None:
@@ -66,27 +70,23 @@ class SendRecv(Communication):
         self.differentiable = self.wants or self.asked
         return value
 
-    def give(self, channel: Channel, xs: tuple[Any, ...], give: Callable[..., Any]) -> Pending | None:
-        """Start sending; what there is to wait for."""
-        on = is_recording()
+    def gift(self) -> Call:
+        """What the message that it sends says."""
+        self.recording = on = is_recording()
         self.wants = wants = self.differentiable and on
-        if self.dest is None:
-            return None
-        call = Call("send", self.site, wants, on, order=self.order, tag=self.tags[0])
-        given: tuple[int, Pending | None] = give(xs if self.as_tuple else xs[0], call, self.dest, self.tags[0])
-        self.numbers[0] = given[0]
-        return given[1]
+        return call_of(("send", self.site, wants, on, 0, "sum", self.order, self.told(self.tags[0]), False))
 
     def receipt(self) -> Call:
         """What a message that it waits for too long will hear."""
-        return Call("recv", self.site, self.wants, is_recording(), order=self.order)
+        return call_of(("recv", self.site, self.wants, self.recording, 0, "sum", self.order, 0, False))
 
     def taken(self, value: Any, header: Header, source: int, tag: int) -> Any:
         """What came."""
-        on = is_recording()
-        self.source, self.numbers[1], self.of_tuple = source, header.seq, isinstance(value, tuple)
-        self.asked = header.wants and on
-        if header.wants and not on:
+        wanted = header.flags & WANTS
+        self.source, self.numbers, self.of_tuple = source, (self.numbers[0], header.seq), type(value) is tuple
+        if wanted and self.recording:
+            self.asked = True
+        elif wanted:
             self.refuse(header.seq, source)
         return value
 
@@ -122,8 +122,9 @@ def sendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: in
         >>> mnpar.run(lambda comm: F.sendrecv(np.array(comm.rank), comm, 1 - comm.rank, 1 - comm.rank).item(), ranks=2)
         [1, 0]
     """
-    dest, source, tag = communicator.peer(dest), communicator.peer(source, ANY), communicator.tag(tag)
-    return _run(SendRecv(communicator, dest, source, (tag, tag), isinstance(x, tuple | list)), x)
+    dest, source = peer(communicator, dest, "sendrecv(x, comm, dest, source)"), communicator.peer(source, ANY)
+    tag = communicator.tag(tag)
+    return _run(SendRecv(communicator, dest, source, (tag, tag), isinstance(x, _SEVERAL)), x)
 
 
 def shift(comm: Communicator, x: Any, steps: int = 1) -> Any:
@@ -144,4 +145,4 @@ def shift(comm: Communicator, x: Any, steps: int = 1) -> Any:
         [2, 0, 1]
     """
     dest, source = (comm.rank + steps) % comm.size, (comm.rank - steps) % comm.size
-    return _run(SendRecv(comm, dest, source, (0, 0), isinstance(x, tuple | list), together=True), x)
+    return _run(SendRecv(comm, dest, source, (0, 0), isinstance(x, _SEVERAL), together=True), x)

@@ -1,7 +1,7 @@
 """Layer and group normalization: each sample by itself, over all its features or over groups of its channels.
 
-x is read as (N, G, K, B): a mean for each sample and group, over K channels of B places; gamma and beta are (G, K). Layer
-normalization has one group, and each feature is a channel of one place.
+Groups read x as (N, G, K, B): a mean for each sample and group, over K channels of B places; gamma and beta are (G, K). Layer
+normalization reads it as rows, so that all its sums are products of a matrix with a vector.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from mnpar.function_node import FunctionNode
 from mnpar.functions.moments import BLOCK, cast, centre, dtype_of, sums
 from mnpar.functions.normalization import written_out
 from mnpar.variable import Variable, as_variable
+
+LAYER = 2**16  # elements of a block of rows
 
 
 class GroupNormalization(FunctionNode):
@@ -41,22 +43,12 @@ class GroupNormalization(FunctionNode):
             shift, rest, var = centre(self._rows(cast(x4[n], dtype)), self._rows(d))
             for kept, new in ((self.shift, shift), (self.rest, rest), (self.s, (var + self.eps) ** -0.5)):
                 kept[n] = new.reshape(len(d), G, 1, 1)
-            self._affine(d, self.rest[n], self.s[n], gamma, beta)
+            a = self.s[n] * gamma  # (n, G, K, 1)
+            d *= a
+            d += beta - self.rest[n] * a
             if d.dtype != y.dtype:
                 y[n] = d
         return y.reshape(x.shape)
-
-    def _affine(self, d: Array, rest: Array, s: Array, gamma: Array, beta: Array) -> None:
-        """(d - rest)·s·γ + β in place."""
-        if self.shape[3] > 1:
-            a = s * gamma  # (n, G, K, 1)
-            d *= a
-            d += beta - rest * a
-        else:  # that would be as large as d
-            d -= rest
-            d *= s
-            d *= gamma
-            d += beta
 
     def _rows(self, z: Array) -> Array:
         """(n, G, K, B) → (1, n·G, K·B): the statistics are over the last axis."""
@@ -118,6 +110,85 @@ class GroupNormalization(FunctionNode):
         normal *= s
 
 
+class LayerNormalization(FunctionNode):
+    """y = γ·(x - μ)·s + β for rows x (N, D) and γ, β (D,); with d = x - μ and a gradient g of y,
+
+    ∂L/∂x = s·(γ·g - mean(γ·g) - d·s²·mean(γ·g·d)), ∂L/∂γ = Σ s·g·d, ∂L/∂β = Σ g. All sums are products with vectors.
+    """
+
+    generic = True
+
+    def __init__(self, shape: tuple[int, int], eps: float) -> None:
+        self.shape, self.eps = shape, eps
+
+    def forward(self, x: Array, gamma: Array, beta: Array) -> Array:
+        self.retain_inputs((0, 1))
+        (N, D), xp = self.shape, backend.get_array_module(x)
+        self.dtype = dtype = np.result_type(dtype_of(x), gamma.dtype, beta.dtype)
+        rows, y, gamma, beta = x.reshape(N, D), xp.empty(x.shape, x.dtype), *[cast(p.reshape(D), dtype) for p in (gamma, beta)]
+        self.shift, self.rest, self.s = (xp.empty((N, 1), dtype) for _ in range(3))
+        mean = xp.full((D, 1), 1 / max(D, 1), dtype)
+        for n, d in self._blocks(xp):
+            part = cast(rows[n], dtype)
+            self.shift[n] = part @ mean
+            xp.subtract(part, self.shift[n], out=d)
+            rest = d @ mean
+            s = (xp.einsum("nd,nd->n", d, d)[:, None] * (1 / max(D, 1)) - rest * rest + self.eps) ** -0.5
+            self.rest[n], self.s[n] = rest, s
+            self._less_rest(n, d)
+            d *= s
+            d *= gamma
+            xp.add(d, beta, out=y.reshape(N, D)[n], casting="same_kind")
+        return y
+
+    def _blocks(self, xp: Any, rooms: int = 1) -> Iterator[tuple[Any, ...]]:
+        """Slices of N with rooms (n, D), as many as stay in the cache on the host."""
+        N, D = self.shape
+        step = min(N, max(1, (LAYER if xp is np else 2**26) // max(D, 1)))
+        room = backend.scratch((rooms, step, D), self.dtype, xp)
+        for start in range(0, N, max(step, 1)):
+            n = slice(start, min(start + step, N))
+            yield n, *room[:, : n.stop - start]
+
+    def _less_rest(self, n: slice, d: Array) -> None:
+        """x - shift → x - μ, if that changes y by more than its rounding."""
+        rest = self.rest[n]
+        if (abs(rest * self.s[n]) > np.finfo(d.dtype).eps / 2).any():
+            d -= rest
+
+    def backward(self, gy: Any) -> Any:
+        x, gamma = self.get_retained_inputs()
+        if isinstance(gy, Variable):
+            return written_out(x, gamma, gy, self.shape, (1, self.shape[1]), self.shift, (1,), self.eps)
+        found: list[Array] = []
+
+        def of(i: int) -> Array:
+            if not found:
+                found[:] = self._sweep(x, gamma, gy)
+            return found[i]
+
+        return lambda: of(0), lambda: of(1), lambda: of(2)
+
+    def _sweep(self, x: Array, gamma: Array, gy: Array) -> tuple[Array, Array, Array]:
+        (N, D), xp = self.shape, backend.get_array_module(x)
+        rows, gys, a = x.reshape(N, D), gy.reshape(N, D), cast(gamma.reshape(D), self.dtype)
+        gx, ggamma, gbeta = xp.empty(x.shape, x.dtype), xp.zeros(D), xp.zeros(D)
+        for n, d, h in self._blocks(xp, 2):
+            g, s = cast(gys[n], self.dtype), self.s[n]
+            xp.subtract(rows[n], self.shift[n], out=d)
+            self._less_rest(n, d)
+            xp.multiply(g, d, out=h)
+            ggamma += s[:, 0] @ h
+            gbeta += xp.ones(len(g), self.dtype) @ g
+            p, q = [(z @ a)[:, None] * (s / -D) for z in (g, h)]
+            d *= q * s * s
+            d += p
+            xp.multiply(g, a, out=h)
+            h *= s
+            xp.add(d, h, out=gx.reshape(N, D)[n], casting="same_kind")
+        return gx, *[z.astype(gamma.dtype).reshape(gamma.shape) for z in (ggamma, gbeta)]
+
+
 def layer_normalization(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Variable:
     """Give each sample mean 0 and deviation 1 over its features, then scale and move these by ``gamma`` and ``beta``.
 
@@ -149,8 +220,8 @@ def layer_normalization(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Var
             f"layer_normalization: gamma of shape {D} and beta of shape {beta.shape} must have the shape of the last axes of x "
             f"{x.shape}, which has batch axes before them"
         )
-    shape = math.prod(x.shape[: x.ndim - len(D)]), 1, math.prod(D), 1
-    return GroupNormalization(shape, eps).apply((x, gamma, beta))[0]
+    shape = math.prod(x.shape[: x.ndim - len(D)]), math.prod(D)
+    return LayerNormalization(shape, eps).apply((x, gamma, beta))[0]
 
 
 def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, eps: float = 1e-5) -> Variable:

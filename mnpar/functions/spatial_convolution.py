@@ -9,7 +9,8 @@ import numpy as np
 
 from mnpar.functions.blockwise import bare, check_block, empty_block, hides, outputs, shared, transposed
 from mnpar.functions.channelwise import bias
-from mnpar.functions.convolution import Deconvolution, _check, convolution_nd
+from mnpar.functions.convolution import _check, convolution_nd
+from mnpar.functions.convolving import Deconvolution
 from mnpar.functions.halo import SpatialGrid, halo_of
 from mnpar.functions.halo_convolution import halo_convolution
 from mnpar.functions.windows import per_axis

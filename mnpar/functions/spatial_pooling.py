@@ -12,7 +12,7 @@ from mnpar.backend import Array
 from mnpar.functions.blockwise import bare, check_block, outputs, transposed, windowed
 from mnpar.functions.halo import SpatialGrid
 from mnpar.functions.lp_pooling import LpPooling
-from mnpar.functions.pooling import MaxPooling, Spread, SumPooling, Unpooling
+from mnpar.functions.window_reduction import MaxPooling, Spread, SumPooling, Unpooling
 from mnpar.functions.windows import per_axis
 from mnpar.plans import Box, Window
 from mnpar.variable import Variable

@@ -7,8 +7,8 @@ from typing import Any
 from mnpar.functions.extrema import clip
 from mnpar.functions.generic import listed, plain
 from mnpar.functions.indexing import get_item
+from mnpar.functions.padding import pad
 from mnpar.functions.products import matmul
-from mnpar.functions.rearranging import pad
 from mnpar.functions.shape import reshape, transpose
 from mnpar.variable import Variable, as_variable
 

@@ -72,11 +72,11 @@ def _get_initializer(initializer: Any) -> Any:
     """What the ``initialW`` of a link means: None is LeCunNormal, a number or array a Constant."""
     if initializer is None:
         return LeCunNormal()
-    if np.isscalar(initializer) or backend.is_array(initializer):
+    if (np.isscalar(initializer) and not isinstance(initializer, str)) or backend.is_array(initializer):
         return Constant(initializer)
-    if not callable(initializer):
+    if not callable(initializer) or isinstance(initializer, str):
         raise TypeError(
-            f"an initializer is a number, an array or a function (array) -> None, not {type(initializer).__name__}: "
-            "wrap lists in numpy.asarray"
+            f"an initializer is a number, an array or a function (array) -> None, like mnpar.initializers.HeNormal(), "
+            f"not {type(initializer).__name__}: wrap lists in numpy.asarray"
         )
     return initializer

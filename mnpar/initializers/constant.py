@@ -29,7 +29,7 @@ class Constant(Initializer):
     """
 
     def __init__(self, fill_value: Any, dtype: Any = None) -> None:
-        if not (np.isscalar(fill_value) or backend.is_array(fill_value)):
+        if not (np.isscalar(fill_value) or backend.is_array(fill_value)) or isinstance(fill_value, str | bytes):
             raise ValueError(f"Constant takes a number or an array, not {type(fill_value).__name__}")
         super().__init__(dtype)
         self.fill_value = fill_value
@@ -38,7 +38,11 @@ class Constant(Initializer):
         value = self.fill_value
         if backend.is_array(value):
             value = backend.like(backend.to_host(value), array)
-        array[...] = value
+        try:
+            array[...] = value
+        except ValueError as error:
+            shapes = f"of shape {np.shape(value)} does not become one of shape {array.shape}"
+            raise ValueError(f"the array that a parameter starts with {shapes}") from error
 
 
 class Zero(Constant):

@@ -1,26 +1,16 @@
 """Links: layers with parameters, under Chainer's names."""
 
 from mnpar.links.attention import MultiHeadAttention
-from mnpar.links.batch_normalization import BatchNormalization
+from mnpar.links.batch_normalization import BatchNormalization, BatchRenormalization, DecorrelatedBatchNormalization
 from mnpar.links.bilinear import Bilinear
 from mnpar.links.classifier import Classifier
-from mnpar.links.convolution import (
-    Convolution1D,
-    Convolution2D,
-    Convolution3D,
-    ConvolutionND,
-    Deconvolution1D,
-    Deconvolution2D,
-    Deconvolution3D,
-    DeconvolutionND,
-    DepthwiseConvolution2D,
-    DilatedConvolution2D,
-    Inception,
-    MLPConvolution2D,
-)
+from mnpar.links.convolution import Convolution1D, Convolution2D, Convolution3D, ConvolutionND, DilatedConvolution2D
+from mnpar.links.deconvolution import Deconvolution1D, Deconvolution2D, Deconvolution3D, DeconvolutionND
+from mnpar.links.deformable_convolution import DeformableConvolution2D, DeformableConvolution2DSampler
 from mnpar.links.dropconnect import SimplifiedDropconnect
 from mnpar.links.gated import StatefulMGU, StatefulPeepholeLSTM, StatefulZoneoutLSTM, StatelessMGU
-from mnpar.links.inception import InceptionBN
+from mnpar.links.hierarchical_softmax import BinaryHierarchicalSoftmax
+from mnpar.links.inception import Inception, InceptionBN
 from mnpar.links.linear import Linear
 from mnpar.links.local_convolution import LocalConvolution2D, LocalDeconvolution2D
 from mnpar.links.mixture_of_experts import MixtureOfExperts
@@ -45,6 +35,7 @@ from mnpar.links.recurrent import GRU, LSTM, EmbedID, StatefulGRU, StatelessGRU,
 from mnpar.links.sample_normalization import GroupNormalization, LayerNormalization
 from mnpar.links.sampled_loss import BlackOut, CRF1d, NegativeSampling
 from mnpar.links.small import Bias, Highway, Maxout, Parameter, PReLU, Scale, Swish
+from mnpar.links.small_convolutions import DepthwiseConvolution2D, MLPConvolution2D
 from mnpar.links.spatial_convolution import (
     SpatialConvolution1D,
     SpatialConvolution2D,
@@ -65,8 +56,10 @@ __all__ = [
     "GRU",
     "LSTM",
     "BatchNormalization",
+    "BatchRenormalization",
     "Bias",
     "Bilinear",
+    "BinaryHierarchicalSoftmax",
     "BlackOut",
     "CRF1d",
     "ChannelParallelConvolution2D",
@@ -81,6 +74,9 @@ __all__ = [
     "Deconvolution2D",
     "Deconvolution3D",
     "DeconvolutionND",
+    "DecorrelatedBatchNormalization",
+    "DeformableConvolution2D",
+    "DeformableConvolution2DSampler",
     "DepthwiseConvolution2D",
     "DilatedConvolution2D",
     "EmbedID",

@@ -1,4 +1,4 @@
-"""Batch normalization with its parameters, and the running mean and variance that it uses when it does not train."""
+"""Batch normalization with its parameters, and the running mean and variance that it uses while testing; and its kin."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import numpy as np
 
 from mnpar import backend, initializers
 from mnpar.config import config, get_dtype
+from mnpar.functions.decorrelation import decorrelated_batch_normalization, fixed_decorrelated_batch_normalization
 from mnpar.functions.generic import plain
 from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization, reduced_axes
+from mnpar.functions.renormalization import batch_renormalization
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable
@@ -127,6 +129,94 @@ class BatchNormalization(Link):
 
     def _or_constant(self, param: Parameter | None, value: float) -> Any:
         return backend.get_array_module(self.avg_mean).full_like(self.avg_mean, value) if param is None else param
+
+    def start_finetuning(self) -> None:
+        """Let the next batch with ``finetune=True`` be the first that the running values are the mean of."""
+        self.N = 0
+
+
+class BatchRenormalization(BatchNormalization):
+    """Batch normalization that is corrected towards the running statistics: :func:`mnpar.functions.batch_renormalization`.
+
+    Args:
+        size, decay, eps, dtype: as in :class:`BatchNormalization`, and so are the other arguments.
+        rmax, dmax: the most that deviations are scaled by, and that means are moved, in running deviations.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> layer = L.BatchRenormalization(1, rmax=3, dmax=5)
+        >>> layer(np.array([[1.0], [3.0]], "f4")).array.round(3).tolist()
+        [[1.0], [3.0]]
+    """
+
+    def __init__(
+        self, size: int | tuple[int, ...] | None = None, rmax: float = 1, dmax: float = 0, decay: float = 0.9,
+        eps: float = 2e-5, dtype: Any = None, use_gamma: bool = True, use_beta: bool = True, initial_gamma: Any = None,
+        initial_beta: Any = None, initial_avg_mean: Any = None, initial_avg_var: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            size, decay, eps, dtype, use_gamma, use_beta, initial_gamma, initial_beta, None, initial_avg_mean, initial_avg_var
+        )
+        self.rmax, self.dmax = rmax, dmax
+        self._before: tuple[Any, Any] | None = None  # running values that the last batch met: to compute it again
+
+    def _by_batch(self, x: Any, gamma: Any, beta: Any, decay: float) -> Variable:
+        again = config.in_recomputing and self._before is not None
+        mean, var = self._before if again else (self.avg_mean, self.avg_var)  # type: ignore[misc]
+        if not again:
+            self._before = mean.copy(), var.copy()
+        return batch_renormalization(x, gamma, beta, self.rmax, self.dmax, self.eps, mean, var, decay, not again)
+
+
+class DecorrelatedBatchNormalization(Link):
+    """Whitened channels: by this batch while ``config.train`` is on, else by a running mean and projection.
+
+    Args:
+        size: C, how many channels.
+        groups: they are divided into so many groups, each whitened by itself.
+        decay: how much of the running values stays with each batch.
+        eps: added to the variances.
+        dtype: of the running values.
+
+    Attributes:
+        avg_mean, avg_projection, N: persistent: ``(groups, C / groups)``, ``(groups, C / groups, C / groups)``, and how many
+            batches went into them since :meth:`start_finetuning`.
+
+    Raises:
+        ValueError: the channels cannot be divided so.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> layer = L.DecorrelatedBatchNormalization(2, groups=1)
+        >>> y = layer(np.array([[1.0, 1.0], [2.0, 2.5], [3.0, 2.0]], "f4")).array
+        >>> (y.T @ y / 3).round(2) + 0
+        array([[1., 0.],
+               [0., 1.]], dtype=float32)
+    """
+
+    def __init__(self, size: int, groups: int = 16, decay: float = 0.9, eps: float = 2e-5, dtype: Any = np.float32) -> None:
+        super().__init__()
+        if groups < 1 or size < 1 or size % groups:
+            raise ValueError(f"DecorrelatedBatchNormalization: {size} channels cannot be divided into {groups} groups")
+        self.groups, self.decay, self.eps = groups, decay, eps
+        self.avg_mean = np.zeros((groups, size // groups), dtype)
+        self.avg_projection = np.zeros((groups, size // groups, size // groups), dtype)
+        self.avg_projection[:] = np.eye(size // groups)
+        self.N = 0
+        for name in ("avg_mean", "avg_projection", "N"):
+            self.register_persistent(name)
+
+    def forward(self, x: Any, *, finetune: bool = False) -> Variable:
+        """The whitened batch, of x's shape (N, C, …); ``finetune`` as in :meth:`BatchNormalization.forward`."""
+        if not config.train:
+            return fixed_decorrelated_batch_normalization(x, self.avg_mean, self.avg_projection, self.groups)
+        if finetune and not config.in_recomputing:
+            self.N += 1
+        mean, projection = (None, None) if config.in_recomputing else (self.avg_mean, self.avg_projection)
+        decay = 1 - 1 / self.N if finetune else self.decay
+        return decorrelated_batch_normalization(
+            x, groups=self.groups, eps=self.eps, running_mean=mean, running_projection=projection, decay=decay
+        )
 
     def start_finetuning(self) -> None:
         """Let the next batch with ``finetune=True`` be the first that the running values are the mean of."""

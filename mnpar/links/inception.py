@@ -1,4 +1,4 @@
-"""The block of Inception networks with batch normalization."""
+"""The block of Inception networks, without and with batch normalization."""
 
 from __future__ import annotations
 
@@ -9,6 +9,44 @@ from mnpar.functions import average_pooling_2d, concat, max_pooling_2d, relu
 from mnpar.links.batch_normalization import BatchNormalization
 from mnpar.links.convolution import Convolution2D
 from mnpar.variable import Variable
+
+
+class Inception(Chain):
+    """Convolutions of three sizes and a pooling side by side (Szegedy et al. 2015, arXiv 1409.4842, figure 2b).
+
+    Args:
+        in_channels: C; None takes it from the first batch.
+        out1, proj3, out3, proj5, out5, proj_pool: channels of the 1 × 1 convolution, of the projection before the 3 × 3 one and
+            of itself, the same for 5 × 5, and of the projection after the pooling.
+        conv_init, bias_init: initializers of all W and b.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.Inception(3, 1, 2, 3, 2, 4, 5)(np.ones((1, 3, 6, 6), "f4")).shape
+        (1, 13, 6, 6)
+    """
+
+    def __init__(
+        self, in_channels: int | None, out1: int, proj3: int, out3: int, proj5: int, out5: int, proj_pool: int,
+        conv_init: Any = None, bias_init: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+
+        def convolution(inside: int | None, out: int, ksize: int, pad: int = 0) -> Convolution2D:
+            return Convolution2D(inside, out, ksize, pad=pad, initialW=conv_init, initial_bias=bias_init)
+
+        self.conv1 = convolution(in_channels, out1, 1)
+        self.proj3 = convolution(in_channels, proj3, 1)
+        self.conv3 = convolution(proj3, out3, 3, 1)
+        self.proj5 = convolution(in_channels, proj5, 1)
+        self.conv5 = convolution(proj5, out5, 5, 2)
+        self.projp = convolution(in_channels, proj_pool, 1)
+
+    def forward(self, x: Any) -> Variable:
+        """(N, C, H, W) → (N, out1 + out3 + out5 + proj_pool, H, W)."""
+        pooled = max_pooling_2d(x, 3, stride=1, pad=1)
+        branches = (self.conv1(x), self.conv3(relu(self.proj3(x))), self.conv5(relu(self.proj5(x))), self.projp(pooled))
+        return relu(concat(branches, axis=1))
 
 
 class InceptionBN(Chain):

@@ -87,6 +87,6 @@ class Linear(Link):
         Raises:
             ValueError: x has other features than ``in_size``, or none.
         """
-        if not self.W.is_initialized:
+        if self.W.array is None:
             self._take_size(x, n_batch_axes)
         return linear(x, self.W, self.b, n_batch_axes=n_batch_axes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mnpar.communicators.communicator import needed
 from mnpar.functions.multi_node_moments import multi_node_moments
 from mnpar.functions.normalization import FixedBatchNormalization, arranged, arranged_back, update_running
 from mnpar.link import Link
@@ -54,6 +55,7 @@ class MultiNodeBatchNormalization(BatchNormalization):
         use_gamma: bool = True, use_beta: bool = True, initial_gamma: Any = None, initial_beta: Any = None,
         communication_backend: str = "auto", axis: Axis = None, initial_avg_mean: Any = None, initial_avg_var: Any = None,
     ) -> None:  # fmt: skip
+        needed(comm, "MultiNodeBatchNormalization(size, comm)")
         _check_backend(communication_backend, comm)
         super().__init__(size, decay, eps, dtype, use_gamma, use_beta, initial_gamma, initial_beta, axis,
                          initial_avg_mean, initial_avg_var)  # fmt: skip

@@ -6,7 +6,7 @@ it makes one, and is written the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from mnpar.parameter import Parameter
 BLOCK = 32000  # elements: ten arrays fit a cache of 2 MB, and none is so large that malloc asks the system for it
 
 
-def blocks(param: Parameter, *state: Array) -> Iterator[tuple[Array, ...]]:
+def blocks(param: Parameter, *state: Array) -> Iterable[tuple[Array, ...]]:
     """The parameter's array, its gradient (of at least 32 bits) and its state, in flat views of matching blocks.
 
     Small arrays, arrays on a device and those that do not lie in order are one block, of their own shape.
@@ -26,9 +26,12 @@ def blocks(param: Parameter, *state: Array) -> Iterator[tuple[Array, ...]]:
         state: arrays of its shape, to be changed in place as the parameter is.
     """
     arrays = (param.array, param.grad, *state)
-    if param.array.size <= BLOCK or not all(type(a) is np.ndarray and a.flags.c_contiguous for a in arrays):
-        yield param.array, widened(param.grad), *state
-        return
+    if param.array.size > BLOCK and all(type(a) is np.ndarray and a.flags.c_contiguous for a in arrays):
+        return _cut(arrays)
+    return ((param.array, widened(param.grad), *state),)
+
+
+def _cut(arrays: tuple[Array, ...]) -> Iterator[tuple[Array, ...]]:
     flat = [a.reshape(-1) for a in arrays]
     for start in range(0, flat[0].size, BLOCK):
         p, g, *others = (a[start : start + BLOCK] for a in flat)
@@ -37,8 +40,7 @@ def blocks(param: Parameter, *state: Array) -> Iterator[tuple[Array, ...]]:
 
 def widened(g: Array) -> Array:
     """An array, of at least 32 bits: squares of float16 vanish in float16."""
-    wide: Array = g.astype(np.promote_types(g.dtype, np.float32), copy=False)
-    return wide
+    return g if g.dtype.itemsize >= 4 else g.astype(np.promote_types(g.dtype, np.float32))
 
 
 def blend(mean: Array, keep: float, new: Array) -> None:

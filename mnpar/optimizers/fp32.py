@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 def in_float32(params: Iterable[Parameter]) -> AbstractContextManager[None]:
     """Widen the parameters that are about to be updated by a rule with ``use_fp32_update``; narrow them again at the end."""
-    wide = [p for p in params if wants_float32(p.update_rule, p) and p.update_rule.enabled and p.grad is not None]
+    asked = [p for p in params if p.update_rule is not None and p.update_rule.in_fp32]
+    wide = [p for p in asked if wants_float32(p.update_rule, p) and p.update_rule.enabled and p.grad is not None]
     return _widened(wide) if wide else _NOTHING
 
 

@@ -13,6 +13,7 @@ from mnpar.arena import Arena, Arenas
 from mnpar.link import Link
 from mnpar.optimizers import whole
 from mnpar.optimizers.fp32 import in_float32
+from mnpar.optimizers.members import Members
 from mnpar.optimizers.optimizer import Optimizer
 from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule, unscale
 from mnpar.parameter import Parameter
@@ -54,6 +55,8 @@ class GradientMethod(Optimizer):
         super().__init__()
         self.hyperparam = Hyperparameter()
         self.arenas = Arenas()
+        self._members = Members()
+        self._ruled: list[Parameter] = []  # which have rules
         self.team: Team | None = None  # with whom it steps: mnpar.create_multi_node_optimizer
         self._in_fp32 = False
 
@@ -66,8 +69,12 @@ class GradientMethod(Optimizer):
         super().setup(link)
         for param in link.params():
             param.update_rule = self._new_rule()
-        self.arenas.gather(link.params())
+        self.arenas.gather(self.members())
         return self
+
+    def members(self) -> list[Parameter]:
+        """The parameters of its target; the same list as long as neither they nor their arrays become others."""
+        return self._members.of(self.target)
 
     def _new_rule(self) -> UpdateRule:
         rule = self.create_update_rule()
@@ -126,10 +133,12 @@ class GradientMethod(Optimizer):
 
     def step(self) -> None:
         """The second half of an update: the parameters are changed by the gradients that are there."""
-        params = list(self.target.params())
-        for param in params:
-            if param.update_rule is None:
-                param.update_rule = self._new_rule()  # the link has grown since setup
+        params = self.members()
+        if params is not self._ruled:
+            for param in params:
+                if param.update_rule is None:
+                    param.update_rule = self._new_rule()  # the link has grown since setup
+            self._ruled = params
         self.arenas.gather(params)
         steps = True if self.team is None else self.team.reduce(self._takes_pieces)
         if steps is None:
@@ -141,7 +150,8 @@ class GradientMethod(Optimizer):
             return
         with _ALONE if self.team is None else self.team.stepping(), in_float32(params):
             for param in params:
-                unscale(param)
+                if param.node.loss_scale is not None:
+                    unscale(param)
             if self._accepted():
                 self._change(params)
 

@@ -43,11 +43,12 @@ class Hyperparameter:
         Raises:
             AttributeError: neither has one.
         """
-        if name in self.__dict__:
-            return self.__dict__[name]
-        if self.parent is None:
-            raise AttributeError(f"no hyperparameter {name!r} was set")
-        return self.parent.get(name)
+        here: Hyperparameter | None = self
+        while here is not None:
+            if name in here.__dict__:
+                return here.__dict__[name]
+            here = here.parent
+        raise AttributeError(f"no hyperparameter {name!r} was set")
 
     def __getattr__(self, name: str) -> Any:  # only where the attribute is not set here
         if name.startswith("_") or name == "parent":
@@ -133,9 +134,10 @@ class UpdateRule:
 
     def stands_with(self, other: UpdateRule) -> bool:
         """Whether it has nothing of its own beside the state, and stands where another rule of its kind does."""
-        plain = self.enabled and not (self._hooks or self.in_fp32 or self.in_pieces) and "fp32" not in self.state
+        if not self.enabled or self._hooks or self.in_fp32 or self.in_pieces or self.t != other.t or "fp32" in self.state:
+            return False
         own = self.hyperparam.__dict__
-        return plain and self.t == other.t and len(own) == 1 and own["parent"] is other.hyperparam.parent
+        return len(own) == 1 and own["parent"] is other.hyperparam.__dict__["parent"]
 
     def update_core(self, param: Parameter) -> None:
         """The rule itself, in place on ``param.array``."""
@@ -192,8 +194,8 @@ def call_hooks(hooks: dict[str, Any], timing: str, *args: Any) -> None:
 
 def unscale(param: Parameter) -> None:
     """Divide the loss scale out of the gradient, once."""
-    scale, g = param.node.loss_scale, param.grad
-    if scale is not None and g is not None:
+    scale = param.node.loss_scale
+    if scale is not None and (g := param.grad) is not None:
         backend.get_array_module(g).divide(g, scale, out=g, dtype=np.promote_types(g.dtype, np.float32), casting="same_kind")
         param.node.loss_scale = None
 

@@ -14,6 +14,7 @@ from mnpar.arena import Arena
 from mnpar.backend import Array
 from mnpar.optimizers.update_rule import UpdateRule
 from mnpar.parameter import Parameter
+from mnpar.variable import Variable
 
 
 class Whole:
@@ -24,7 +25,8 @@ class Whole:
     """
 
     def __init__(self, arena: Arena) -> None:
-        self.param, self.data, self.grad = Parameter(arena.data), arena.data, arena.grad
+        self.param: Any = Variable(arena.data)  # no Parameter: that it has other arrays is nobody's business
+        self.data, self.grad = arena.data, arena.grad
         self.rule = copy.copy(arena.params[0].update_rule)
         self.rule.state = {}
         self.rule.prepare(self.param)
@@ -51,9 +53,14 @@ class Whole:
         """A step begins."""
         self.grad, self.rule.t = arena.grad, arena.params[0].update_rule.t + 1
 
-    def step(self, place: slice = slice(None)) -> None:
-        """Change a stretch of the values by its gradients."""
+    def step(self, place: slice | None = None) -> None:
+        """Change a stretch of the values, or all of them, by their gradients."""
         param, rule, state, data = self.param, self.rule, self.rule.state, self.data
+        if place is None:
+            param.node.gradient = self.grad
+            rule.update_core(param)
+            param.node.gradient = None
+            return
         param.array, param.node.gradient = data[place], self.grad[place]
         rule.state = {name: vector[place] for name, vector in state.items()}
         rule.update_core(param)
@@ -73,30 +80,32 @@ def begin(arena: Arena) -> None:
     arena.whole.begin(arena)
 
 
-def update(params: Iterable[Parameter], arenas: Iterable[Arena]) -> None:
+def update(params: list[Parameter], arenas: Iterable[Arena]) -> None:
     """Update parameters, those of an arena together where that is the same."""
-    done: set[int] = set()
-    for arena in arenas:
-        if is_whole(arena):
-            begin(arena)
-            arena.whole.step()
-            arena.whole.end(arena)
-            done.update([id(param) for param in arena.params])
-    for param in params:
-        if id(param) not in done:
-            param.update()
+    together = [arena for arena in arenas if is_whole(arena)]
+    for arena in together:
+        begin(arena)
+        arena.whole.step()
+        arena.whole.end(arena)
+    if sum([len(arena.params) for arena in together]) < len(params):
+        done = {id(param) for arena in together for param in arena.params}
+        for param in params:
+            if id(param) not in done:
+                param.update()
 
 
 def is_whole(arena: Arena) -> bool:
-    """Whether an update of its vector is the update of each of its parameters."""
+    """Whether an update of its vector is the update of each of its parameters, which all have values and gradients there."""
     first: Any = arena.params[0].update_rule
     kind = type(first)
     if first is None or not first.elementwise or kind.update is not UpdateRule.update or kind._update is not UpdateRule._update:
         return False
     if len(arena.params) == 1:
         return False  # nothing to join
-    for param in arena.params:
+    for param, view, home in arena.members:
         rule = param.update_rule
         if type(rule) is not kind or not rule.stands_with(first) or type(param).update is not Parameter.update:
             return False
-    return arena.at_home()
+        if param.array is not view or param.node.gradient is not home.array:
+            return False
+    return True

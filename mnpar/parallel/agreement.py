@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import warnings
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from mnpar.arena import Arenas
 from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.optimizers import GradientMethod
+from mnpar.optimizers.members import Members
 from mnpar.parallel.reducer import Among
 from mnpar.parameter import Parameter
 
@@ -69,6 +71,20 @@ def broadcast_model(comm: Communicator, model: Link, arenas: Arenas | None = Non
     _broadcast_persistents(comm, model)
 
 
+Persistent = tuple[Link, str, Any]
+
+
+def persistents(model: Link) -> list[Persistent]:
+    """The persistent values of a model, as they are now."""
+    return [(link, name, copy.deepcopy(getattr(link, name))) for link in model.links() for name in link._persistent]
+
+
+def restore(before: list[Persistent] | None) -> None:
+    """Let persistent values be again what they were."""
+    for link, name, value in before or []:
+        setattr(link, name, value)
+
+
 class Copies:
     """The copies of one model that ranks hold: whether, as far as this rank can tell, they still are copies.
 
@@ -81,6 +97,8 @@ class Copies:
         self.comm, self._among = comm, among
         self.ever = False  # made equal
         self.complete = False  # with an array for each parameter
+        self._members, self._stale = Members(), True
+        self._seen: list[Parameter] | None = None  # when that was found
         self._params: list[tuple[Parameter, tuple[int, ...]]] = []
 
     def make_equal(self, model: Link, arenas: Arenas, equal: bool = False) -> None:
@@ -93,15 +111,19 @@ class Copies:
 
     def take_as_equal(self, model: Link) -> None:
         """Give nobody rank 0's values: each rank has loaded what it is to have (``checkpoint.load`` says so)."""
-        self._params, self.ever = [(param, param.node.shape) for param in model.params()], True
+        self._params, self.ever, self._seen = [(param, param.node.shape) for param in model.params()], True, None
         self.complete = all([param.array is not None for param, _ in self._params])
 
     def stale(self, model: Link) -> bool:
         """Whether parameters have appeared, or changed their shapes, since."""
-        params = list(model.params())
-        if not self.ever or len(params) != len(self._params):
-            return True
-        return not all([p is q and p.node.shape == shape for p, (q, shape) in zip(params, self._params, strict=True)])
+        params = self._members.of(model)
+        if params is not self._seen:  # the same list: nothing has changed
+            same = self.ever and len(params) == len(self._params)
+            self._stale = not same or any([
+                p is not q or p.node.shape != shape for p, (q, shape) in zip(params, self._params, strict=True)
+            ])  # fmt: skip
+            self._seen = params
+        return self._stale
 
 
 def _give(comm: Communicator, param: Parameter, root: int, shape: tuple[int, ...], dtype: str) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from mnpar.communicators.communicator import needed
 from mnpar.optimizers import GradientMethod
+from mnpar.parallel.choosing import choose_bucket_bytes
 from mnpar.parallel.mesh import Mesh
 from mnpar.parallel.placement import Placement
-from mnpar.parallel.reducer import Reducer, choose_bucket_bytes
+from mnpar.parallel.quiet import QuietTeam
+from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.samples import samples_of
 from mnpar.parallel.team import Team
 
@@ -54,13 +57,14 @@ def create_multi_node_optimizer(
         sharded: each rank keeps the optimizer's state of its share of the parameters only, and steps with that: the states take
             1/P of the memory, and as much is sent. All ranks save and load together then.
         axes: of a mesh: those along which ranks have copies of the same parameters and samples of their own.
-        check: on a mesh, after how many updates all ranks compare their gradients, and values, of the parameters that several
-            of them have; the first update is one of these. In debug mode, after each.
+        check: after how many updates all ranks compare their values of the parameters that several of them have, and on a
+            mesh their gradients; the first update is one of these. In debug mode, after each.
 
     Raises:
         ValueError: an argument has none of these values. KeyError: the mesh has no such axis.
-        MismatchError: at the first update, on a mesh: parts do not make a whole, copies differ, a layer is divided among ranks
-            with samples of their own; or, whenever it is checked, gradients are parts that should be whole.
+        MismatchError: copies have drifted apart, when it is checked. On a mesh, at the first update: parts do not make a whole,
+            a layer is divided among ranks with samples of their own; or, when it is checked, gradients are parts that should
+            be whole.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.functions as F, mnpar.links as L
@@ -77,6 +81,7 @@ def create_multi_node_optimizer(
     if isinstance(communicator, Mesh):
         placement = Placement(communicator, (axes,) if isinstance(axes, str) else axes)
         communicator = placement.data
+    needed(communicator, "create_multi_node_optimizer(optimizer, communicator)")
     if check < 1:
         raise ValueError(f"gradients are compared every 1 or more updates, not every {check}")
     wire_dtype = communicator.get_config("allreduce_grad_dtype") if wire_dtype is None else wire_dtype
@@ -84,7 +89,8 @@ def create_multi_node_optimizer(
         raise ValueError("sharded states and double_buffering do not go together: choose one")
     size = choose_bucket_bytes(communicator) if bucket_bytes == "auto" else bucket_bytes
     reducer = Reducer(communicator, size, wire_dtype, None if placement is None else placement.among)  # type: ignore[arg-type]
-    actual_optimizer.team = Team(
+    quiet = zero_fill and placement is None and size is None and not (double_buffering or sharded)
+    actual_optimizer.team = (QuietTeam if quiet else Team)(
         actual_optimizer, reducer, reduce, zero_fill, double_buffering, samples, sharded, placement, check
     )
     return actual_optimizer

@@ -16,10 +16,12 @@ from mnpar.chain import Chain
 from mnpar.config import is_recording
 from mnpar.function_node import FunctionNode
 from mnpar.functions.halves import Half
-from mnpar.graph import Gradient, tick
+from mnpar.graph import Deliver, Gradient, tick
 from mnpar.link import Link
+from mnpar.optimizers.members import Members
 from mnpar.parallel.agreement import Copies
-from mnpar.parallel.reducer import Reducer, choose_bucket_bytes
+from mnpar.parallel.choosing import choose_bucket_bytes
+from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.samples import samples_of
 from mnpar.tape import Tape, current_tape
 from mnpar.variable import Variable
@@ -45,10 +47,9 @@ class End(FunctionNode):
         """Whether a backward of this tape will come here."""
         return any([record is self for record in tape.records])
 
-    def pull(self, gys: list[Gradient], wanted: list[bool], record: bool) -> Iterator[Gradient]:
+    def pull(self, gys: list[Gradient], wanted: list[bool], record: bool, deliver: Deliver) -> None:
         """Nothing flows through: it acts."""
         self.act()
-        return iter(())
 
 
 class Samples:
@@ -138,7 +139,7 @@ class DistributedDataParallel(Chain):
         self.module = module
         self._comm, self._by_samples, self._samples = comm, reduce == "weighted", samples
         self._reducer = Reducer(comm, size or 2**62)  # type: ignore[arg-type]  # by hooks always: End comes before backward's end
-        self._arenas, self._copies = Arenas(), Copies(comm)
+        self._arenas, self._copies, self._members = Arenas(), Copies(comm), Members()
         self.reduces_over = comm  # optimizers look here
         self._end: End | None = None
         self._count = 0.0  # samples of the forwards since the last reduction,
@@ -184,7 +185,7 @@ class DistributedDataParallel(Chain):
             raise RuntimeError(_UNEVEN.format(counts.tolist()))
         total = counts.sum()
         self._reducer.weight = float(counts[self._comm.rank] / total) if total else 0.0
-        self._arenas.gather(self.module.params())
+        self._arenas.gather(self._members.of(self.module))
         self._reducer.listen(self._arenas)
         result = Result.of(result, self._end, samples)
         if samples.held and not records:
@@ -207,7 +208,7 @@ class DistributedDataParallel(Chain):
     def _finish(self) -> None:
         """At the end of backward."""
         self._end, self._count, self._pending = None, 0.0, []
-        self._arenas.gather(self.module.params())
+        self._arenas.gather(self._members.of(self.module))
         self._arenas.fill()
         self._reducer.reduce(self._arenas)
 

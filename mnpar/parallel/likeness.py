@@ -12,22 +12,31 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.communicators.communicator import Communicator
 from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.parallel.placement import Placement
 
 
-def compare(placement: Placement, model: Link, update: int) -> None:
-    """Compare the gradients and values of what several ranks have; all ranks that have the model together call it.
+def compare(comm: Communicator, model: Link, update: int, placement: Placement | None) -> None:
+    """Compare what several ranks have of a model; all ranks that have it together call it.
 
     Args:
-        placement: where the parameters lie.
-        model: this rank's part, with gradients.
+        comm: the ranks that have copies.
+        model: this rank's copy or part.
         update: which one it is.
+        placement: on a mesh, where the parameters lie; then their gradients, which are there, are compared too.
 
     Raises:
         MismatchError: they differ by more than rounding; on all of these ranks.
     """
+    if placement is None:
+        _compare_copies(comm, model, update)
+    else:
+        _compare_parts(placement, model, update)
+
+
+def _compare_parts(placement: Placement, model: Link, update: int) -> None:
     mesh, tables = placement.mesh, placement.tables
     named = [(path, param) for path, param in model.namedparams(include_uninit=False) if path in placement.kinds]
     mine = np.array([[*_signature(param.array), *_signature(param.grad)] for _, param in named]).reshape(len(named), 8)
@@ -39,8 +48,7 @@ def compare(placement: Placement, model: Link, update: int) -> None:
         for same in placement.copies(holders).values():
             for rank in same[1:]:
                 one, other = (rows[r][index[r][path]] for r in (same[0], rank))
-                found = _difference(one, other, np.dtype(holders[rank].dtype), rows[rank])
-                if found:
+                if found := _difference(one, other, np.dtype(holders[rank].dtype), rows[rank]):
                     what, a, b = found
                     axes = " and ".join(map(repr, mesh.differ([same[0], rank])))
                     raise MismatchError(
@@ -50,10 +58,23 @@ def compare(placement: Placement, model: Link, update: int) -> None:
                     )
 
 
+def _compare_copies(comm: Communicator, model: Link, update: int) -> None:
+    named = list(model.namedparams(include_uninit=False))
+    mine = np.array([[*_signature(param.array)] for _, param in named]).reshape(len(named), 4)
+    first, *others = comm.allgather(mine)
+    for rank, rows in enumerate(others, start=1):
+        for (path, param), one, other in zip(named, first, rows, strict=True):
+            if found := _difference(one, other, np.dtype(param.dtype), rows):
+                raise MismatchError(
+                    f"update {update + 1}: the values of {path} are not the same on ranks {[0, rank]}, copies of each other: "
+                    f"they add up to {found[1]:.6g} and {found[2]:.6g}. {_REMEDY['value']}"
+                )
+
+
 def _difference(one: Array, other: Array, dtype: np.dtype, rows: Array) -> tuple[str, float, float] | None:
     """What of a parameter differs on two ranks by more than rounding can, and its sums there; ``rows``: of all parameters."""
     eps = float(np.finfo(dtype).eps) if dtype.kind in "fc" else 1e-3
-    for what, start in (("gradient", 4), ("value", 0)):
+    for what, start in (("gradient", 4), ("value", 0))[-len(one) // 4 :]:
         a, b = one[start : start + 4], other[start : start + 4]
         typical = np.nanmax(rows[:, start + 2] / np.maximum(rows[:, start + 3], 1))  # the largest mean size
         allowed = min(eps**0.5, 0.05) * max(a[2], b[2]) * 7 + 100 * eps * typical * b[3]
@@ -76,5 +97,6 @@ def _signature(x: Array) -> Iterator[float]:
 _REMEDY = {
     "gradient": "So each has the gradient of its own use of it only: use a layer that takes the communicator of this axis, or "
     "let the parameter pass F.copy_to(comm, parameter) before it is used",
-    "value": "They have drifted apart: something is different on these ranks that should not be, such as random numbers",
+    "value": "They have drifted apart: something is different on these ranks that should not be, such as random numbers, "
+    "hyperparameters, hooks, or a parameter that was changed by hand",
 }

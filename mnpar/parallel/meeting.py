@@ -8,11 +8,17 @@ is weighted by the samples of the update before, and the sum corrected where the
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from mnpar import backend
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable, backward
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+    from mnpar.parallel.placement import Placement
 
 _NUMBERS = struct.Struct("<2d6B")
 
@@ -39,6 +45,17 @@ class Row(NamedTuple):
         return cls(*_NUMBERS.unpack(note))
 
 
+def told(mine: Row, comm: Communicator, placement: Placement | None) -> list[Row]:
+    """The rows of the ranks that have copies; on a mesh, what holds for any of its ranks holds for all."""
+    everyone = comm if placement is None else placement.mesh.comm
+    rows = [Row(*values) for values in np.stack(everyone.allgather(np.array(mine, np.float64))).tolist()]
+    if placement is None:
+        return rows
+    names = ("stale", "final", "manual", "talks", "unsettled")
+    flags = {name: any([getattr(row, name) for row in rows]) for name in names}
+    return [rows[rank]._replace(**flags) for rank in placement.mesh.line(placement.summed, everyone.rank)]
+
+
 def total_of(rows: list[Row]) -> float:
     """The weight of all losses, and of the gradients that were added up before."""
     return sum([abs(row.weight) + row.held for row in rows])
@@ -48,6 +65,44 @@ def unknown_among_known(rows: list[Row]) -> list[int]:
     """The ranks that do not know of how many samples their loss is, where others know it."""
     unknown = [rank for rank, row in enumerate(rows) if row.weight < 0]
     return unknown if any([row.weight > 0 or row.held for row in rows]) else []
+
+
+def check_known(rows: list[Row]) -> None:
+    """Raises ValueError on all ranks if some do not know of how many samples their loss is, where others know it."""
+    if unknown := unknown_among_known(rows):
+        raise ValueError(UNKNOWN.format(f"the losses' of ranks {unknown}"))
+
+
+def own_weight(loss: Any, samples: float, how: str) -> float:
+    """A rank's weight before it knows the others'."""
+    if samples == 0 or getattr(loss, "array", None) is None or not loss.array.size:
+        return 0.0
+    return samples if how == "weighted" else 1.0
+
+
+def weighted(loss: Any, own: float, weight: float, scale: float | None) -> Any:
+    """A loss whose backward starts from the weight instead of from 1; a mean over no samples may be NaN, and is left out."""
+    if own == 0:
+        return loss if getattr(loss, "array", None) is None or not loss.array.size else None
+    if isinstance(loss, Variable):
+        return Weighted(loss, weight, scale)
+    if loss.grad is not None:
+        loss.grad = backend.unscalar(loss.grad * loss.dtype.type(weight))
+    elif loss.size == 1:
+        loss.grad = loss.xp.full_like(loss.array, weight * (scale or 1.0))
+    return loss
+
+
+def share_of(rows: list[Row], rank: int, how: str) -> tuple[float, float]:
+    """What a rank's loss counts, and what the sum of the gradients is to be multiplied by."""
+    mine, total = rows[rank], total_of(rows)
+    if how == "sum":
+        return 1.0, 1.0
+    if any([row.manual for row in rows]):
+        return 1.0, 1 / len(rows)
+    if any([row.held for row in rows]):  # they were added up with whole weights: the mean is made of the sum
+        return mine.weight, 1 / total
+    return abs(mine.weight) / total if total else 0.0, 1.0
 
 
 class Weighted:
@@ -72,3 +127,9 @@ class Weighted:
     def backward(self, loss_scale: float | None = None) -> None:
         """As a loss's own."""
         backward([self.loss], [self._start], loss_scale=loss_scale)
+
+
+UNKNOWN = (
+    "of how many samples {} loss is the mean cannot be told from the arguments of the loss function: give "
+    "create_multi_node_optimizer(samples=a function of these arguments), or reduce='mean'"
+)

@@ -7,8 +7,6 @@ ranks, whatever their backward does. What some rank has no gradient for counts a
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +15,7 @@ import numpy as np
 from mnpar.arena import Arena, Arenas
 from mnpar.backend import Array
 from mnpar.graph import Home, Hook, VariableNode
+from mnpar.parallel.choosing import choose_board
 from mnpar.tape import current_tape
 
 if TYPE_CHECKING:
@@ -82,6 +81,7 @@ class Reducer:
         self._among = among
         self._channels: dict[tuple[str, ...] | None, Communicator] = {}
         self._arenas: list[Arena] = []
+        self._attached: list[Arena] | None = None  # the same, as the list that they came in
         self._strays: list[VariableNode] = []
         self.buckets: list[Bucket] = []
         self.left = 0  # how many buckets are on their way
@@ -89,6 +89,7 @@ class Reducer:
         self._listening = False
         self._given_up = False
         self.weight = 1.0  # of this rank's gradients in the sum
+        self.polls = 1  # so often a bucket looks for what has come, and sends on, whenever backward lets it
 
     @property
     def channel(self) -> Communicator:
@@ -115,8 +116,10 @@ class Reducer:
         Raises:
             RuntimeError: they changed while gradients were on their way.
         """
+        if arenas.learning is self._attached and not self._given_up:
+            return
         self._forget()
-        now = arenas.learning
+        self._attached = now = arenas.learning
         for arena in now:
             self.channel_of(arena.summed)  # all ranks make it together here
         strays = [param.node for param in arenas.strays]
@@ -168,8 +171,10 @@ class Reducer:
 
     def go_on(self) -> None:
         """The buckets that are on their way advance a little."""
-        for bucket in self.buckets[: self.left]:
-            bucket.operation.step()  # type: ignore[union-attr]
+        flying = [bucket.operation for bucket in self.buckets[: self.left] if bucket.operation and not bucket.operation.done]
+        for _ in range(self.polls if flying else 0):
+            for operation in flying:
+                operation.step()
 
     def _hear(self, listening: bool) -> None:
         if self._listening != listening:
@@ -233,14 +238,22 @@ class Reducer:
         nothing is added up (:meth:`Communicator.allreduce_noted`): whether it was. They go by the ranks' own communicator, so
         that a rank that is in an update, and another in anything else, hear of it at once."""
         self.attach(arenas)
-        first = self.buckets[:1]
-        sent = first[0].pack(self) if first else np.empty(0, np.float32)
+        buckets = self.buckets
+        if not buckets:
+            return self.comm.allreduce_noted(nothing := np.empty(0, np.float32), note, usual, nothing)
+        sent = buckets[0].pack(self)
         if not self.comm.allreduce_noted(sent, note, usual, sent):
             return False
-        for bucket in first:
-            bucket.unpack()
-        self._reduce_at_once(arenas, self.buckets[1:])
+        buckets[0].unpack()
+        if len(buckets) > 1 or arenas.strays:
+            self._reduce_at_once(arenas, buckets[1:])
         return True
+
+    def prepare(self, arenas: Arenas) -> None:
+        """Choose how :meth:`reduce_noted` goes, by messages or in memory; all ranks call it, with arenas of one form."""
+        self.attach(arenas)
+        if self.buckets:
+            choose_board(self.comm, self.wire(self.buckets[0].grad))
 
     def _reduce_at_once(self, arenas: Arenas, buckets: list[Bucket]) -> None:
         """Buckets one after the other, and what has no place in one."""
@@ -251,46 +264,3 @@ class Reducer:
         for param in arenas.strays:
             param.grad *= self.weight
             self.channel_of(param.summed).allreduce(param.grad, out=param.grad)
-
-
-BUCKET = 2**20  # bytes: several messages' latency on any network, and soon full
-
-
-def choose_bucket_bytes(comm: Communicator) -> int | None:
-    """Whether gradients are to leave during backward: None if that hides nothing here. All ranks call it, and decide alike.
-
-    On one machine it does not: what moves a message is a core, and the cores compute. Between machines the network may carry
-    what was sent; that is tried, with as much computing as a message takes, once with the message before and once after it.
-    """
-    if comm.inter_size == 1:
-        return None
-    x, a = np.ones(BUCKET // 4, np.float32), np.ones((128, 128), np.float32)
-
-    def compute(times: int, meanwhile: Callable[[], None]) -> None:
-        for _ in range(times):
-            a @ a
-            meanwhile()
-
-    def early(times: int) -> None:
-        operation = comm.iallreduce(x)
-        compute(times, operation.step)
-        operation.wait()
-
-    def late(times: int) -> None:
-        compute(times, lambda: None)
-        comm.allreduce(x)
-
-    message, product = _slowest(comm, lambda: comm.allreduce(x)), _slowest(comm, lambda: compute(10, lambda: None)) / 10
-    times = max(1, round(message / product))
-    return BUCKET if _slowest(comm, lambda: early(times)) < 0.9 * _slowest(comm, lambda: late(times)) else None
-
-
-def _slowest(comm: Communicator, work: Callable[[], Any]) -> float:
-    """The median seconds of some work, on the rank where that is largest."""
-    seconds = []
-    for _ in range(5):
-        comm.barrier()
-        begin = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - begin)
-    return float(comm.allreduce(np.array(statistics.median(seconds)), "max"))

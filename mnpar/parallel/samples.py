@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from mnpar.link import Link
 
 
 def samples_of(*args: Any, **kwds: Any) -> float:
     """How many samples the arguments of a loss function hold: the length of the first that has one; -1 if none has."""
+    if args and type(args[0]) is np.ndarray and args[0].ndim:
+        return len(args[0])
     for arg in (*args, *kwds.values()):
         if isinstance(arg, Link) or getattr(arg, "array", arg) is None or getattr(arg, "shape", None) == ():
             continue  # the length of a chain counts its links

@@ -10,7 +10,7 @@ import numpy as np
 
 from mnpar.backend import unscalar
 from mnpar.config import is_recording, recording
-from mnpar.function_hook import around_backward, function_hooks
+from mnpar.function_hook import around_pull, function_hooks
 from mnpar.functions import concat
 from mnpar.functions.products import Linear
 from mnpar.gradients import heard
@@ -85,6 +85,7 @@ class Step:
         self.leaves = Leaves()
         self.observed: list[dict[str, Any]] = []
         self.losses: dict[int, Any] = {}
+        self.most = 0  # graphs at once
         self.array = np.zeros((), self.dtype)
         self.grad: Any = None
         self.done = False
@@ -128,7 +129,7 @@ class Step:
             visit.backward(self._seeds(visit), self._collect, owed)
         if not late and (kind == "B" or (kind == "W" and (following is None or following.kind != "W"))):
             self._weights()
-        self.pipeline.most_in_flight = max(self.pipeline.most_in_flight, len(self.visits) + len(self.owed))
+        self.most = max(self.most, len(self.visits) + len(self.owed))
 
     def _forward(self, stage: int, m: int) -> None:
         pipeline = self.pipeline
@@ -177,19 +178,17 @@ class Step:
                 if len(group) > 1:
                     function, gy = Linear.joined([one.function for one in group], [one.gys[0] for one in group])
                     gys = [gy]
-                gxs = function.pull(gys, leaves, False)
-                gxs = around_backward(function, gys, gxs, hooks) if hooks else gxs
-                for x, g in zip(function.inputs, gxs, strict=True):
-                    if g is not None:
-                        self.leaves.add(x, g)
+                pull = function.pull if not hooks else around_pull(function, hooks)
+                pull(gys, leaves, False, self.leaves.add)
 
     def results(self) -> list[Visit]:
         """The last stage's visits in order; none on other ranks."""
         return [visit for (stage, _), visit in sorted(self.visits.items()) if stage == self.last]
 
     def report(self) -> None:
-        """The loss of the batch, and the means over micro-batches of what stages reported."""
+        """What is known of the batch at its end: its loss, and the means over micro-batches of what stages reported."""
         pipeline = self.pipeline
+        pipeline.most_in_flight = max(pipeline.most_in_flight, self.most)
         losses = {m: as_variable(y).array for m, y in sorted(self.losses.items()) if y is not None}
         mean = None
         if losses and all(y.size == 1 for y in losses.values()):

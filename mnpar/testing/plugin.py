@@ -19,7 +19,9 @@ import pytest
 from mnpar.communicators.communicator import Communicator
 from mnpar.communicators.create import run
 from mnpar.communicators.threads import ThreadTransport
+from mnpar.testing import grids
 from mnpar.testing.pool import Pool
+from mnpar.testing.processes import Processes
 
 _POOL = pytest.StashKey["Pool | None"]()
 _WORKER = pytest.StashKey[Any]()
@@ -35,6 +37,8 @@ class Ranks(NamedTuple):
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("mnpar")
     group.addoption("--ranks-on", choices=("threads", "mpi", "both"), default="both", help="run the tests on these ranks only")
+    group.addoption("--processes", type=int, default=1, metavar="N", help="run the tests in N processes, a file at a time (1)")
+    group.addoption("--sweep", action="store_true", help="run tests marked grid in all combinations, not only in every pair")
     group.addoption("--rank-timeout", type=float, default=60.0, help="seconds for one test on mpiexec ranks (60)")
 
 
@@ -42,7 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "ranks(*sizes, on=('threads', 'mpi')): run this test, which takes `comm`, on so many ranks"
     )
+    config.addinivalue_line("markers", "grid: of this test's combinations of parameters, enough for every pair (see --sweep)")
     config.stash[_POOL] = None
+    config.pluginmanager.register(Processes(config.getoption("--processes"), _on_mpi, lambda kill: _close_pool(config, kill)))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -54,6 +60,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = metafunc.config.getoption("--ranks-on")
     cases = [Ranks(on, size) for on in kinds for size in sizes if chosen in (on, "both")]
     metafunc.parametrize("comm", cases, ids=[f"{case.on}-{case.size}" for case in cases], indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    named = config.option.keyword or any("::" in argument for argument in config.args)
+    if not (named or config.getoption("--sweep") or config.stash.get(_WORKER, None)):
+        items[:], left = grids.covering(items)
+        if left:
+            config.hook.pytest_deselected(items=left)
 
 
 @pytest.fixture
@@ -103,6 +118,10 @@ def _pool(session: pytest.Session) -> Pool:
     return pool
 
 
+def _on_mpi(item: pytest.Item) -> bool:
+    return _mpi_size(item) > 0
+
+
 def _mpi_size(item: pytest.Item) -> int:
     callspec = getattr(item, "callspec", None)
     ranks = callspec.params.get("comm") if callspec is not None else None
@@ -111,7 +130,11 @@ def _mpi_size(item: pytest.Item) -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    pool = session.config.stash.get(_POOL, None)
-    if pool is not None:
-        pool.close()
+    _close_pool(session.config)
     return (yield)
+
+
+def _close_pool(config: pytest.Config, kill: bool = False) -> None:
+    pool = config.stash.get(_POOL, None)
+    if pool is not None:
+        pool.close(kill)

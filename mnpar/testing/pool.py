@@ -73,6 +73,7 @@ class Pool:
             *(["-c", str(inifile)] if inifile else []),
             "-p",
             "no:cacheprovider",
+            "--processes=1",
             "--runxfail",
             "-q",
             "-W",

@@ -29,6 +29,7 @@ class Worker:
         self._world = create_communicator("mpi")
         self._line = socket.socket(socket.AF_UNIX)
         self._line.connect(str(folder / "socket"))
+        self._groups: dict[int, Any] = {}  # of the first so many ranks: what they do is nothing to the others
         self._sub: Any = None
 
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -41,12 +42,19 @@ class Worker:
         self._say({"rank": self._world.rank, "pid": os.getpid()})
         for text in self._line.makefile():
             order = json.loads(text)
-            self._sub = self._world.split(0 if self._world.rank < order["ranks"] else None, self._world.rank)
+            self._sub = self._first(order["ranks"])
             failure = "" if self._sub is None else self._run(items.get(order["nodeid"]))
             if self._sub is not None and not failure:
                 self._sub.finalize()
             self._say({"failure": failure})
         return True
+
+    def _first(self, ranks: int) -> Any:
+        """A new communicator of the first so many ranks; None on others."""
+        if ranks not in self._groups:
+            self._groups[ranks] = self._world.split(0 if self._world.rank < ranks else None, self._world.rank)
+        group = self._groups[ranks]
+        return None if group is None else group.split(0, group.rank)
 
     def _run(self, item: pytest.Item | None) -> str:
         if item is None:

@@ -114,6 +114,7 @@ def train(comm, kind, folder, stop, save):
         return losses, save and checkpoint.save(folder, everything, comm, stop)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize(("written", "read"), [*itertools.product(SIZES, SIZES)])
 @pytest.mark.parametrize(
     "kind", [Columns, Words, Channels, Untied, Seam], ids=["columns and rows", "words", "channels", "untied", "seam"]

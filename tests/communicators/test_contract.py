@@ -126,6 +126,7 @@ def test_what_was_received_belongs_to_the_receiver(comm):
     same(x, np.zeros(3))
 
 
+@pytest.mark.grid
 @EVERY
 @pytest.mark.parametrize("shape", [(3,), (100,)], ids=["small", "large"])
 @pytest.mark.parametrize(
@@ -1051,6 +1052,7 @@ def test_bad_arguments_of_create_communicator(arguments, options, error, match):
         mnpar.create_communicator(*arguments, **options)
 
 
+@pytest.mark.grid
 @EVERY
 @pytest.mark.parametrize("later", [False, True], ids=["now", "later"])
 @pytest.mark.parametrize("op", ["sum", "mean", "max"])

@@ -5,29 +5,33 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar.communicators.transport import BLOCK, Rooms
+from mnpar.communicators.rooms import BLOCK, CALM, Room, Rooms, sizes_for
 from mnpar.errors import MismatchError
 
 
+def rooms_of(ranks):
+    return Rooms([Room(size, ranks) for size in sizes_for(ranks)])
+
+
 def test_an_opening_is_as_large_as_was_needed_of_late():
-    rooms = Rooms(4)
+    rooms = rooms_of(4)
     seen = []
     for most in (8, 320, 321, 100, 3000, 10**6, 8):
         rooms.heard(most)
-        seen.append(rooms.size)
-    assert seen == [512, 512, 2048, 2048, 8704, 8704, 8704]
-    for _ in range(Rooms.CALM):
+        seen.append(rooms.now.size)
+    assert seen == [512, 512, 2048, 2048, 4608, 4608, 4608]
+    for _ in range(CALM):
         rooms.heard(1000)
-    assert rooms.size == 2048
-    for _ in range(2 * Rooms.CALM):
+    assert rooms.now.size == 2048
+    for _ in range(2 * CALM):
         rooms.heard(10**6)  # what does not fit anyway needs no room
-    assert rooms.size == BLOCK
+    assert rooms.now.size == BLOCK
 
 
 def test_with_many_ranks_it_stays_small():
-    rooms = Rooms(Rooms.RANKS + 1)
+    rooms = rooms_of(17)
     rooms.heard(1000)
-    assert rooms.size == BLOCK
+    assert rooms.now.size == BLOCK
 
 
 COLLECTIVES = {
@@ -99,3 +103,59 @@ def test_a_gradient_that_is_missing_on_some_ranks_still_comes_with_the_opening()
         return [None if x.grad is None else float(x.grad[0]) for x in xs]
 
     assert mnpar.run(program, ranks=3) == [[3.0, None, None], [None, 3.0, None], [None, None, 3.0]]
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_what_was_said_last_time_is_not_taken_for_what_is_said_now(comm):
+    """Forms that change on one rank or another, from one line."""
+    rng = np.random.default_rng(0)  # the same on all ranks
+    P, me = comm.size, comm.rank
+    for step in range(150):
+        lengths, kinds = rng.integers(1, 3, (P, P)), rng.integers(0, 2, P)
+        xs = [[np.full(lengths[q, r], 100 * step + 10 * q + r, ("f4", "f8")[kinds[q]]) for r in range(P)] for q in range(P)]
+        root = int(rng.integers(P))
+        found = [
+            *comm.allgather(xs[me][0]),
+            *comm.alltoall(xs[me]),
+            comm.bcast(xs[me][1 % P], root),
+            comm.scatter(xs[me], root),
+        ]
+        expected = [*[x[0] for x in xs], *[x[me] for x in xs], xs[root][1 % P], xs[root][me]]
+        for x, y in zip(found, expected, strict=True):
+            assert x.dtype == y.dtype
+            assert x.tolist() == y.tolist(), step
+
+
+WRONG = {
+    "dtype": lambda x: (x.astype("f4"), True),
+    "shape": lambda x: (x.reshape(2, 4), True),
+    "nothing recorded": lambda x: (x, False),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+@pytest.mark.ranks(2, 3)
+def test_a_mismatch_is_told_however_often_all_was_well_and_all_can_be_well_again(comm, wrong):
+    def total(x, on=True):
+        with mnpar.using_config("enable_backprop", on):
+            return F.allreduce(comm, mnpar.Variable(x)).array.tolist()
+
+    x = np.arange(8.0)
+    for _ in range(3):
+        for _ in range(3):
+            assert total(x) == (comm.size * x).tolist()
+        with pytest.raises(MismatchError):
+            total(*(wrong(x) if comm.rank == 1 else (x, True)))
+
+
+@pytest.mark.ranks(2, 3)
+def test_gradients_of_which_others_are_missing_each_time(comm):
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        used = rng.integers(0, 2, (comm.size, comm.size))  # by whom, of whom
+        xs = [mnpar.Variable(np.ones(5)) for _ in range(comm.size)]
+        ys = F.alltoall(comm, xs)
+        mnpar.backward([F.sum(y * (10.0 * comm.rank + q)) for q, y in enumerate(ys) if used[comm.rank, q]])
+        for r, x in enumerate(xs):
+            assert (x.grad is None) == (not used[r, comm.rank])
+            assert x.grad is None or x.grad.tolist() == [10.0 * r + comm.rank] * 5

@@ -8,7 +8,17 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import contraction, cumulative, elementwise, error_function, likelihood, rearranging, routing
+from mnpar.functions import (
+    contraction,
+    cumulative,
+    elementwise,
+    error_function,
+    likelihood,
+    padding,
+    rearranging,
+    repeating,
+    routing,
+)
 
 ERF = np.vectorize(math.erf, otypes=[float])
 PAIR = ((N, 3), (N, 3))
@@ -120,10 +130,18 @@ CASES = [
     Case("rollaxis: forward", (), lambda x: F.rollaxis(x, 0, 2), lambda x: np.rollaxis(x, 0, 2), ((N, 2, 3),)),
     Case("tile", (), lambda x: F.tile(x, (2, 1, 3)), lambda x: np.tile(x, (2, 1, 3))),
     Case("tile: last", (), lambda x: F.tile(x, 2), lambda x: np.tile(x, 2)),
-    Case("repeat", (), lambda x: F.repeat(x, 2, 1), lambda x: np.repeat(x, 2, 1)),
+    Case("repeat", (repeating.Repeat, repeating.AddRepeats), lambda x: F.repeat(x, 2, 1), lambda x: np.repeat(x, 2, 1)),
     Case("repeat: each its own", (), lambda x: F.repeat(x, (1, 0, 2), 1), lambda x: np.repeat(x, (1, 0, 2), 1)),
+    Case("repeat: many", (), lambda x: F.repeat(x, 9, 0), lambda x: np.repeat(x, 9, 0)),
+    Case("repeat: not at all", (), lambda x: F.repeat(x, 0, 1), lambda x: np.repeat(x, 0, 1)),
     Case("repeat: flat", (), lambda x: F.repeat(x, 3), lambda x: np.repeat(x, 3)),
-    Case("pad", (), lambda x: F.pad(x, ((0, 0), (1, 2)), "constant"), lambda x: np.pad(x, ((0, 0), (1, 2)))),
+    Case("pad", (padding.Pad,), lambda x: F.pad(x, ((0, 0), (1, 2)), "constant"), lambda x: np.pad(x, ((0, 0), (1, 2)))),
+    Case(
+        "pad: each its own",
+        (),
+        lambda x: F.pad(x, ((1, 0), (2, 1)), constant_values=((1, 2), (3, 4))),
+        lambda x: np.pad(x, ((1, 0), (2, 1)), constant_values=((1, 2), (3, 4))),
+    ),
     Case("pad: with twos", (), lambda x: F.pad(x, 1, constant_values=2), lambda x: np.pad(x, 1, constant_values=2)),
     Case(
         "pad: reflected", (), lambda x: F.pad(x, ((0, 0), (2, 1)), "reflect"), lambda x: np.pad(x, ((0, 0), (2, 1)), "reflect")
@@ -160,7 +178,13 @@ CASES = [
         lambda x, y: np.stack([x[:, 0] + y[:, 0] + y[:, 2], x[:, 1], x[:, 2] + y[:, 1]], 1),
         PAIR,
     ),
-    Case("diagonal", (), lambda x: F.diagonal(x, 1, 1, 2), lambda x: np.diagonal(x, 1, 1, 2), ((N, 2, 3),)),
+    Case(
+        "diagonal",
+        (rearranging.Diagonal, rearranging.OnDiagonal),
+        lambda x: F.diagonal(x, 1, 1, 2),
+        lambda x: np.diagonal(x, 1, 1, 2),
+        ((N, 2, 3),),
+    ),
     Case("diagonal: below", (), lambda x: F.diagonal(x, -1, 1, 2), lambda x: np.diagonal(x, -1, 1, 2), ((N, 3, 2),)),
     Case("dstack", (), lambda x, y: F.dstack([x, y]), lambda x, y: np.dstack([x, y]), PAIR),
     Case("cumsum", (cumulative.CumSum,), lambda x: F.cumsum(x, 1), lambda x: np.cumsum(x, 1)),

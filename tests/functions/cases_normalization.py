@@ -8,7 +8,7 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import channelwise, local_normalization, moments, normalization, sample_normalization
+from mnpar.functions import channelwise, decorrelation, local_normalization, moments, normalization, sample_normalization
 
 
 def normal(x: Any, axis: Any, eps: float) -> Any:
@@ -63,10 +63,38 @@ def unit(x: Any, axis: Any, eps: float = 1e-5) -> Any:
     return x / (np.sqrt((x * x).sum(axis=axis, keepdims=True)) + eps)
 
 
+def far(*x: Any) -> Any:
+    """Running values so far away that both corrections are clipped, whatever the batch: then differences are gradients."""
+    mean, var = np.full(3, -50, x[1].dtype), np.full(3, 1e-4, x[1].dtype)
+    return F.batch_renormalization(*x, 1.05, 0.5, 0.1, mean, var)
+
+
+def whitened(n: int, eps: float) -> Any:
+    """Each group of channels times the inverse root of its covariance, by its eigenvectors."""
+
+    def truth(x: Any) -> Any:
+        y, size = np.zeros_like(x), x.shape[1] // n
+        for i in range(n):
+            cut = x[:, i * size : (i + 1) * size]
+            flat = cut.swapaxes(0, 1).reshape(size, -1)
+            m = max(flat.shape[1], 1)
+            d = flat - flat.sum(axis=1, keepdims=True) / m
+            values, vectors = np.linalg.eigh(d @ d.T / m + eps * np.eye(size))
+            white = vectors @ np.diag(values**-0.5) @ vectors.T @ d
+            y[:, i * size : (i + 1) * size] = white.reshape(cut.swapaxes(0, 1).shape).swapaxes(0, 1)
+        return y
+
+    return truth
+
+
+def projected(x: Any, mean: Any, projection: Any) -> Any:
+    return np.einsum("gij,ngj...->ngi...", projection, x.reshape(len(x), 2, 2, 3) - mean[..., None]).reshape(x.shape)
+
+
 P, P2 = (3,), (3, 2)
 DENSE, IMAGE = (N, 3), (N, 3, 2, 2)
 BATCH, FIXED = (normalization.BatchNormalization,), (normalization.FixedBatchNormalization,)
-GROUP = (sample_normalization.GroupNormalization,)
+GROUP, LAYER = (sample_normalization.GroupNormalization,), (sample_normalization.LayerNormalization,)
 E1 = {"eps": 0.1}  # where the gradients are steep, float16 and differences need a larger one
 
 # fmt: off
@@ -74,6 +102,20 @@ CASES: list[Case] = [
     Case("batch_normalization", BATCH, lambda *x: F.batch_normalization(*x, **E1), batch((0,), (1, 3), 0.1), (DENSE, P, P),
          halves=1e-2),
     Case("batch_normalization: images", (), F.batch_normalization, batch((0, 2, 3), (3, 1, 1)), (IMAGE, P, P), halves=1e-2),
+    Case("batch_renormalization", (), far, lambda x, g, b: 1.05 * g * normal(x, (0,), 0.1) + 0.5 * g + b, (DENSE, P, P),
+         halves=2e-2),
+    Case("batch_renormalization: not corrected", (),
+         lambda *x: F.batch_renormalization(*x, 1, 0, running_mean=np.zeros(3), running_var=np.ones(3)),
+         batch((0, 2, 3), (3, 1, 1)), (IMAGE, P, P), halves=1e-2),
+    Case("fixed_batch_renormalization", (), lambda *x: F.fixed_batch_renormalization(*x, **E1), fixed((3,), 0.1),
+         (DENSE, P, P, P, P), low=0.5, high=2, halves=2e-2),
+    Case("decorrelated_batch_normalization", (decorrelation.InverseRoot, decorrelation.Lyapunov),
+         lambda x: F.decorrelated_batch_normalization(x, groups=1, eps=0.3), whitened(1, 0.3), (DENSE,), halves=2e-2),
+    Case("decorrelated_batch_normalization: groups", (),
+         lambda x: F.decorrelated_batch_normalization(x, groups=2, eps=0.3), whitened(2, 0.3), ((N, 4, 3),), halves=2e-2),
+    Case("fixed_decorrelated_batch_normalization", (),
+         lambda *x: F.fixed_decorrelated_batch_normalization(*x, groups=2), projected, ((N, 4, 3), (2, 2), (2, 2, 2)),
+         halves=2e-2),
     Case("batch_normalization: long rows", (), F.batch_normalization, batch((0, 2), (2, 1)), ((N, 2, 150), (2,), (2,)),
          halves=1e-2),
     Case("batch_normalization: gamma of two axes", (), lambda *x: F.batch_normalization(*x, **E1), batch((0,), (3, 2), 0.1),
@@ -94,13 +136,13 @@ CASES: list[Case] = [
     Case("moments: the mean alone", (), lambda x: moments_of(x)[0], lambda x: moments_truth(x)[0], ((N, 3, 2),)),
     Case("moments: the squares alone", (), lambda x: moments_of(x)[1], lambda x: moments_truth(x)[1], ((N, 3, 2),),
          halves=1e-2),
-    Case("layer_normalization", GROUP, F.layer_normalization, lambda x, g, b: normal(x, (1,), 1e-5) * g + b,
+    Case("layer_normalization", LAYER, F.layer_normalization, lambda x, g, b: normal(x, (1,), 1e-5) * g + b,
          ((N, 5), (5,), (5,)), halves=1e-2),
     Case("layer_normalization: batch of two axes", (), F.layer_normalization, lambda x, g, b: normal(x, (2,), 1e-5) * g + b,
          ((N, 2, 3), P, P), halves=1e-2),
     Case("layer_normalization: over two axes", (), F.layer_normalization, lambda x, g, b: normal(x, (1, 2), 1e-5) * g + b,
          ((N, 3, 2), P2, P2), halves=1e-2),
-    Case("group_normalization", (), lambda x, *p: F.group_normalization(x, 2, *p), groups(2), ((N, 4, 2, 2), (4,), (4,)),
+    Case("group_normalization", GROUP, lambda x, *p: F.group_normalization(x, 2, *p), groups(2), ((N, 4, 2, 2), (4,), (4,)),
          halves=1e-2),
     Case("group_normalization: dense", (), lambda x, *p: F.group_normalization(x, 2, *p), groups(2), ((N, 6), (6,), (6,)),
          halves=1e-2),

@@ -6,7 +6,7 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import recurrent, tiled_attention, tiles
+from mnpar.functions import blocked_attention, recurrent, tiled_attention, tiles
 
 H = 2
 
@@ -126,7 +126,10 @@ CASES = [
         "embed_id: ignoring", (), lambda W: F.embed_id(NUMBERS, W, -1),
         lambda W: np.where(NUMBERS[..., None] < 0, 0, W[NUMBERS]), ((3, 2),),
     ),
-    Case("scaled_dot_product_attention", (), F.scaled_dot_product_attention, look, ATTENDED, halves=1e-2),
+    Case(
+        "scaled_dot_product_attention", (blocked_attention.Attention,), F.scaled_dot_product_attention, look, ATTENDED,
+        halves=1e-2,
+    ),
     Case(
         "scaled_dot_product_attention: causal", (), lambda q, k, v: F.scaled_dot_product_attention(q, k, v, causal=True),
         lambda q, k, v: look(q, k, v, BEFORE), ATTENDED, halves=1e-2,

@@ -8,7 +8,8 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import convolution, pooling
+from mnpar.functions import columns as columns_of
+from mnpar.functions import convolving, resize, window_reduction
 
 
 def tuples(value, n):
@@ -75,6 +76,21 @@ def count_mean(window, axis):
     return np.nanmean(window, axis=axis)
 
 
+def deformed(x, offset, W, b=None, stride=1):
+    """For each window and cell, what lies there between four others, those beyond the image being 0."""
+    (n, _, H, Wd), (K, _, kH, kW), (oH, oW) = x.shape, W.shape, offset.shape[2:]
+    y, wide = np.zeros((n, K, oH, oW)), np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    for m, i, j, p, q in itertools.product(range(n), range(oH), range(oW), range(kH), range(kW)):
+        v = np.clip(i * stride + p + offset[m, kH * kW + p * kW + q, i, j], -1, H) + 1
+        u = np.clip(j * stride + q + offset[m, p * kW + q, i, j], -1, Wd) + 1
+        top, left = min(int(v), H), min(int(u), Wd)
+        v, u = v - top, u - left
+        cut = wide[m, :, top : top + 2, left : left + 2]  # (C, 2, 2)
+        seen = cut[:, 0, 0] * (1 - v) * (1 - u) + cut[:, 0, 1] * (1 - v) * u + cut[:, 1, 0] * v * (1 - u) + cut[:, 1, 1] * v * u
+        y[m, :, i, j] += W[:, :, p, q] @ seen
+    return y if b is None else y + b[:, None, None]
+
+
 def columns(x, k, **how):
     found = list(windows(x, k, how.get("stride", 1), how.get("pad", 0), how.get("dilate", 1)))
     y = np.zeros((len(x), x.shape[1] * k * k, *shape_of(found)))
@@ -125,7 +141,7 @@ HALVES = 2e-2
 
 # fmt: off
 CASES = [
-    Case("convolution_2d", (convolution.Convolution, convolution.WeightGradient, convolution.Deconvolution),
+    Case("convolution_2d", (convolving.Convolution, convolving.WeightGradient, convolving.Deconvolution),
          F.convolution_2d, convolve, (IMAGE, (3, 2, 3, 2), (3,)), halves=HALVES),
     Case("convolution_2d: stride and pad, no bias", (), lambda x, W: F.convolution_2d(x, W, stride=(2, 1), pad=(1, 2)),
          lambda x, W: convolve(x, W, stride=(2, 1), pad=(1, 2)), (IMAGE, (3, 2, 2, 3)), halves=HALVES),
@@ -158,7 +174,8 @@ CASES = [
          ((N, 2, 3, 3), (2, 2, 2, 2)), halves=HALVES),
     Case("dilated_convolution_2d", (), lambda x, W: F.dilated_convolution_2d(x, W, dilate=2, pad=1),
          lambda x, W: convolve(x, W, dilate=2, pad=1), (IMAGE, (1, 2, 2, 2)), halves=HALVES),
-    Case("max_pooling_2d", (pooling.MaxPooling, pooling.Spread, pooling.Pick), lambda x: F.max_pooling_2d(x, 2),
+    Case("max_pooling_2d", (window_reduction.MaxPooling, window_reduction.Spread, window_reduction.Pick),
+         lambda x: F.max_pooling_2d(x, 2),
          lambda x: pool(x, best, 2, cover_all=True, fill=-np.inf), (IMAGE,)),
     Case("max_pooling_2d: overlapping, padded", (),
          lambda x: F.max_pooling_2d(x, (3, 2), stride=(2, 1), pad=1, cover_all=False),
@@ -174,7 +191,8 @@ CASES = [
     Case("max_pooling_3d", (), lambda x: F.max_pooling_3d(x, (2, 1, 2)), lambda x: pool(x, best, (2, 1, 2)),
          ((N, 1, 2, 2, 2),)),
     Case("max_pooling_nd", (), lambda x: F.max_pooling_nd(x, 2, 1), lambda x: pool(x, best, 2, 1), (SEQUENCE,)),
-    Case("average_pooling_2d", (pooling.SumPooling, pooling.Unpooling), lambda x: F.average_pooling_2d(x, 2, stride=1, pad=1),
+    Case("average_pooling_2d", (window_reduction.SumPooling, window_reduction.Unpooling),
+         lambda x: F.average_pooling_2d(x, 2, stride=1, pad=1),
          lambda x: pool(x, np.mean, 2, 1, 1), (IMAGE,)),
     Case("average_pooling_1d", (), lambda x: F.average_pooling_1d(x, 3), lambda x: pool(x, np.mean, 3), (SEQUENCE,)),
     Case("average_pooling_3d", (), lambda x: F.average_pooling_3d(x, 2), lambda x: pool(x, np.mean, 2), ((N, 1, 2, 2, 2),)),
@@ -185,9 +203,18 @@ CASES = [
     Case("unpooling_nd", (), lambda x: F.unpooling_nd(x, 2, cover_all=False), lambda x: np.repeat(x, 2, -1), (SEQUENCE,)),
     Case("upsampling_2d", (), lambda x: F.upsampling_2d(x, places(x.shape), 2, outsize=(4, 6)), lambda x: put(x, (4, 6)),
          ((N, 2, 2, 3),)),
-    Case("im2col", (pooling.Im2Col, pooling.Col2Im), lambda x: F.im2col(x, 2, stride=2, pad=1),
+    Case("im2col", (columns_of.Im2Col, columns_of.Col2Im), lambda x: F.im2col(x, 2, stride=2, pad=1),
          lambda x: columns(x, 2, stride=2, pad=1), (IMAGE,)),
-    Case("resize_images", (), lambda x: F.resize_images(x, (3, 7)), lambda x: bilinear(x, (3, 7)), (IMAGE,)),
+    Case("deformable_convolution_2d_sampler", (), F.deformable_convolution_2d_sampler, deformed,
+         ((N, 2, 3, 3), (N, 8, 2, 2), (2, 2, 2, 2)), low=0.05, high=0.9, halves=2e-2),
+    Case("deformable_convolution_2d_sampler: stride and padding", (),
+         lambda *x: F.deformable_convolution_2d_sampler(*x, stride=2, pad=1), lambda x, *rest: deformed(
+             np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), *rest, stride=2),
+         ((N, 1, 3, 3), (N, 8, 2, 2), (2, 1, 2, 2), (2,)), low=0.05, high=0.9, halves=2e-2),
+    Case("resize_images", (resize.Resize, resize.Gathered), lambda x: F.resize_images(x, (3, 7)),
+         lambda x: bilinear(x, (3, 7)), (IMAGE,)),
+    Case("resize_images: in blocks", (), lambda x: F.resize_images(x, (70, 1)),
+         lambda x: bilinear(x, (70, 1)), ((N, 1, 3, 2),)),
     Case("resize_images: edges", (), lambda x: F.resize_images(x, (7, 1), align_corners=False),
          lambda x: bilinear(x, (7, 1), False), (IMAGE,)),
     Case("resize_images: nearest", (), lambda x: F.resize_images(x, (10, 2), mode="nearest", align_corners=False),

@@ -46,6 +46,14 @@ BAD = {
     "roi_average_align_2d": (lambda: F.roi_average_align_2d(IMAGE, np.ones((1, 4)), np.array([1]), 1, 1), "x has 1"),
     "roi_max_align_2d": (lambda: F.roi_max_align_2d(IMAGE, np.ones((1, 4)), np.array([0]), 1, 1, 0), "sampling_ratio = 0"),
     "spatial_pyramid_pooling_2d": (lambda: F.spatial_pyramid_pooling_2d(IMAGE, 1, "mean"), "is 'max'"),
+    "pad": (lambda: F.pad(ONES, -1), "0 or more"),
+    "repeat: negative": (lambda: F.repeat(ONES, -1), "0 or more"),
+    "cholesky: shape": (lambda: F.cholesky(ONES), r"not \(D, D\)"),
+    "cholesky": (lambda: F.cholesky(-np.eye(2)), "not positive definite"),
+    "deformable: images": (lambda: F.deformable_convolution_2d_sampler(IMAGE, IMAGE, ONES), r"not \(1, 1, 2, 2\) and \(2, 3\)"),
+    "deformable: offset": (lambda: F.deformable_convolution_2d_sampler(IMAGE, IMAGE, IMAGE), r"must have shape \(1, 8, 1, 1\)"),
+    "decorrelated": (lambda: F.decorrelated_batch_normalization(ONES, groups=2), "multiple of groups = 2"),
+    "decorrelated: fixed": (lambda: F.fixed_decorrelated_batch_normalization(ONES, ONES, ONES, 1), "must be"),
     "swish": (lambda: F.swish(ONES, np.ones(2)), "axes after the batch's"),
 }
 

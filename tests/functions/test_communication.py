@@ -5,6 +5,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
+from mnpar.communicators import message
 from mnpar.errors import MismatchError
 from mnpar.testing import check_adjoint
 
@@ -59,6 +60,7 @@ CASES = {
 parametrize_cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
+@pytest.mark.grid
 @parametrize_cases
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.ranks(1, 2, 3, 4)
@@ -336,6 +338,79 @@ def serial(op, xs):
     for x in xs[1:]:
         total = {"max": F.maximum, "min": F.minimum, "prod": lambda a, b: a * b}.get(op, lambda a, b: a + b)(total, x)
     return total / len(xs) if op == "mean" else total
+
+
+EXCHANGES = {
+    "send and recv": lambda comm, x: (F.send(x, comm, 1 - comm.rank, tag=3), F.recv(comm, 1 - comm.rank, tag=3))[1],
+    "sendrecv": lambda comm, x: F.sendrecv(x, comm, 1 - comm.rank, 1 - comm.rank, tag=3),
+    "isend and irecv": lambda comm, x: F.isendrecv(x, comm, 1 - comm.rank, 1 - comm.rank, tag=3),
+}
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES.values(), ids=EXCHANGES)
+@pytest.mark.ranks(2)
+def test_the_headers_of_gradients_are_made_once_for_all_steps(comm, exchange):
+    """They are kept by all but their number: kept with the tag of each, they were new in every step, and piled up."""
+
+    def step():
+        x = mnpar.Variable(np.ones(3))
+        F.sum(x * exchange(comm, x)).backward()
+        comm.barrier()
+        return len(message._FORMS), len(message._READ)
+
+    known = [step() for _ in range(5)]
+    assert known[-1] == known[1]
+
+
+MEANS = {
+    "allreduce": lambda comm, x: F.allreduce(comm, x, "mean"),
+    "reduce": lambda comm, x: F.reduce(comm, x, op="mean"),
+    "reduce_scatter": lambda comm, x: F.reduce_scatter(comm, [x] * comm.size, "mean"),
+    "scan": lambda comm, x: F.scan(comm, x, "mean"),
+    "iallreduce": lambda comm, x: F.iallreduce(comm, x, "mean"),
+    "ireduce": lambda comm, x: F.ireduce(comm, x, op="mean"),
+    "ireduce_scatter": lambda comm, x: F.ireduce_scatter(comm, [x] * comm.size, "mean"),
+    "iscan": lambda comm, x: F.iscan(comm, x, "mean"),
+}
+
+
+@pytest.mark.parametrize("value", [np.int8([100]), np.float16([40000])], ids=["int8", "float16"])
+@pytest.mark.parametrize("mean", MEANS.values(), ids=MEANS)
+@pytest.mark.ranks(3, on="threads")
+def test_a_mean_does_not_overflow_on_the_way(comm, mean, value):
+    x = mnpar.Variable(value)
+    y = mean(comm, x)
+    if y.size:  # the root
+        np.testing.assert_array_equal(y.array, value.mean(axis=0, keepdims=True))
+        assert y.dtype == np.mean(value).dtype
+    if y.requires_grad:
+        F.sum(y).backward()
+        assert x.grad.dtype == x.dtype
+
+
+WITHOUT = {
+    "send": lambda comm: F.send(None, comm, rank=1 - comm.rank),
+    "allgather": lambda comm: F.allgather(comm, None),
+    "iallgather": lambda comm: F.iallgather(comm, None),
+    "allreduce": lambda comm: F.allreduce(comm, mnpar.Variable(None), "mean"),
+    "alltoall": lambda comm: F.alltoall(comm, [None, None]),
+    "copy_to": lambda comm: F.copy_to(comm, None),
+    "shift": lambda comm: F.shift(comm, None),
+}
+
+
+@pytest.mark.parametrize("call", WITHOUT.values(), ids=WITHOUT)
+@pytest.mark.ranks(2, on="threads")
+def test_who_gives_none_is_told_where(comm, call):
+    with pytest.raises(ValueError, match=r"at .*test_communication.py.* \(rank \d\) has nothing to give: its input 0 of"):
+        call(comm)
+
+
+@pytest.mark.parametrize("bcast", [F.bcast, F.ibcast])
+@pytest.mark.ranks(1)
+def test_a_root_without_an_array_is_told(comm, bcast):
+    with pytest.raises(ValueError, match="nothing to give"):
+        bcast(comm)
 
 
 @pytest.mark.ranks(2)

@@ -218,6 +218,7 @@ PARTITIONS = {
 }
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("want", PARTITIONS)
 @pytest.mark.parametrize("have", PARTITIONS)
 @pytest.mark.ranks(1, 2, 3, 4)
@@ -502,7 +503,7 @@ def test_ranks_with_different_arrays_are_told():
         (lambda comm: F.exchange(comm, np.ones(3), Plan(everywhere((2,), 2), everywhere((2,), 2))), "(…, 2)"),
         (lambda comm: F.exchange(comm, None, Plan(everywhere((2,), 2), everywhere((2,), 2))), "1 arrays ((2,))"),
         (lambda comm: F.repartition(comm, np.ones(2), everywhere((2,), 2), everywhere((3,), 2)), "no rank has some"),
-        (lambda comm: mnpar.SpatialGrid(comm, (2, 2)), "for 2 ranks"),
+        (lambda comm: mnpar.SpatialGrid(comm, (2, 2)), "its 4 parts: the communicator has 2"),
         (lambda comm: F.halo_exchange(np.ones(2), mnpar.SpatialGrid(comm, (2,)), (4,), 3, mode="mirror"), "mirror"),
         (lambda comm: F.halo_exchange(np.ones(3), mnpar.SpatialGrid(comm, (2,)), (4,), 3), "(…, 2)"),
     ],

@@ -121,6 +121,7 @@ def program(comm, prefix, n, seed):
     return x, y, losses
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("n", [6, 300])
 @EVERY

@@ -70,6 +70,7 @@ def assert_same(a, b):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("n", [8, 5000])
 @pytest.mark.parametrize("name", METHODS)
 @EVERY

@@ -113,6 +113,7 @@ def zeros(g, x):
     return np.zeros(x.shape) if g is None else getattr(g, "array", g)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("lead", [(), (40,)], ids=["small", "large"])  # inside the opening of a collective, and after it
 @pytest.mark.ranks(1, 2, 3, 4)

@@ -9,8 +9,9 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
+from mnpar import backend
 from mnpar.errors import MismatchError
-from mnpar.functions import attention, tiles
+from mnpar.functions import blocked_attention, tiles
 from mnpar.plans import in_order, positions, zigzag
 
 n = 9
@@ -46,6 +47,7 @@ def rows(mask, mine):
     return mask if mask is None or mask.shape[-2] == 1 else mask[..., mine, :]
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("mask", ["none", "of heads", "blind", "padding"])
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 @pytest.mark.parametrize("cut", ["in order", "zigzag"])
@@ -69,18 +71,19 @@ def test_values_and_gradients_are_those_of_one_rank(kind, ranks, cut, causal, ma
 
 @pytest.mark.parametrize("mask", ["none", "of heads", "blind"])
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
-def test_one_rank_computes_long_sequences_in_tiles(causal, mask, monkeypatch):
+def test_one_rank_computes_in_blocks_of_any_size_with_weights_kept_or_made_again(causal, mask, monkeypatch):
     shown = None if mask == "none" else np.random.default_rng(5).random((2, 300, 280)) > 0.4
     if mask == "blind":
         shown[:, 200], shown[:, 2, :3] = False, False
     arrays = numbers((2, 300, 3), (2, 280, 3), (2, 280, 4))
-    found, truth = [], []
-    for limit, results in ((1, found), (2**40, truth)):
-        monkeypatch.setattr(attention, "LARGE", limit)
-        monkeypatch.setattr(attention, "LARGE_CAUSAL", limit)
-        results += gradients(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, shown, causal), arrays)
-    for x, y in zip(found, truth, strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
+    found = []
+    for room, kept in ((2**30, 2**30), (2**30, 0), (2**21, 2**30), (2**10, 0), (2**10, 2**30)):
+        monkeypatch.setattr(backend, "block_bytes", lambda x, room=room: room)
+        monkeypatch.setattr(blocked_attention, "KEPT", kept)
+        found.append(gradients(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, shown, causal), arrays))
+    for results in found[1:]:
+        for x, y in zip(results, found[0], strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(("heads", "of_keys"), [(1, 1), (2, 2), (5, 5), (4, 1)])

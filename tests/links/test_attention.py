@@ -8,13 +8,9 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.plans import block, zigzag
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 PARAMETERS = {"W_qkv": 1, "b_qkv": 1, "W_out": 1, "b_out": None}  # the axis of the heads
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with mnpar.using_config("dtype", np.dtype("f8")):
-        yield
 
 
 def numbers(*shape, seed=0):

@@ -129,3 +129,60 @@ def test_a_lazy_layer_learns_from_its_first_batch():
 def test_it_shows_its_sizes():
     text = "BatchNormalization(size=(3,), decay=0.9, eps=2e-05, dtype=float32, use_gamma=True, use_beta=False)"
     assert repr(L.BatchNormalization(3, use_beta=False)) == text
+
+
+def test_renormalization_trains_on_what_it_tests_with():
+    bn = L.BatchRenormalization(3, rmax=100, dmax=100, dtype="d", initial_avg_mean=1, initial_avg_var=4)
+    x = RNG.standard_normal((5, 3, 2)) * 3
+    with mnpar.using_config("train", False):
+        testing = bn(x).array
+    np.testing.assert_allclose(bn(x).array, testing)
+    np.testing.assert_allclose(bn.avg_mean, 0.9 + 0.1 * x.mean(axis=(0, 2)))
+    np.testing.assert_allclose(bn.avg_var, 0.9 * 4 + 0.1 * x.var(axis=(0, 2)) * 10 / 9)
+
+
+def test_corrections_of_renormalization_are_clipped_and_are_constants_to_backward():
+    x, w = mnpar.Variable(RNG.standard_normal((6, 2)) * 3 + 1), RNG.standard_normal((6, 2))
+    mean, var, gamma, beta = np.array([0.5, -40]), np.array([9.0, 0.01]), np.array([2.0, 3.0]), np.zeros(2)
+    sigma = np.sqrt(var + 2e-5)
+    r = np.clip(np.sqrt(x.array.var(axis=0) + 2e-5) / sigma, 1 / 2, 2)
+    d = np.clip((x.array.mean(axis=0) - mean) / sigma, -3, 3)
+    assert r[0] < 2 == r[1]
+    assert abs(d[0]) < 3 == d[1]
+    y = F.batch_renormalization(x, gamma, beta, 2, 3, running_mean=mean, running_var=var)
+    np.testing.assert_allclose(y.array, gamma * (normal(x.array, 0) * r + d))
+    (gx,) = mnpar.grad([F.sum(y * w)], [x])
+    (expected,) = mnpar.grad([F.sum(F.batch_normalization(x, gamma * r, beta) * w)], [x])
+    np.testing.assert_allclose(gx.array, expected.array)
+    assert mean.tolist() == [0.5, -40]
+
+
+def test_renormalization_computes_again_what_it_had_computed():
+    bn = L.BatchRenormalization(2, rmax=2, dmax=1, dtype="d")
+    x = mnpar.Variable(RNG.standard_normal((4, 2)))
+    bn(x)
+    y = F.forget(bn, x)
+    kept = bn.avg_mean.copy()
+    F.sum(y * y).backward()
+    np.testing.assert_array_equal(bn.avg_mean, kept)
+    again = L.BatchRenormalization(2, rmax=2, dmax=1, dtype="d")
+    again(x)
+    x.cleargrad(), F.sum(again(x) ** 2).backward()
+    np.testing.assert_allclose(bn.gamma.grad, again.gamma.grad)
+
+
+def test_whitening_follows_the_batches_and_tests_with_what_it_followed():
+    bn = L.DecorrelatedBatchNormalization(4, groups=2, dtype="d", eps=1e-9)
+    x = RNG.standard_normal((50, 4, 3)) @ np.ones((3, 3)) + RNG.standard_normal((50, 4, 3))
+    for _ in range(2):
+        y = bn(x, finetune=True).array.transpose(1, 0, 2).reshape(2, 2, 150)
+    np.testing.assert_allclose(y @ y.swapaxes(1, 2) / 150, [np.eye(2)] * 2, atol=1e-6)
+    np.testing.assert_allclose(bn.avg_mean, x.mean(axis=(0, 2)).reshape(2, 2))
+    with mnpar.using_config("train", False):
+        z = bn(x).array.transpose(1, 0, 2).reshape(2, 2, 150)
+    np.testing.assert_allclose(z, y * 150 / 149)
+    assert {name: value.shape for name, value in mnpar.serializers.serialize(bn).items()} == {
+        "avg_mean": (2, 2), "avg_projection": (2, 2, 2), "N": (),
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="5 channels cannot be divided into 2 groups"):
+        L.DecorrelatedBatchNormalization(5, groups=2)

@@ -13,14 +13,10 @@ import mnpar.links as L
 from mnpar.link_hooks import WholeGradients
 from mnpar.plans import block
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 N, T, D, HEADS = 4, 24, 48, 12  # of 8 bytes: activations are larger than what is cheaper to gather than to reduce
 ACTIVATIONS = 8 * N * T * D
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with mnpar.using_config("dtype", np.dtype("f8")):
-        yield
 
 
 def mlp(comm, sequence_axis=None):

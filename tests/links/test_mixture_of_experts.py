@@ -11,14 +11,10 @@ from mnpar.communicators import message
 from mnpar.functions.routing import make_routes
 from mnpar.plans import block
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 N, D, OUT = 13, 4, 3
 X = np.random.default_rng(0).standard_normal((N, D))
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with mnpar.using_config("dtype", np.dtype("f8")):
-        yield
 
 
 def expert(i):
@@ -76,6 +72,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("twice", [False, True], ids=["first", "second"])
 @pytest.mark.parametrize("parallel", [False, True], ids=["tokens of all", "tokens of its own"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)

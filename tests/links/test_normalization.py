@@ -96,6 +96,7 @@ def batches(comm, rule, axes=(), seed=0):
     return [np.random.default_rng([seed, r]).standard_normal((rule(r), 3, *axes)) for r in range(comm.size)]
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("axes", [(), (2,), (2, 2)], ids=["features", "sequences", "images"])
 @pytest.mark.parametrize("rule", SIZES.values(), ids=SIZES)
 @EVERY

@@ -10,6 +10,8 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.plans import block
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 SIZES = [(4, 6), (3, 5), (1, 2)]  # some with fewer channels than ranks
 GEOMETRY = {
     "plain": {"ksize": 3},
@@ -23,12 +25,6 @@ KINDS = {
     "channels": (L.ChannelParallelConvolution2D, {}),
     "channels of a divided input": (L.ChannelParallelConvolution2D, {"input_is_parallel": True}),
 }
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with mnpar.using_config("dtype", np.dtype("f8")):
-        yield
 
 
 def mine(comm, n):
@@ -78,6 +74,7 @@ def compare(comm, layers, x0, truth):
             np.testing.assert_allclose(g, e[part], rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("geometry", GEOMETRY)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("ranks", "sizes"), [*itertools.product((1, 2, 3, 4), SIZES)], ids=str)

@@ -9,13 +9,9 @@ import mnpar.links as L
 from mnpar.plans import block
 from mnpar.serializers import load_npz, save_npz
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 WORDS = np.array([[4, 0, 4], [1, -1, 2]])
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with mnpar.using_config("dtype", np.dtype("f8")):
-        yield
 
 
 def derivatives(table, words):

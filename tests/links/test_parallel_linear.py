@@ -10,6 +10,8 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.plans import block
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 SIZES = [(7, 5), (784, 10), (3, 2), (1, 1)]  # some with fewer features than ranks
 KINDS = {
     "columns": (L.ColumnParallelLinear, {}),
@@ -17,12 +19,6 @@ KINDS = {
     "rows": (L.RowParallelLinear, {}),
     "rows of a divided input": (L.RowParallelLinear, {"input_is_parallel": True}),
 }
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with mnpar.using_config("dtype", np.dtype("f8")):
-        yield
 
 
 def mine(comm, n):
@@ -42,6 +38,7 @@ def serial(x0, sizes, nobias):
     return layer, first_gradients(layer, mnpar.Variable(x0))
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("nobias", [False, True], ids=["bias", "no bias"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("ranks", "sizes"), [*itertools.product(range(1, 7), SIZES)], ids=str)

@@ -9,13 +9,9 @@ import mnpar.links as L
 from mnpar.link_hooks import WholeGradients
 from mnpar.plans import block
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 N, D, H = 2, 5, 7
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with mnpar.using_config("dtype", np.dtype("f8")):
-        yield
 
 
 def mine(comm, n):

@@ -9,7 +9,7 @@ import pytest
 from mnpar.parallel import make_schedule, simulate
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "pipeline_bubble.py"
-TRIES = 8  # of one step each: what else the machine does makes a step longer, never shorter
+TRIES = 24  # of one step each: what else the machine does makes a step longer, never shorter
 
 
 @pytest.fixture(scope="module")

@@ -101,6 +101,7 @@ OPTIMIZERS = {
 MESSAGES = {"at once": None, "a bucket each": 1, "buckets": 300}
 
 
+@pytest.mark.grid
 @RANKS
 @pytest.mark.parametrize("bucket_bytes", MESSAGES.values(), ids=MESSAGES)
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
@@ -574,3 +575,36 @@ def test_parameters_that_had_no_gradient_are_left_alone_an_update_late_too(comm)
         optimizer.update(lambda x, link=link: F.mean(link(x)), np.ones((1, 1)))
         used.append((float(net.a.W.array[0, 0]), float(net.b.W.array[0, 0])))
     np.testing.assert_allclose(used, [(1, 1), (0.85, 1), (0.85, 0.85), (0.7075, 0.85)])
+
+
+def _changes_by_hand(net, optimizer):
+    net.first.W.array[...] += 1
+
+
+DRIFTS = {
+    "a value changed by hand": _changes_by_hand,
+    "another learning rate": lambda net, optimizer: setattr(optimizer, "lr", 0.5),
+    "a hook": lambda net, optimizer: optimizer.add_hook(mnpar.optimizer_hooks.WeightDecay(0.5)),
+    "a parameter that stands still": lambda net, optimizer: setattr(net.first.W.update_rule, "enabled", False),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"bucket_bytes": 300}], ids=["quiet", "buckets"])
+@pytest.mark.parametrize("drift", DRIFTS.values(), ids=DRIFTS)
+@pytest.mark.ranks(2, 3, on="threads")
+def test_copies_that_have_drifted_apart_are_told(comm, drift, options):
+    net, rng = MLP(0), np.random.default_rng(comm.rank)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm, check=4, **options).setup(net)
+
+    def update():
+        optimizer.update(net.loss, rng.standard_normal((3, D)), rng.integers(0, CLASSES, 3))
+
+    for _ in range(6):
+        update()
+    if comm.rank == comm.size - 1:
+        drift(net, optimizer)
+    update()
+    update()
+    told = rf"update 9: the values of /first/W are not the same on ranks \[0, {comm.size - 1}\]"
+    with pytest.raises(mnpar.errors.MismatchError, match=told):
+        update()

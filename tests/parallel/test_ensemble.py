@@ -10,14 +10,10 @@ from mnpar import checkpoint
 from mnpar.parallel import Answers, Ensemble
 from mnpar.parallel.tournament import decide
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 X = np.random.default_rng(0).standard_normal((6, 4))
 T = np.array([0, 1, 2, 0, 1, 2])
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with mnpar.using_config("dtype", np.dtype("f8")):
-        yield
 
 
 def perceptron(group, i):

@@ -13,14 +13,10 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.launch import mpiexec_command
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 X = np.random.default_rng(0).standard_normal((6, 4))
 T = np.array([0, 1, 2, 0, 1, 2])
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with mnpar.using_config("dtype", np.dtype("f8")):
-        yield
 
 
 def perceptron(group, i):

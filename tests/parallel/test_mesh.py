@@ -13,25 +13,34 @@ from mnpar.errors import MismatchError
 from mnpar.initializers import initialize_by_path
 from mnpar.plans import Box
 
-AXES = {"data": 2, "pipe": 1, "model": 3}
 
-
-@pytest.mark.ranks(6)
-def test_an_axis_has_the_ranks_that_differ_on_it_only(comm):
-    mesh = mnpar.Mesh(comm, **AXES)
-    d, m = divmod(comm.rank, 3)
+def check_axes(comm, n):
+    """On 2 x n ranks."""
+    axes = {"data": 2, "pipe": 1, "model": n}
+    mesh = mnpar.Mesh(comm, **axes)
+    d, m = divmod(comm.rank, n)
     assert mesh.coordinates == {"data": d, "pipe": 0, "model": m}
-    assert [(c.rank, c.size) for c in (mesh.data, mesh.pipe, mesh.model, mesh.space)] == [(d, 2), (0, 1), (m, 3), (0, 1)]
-    assert list(mesh.model.allgather_obj(comm.rank)) == [3 * d, 3 * d + 1, 3 * d + 2]
-    assert list(mesh.data.allgather_obj(comm.rank)) == [m, m + 3]
+    assert [(c.rank, c.size) for c in (mesh.data, mesh.pipe, mesh.model, mesh.space)] == [(d, 2), (0, 1), (m, n), (0, 1)]
+    assert list(mesh.model.allgather_obj(comm.rank)) == list(range(n * d, n * d + n))
+    assert list(mesh.data.allgather_obj(comm.rank)) == [m, m + n]
     assert mesh["data", "model"] is mesh.comm is comm
     assert mesh["model", "space"] is mesh.model
     assert mesh.axes_of(mesh.model) == ("model",)
     assert mesh.axes_of(comm) == ("data", "model")
-    assert mesh.rank_at(model=2, data=0) == 2
-    assert str(mesh) == "data=2,pipe=1,model=3"
-    assert repr(mesh) == f"Mesh(data=2, pipe=1, model=3; rank {comm.rank} at data {d}, pipe 0, model {m})"
-    assert mnpar.Mesh.parse(str(mesh)) == AXES
+    assert mesh.rank_at(model=n - 1, data=0) == n - 1
+    assert str(mesh) == f"data=2,pipe=1,model={n}"
+    assert repr(mesh) == f"Mesh(data=2, pipe=1, model={n}; rank {comm.rank} at data {d}, pipe 0, model {m})"
+    assert mnpar.Mesh.parse(str(mesh)) == axes
+
+
+@pytest.mark.ranks(6, on="threads")
+def test_an_axis_has_the_ranks_that_differ_on_it_only(comm):
+    check_axes(comm, comm.size // 2)
+
+
+@pytest.mark.ranks(4, on="mpi")  # more would make the pool of all tests as large
+def test_an_axis_of_processes_has_the_ranks_that_differ_on_it_only(comm):
+    check_axes(comm, 2)
 
 
 def test_several_axes_are_one_communicator_and_a_tuple_is_a_grid():
@@ -357,3 +366,28 @@ def test_gradients_that_are_added_up_and_ranks_that_join_early():
     for found in mnpar.run(program, ranks=4, args=({"data": 2, "model": 2},)):
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+@pytest.mark.ranks(2, 4, on="threads")
+@pytest.mark.parametrize("check", [1, 3])
+def test_buckets_of_a_mesh_are_stepped_as_they_arrive_but_where_gradients_are_compared(comm, check, monkeypatch):
+    def train(**options):
+        mesh = mnpar.Mesh(comm, data=2, model=comm.size // 2)
+        model = mnpar.Chain(a=L.ColumnParallelLinear(mesh.model, 3, 4), b=L.RowParallelLinear(mesh.model, 4, 2))
+        for param in initialize_by_path(model, 7).params():
+            param.array = param.array.astype("f8")
+        rule = mnpar.optimizers.MomentumSGD(0.1)
+        optimizer = mnpar.create_multi_node_optimizer(rule, mesh, check=check, **options).setup(model)
+        pieces, change = [], optimizer._change_by
+        monkeypatch.setattr(optimizer, "_change_by", lambda given: pieces.append(optimizer.t) or change(given))
+        for step in range(5):
+            n = 1 + (step + mesh.data.rank) % 3  # of samples
+            x = np.random.default_rng([step, mesh.data.rank]).standard_normal((n, 3))
+            optimizer.update(lambda x: F.mean(model.b(F.tanh(model.a(x))) ** 2), x)
+        return [param.array for param in model.params()], pieces
+
+    (whole, none), (found, pieces) = train(bucket_bytes=None), train(bucket_bytes=32)
+    for a, b in zip(whole, found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+    compared = range(0, 5, check) if comm.size > 2 else ()
+    assert (none, pieces) == ([], [t for t in range(5) if t not in compared])

@@ -82,6 +82,7 @@ MESHES = [{"data": 2, "expert": 2}, {"expert": 4}, {"expert": 2, "model": 2}, {"
 OPTIONS = {"": {}, "buckets": {"bucket_bytes": 64}, "sharded": {"sharded": True}}
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("axes", MESHES, ids=str)
 @pytest.mark.parametrize(("make", "hooks"), WHOLE.values(), ids=WHOLE)

@@ -85,6 +85,7 @@ def check(results, stages, x, t, loss_scale=None):
     np.testing.assert_allclose(mine, loss, rtol=1e-12)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("M", range(1, 10))
 @pytest.mark.parametrize("ranks", range(1, 5))
 @pytest.mark.parametrize("schedule", SCHEDULES)

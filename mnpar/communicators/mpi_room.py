@@ -1,0 +1,48 @@
+"""Where processes meet: a collective that is prepared once and started again and again, if the library has those (MPI 4)."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Any
+
+from mnpar.communicators.mpi_reduction import nothing
+from mnpar.communicators.operation import wait
+from mnpar.communicators.rooms import Room
+from mnpar.communicators.transport import Pending, Waiting
+from mnpar.communicators.watch import SPINS
+
+
+class MpiRoom(Room):
+    """The memory of the openings of one size on one lane of a transport of processes."""
+
+    def __init__(self, transport: Any, lane: Any, size: int) -> None:
+        super().__init__(size, transport.size)
+        self._transport, BYTE = transport, transport.MPI.BYTE
+        buffers = [self.mine, size, BYTE], [self.whole, size, BYTE]
+        try:
+            self._request = lane.Allgather_init(*buffers)
+            self._start, self._test = self._request.Start, self._request.Test
+        except NotImplementedError:
+            self._request, self._start = None, partial(self._start_anew, lane, buffers)
+
+    def _start_anew(self, lane: Any, buffers: Any) -> None:
+        self._test = lane.Iallgather(*buffers).Test
+
+    def meet(self) -> bool:
+        self._start()
+        test = self._test
+        for poll in range(1 if self._transport.active else 2 * SPINS):
+            if test():
+                return True
+            if poll > SPINS:
+                os.sched_yield()
+        return False
+
+    def wait(self, waiting: Waiting) -> None:
+        wait(self._transport, Pending(self._test, nothing, waiting, self._transport.meeting(waiting)))
+
+    def free(self) -> None:
+        """Give MPI's part of it back."""
+        if self._request is not None:
+            self._request.Free()

@@ -1,0 +1,208 @@
+"""What each collective makes of its opening: of values that came with it, and of larger ones that have to follow.
+
+Larger values follow by an MPI collective or, where parts differ or are waited for later, as messages that say what they are.
+A rank may have *nothing* to give (None): a gradient that does not exist. Reductions skip it; others deliver None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.communicators import message
+from mnpar.communicators.message import NOTHING, Call
+from mnpar.communicators.opening import Opening, as_bytes, value_of
+from mnpar.communicators.reduction import reduce_arrays
+from mnpar.communicators.transport import Steps
+
+if TYPE_CHECKING:
+    from mnpar.communicators.channel import Channel
+
+_PIECE = 2**30  # bytes; more than this is sent part by part
+Given: TypeAlias = "tuple[Any, int | None]"
+
+
+class Way(NamedTuple):
+    """A collective."""
+
+    inside: Callable[[Opening, Any], Any]  # its result, where all values came with the opening
+    outside: Callable[[Channel, Opening, Any], Steps[Any]]  # where not
+    given: Callable[[Channel, Any, Call], Given] | None = None  # what this rank says, and in how many parts; None: the value
+
+
+# ---- reductions: the result on the root alone, or on all ranks ----
+
+
+def _reduced(opening: Opening, x: Any) -> Array | None:
+    if not (opening.here and opening.arrays):
+        return None
+    if opening.lasting:
+        return reduce_arrays(opening.arrays, opening.call.reduction)
+    total = reduce_arrays([backend.to_host(array) for array in opening.arrays], opening.call.reduction)
+    return backend.beside(total, opening.arrays[0])
+
+
+def _reduced_outside(channel: Channel, opening: Opening, x: Any, out: Array | None = None) -> Steps[Array | None]:
+    root = opening.call.root if opening.call.op == "reduce" else None
+    if opening.alike and type(x) is np.ndarray:  # the common case, without a detour
+        total = yield from channel.reduced_apart(x, opening, root, out)
+        return total if opening.here else None
+    form = next(header for header in opening.headers() if header.kind != NOTHING)
+    if x is None:
+        x = np.full(form.shape, 1 if opening.call.reduction == "prod" else 0, form.dtype)
+    total = yield from channel.reduced_apart(backend.to_host(x), opening, root, out)
+    if not opening.here:
+        return None
+    return backend.on_device(total) if form.flags & message.ON_DEVICE else total
+
+
+def allreduce_into(out: Array) -> Way:
+    """The same, computed into a contiguous array like ``x``, or ``x`` itself, where that can be done."""
+    return Way(_reduced, lambda channel, opening, x: _reduced_outside(channel, opening, x, out))
+
+
+# ---- every rank's value ----
+
+
+def _gathered(opening: Opening, x: Any) -> tuple[Any, ...] | None:
+    if not opening.here:
+        return None
+    if opening.lasting:
+        return tuple([None if array is None else array.copy() for array in opening.given])
+    return tuple([opening.own(rank) for rank in range(opening.size)])
+
+
+def _allgathered_outside(channel: Channel, opening: Opening, x: Any) -> Steps[tuple[Any, ...]]:
+    headers = opening.headers()
+    counts = [header.nbytes for header in headers]
+    if opening.call.later or sum(counts) > _PIECE:
+        return (yield from channel.traded([x] * opening.size, opening))
+    joined = yield from channel.joined(_body(x, opening), counts, opening)
+    values, start = [], 0
+    for header in headers:
+        part = joined[start : start + header.nbytes]
+        start += header.nbytes
+        values.append(value_of(part, header))
+    return tuple(values)
+
+
+def _gathered_outside(channel: Channel, opening: Opening, x: Any) -> Steps[tuple[Any, ...] | None]:
+    if opening.here:
+        return tuple((yield from channel.fetched(opening, x)))
+    channel.post_part(x, opening, opening.call.root)
+    return None
+
+
+def _scan(exclusive: bool, up: bool) -> Way:
+    """The reduction of the ranks up to this one (or from it on), with or without its own."""
+
+    def scanned(parts: Any, opening: Opening) -> Array | None:
+        me = opening.me
+        some = parts[: me + (not exclusive)] if up else parts[me + exclusive :]
+        given = [part for part in some if part is not None]
+        if given:
+            return reduce_arrays(given, opening.call.reduction)
+        like = next((part for part in parts if part is not None), None)
+        return None if like is None else np.full_like(like, opening.call.reduction == "prod")
+
+    def outside(channel: Channel, opening: Opening, x: Any) -> Steps[Array | None]:
+        return scanned((yield from _allgathered_outside(channel, opening, x)), opening)
+
+    return Way(lambda opening, x: scanned(opening.given, opening), outside)
+
+
+# ---- the root's value ----
+
+
+def _at_root(channel: Channel, x: Any, call: Call) -> Given:
+    return (x if channel.transport.rank == call.root else None), None
+
+
+def _broadcast(opening: Opening, x: Any) -> Any:
+    return x if opening.me == opening.call.root else opening.own(opening.call.root)
+
+
+def _broadcast_outside(channel: Channel, opening: Opening, x: Any) -> Steps[Any]:
+    root = opening.call.root
+    at_root, header = opening.me == root, opening.header(root)
+    if opening.call.later:
+        for rank in channel.others() if at_root else ():
+            channel.post_part(x, opening, rank)
+        return x if at_root else (yield from channel.fetched_part(opening, root))
+    body = _body(x, opening) if at_root else np.empty(header.nbytes, np.uint8)
+    yield from channel.spread(body, opening)
+    return x if at_root else value_of(body, header)
+
+
+def _parts_at_root(channel: Channel, xs: Any, call: Call) -> Given:
+    return (listed(xs), channel.transport.size) if channel.transport.rank == call.root else (None, None)
+
+
+def _part_of_root(opening: Opening, xs: Any) -> Any:
+    return opening.own(opening.call.root)
+
+
+def _scattered_outside(channel: Channel, opening: Opening, xs: Any) -> Steps[Any]:
+    root = opening.call.root
+    if opening.me != root:
+        return (yield from channel.fetched_part(opening, root))
+    for rank in channel.others():
+        channel.post_part(xs[rank], opening, rank)
+    return owned(xs[root])
+
+
+# ---- each rank's parts for each ----
+
+
+def _parts(channel: Channel, xs: Any, call: Call) -> Given:
+    return listed(xs), channel.transport.size
+
+
+def _traded_outside(channel: Channel, opening: Opening, xs: Any) -> Steps[tuple[Any, ...]]:
+    return (yield from channel.traded(xs, opening))
+
+
+def _reduced_parts(parts: Any, call: Call) -> Array | None:
+    given = [part for part in parts if part is not None]
+    if not given:
+        return None
+    if type(given[0]) is np.ndarray:
+        return reduce_arrays(given, call.reduction)
+    return backend.beside(reduce_arrays([backend.to_host(part) for part in given], call.reduction), given[0])
+
+
+def _reduced_parts_outside(channel: Channel, opening: Opening, xs: Any) -> Steps[Array | None]:
+    return _reduced_parts((yield from channel.traded(xs, opening)), opening.call)
+
+
+ALLREDUCE = Way(_reduced, _reduced_outside)  # and reduce, by its name
+ALLGATHER = Way(_gathered, _allgathered_outside)
+GATHER = Way(_gathered, _gathered_outside)
+BCAST = Way(_broadcast, _broadcast_outside, _at_root)
+SCATTER = Way(_part_of_root, _scattered_outside, _parts_at_root)
+ALLTOALL = Way(_gathered, _traded_outside, _parts)
+REDUCE_SCATTER = Way(_reduced, _reduced_parts_outside, _parts)
+SCANS = {(exclusive, up): _scan(exclusive, up) for exclusive in (False, True) for up in (False, True)}
+
+
+def listed(xs: Any) -> Any:
+    """One part for each rank, as a tuple; an array is cut along its first axis. ``form_of`` refuses what has no parts."""
+    if type(xs) is tuple:
+        return xs
+    if backend.is_array(xs):
+        return tuple([xs[i, ...] for i in range(len(xs))]) if xs.ndim else xs
+    return tuple(xs) if isinstance(xs, Iterable) else xs
+
+
+def owned(x: Any) -> Any:
+    """A rank's own part is a copy too, like the parts of the others."""
+    return x.copy() if backend.is_array(x) else x
+
+
+def _body(x: Any, opening: Opening) -> Array:
+    """This rank's own value as bytes; of an array from a known line they were not made yet."""
+    return as_bytes(x) if type(x) is np.ndarray and not opening.call.op.endswith("_obj") else opening.said.body

@@ -1,0 +1,190 @@
+"""Attention of one rank, in blocks: queries whose fits with all keys stay in the cache, forward and in backward.
+
+The fits of a block are made turned round, k qᵀ: (…, S, T). Then what belongs to a query, its maximum and its sum, runs along
+the first axis, where numpy is several times as fast as along the last. Few weights are kept for backward; of many only a
+maximum and a sum for each query, with which backward makes them again, so that no array is as large as queries times keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.activation import Softmax
+from mnpar.functions.blocks import Buffers
+from mnpar.functions.generic import either, wide
+from mnpar.functions.indexing import Where
+from mnpar.functions.rows import MODEST
+from mnpar.variable import Variable
+
+KEPT, OF_HEAD = 2**22, 2**18  # weights at most, of all heads and of one: more are made again, which needs no memory
+STEP, LEAST = 64, 32  # queries of a block of causal attention, if it can be so many; of any block, however many the keys
+
+
+class Piece(NamedTuple):
+    """Queries, and the keys that they may look at."""
+
+    heads: tuple[Any, ...]  # of the leading axes
+    rows: slice
+    keys: slice
+
+    def of(self, x: Array, places: slice) -> Array:
+        """Some queries or keys."""
+        return wide(x[self.heads][..., places, :])
+
+
+class Attention(FunctionNode):
+    """softmax(s q kᵀ) v for q (…, T, D), k (…, S, D) and v (…, S, E) with the same leading axes and at least one key.
+
+    Args:
+        scale: s.
+        causal: a query looks only at keys up to its own place, counted from the end; then T ≤ S and there is no mask.
+        shown: boolean (…, T, S), where a query may look; None is everywhere. One that may look nowhere looks everywhere.
+    """
+
+    generic = True
+
+    def __init__(self, scale: float, causal: bool, shown: Array | None) -> None:
+        self.scale, self.causal, self.shown = scale, causal, shown
+        self.sees = None if shown is None else shown.any(axis=-1)[..., None, :]  # (…, 1, T)
+        self.modest = self.sees is None or bool(self.sees.all())
+
+    def forward(self, q: Array, k: Array, v: Array) -> Array:
+        self.retain_inputs((0, 1, 2))
+        xp, shape = backend.get_array_module(q), (*k.shape[:-1], q.shape[-2])
+        self.dtype = wide(xp.empty(0, np.result_type(q, k))).dtype
+        o = xp.empty((*q.shape[:-1], v.shape[-1]), np.result_type(q, v))
+        self.top, self.part = (xp.zeros((*shape[:-2], 1, shape[-1]), self.dtype) for _ in range(2))
+        self.weights: list[Array] = []  # of each piece, or of none
+        keeps = self.differentiable and math.prod(shape) <= KEPT and math.prod(shape[-2:]) <= OF_HEAD
+        buffers = Buffers(xp, self.dtype)
+        for piece in self._pieces(q, k):
+            p = self._fits(piece, q, k, Buffers(xp, self.dtype) if keeps else buffers)
+            if keeps:
+                self.weights.append(p)
+            top, part = (x[piece.heads][..., piece.rows] for x in (self.top, self.part))
+            modest = self.modest and p.max() <= MODEST and p.min() >= -MODEST
+            self._hide(piece, p, buffers)
+            if not modest:
+                p -= xp.max(p, axis=-2, keepdims=True, out=top)
+            xp.exp(p, out=p)
+            xp.divide(1, xp.ones(p.shape[-2], p.dtype) @ p, out=part[..., 0, :])
+            p *= part
+            o[piece.heads][..., piece.rows, :] = _turned(p) @ piece.of(v, piece.keys)
+        return o
+
+    def _pieces(self, q: Array, k: Array) -> Iterator[Piece]:
+        """As many heads at once as the cache has room for, or some queries of one; late queries first, which see all keys."""
+        (*lead, T, _), S, room = q.shape, k.shape[-2], backend.block_bytes(q) // 4 // self.dtype.itemsize
+        if not math.prod((*lead, T)):
+            return
+        step = min(T, max(LEAST, min(room // max(S, 1), max(STEP, T // 8) if self.causal else T)))
+        axis, size = len(lead), step * S
+        while axis and size * lead[axis - 1] <= room:
+            axis -= 1
+            size *= lead[axis]
+        some = max(1, room // max(size, 1))
+        starts = range(0, lead[axis - 1], some) if axis else (None,)
+        for before in np.ndindex(*lead[: max(axis - 1, 0)]):
+            for start in starts:
+                heads = before if start is None else (*before, slice(start, start + some))
+                for stop in range(T, 0, -step):
+                    yield Piece(heads, slice(max(stop - step, 0), stop), slice(0, stop + S - T if self.causal else S))
+
+    def _fits(self, piece: Piece, q: Array, k: Array, buffers: Buffers) -> Array:
+        """Of queries with keys, (…, S, T)."""
+        q, k = piece.of(q, piece.rows), piece.of(k, piece.keys)
+        fits = buffers.xp.matmul(k, _turned(q), out=buffers.get("p", (*k.shape[:-1], q.shape[-2])))
+        fits *= self.scale
+        return fits
+
+    def _hide(self, piece: Piece, fits: Array, buffers: Buffers) -> None:
+        """Let what a query may not look at be so low that it counts for nothing beside any other."""
+        xp, n, low = buffers.xp, fits.shape[-1], np.finfo(fits.dtype).min / 2
+        if self.causal:  # the last n of its keys are at the places of the queries
+            if "low" not in buffers.kept or buffers.kept["low"].shape != (n, n):
+                buffers.kept["low"] = xp.tril(xp.full((n, n), low, fits.dtype), -1)
+            fits[..., -n:, :] += buffers.kept["low"]
+        elif self.shown is not None:
+            fits += xp.multiply(_turned(~self.shown[piece.heads][..., piece.rows, :]), low, dtype=fits.dtype)
+
+    def backward(self, go: Any) -> Any:
+        q, k, v = self.get_retained_inputs()
+        found: list[Any] = []
+
+        def of(i: int) -> Any:
+            if not found:
+                found.extend((self._recorded if isinstance(go, Variable) else self._sweep)(q, k, v, go))
+            return found[i]
+
+        return lambda: of(0), lambda: of(1), lambda: of(2)
+
+    def _sweep(self, q: Array, k: Array, v: Array, go: Array) -> list[Array]:
+        """The gradients of q, k and v."""
+        xp = backend.get_array_module(q)
+        make = xp.empty if q.shape[-2] else xp.zeros
+        grads, buffers = [make(x.shape, self.dtype) for x in (q, k, v)], Buffers(xp, self.dtype)
+        for i, piece in enumerate(self._pieces(q, k)):
+            gq, gk, gv = (x[piece.heads] for x in grads)
+            p = self.weights[i] if self.weights else self._again(piece, q, k, buffers)
+            g = piece.of(go, piece.rows)
+            gs = xp.matmul(piece.of(v, piece.keys), _turned(g), out=buffers.get("gs", p.shape))
+            gs *= p
+            gs -= xp.multiply(p, (xp.ones(p.shape[-2], p.dtype) @ gs)[..., None, :], out=buffers.get("mean", p.shape))
+            gs *= self.scale if self.modest or self.sees is None else self.scale * self.sees[piece.heads][..., piece.rows]
+            first = piece.rows.stop == q.shape[-2]
+            for y, a, b in ((gk, gs, piece.of(q, piece.rows)), (gv, p, g)):
+                if first:
+                    xp.matmul(a, b, out=y)
+                else:
+                    y[..., piece.keys, :] += a @ b
+            xp.matmul(_turned(gs), piece.of(k, piece.keys), out=gq[..., piece.rows, :])
+        return [g.astype(x.dtype, copy=False) for g, x in zip(grads, (q, k, v), strict=True)]
+
+    def _again(self, piece: Piece, q: Array, k: Array, buffers: Buffers) -> Array:
+        """The weights, as forward had them."""
+        p = self._fits(piece, q, k, buffers)
+        self._hide(piece, p, buffers)
+        p -= self.top[piece.heads][..., piece.rows]
+        buffers.xp.exp(p, out=p)
+        p *= self.part[piece.heads][..., piece.rows]
+        return p
+
+    def _recorded(self, q: Variable, k: Variable, v: Variable, go: Variable) -> list[Any]:
+        """The same in functions of Variables, differentiable any number of times."""
+        xp, (T, S), shown = q.xp, (q.shape[-2], k.shape[-2]), self.shown
+        if self.causal:
+            shown = xp.tri(T, S, S - T, dtype=bool)
+        fits = (q * self.scale) @ _turned(k)
+        if shown is not None:
+            shown = xp.broadcast_to(shown, fits.shape)
+            fits = either(Where(shown), fits, xp.asarray(np.finfo(fits.dtype).min / 2, fits.dtype))
+        p = either(Softmax(-1), fits)
+        gp = go @ _turned(v)
+        gs = p * (gp - (gp * p).sum(axis=-1, keepdims=True))
+        if not self.modest:
+            gs = either(Where(shown), gs, xp.zeros((), gs.dtype))
+        gs = gs * self.scale
+        return [gs @ k, _turned(gs) @ q, _turned(p) @ go]
+
+
+def _turned(x: Any) -> Any:
+    """The last two axes exchanged."""
+    return x.transpose((*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+
+
+def attend(q: Variable, k: Variable, v: Variable, scale: float, causal: bool, shown: Array | None) -> Variable:
+    """The function, with the one mask that stands for both where queries may see nothing of what comes before them."""
+    T, S, xp = q.shape[-2], k.shape[-2], q.xp
+    if causal and (shown is not None or T > S):
+        seen = xp.tri(T, S, S - T, dtype=bool)
+        shown, causal = seen if shown is None else shown & seen, False
+    if shown is not None:
+        shown = xp.broadcast_to(shown, (*q.shape[:-1], S))
+    return Attention(scale, causal, shown).apply((q, k, v))[0]

@@ -1,0 +1,105 @@
+"""Arrays with more around them; and sequences of different lengths as one array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.indexing import get_item
+from mnpar.functions.joining import stack
+from mnpar.variable import Variable, as_variable
+
+
+class Pad(FunctionNode):
+    """An array within strips of constants: ``widths`` and ``values`` have a pair for each axis."""
+
+    generic = True
+
+    def __init__(self, widths: Sequence[tuple[int, int]], values: Array) -> None:
+        self.widths, self.values = widths, values
+
+    def forward(self, x: Array) -> Array:
+        pairs = zip(self.widths, x.shape, strict=True)
+        y = backend.get_array_module(x).empty([low + n + high for (low, high), n in pairs], x.dtype)
+        inside = self._inside(x.shape)
+        y[inside] = x
+        for axis, ((low, high), (before, after)) in enumerate(zip(self.widths, self.values, strict=True)):
+            earlier, later = (slice(None),) * axis, inside[axis + 1 :]
+            if low:
+                y[(*earlier, slice(0, low), *later)] = before
+            if high:
+                y[(*earlier, slice(low + x.shape[axis], None), *later)] = after
+        return y
+
+    def _inside(self, shape: Sequence[int]) -> tuple[slice, ...]:
+        return tuple([slice(low, low + n) for (low, _), n in zip(self.widths, shape, strict=True)])
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: gy[self._inside(self.inputs[0].shape)]
+
+
+def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Variable:
+    """An array with more around it.
+
+    Args:
+        x: an array or Variable.
+        pad_width: how many at each end: a number, a pair ``(before, after)``, or a pair for each axis.
+        mode: ``'constant'``, or ``'edge'``, ``'reflect'``, ``'symmetric'``, ``'wrap'``, as in numpy.
+        constant_values: what constants are.
+
+    Returns:
+        The larger array.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.pad(np.array([1.0, 2.0]), 1, "constant").array
+        array([0., 1., 2., 0.])
+        >>> F.pad(np.array([1.0, 2.0, 3.0]), (0, 2), "reflect").array
+        array([1., 2., 3., 2., 1.])
+    """
+    y: Variable = as_variable(x)
+    widths = [(int(low), int(high)) for low, high in np.broadcast_to(np.asarray(pad_width), (y.ndim, 2))]
+    if min([n for pair in widths for n in pair], default=0) < 0:
+        raise ValueError(f"pad: widths {widths} are 0 or more")
+    if mode == "constant":
+        return Pad(widths, np.broadcast_to(constant_values, (y.ndim, 2))).apply((y,))[0]
+    for axis, (low, high) in enumerate(widths):
+        if low or high:
+            places = np.pad(np.arange(y.shape[axis]), (low, high), mode)  # type: ignore[call-overload]
+            y = get_item(y, (*[slice(None)] * axis, y.xp.asarray(places)))
+    return y
+
+
+def pad_sequence(xs: Sequence[Any], length: int | None = None, padding: Any = 0) -> Variable:
+    """Arrays of different lengths as one.
+
+    Args:
+        xs: arrays or Variables ``(T_i, …)``.
+        length: of the result; None is the longest.
+        padding: what is put after the shorter ones.
+
+    Returns:
+        ``(N, T, …)``.
+
+    Raises:
+        ValueError: one is longer than ``length``, or there is none.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.pad_sequence([np.array([1.0]), np.array([2.0, 3.0])]).array
+        array([[1., 0.],
+               [2., 3.]])
+    """
+    xs = [as_variable(x) for x in xs]
+    if not xs:
+        raise ValueError("pad_sequence: there is no sequence")
+    longest = max(x.shape[0] for x in xs)
+    length = longest if length is None else length
+    if longest > length:
+        raise ValueError(f"pad_sequence: a sequence of {longest} is longer than length = {length}")
+    return stack([pad(x, [(0, length - x.shape[0]), *[(0, 0)] * (x.ndim - 1)], "constant", padding) for x in xs])

@@ -1,0 +1,117 @@
+"""The transposes of poolings, under Chainer's names: one value for each window, put into the image that it sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mnpar.backend import Array
+from mnpar.functions.window_reduction import Spread, Unpooling
+from mnpar.functions.windows import Numbers, Windows, get_deconv_outsize, per_axis
+from mnpar.variable import Variable, as_variable
+
+
+def _unpooled(who: str, x: Variable, ksize: Any, stride: Any, pad: Any, outsize: Any, cover_all: bool) -> Windows:
+    """The windows of the image that ``x`` has one value for each of."""
+    n, shape = x.ndim - 2, x.shape
+    if n < 1:
+        raise ValueError(f"{who}: x of shape {shape} must be (N, C, …)")
+    K = per_axis(f"{who}: ksize", ksize, n, 1)
+    stride, pad = per_axis(f"{who}: stride", K if stride is None else stride, n, 1), per_axis(f"{who}: pad", pad, n, 0)
+    axes = zip(shape[2:], K, stride, pad, strict=True)
+    size: Numbers = tuple([get_deconv_outsize(a, k, s, p, cover_all) for a, k, s, p in axes])
+    if outsize is not None:
+        size = per_axis(f"{who}: outsize", outsize, n, 1)
+    windows = Windows.over(who, size, K, stride, pad, 1, cover_all)
+    if windows.out != shape[2:]:
+        raise ValueError(f"{who}: an image of {size} (outsize) has {windows.out} windows, not x's {shape[2:]}")
+    return windows
+
+
+def unpooling_nd(
+    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None, cover_all: bool = True
+) -> Variable:  # fmt: skip
+    """An image whose cells are the sums of the values of the windows that see them: the transpose of sum pooling.
+
+    Args:
+        x: ``(N, C, …)``, one value for each window.
+        ksize, stride, pad, cover_all: of the windows over the image; ``stride=None`` is ksize.
+        outsize: the size of the image, where several have so many windows.
+
+    Returns:
+        ``(N, C, …)``.
+
+    Raises:
+        ValueError: sizes do not belong together.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.unpooling_nd(np.array([[[1.0, 2.0]]]), 2, cover_all=False).array
+        array([[[1., 1., 2., 2.]]])
+    """
+    x = as_variable(x)
+    return Unpooling(_unpooled("unpooling_nd", x, ksize, stride, pad, outsize, cover_all), 1).apply((x,))[0]
+
+
+def unpooling_2d(
+    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None, cover_all: bool = True
+) -> Variable:  # fmt: skip
+    """:func:`unpooling_nd` of images ``(N, C, H, W)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.unpooling_2d(np.ones((1, 1, 2, 2)), 2).shape, F.unpooling_2d(np.ones((1, 1, 2, 2)), 2, outsize=(4, 4)).shape
+        ((1, 1, 3, 3), (1, 1, 4, 4))
+    """
+    x = as_variable(x)
+    return Unpooling(_unpooled("unpooling_2d", x, ksize, stride, pad, outsize, cover_all), 1).apply((x,))[0]
+
+
+def unpooling_1d(
+    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None, cover_all: bool = True
+) -> Variable:  # fmt: skip
+    """:func:`unpooling_nd` of sequences ``(N, C, W)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.unpooling_1d(np.ones((1, 1, 2)), 2, cover_all=False).shape
+        (1, 1, 4)
+    """
+    x = as_variable(x)
+    return Unpooling(_unpooled("unpooling_1d", x, ksize, stride, pad, outsize, cover_all), 1).apply((x,))[0]
+
+
+def unpooling_3d(
+    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None, cover_all: bool = True
+) -> Variable:  # fmt: skip
+    """:func:`unpooling_nd` of volumes ``(N, C, D, H, W)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.unpooling_3d(np.ones((1, 1, 1, 1, 2)), 2, cover_all=False).shape
+        (1, 1, 2, 2, 4)
+    """
+    x = as_variable(x)
+    return Unpooling(_unpooled("unpooling_3d", x, ksize, stride, pad, outsize, cover_all), 1).apply((x,))[0]
+
+
+def upsampling_2d(
+    x: Any, indexes: Array, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None, cover_all: bool = True
+) -> Variable:  # fmt: skip
+    """Put each value where :func:`max_pooling_2d` (with ``return_indices``) found its maximum.
+
+    Args:
+        x: ``(N, C, H, W)``, one value for each window.
+        indexes: as max_pooling_2d returned them, of the shape of ``x``.
+        ksize, stride, pad, outsize, cover_all: as in :func:`unpooling_nd`.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> y, places = F.max_pooling_2d(np.arange(4.0).reshape(1, 1, 2, 2), 2, return_indices=True)
+        >>> F.upsampling_2d(y, places, 2, outsize=(2, 2)).array[0, 0]
+        array([[0., 0.],
+               [0., 3.]])
+    """
+    x = as_variable(x)
+    if indexes.shape != x.shape:
+        raise ValueError(f"upsampling_2d: indexes of shape {indexes.shape} must have the shape of x, {x.shape}")
+    return Spread(_unpooled("upsampling_2d", x, ksize, stride, pad, outsize, cover_all), indexes).apply((x,))[0]

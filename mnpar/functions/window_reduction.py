@@ -1,0 +1,193 @@
+"""One number from each window, and one number to each window: the functions that poolings and unpoolings are made of.
+
+Maxima and sums are taken over slices of the whole image, one for each offset within a window along one axis and then the
+next, and never over windows: several times faster. Where a maximum was is found by slices too, one for each offset, and only if
+somebody asks for the gradient; to be differentiated again it is a picture of offsets, by which values are picked or spread, the
+two being each other's transposes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.blocks import parts
+from mnpar.functions.generic import either, plain, wide
+from mnpar.functions.windows import Windows
+from mnpar.variable import Variable
+
+
+def _cells(windows: Windows, padded: Array) -> list[Array]:
+    """The K slices of a padded image."""
+    return [padded[(..., *where)] for _, where in windows.offsets()]
+
+
+def _image(windows: Windows, like: Array, dtype: Any) -> Array:
+    """A padded image of zeros to which windows add."""
+    return backend.get_array_module(like).zeros((*like.shape[:2], *windows.padded), dtype)
+
+
+def _along(windows: Windows, axis: int) -> list[tuple[Any, ...]]:
+    """Where the cells of all windows are along one axis: a slice for each offset."""
+    after, axes = [slice(None)] * (len(windows.K) - 1 - axis), (windows.K, windows.stride, windows.dilate, windows.out)
+    K, s, d, o = [numbers[axis] for numbers in axes]
+    return [(..., slice(i * d, i * d + (o - 1) * s + 1, s), *after) for i in range(K)]
+
+
+def _reduce(windows: Windows, padded: Array, unite: Callable[..., Array]) -> Array:
+    """Unite the cells of each window: along one axis after the other, the first of them in long runs of memory."""
+    y = padded
+    for axis in range(len(windows.K)):
+        first, *rest = [y[where] for where in _along(windows, axis)]
+        y = unite(first, rest[0]) if rest else first
+        for cell in rest[1:]:
+            unite(y, cell, out=y)
+    return y.copy() if set(windows.K) == {1} else y
+
+
+def _expand(windows: Windows, y: Array) -> Array:
+    """The transpose of ``_reduce`` by sums: give to each cell of each window its number; (…, *out) → (…, *padded)."""
+    xp, n = backend.get_array_module(y), len(windows.K)
+    for axis in reversed(range(n)):
+        K, s, d, o = [numbers[axis] for numbers in (windows.K, windows.stride, windows.dilate, windows.out)]
+        shape = list(y.shape)
+        shape[axis - n] = windows.padded[axis]
+        x = (xp.empty if d == 1 and s == K and o * s == shape[axis - n] else xp.zeros)(shape, y.dtype)
+        for where in _along(windows, axis):
+            if s >= (K - 1) * d + 1:  # no two windows meet
+                x[where] = y
+            else:
+                x[where] += y
+        y = x
+    return y
+
+
+class MaxPooling(FunctionNode):
+    generic = True
+
+    def __init__(self, windows: Windows) -> None:
+        self.windows = windows
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        self.retain_outputs((0,))
+        padded = self.windows.pad_image(x, -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min)
+        return _reduce(self.windows, padded, backend.get_array_module(x).maximum)
+
+    def backward(self, gy: Any) -> Any:
+        (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
+        if not isinstance(gy, Variable):
+            return lambda: self._spread(x, y, gy)
+        return lambda: either(Spread(self.windows, self.places(plain(x), plain(y))), gy)
+
+    def _spread(self, x: Array, y: Array, gy: Array) -> Array:
+        """The gradient at once, without the picture of places, in blocks of samples that stay in the cache."""
+        gx = backend.get_array_module(x).empty(x.shape, gy.dtype)
+        for n in parts(len(x), backend.block_bytes(x) // 4 // max(1, x[:1].nbytes)):
+            self._spread_part(x[n], y[n], wide(gy[n]), gx[n])
+        return gx
+
+    def _spread_part(self, x: Array, y: Array, gy: Array, gx: Array) -> None:
+        """Each cell that is the maximum takes what is left of the gradient; so of equal ones only the first."""
+        xp, windows = backend.get_array_module(x), self.windows
+        fits = windows.apart and windows.bare and gx.dtype == gy.dtype
+        image = gx if fits else _image(windows, gy, gy.dtype)
+        if (fits and windows.stride != windows.K) or math.prod(windows.out) * math.prod(windows.K) != math.prod(windows.size):
+            image[...] = 0  # there are cells that no window sees
+        left, taken = gy.copy(), xp.empty_like(gy)
+        for seen, cell in zip(_cells(windows, windows.pad_image(x, -np.inf)), _cells(windows, image), strict=True):
+            xp.multiply(left, seen == y, out=taken)
+            left -= taken
+            if windows.apart:
+                cell[...] = taken
+            else:
+                cell += taken
+        if not fits:
+            gx[...] = image[(..., *windows.inside)]
+
+    def places(self, x: Array, y: Array) -> Array:
+        """Which offset within its window each maximum has: of equal ones the first."""
+        xp = backend.get_array_module(x)
+        found, free = xp.zeros(y.shape, np.int32), xp.ones(y.shape, bool)
+        for i, cell in enumerate(_cells(self.windows, self.windows.pad_image(x, -np.inf))):
+            here = cell == y
+            here &= free
+            free ^= here
+            found += here * np.int32(i)
+        return found
+
+
+class Pick(FunctionNode):
+    """From each window the value at a given place in it."""
+
+    generic = True
+
+    def __init__(self, windows: Windows, places: Array) -> None:
+        self.windows, self.places = windows, places
+
+    def forward(self, x: Array) -> Array:
+        xp = backend.get_array_module(x)
+        y = xp.zeros((*x.shape[:2], *self.windows.out), x.dtype)
+        for i, cell in enumerate(_cells(self.windows, self.windows.pad_image(x))):
+            y += cell * (self.places == i)
+        return y
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: either(Spread(self.windows, self.places), gy)
+
+
+class Spread(FunctionNode):
+    """One value for each window, added at a given place in it: the transpose of Pick."""
+
+    generic = True
+
+    def __init__(self, windows: Windows, places: Array) -> None:
+        self.windows, self.places = windows, places
+
+    def forward(self, y: Array) -> Array:
+        x = _image(self.windows, y, wide(y).dtype)
+        for i, cell in enumerate(_cells(self.windows, x)):
+            cell += y * (self.places == i)
+        return x[(..., *self.windows.inside)].astype(y.dtype, copy=False)
+
+    def backward(self, gx: Any) -> Any:
+        return lambda: either(Pick(self.windows, self.places), gx)
+
+
+class SumPooling(FunctionNode):
+    """The sum of each window, times a number (or one for each window)."""
+
+    generic = True
+
+    def __init__(self, windows: Windows, scale: Any) -> None:
+        self.windows, self.scale = windows, scale
+
+    def forward(self, x: Array) -> Array:
+        y = _reduce(self.windows, wide(self.windows.pad_image(x)), backend.get_array_module(x).add)
+        y *= self.scale
+        return y.astype(x.dtype, copy=False)
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: either(Unpooling(self.windows, self.scale), gy)
+
+
+class Unpooling(FunctionNode):
+    """One value for each window, times a number, added to all its cells: the transpose of SumPooling."""
+
+    generic = True
+
+    def __init__(self, windows: Windows, scale: Any) -> None:
+        self.windows, self.scale = windows, scale
+
+    def forward(self, y: Array) -> Array:
+        x = _expand(self.windows, wide(y) * self.scale)
+        return x if self.windows.bare and x.dtype == y.dtype else x[(..., *self.windows.inside)].astype(y.dtype)
+
+    def backward(self, gx: Any) -> Any:
+        return lambda: either(SumPooling(self.windows, self.scale), gx)

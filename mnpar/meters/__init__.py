@@ -1,0 +1,52 @@
+"""What is measured while a model learns, on one rank or over all: means, counts, errors, times.
+
+A meter sums up what it is given; ``value()`` is what that comes to, ``reset()`` forgets it. ``sync(comm)``, called by all
+ranks, puts together what they have seen: after it each rank's meter says what one would that had seen everything. (So a meter
+that goes on is reset after it: what is put together twice counts twice.) After flashlight's meters, with its numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from mnpar.meters.averages import Average, AverageValueMeter
+from mnpar.meters.judgements import CountMeter, EditDistanceMeter, Edits, FrameErrorMeter, MSEMeter, TopKMeter
+from mnpar.meters.times import TimeMeter
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+__all__ = [
+    "Average",
+    "AverageValueMeter",
+    "CountMeter",
+    "EditDistanceMeter",
+    "Edits",
+    "FrameErrorMeter",
+    "MSEMeter",
+    "TimeMeter",
+    "TopKMeter",
+    "sync",
+]
+
+
+def sync(meters: Iterable[Any], comm: Communicator) -> None:
+    """Put several meters together over ranks, in their order; all call it with the same kinds.
+
+    Args:
+        meters: any of these.
+        comm: the ranks.
+
+    Example:
+        >>> import mnpar
+        >>> def program(comm):
+        ...     meter = mnpar.meters.AverageValueMeter()
+        ...     meter.add(10.0 * comm.rank, weight=comm.rank)
+        ...     mnpar.meters.sync([meter], comm)
+        ...     return round(meter.value().mean, 3)
+        >>> mnpar.run(program, ranks=3)
+        [16.667, 16.667, 16.667]
+    """
+    for meter in meters:
+        meter.sync(comm)

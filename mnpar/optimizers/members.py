@@ -1,0 +1,49 @@
+"""The parameters of a link, found by walking through it only when links or parameters have changed."""
+
+from __future__ import annotations
+
+from mnpar.chain import Chain, ChainList
+from mnpar.graph import structure
+from mnpar.link import Link
+from mnpar.parameter import Parameter
+
+_WALKS = (Link._child_links, Chain._child_links, ChainList._child_links)
+
+
+class Members:
+    """The parameters of a link, as a list that is another object whenever any of them may have become another one.
+
+    Example:
+        >>> import mnpar.links as L
+        >>> from mnpar.optimizers.members import Members
+        >>> layer, members = L.Linear(2, 1), Members()
+        >>> found = members.of(layer)
+        >>> members.of(layer) is found
+        True
+        >>> layer.b = None
+        >>> len(members.of(layer))
+        1
+    """
+
+    def __init__(self) -> None:
+        self._link: Link | None = None
+        self._structure: object = None
+        self._params: list[Parameter] = []
+
+    def of(self, link: Link) -> list[Parameter]:
+        """All parameters, in the order of definition; not to be changed."""
+        if self._structure is not structure.now or self._link is not link:
+            now = structure.now
+            self._params, self._link = list(link.params()), link
+            self._structure = now if _says_all(link) else None
+        return self._params
+
+
+def _says_all(link: Link) -> bool:
+    """Whether what the links have changes by nothing but their attributes and lists: users may say otherwise what they have."""
+    kinds = {type(one) for one in link.links()}
+    return all([
+        kind.params is Link.params and kind.links is Link.links and kind._collect_links is Link._collect_links
+        and kind._child_links in _WALKS
+        for kind in kinds
+    ])  # fmt: skip

@@ -1,0 +1,146 @@
+"""Ranks that meet in the message of the gradients: where nothing travels during backward, nothing has to be known before it.
+
+Each loss is weighted by its samples over the total of the update *before*. What each rank has to tell (a ``Row``) goes with
+the gradients, as bytes beside them. If all is usual, and it nearly always is, they are added up there and then, and where the
+total was another one now the sum is corrected. If anything is unusual nothing is added up, on no rank: they set it right,
+meet before backward in the updates that follow, and come back here when these are usual again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mnpar.parallel.agreement import restore
+from mnpar.parallel.meeting import Row, check_known, own_weight, total_of, unknown_among_known, weighted
+from mnpar.parallel.team import SKIPPED, Team
+from mnpar.tape import current_tape
+
+
+class QuietTeam(Team):
+    """Ranks that meet in the message of the gradients whenever they can, and otherwise as any team does."""
+
+    _noted = False  # they do so in this update
+    _next: float | None = None  # the total in the update before, if they meet so in the next
+    _note = b""  # what this rank tells in this update
+    _plain = 0.0, b""  # what it told last when there was nothing but a weight to tell, and that weight
+    _notes: list[bytes] | None = None  # what all told in the update before, if nothing was to be done about it
+    _rows: list[Row] | None = None  # what all tell in this update, if it is not the same
+    _all_joined = False
+
+    _forward: tuple[Any, ...] | None = None  # what the loss of this update is computed with; None: this rank joins
+
+    def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
+        if self._alone or not self._noted:
+            return super().loss(lossfun, args, kwds)
+        before = self._begin()
+        loss = lossfun(*args, **kwds)
+        own = own_weight(loss, self._samples(*args, **kwds), self._how)
+        self._note, self._forward = self._noted_row(own, before is not None), (lossfun, args, kwds, before)
+        weight = 1.0 if self._how == "sum" else abs(own) / self._base
+        return weighted(loss, own, weight, self.optimizer.loss_scale)
+
+    def _noted_row(self, weight: float, undoable: bool) -> bytes:
+        """What this rank has to tell of a loss; in most updates the same as before."""
+        if self._held or current_tape().records or self._copies.stale(self.optimizer.target):
+            return self._now(weight, undoable).packed()
+        if weight != self._plain[0] or not self._plain[1]:
+            self._plain = weight, Row(weight).packed()
+        return self._plain[1]
+
+    def _share(self, rows: list[Row]) -> float:
+        share, total = super()._share(rows), total_of(rows)
+        self._next = total if total and not any([row.talks or row.manual for row in rows]) else None
+        return share
+
+    def give_up(self) -> None:
+        super().give_up()
+        self._note, self._forward = b"", None
+
+    def reduce(self, by_pieces: Callable[[], bool]) -> bool | None:
+        if self._alone:
+            return False
+        if not self._noted:
+            steps = super().reduce(by_pieces)
+            self._noted, self._base = self._next is not None, (self._next if self._how != "sum" else None) or 1.0
+            if self._noted:
+                self.reducer.prepare(self.optimizer.arenas)
+            return steps
+        note, self._note, self._rows = self._note or self._now(0.0, manual=True).packed(), b"", None
+        self._fill(self.optimizer.arenas)
+        added = self.reducer.reduce_noted(self.optimizer.arenas, note, self._usual)
+        self._forget_held()
+        forward, self._forward = self._forward, None
+        if added:
+            self._compare()
+        if self._rows is None:  # the common case
+            return True
+        return self._corrected(self._rows) if added else self._set_right(self._rows, forward)
+
+    def _usual(self, notes: list[bytes]) -> bool:
+        """Whether the sum of the gradients, with the weights that they have, is what is wanted but for a factor."""
+        if notes == self._notes:
+            return True
+        self._notes, self._rows = notes, [Row.of(note) for note in notes]
+        rows = self._rows
+        changed = self._how != "sum" and total_of(rows) != self._base and any([row.talks for row in rows])
+        mixed = len({row.manual for row in rows if not row.joining}) > 1
+        alike = not (any([row.stale for row in rows]) or all([row.joining for row in rows]))
+        return alike and not (changed or mixed or unknown_among_known(rows))
+
+    def _corrected(self, rows: list[Row]) -> bool:
+        """Gradients were added up by the total of the update before."""
+        manual, talks, total = any([row.manual for row in rows]), any([row.talks for row in rows]), total_of(rows)
+        if self._how != "sum":
+            self.optimizer.arenas.multiply(1 / self.comm.size if manual else self._base / total if total else 1.0)
+            self._base = total or self._base
+        if talks:
+            self._meet_before()
+        if manual or talks:
+            self._notes = None
+        return True
+
+    def _meet_before(self) -> None:
+        """From here on the ranks meet before backward again."""
+        self._noted, self._base, self._notes = False, 1.0, None
+
+    def _set_right(self, rows: list[Row], forward: tuple[Any, ...] | None) -> bool | None:
+        """Something was unusual, and nothing was added up."""
+        self._meet_before()
+        if all([row.joining for row in rows]):
+            self._all_joined = True
+            return False
+        if any([row.stale for row in rows]):
+            self._make_equal()
+            if not any([row.manual or row.final or row.held for row in rows]):
+                self.optimizer.differentiate(self._again(forward))
+                return None
+            self._warn(SKIPPED)
+            return False
+        check_known(rows)
+        self._warn(_CHANGED)
+        return False
+
+    def _again(self, forward: tuple[Any, ...] | None) -> Any:
+        """The loss of this update once more; None on a rank that joins."""
+        if forward is None:
+            self._share(self._meet(0.0, joining=True))
+            self.keeps = self._adds_up
+            return None
+        lossfun, args, kwds, before = forward
+        restore(before)
+        return self.loss(lossfun, args, kwds)
+
+    def _joins(self) -> bool:
+        if not self._noted and not self._all_joined:
+            return super()._joins()
+        self.keeps = self._adds_up
+        self._note = self._now(0.0, joining=True).packed()
+        joins, self._all_joined = not self._all_joined, False
+        return joins
+
+
+_CHANGED = (
+    "no step was taken: the model has begun to communicate, or some ranks brought gradients and others a loss, in an update of "
+    "other sample counts than the one before; what travelled had the weights of that one"
+)

@@ -1,0 +1,248 @@
+"""Tests shared by several processes: ``pytest --processes 2``.
+
+The session collects once and forks. Each process takes one file of tests after another, from the last to the first, and tells
+the session what it reports: the session shows, counts and writes it as if it had run the tests itself, so ``-x``,
+``--junitxml``, ``--durations`` and exit codes are its own. A file is never divided: its fixtures are made once. All
+tests on mpiexec ranks go to the first process, which starts the only pool. A process that dies fails the test that it ran, and
+another goes on from there.
+
+Nothing is shared where little is gained (few tests, or of one file) or somebody looks on (``-s``, ``--pdb``).
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import ctypes
+import json
+import os
+import selectors
+import signal
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import pytest
+from _pytest import runner
+
+_LEAST = 50  # tests: fewer are not worth a process
+_GRACE = 10.0  # s for a process to tidy up
+_PR_SET_PDEATHSIG = 1
+File = list[int]  # the numbers of its tests in the session
+
+
+class Processes:
+    """The pytest plugin that runs a session's tests in so many processes."""
+
+    def __init__(self, number: int, on_ranks: Callable[[pytest.Item], bool], close: Callable[[bool], None]) -> None:
+        self._number, self._on_ranks, self._close = number, on_ranks, close
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        """Instead of pytest's own loop over the tests."""
+        option, files = session.config.option, dict[str, File]()
+        for number, item in enumerate(session.items):
+            files.setdefault(item.nodeid.partition("::")[0], []).append(number)
+        alone = option.collectonly or option.usepdb or option.capture == "no" or session.testsfailed
+        if alone or self._number < 2 or len(files) < 2 or len(session.items) < _LEAST:
+            return None
+        _Shares(session, self._number, list(files.values()), self._on_ranks, self._close).run()
+        return True
+
+
+class _Shares:
+    """The session's side: it starts the processes and hears what they say."""
+
+    def __init__(
+        self,
+        session: pytest.Session,
+        number: int,
+        files: list[File],
+        on_ranks: Callable[[pytest.Item], bool],
+        close: Callable[[bool], None],
+    ) -> None:
+        self._session, self._number, self._close = session, number, close
+        self._file = {number: file for file in files for number in file}
+        self._on_ranks = [file for file in files if any(on_ranks(session.items[number]) for number in file)]
+        self._queue, tell = os.pipe()  # a read takes the first test of a file that nobody has taken yet
+        os.write(tell, b"".join(file[0].to_bytes(4) for file in reversed(files) if file not in self._on_ranks))
+        os.close(tell)
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> None:
+        """Run all tests."""
+        try:
+            for own in [self._on_ranks, *[[]] * (self._number - 1)]:
+                self._start(own)
+            while self._selector.get_map():
+                for key, _ in self._selector.select():
+                    self._hear(key.data)
+                if self._session.shouldfail:
+                    raise self._session.Failed(self._session.shouldfail)
+                if self._session.shouldstop:
+                    raise self._session.Interrupted(self._session.shouldstop)
+        finally:
+            _end([key.data.pid for key in self._selector.get_map().values()])
+            self._selector.close()
+            os.close(self._queue)
+
+    def _start(self, own: list[File]) -> None:
+        line, tell = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: those of BLAS bear it
+            pid = os.fork()
+        if pid == 0:
+            os.close(line)
+            _Share(self._session, self._number, tell, self._close).run(self._tests(own))
+        os.close(tell)
+        self._selector.register(line, selectors.EVENT_READ, _Process(pid, line, own))
+
+    def _tests(self, own: list[File]) -> Iterator[File]:
+        """In a process: its own files, then those of the queue."""
+        yield from own
+        while taken := os.read(self._queue, 4):
+            yield self._file[int.from_bytes(taken)]
+
+    def _hear(self, process: _Process) -> None:
+        """What a process says, or that it has ended."""
+        text = os.read(process.line, 1 << 16)
+        *lines, process.text = (process.text + text).split(b"\n")
+        for number, *what in map(json.loads, lines):
+            if process.at is not None and self._file[number] is not self._file[process.at]:
+                self._show(process)
+            process.at = number
+            process.held += [(number, *one) for one in what]
+            if any(data.get("outcome") == "failed" for _, reports, _ in process.held[-1:] for data in reports):
+                self._show(process)
+        if not text:
+            self._selector.unregister(process.line)
+            os.close(process.line)
+            self._show(process)
+            self._ended(process, os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1]))
+
+    def _show(self, process: _Process) -> None:
+        """Report to pytest what the process has reported: a file at a time, so that the lines of two do not mix."""
+        config, hook = self._session.config, self._session.config.hook
+        for number, reports, warned in process.held:
+            place: Any = {"nodeid": self._session.items[number].nodeid, "location": self._session.items[number].location}
+            hook.pytest_runtest_logstart(**place)
+            for data in reports:
+                if isinstance(data["longrepr"], list):
+                    data["longrepr"] = tuple(data["longrepr"])  # of a skip, as it was before JSON
+                hook.pytest_runtest_logreport(report=hook.pytest_report_from_serializable(config=config, data=data))
+            hook.pytest_runtest_logfinish(**place)
+            for name, message, file, line, when in warned:
+                record = warnings.WarningMessage(message, getattr(builtins, name, UserWarning), file, line)
+                told = {"warning_message": record, "when": when, "nodeid": place["nodeid"], "location": None}
+                hook.pytest_warning_recorded.call_historic(kwargs=told)
+        process.held.clear()
+
+    def _ended(self, process: _Process, status: int) -> None:
+        """A process that died fails its test; another does what is left of its file, and of its own files."""
+        if status == 0:
+            return
+        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
+        if process.at is None:
+            raise RuntimeError(f"a process of pytest {how} before its first test")
+        item, file = self._session.items[process.at], self._file[process.at]
+        text = f"the process that ran this test {how}"
+        report = pytest.TestReport(item.nodeid, item.location, dict.fromkeys(item.keywords, 1), "failed", text, "call")
+        self._session.config.hook.pytest_runtest_logreport(report=report)
+        after = file[file.index(process.at) + 1 :]
+        for number in after:
+            self._file[number] = after
+        own = process.own[process.own.index(file) + 1 :] if file in process.own else []
+        self._start([after, *own] if after else own)
+
+
+class _Process:
+    """A process, as the session knows it."""
+
+    def __init__(self, pid: int, line: int, own: list[File]) -> None:
+        self.pid, self.line, self.own = pid, line, own
+        self.at: int | None = None  # the test that it runs
+        self.text = b""  # half a line that it said
+        self.held: list[tuple[int, Any, Any]] = []  # what it reported of its file, not shown yet
+
+
+class _Share:
+    """The process's side. It says a JSON list in each line: ``[number]`` of a test that begins, then ``[number, [reports,
+    warnings]]``.
+    """
+
+    def __init__(self, session: pytest.Session, of: int, tell: int, close: Callable[[bool], None]) -> None:
+        self._session, self._of, self._tell, self._close = session, of, tell, close
+        self._warned: list[list[Any]] = []
+
+    def run(self, files: Iterator[File]) -> NoReturn:
+        """Run the files' tests and end."""
+        status = 1
+        try:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # it does not outlive the session
+            _limit_threads(max(1, (os.cpu_count() or 1) // self._of))
+            capture: Any = self._session.config.pluginmanager.getplugin("capturemanager")
+            capture.stop_global_capturing()  # its files are the session's
+            capture.start_global_capturing()
+            capture.suspend_global_capture(in_=True)
+            self._session.config.pluginmanager.register(self)
+            for file in files:
+                for number, following in zip(file, [*file[1:], None], strict=True):
+                    self._test(number, following)
+            status = 0
+        except KeyboardInterrupt:
+            status = 130
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(BaseException):
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is ending
+                self._close(status != 0)
+                runner.pytest_sessionfinish(self._session)
+            os._exit(status)
+
+    def _test(self, number: int, following: int | None) -> None:
+        items = self._session.items
+        self._say([number])
+        self._warned = []
+        item = items[number]
+        reports = item.config.hook.pytest_runtest_protocol(item=item, nextitem=None if following is None else items[following])
+        self._say([number, [reports, self._warned]])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[Any]:
+        """Run a test without a word to this process's own reporters; what there is to report."""
+        hook = item.config.hook
+        reports = runner.runtestprotocol(item, log=False, nextitem=nextitem)
+        return [hook.pytest_report_to_serializable(config=item.config, report=report) for report in reports]
+
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
+        """A warning for the session's summary."""
+        one = warning_message
+        self._warned.append([one.category.__name__, str(one.message), one.filename, one.lineno, when])
+
+    def _say(self, what: list[Any]) -> None:
+        text = json.dumps(what).encode() + b"\n"
+        while text:
+            text = text[os.write(self._tell, text) :]
+
+
+def _limit_threads(number: int) -> None:
+    """Processes that compute side by side share the cores; threads of BLAS that wait for a core only burn it."""
+    with contextlib.suppress(ImportError):
+        import threadpoolctl
+
+        threadpoolctl.threadpool_limits(number)
+
+
+def _end(pids: list[int]) -> None:
+    """Tell processes to end, and see to it."""
+    for pid in pids:
+        os.kill(pid, signal.SIGINT)
+    deadline = time.monotonic() + _GRACE
+    for pid in pids:
+        while not os.waitpid(pid, os.WNOHANG)[0]:
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)

@@ -1,0 +1,31 @@
+"""Functions of rows give the same in blocks of any size, in every dtype, of large numbers and of small ones."""
+
+import numpy as np
+import pytest
+
+import mnpar.functions as F
+from mnpar import backend
+from mnpar.functions import rows
+from mnpar.variable import Variable, grad
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("f4", 1e-6), ("f8", 1e-14)])
+@pytest.mark.parametrize("room", [2**10, 2**21])
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("turned", [False, True])
+def test_softmax_in_blocks_of_rows(turned, size, room, dtype, tolerance, monkeypatch):
+    monkeypatch.setattr(rows, "WORTH", 1)
+    monkeypatch.setattr(backend, "block_bytes", lambda x: room)
+    x, g = np.random.default_rng(0).standard_normal((2, 7, 5, 30))
+    x[3] *= size
+    if turned:
+        x = x.transpose(1, 0, 2)
+        g = g.transpose(1, 0, 2).copy()
+    v = Variable(x.astype(dtype))
+    x = v.array.astype("d")
+    e = np.exp(x - x.max(-1, keepdims=True))
+    e /= e.sum(-1, keepdims=True)
+    y = F.softmax(v, axis=-1)
+    np.testing.assert_allclose(y.array, e, rtol=10 * tolerance, atol=tolerance)
+    (gx,) = grad([y], [v], [Variable(g.astype(dtype))])
+    np.testing.assert_allclose(gx.array, e * (g - (g * e).sum(-1, keepdims=True)), atol=5 * tolerance)

@@ -1,0 +1,73 @@
+"""A mixture of experts on one axis of a mesh, and copies of the whole network on another, against one process."""
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar import optimizer_hooks, optimizers
+from mnpar.plans import block
+
+N, D, E, CLASSES, STEPS = 11, 4, 5, 3, 3
+
+
+def expert(i):
+    return mnpar.Sequential(L.Linear(D, 6), F.tanh, L.Linear(6, D))
+
+
+class Model(mnpar.Chain):
+    def __init__(self, comm, k):
+        super().__init__()
+        self.first = L.Linear(D, D)
+        self.experts = L.MixtureOfExperts(comm, expert, E, D, k=k)
+        self.last = L.Linear(D, CLASSES)
+
+    def forward(self, x, t):
+        h = F.tanh(self.first(x))
+        return F.softmax_cross_entropy(self.last(h + self.experts(h)), t)
+
+
+def batch(step):
+    rng = np.random.default_rng(step)
+    return rng.standard_normal((N, D)), rng.integers(CLASSES, size=N)
+
+
+def train(comm, axes, k, make, hooks, options):
+    """Gradients of the first step and weights after the last, by path."""
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        mnpar.random.seed(3)
+        mesh = mnpar.Mesh(comm, **axes)
+        model = Model(mesh.model, k)
+        optimizer = mnpar.create_multi_node_optimizer(make(), mesh, **options).setup(model)
+        for hook in hooks:
+            optimizer.add_hook(hook())
+        gradients = {}
+        for step in range(STEPS):
+            mine = slice(*block(N, mesh.data.size, mesh.data.rank))
+            optimizer.update(model, *[a[mine] for a in batch(step)])
+            gradients = gradients or {path: param.grad.copy() for path, param in model.namedparams()}
+        return gradients, {path: param.array.copy() for path, param in model.namedparams()}
+
+
+RULES = {
+    "SGD": (lambda: optimizers.SGD(0.3), ()),
+    "clipping": (lambda: optimizers.SGD(0.3), (lambda: optimizer_hooks.GradientClipping(0.05),)),
+    "Adam": (optimizers.Adam, ()),
+    "LAMB": (lambda: optimizers.LAMB(0.01), ()),
+}
+MESHES = [({"data": 2, "model": 2}, 1), ({"data": 3, "model": 1}, 2), ({"data": 2, "model": 3}, 2)]  # and k
+OPTIONS = {"": {}, "buckets": {"bucket_bytes": 64}, "sharded": {"sharded": True}}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize(("axes", "k"), MESHES, ids=str)
+@pytest.mark.parametrize(("make", "hooks"), RULES.values(), ids=RULES)
+def test_a_mixture_learns_as_in_one_process(make, hooks, axes, k, options):
+    ((gradients, weights),) = mnpar.run(train, ranks=1, args=({"data": 1, "model": 1}, k, make, hooks, {}))
+    ranks = mnpar.run(train, ranks=axes["data"] * axes["model"], args=(axes, k, make, hooks, options))
+    for found, expected in [(0, gradients), (1, weights)] if not options.get("sharded") else [(1, weights)]:
+        for rank in ranks:
+            for path, array in rank[found].items():
+                np.testing.assert_allclose(array, expected[path], rtol=1e-10, atol=1e-10, err_msg=path)
+        assert set().union(*[rank[found] for rank in ranks]) == set(expected)
