@@ -2,7 +2,8 @@
 
 On processors with AVX-512 the OpenBLAS in numpy's wheels takes 1.1 to 1.4 times as long as MKL for the products of a linear
 layer, forward most of all; nothing else in a training step is so much of it. Small products are left to numpy: the call itself
-costs 4 µs more here.
+costs 4 µs more here. And where a rank has several BLAS threads everything is: those of two libraries, each with products of
+its own, wait for cores that the other's have, and a step takes five times as long.
 
 ``MNPAR_BLAS=numpy`` leaves MKL alone; a path names another library that has ``cblas_sgemm`` and ``cblas_dgemm``.
 """
@@ -90,7 +91,7 @@ _LETTERS = {np.dtype("f4"): "s", np.dtype("f8"): "d"}  # of this machine's byte 
 def library() -> dict[str, Callable[..., None]] | None:
     """The products of float32 and of float64 by letter, found when they are first needed; None: numpy's."""
     named = os.environ.get("MNPAR_BLAS", "")
-    if named == "numpy":
+    if named == "numpy" or (not named and _threads() > 1):
         return None
     for path in [Path(named)] if named else sorted(Path(sys.prefix, "lib").glob("libmkl_rt.so*")):
         try:
@@ -116,16 +117,19 @@ def _typed(function: Any, real: Any) -> Any:
     return function
 
 
-def _settle(loaded: Any) -> None:
-    """As many threads as numpy's BLAS has, whoever chose them; and the same bits in each run."""
-    if hasattr(loaded, "MKL_CBWR_Set"):
-        loaded.MKL_CBWR_Set(_REPRODUCIBLE)
-    if not hasattr(loaded, "MKL_Set_Num_Threads"):
-        return
+def _threads() -> int:
+    """How many threads numpy's BLAS has, whoever chose them; 1 where it does not say."""
     try:
         import threadpoolctl
     except ImportError:
-        return
+        return 1
     numbers = [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["internal_api"] == "openblas"]
-    if numbers:
-        loaded.MKL_Set_Num_Threads(min(numbers))
+    return max(numbers, default=1)
+
+
+def _settle(loaded: Any) -> None:
+    """As many threads as numpy's has, and the same bits in each run."""
+    if hasattr(loaded, "MKL_CBWR_Set"):
+        loaded.MKL_CBWR_Set(_REPRODUCIBLE)
+    if hasattr(loaded, "MKL_Set_Num_Threads"):
+        loaded.MKL_Set_Num_Threads(_threads())

@@ -147,3 +147,16 @@ def test_a_library_that_is_named_and_not_there_is_an_error(monkeypatch):
 def test_numpys_library_can_be_insisted_on(monkeypatch):
     monkeypatch.setenv("MNPAR_BLAS", "numpy")
     assert blas.library.__wrapped__() is None
+
+
+def test_ranks_with_several_threads_have_numpys(monkeypatch, tmp_path):
+    """The threads of two libraries get in each other's way."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libmkl_rt.so").symlink_to("/nowhere")
+    looked = []
+    monkeypatch.setattr(blas.sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(blas.ctypes, "CDLL", lambda path: looked.append(path) or (_ for _ in ()).throw(OSError))
+    for threads in (2, 1):
+        monkeypatch.setattr(blas, "_threads", lambda threads=threads: threads)
+        assert blas.library.__wrapped__() is None
+    assert looked == [str(tmp_path / "lib" / "libmkl_rt.so")]
