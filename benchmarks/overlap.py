@@ -4,15 +4,19 @@
     mpiexec -n 2 python benchmarks/overlap.py                   on one machine nothing can be hidden: cores move the messages
 
 ``one rank`` is the step without messages, ``after backward`` with one message at its end, the rest with buckets that leave
-during it; hidden is the share of what ``after backward`` takes longer than ``one rank`` that a way with buckets saves.
+during it. ``hidden`` is the share of what ``after backward`` takes longer than ``one rank`` that a way with buckets saves, and
+``waits`` how long a step lasts after the end of its backward: for messages, and for the update. The two differ where moving
+bytes needs the cores that compute, as on hosts that are namespaces of one machine: then nobody waits, but all is slower.
 ``--places functions`` lets them advance between the functions of backward only, not between the pieces of convolutions too;
 ``--polls 4``: four times whenever they may. Options of mpiexec go before ``python``: ``-genv UCX_RNDV_THRESH inf``.
-``auto`` is what the optimizer chooses when it is made; ``DDP`` is PyTorch's over gloo, where PyTorch is installed. One BLAS
-thread for each rank.
+``auto`` is what the optimizer chooses when it is made; ``DDP`` is PyTorch's over gloo, where PyTorch is installed, and
+``torch`` its step without messages. One BLAS thread for each rank.
 """
 
 import argparse
+import statistics
 import tempfile
+import time
 
 from compare import in_turn, one_thread, torch_or_none
 
@@ -32,6 +36,24 @@ def layers(conv, relu, pool, flat, linear, width, units):
     return [*parts, flat(), linear(4 * width * 16, units), relu(), linear(units, 10)]
 
 
+class Timed:
+    """A step of ours, and how long it went on after its backwards."""
+
+    def __init__(self, optimizer, *args):
+        self.optimizer, self.args, self.waits, self.ended = optimizer, args, [], 0.0
+        if optimizer.team is not None:
+            reduce = optimizer.team.reduce
+            optimizer.team.reduce = lambda *args: self.end() or reduce(*args)
+
+    def end(self):
+        """Backward has ended."""
+        self.ended = time.perf_counter()
+
+    def __call__(self):
+        self.optimizer.update(*self.args)
+        self.waits.append(time.perf_counter() - self.ended)
+
+
 def ours(args, x, t, comm=None, **options):
     parts = layers(
         lambda i, o: L.Convolution2D(i, o, 3, 1, 1), lambda: F.relu, lambda: lambda h: F.max_pooling_2d(h, 2),
@@ -42,15 +64,17 @@ def ours(args, x, t, comm=None, **options):
         optimizer = mnpar.create_multi_node_optimizer(optimizer, comm, **options)
         optimizer.team.reducer.polls = args.polls
     optimizer.setup(model)
-    return model, lambda: optimizer.update(lambda x, t: F.softmax_cross_entropy(model(x), t), x, t)
+    return model, Timed(optimizer, lambda x, t: F.softmax_cross_entropy(model(x), t), x, t)
 
 
-def ddp(torch, args, x, t):
+def ddp(torch, args, x, t, together=True):
     nn = torch.nn
     parts = layers(
         lambda i, o: nn.Conv2d(i, o, 3, 1, 1), nn.ReLU, lambda: nn.MaxPool2d(2), nn.Flatten, nn.Linear, args.width, args.units
     )
-    model = nn.parallel.DistributedDataParallel(nn.Sequential(*parts), gradient_as_bucket_view=True)
+    model = nn.Sequential(*parts)
+    if together:
+        model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     x, t = torch.from_numpy(x), torch.from_numpy(t)
 
@@ -87,17 +111,17 @@ def main():
         torch.set_num_threads(1)
         folder = comm.bcast_obj(tempfile.mkdtemp() if comm.is_root else None)
         torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size)
-        ways["DDP"] = ddp(torch, args, x, t)
+        ways["torch"], ways["DDP"] = ddp(torch, args, x, t, together=False), ddp(torch, args, x, t)
     found = in_turn(ways, 3, args.rounds, comm.barrier)
     found = {way: max(comm.allgather_obj(seconds)) for way, seconds in found.items()}
     if comm.is_root:
         whole = found["after backward"] - found["one rank"]
         print(f"{comm.size} ranks, gradients of {4e-6 * model.count_params():.1f} MB, whose way takes {1e3 * whole:.1f} ms")
         for way, seconds in found.items():
-            share = (found["after backward"] - seconds) / whole
-            print(
-                f"  {way:14} {1e3 * seconds:8.2f} ms" + (f"   hidden {100 * share:4.0f} %" if way in hiding else ""), flush=True
-            )
+            line, share = f"  {way:14} {1e3 * seconds:8.2f} ms", (found["after backward"] - seconds) / whole
+            if way in hiding or way == "after backward":
+                line += f"   waits {1e3 * statistics.median(ways[way].waits):6.2f} ms   hidden {100 * share:4.0f} %"
+            print(line, flush=True)
 
 
 if __name__ == "__main__":
