@@ -136,7 +136,7 @@ class Zeta(FunctionNode):
 
 
 def lgamma(x: Any) -> Variable:
-    """log |Γ(x)|; ∞ at 0, −1, −2, ….
+    """log ``|Γ(x)|``; ∞ at 0, −1, −2, ….
 
     Example:
         >>> import numpy as np, mnpar.functions as F
