@@ -7,8 +7,6 @@
 during it. ``hidden`` is the share of what ``after backward`` takes longer than ``one rank`` that a way with buckets saves, and
 ``waits`` how long a step lasts after the end of its backward: for messages, and for the update. The two differ where moving
 bytes needs the cores that compute, as on hosts that are namespaces of one machine: then nobody waits, but all is slower.
-``--places functions`` lets them advance between the functions of backward only, not between the pieces of convolutions too;
-``--polls 4``: four times whenever they may. Options of mpiexec go before ``python``: ``-genv UCX_RNDV_THRESH inf``.
 ``auto`` is what the optimizer chooses when it is made; ``DDP`` is PyTorch's over gloo, where PyTorch is installed, and
 ``torch`` its step without messages. One BLAS thread for each rank.
 """
@@ -62,7 +60,6 @@ def ours(args, x, t, comm=None, **options):
     model, optimizer = mnpar.Sequential(*parts), mnpar.optimizers.SGD(0.01)
     if comm is not None:
         optimizer = mnpar.create_multi_node_optimizer(optimizer, comm, **options)
-        optimizer.team.reducer.polls = args.polls
     optimizer.setup(model)
     return model, Timed(optimizer, lambda x, t: F.softmax_cross_entropy(model(x), t), x, t)
 
@@ -93,11 +90,7 @@ def main():
     parser.add_argument("--batchsize", type=int, default=64, help="images of each rank (64)")
     parser.add_argument("--rounds", type=int, default=11, help="measurements of each way")
     parser.add_argument("--buckets", type=int, nargs="*", default=[128, 256, 512, 1024], help="KiB of each way with buckets")
-    parser.add_argument("--polls", type=int, default=1, help="how often a bucket looks for what has come whenever it may (1)")
-    parser.add_argument("--places", choices=["functions", "pieces"], default="pieces", help="where buckets may (pieces)")
     args = mnpar.launch.parse_args(parser)
-    if args.places == "functions":
-        mnpar.functions.blocks.go_on = lambda: None
     comm, torch = mnpar.create_communicator(), torch_or_none()
     rng = np.random.default_rng(comm.rank)
     x, t = rng.standard_normal((args.batchsize, 3, 32, 32)).astype("f4"), rng.integers(0, 10, args.batchsize)

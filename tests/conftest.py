@@ -12,7 +12,6 @@ import pytest
 
 import mnpar
 
-SWEEP = {"MNPAR_SPATIAL": "1000", "MNPAR_PROGRAMS": "400", "MNPAR_PROGRAMS_MPI": "200"}  # random cases; see CONTRIBUTING.md
 OUTCOMES = pytest.StashKey[Counter]()  # what became of the spoilt programs: tests/test_random_programs.py
 
 
@@ -33,9 +32,6 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.stash[OUTCOMES] = Counter()
-    if config.getoption("--sweep"):
-        for name, number in SWEEP.items():
-            os.environ.setdefault(name, number)  # the ranks of mpiexec read it too
     if "PYTHONDONTWRITEBYTECODE" in os.environ and hasattr(config, "cache"):
         _share_bytecode(config.cache.mkdir("bytecode"))
 

@@ -1,7 +1,7 @@
 """Random programs over ranks have the gradients of one process; spoilt ones are reported, never wrong and never hanging.
 
-``MNPAR_PROGRAMS=10000 pytest tests/test_random_programs.py`` runs more of them (``--sweep`` twice as many as a plain run),
-``MNPAR_PROGRAMS_MPI`` more on processes; ``--detection`` prints at the end how many of the spoilt ones were reported.
+``MNPAR_PROGRAMS=10000 pytest tests/test_random_programs.py`` runs more of them, ``MNPAR_PROGRAMS_MPI`` more on processes;
+``--detection`` prints at the end how many of the spoilt ones were reported.
 """
 
 import os
@@ -14,8 +14,8 @@ import mnpar
 from tests.conftest import OUTCOMES
 from tests.programs import draw, gradients, mutations
 
-ON_THREADS = int(os.environ.get("MNPAR_PROGRAMS", "200"))
-ON_MPI = int(os.environ.get("MNPAR_PROGRAMS_MPI", "100"))
+ON_THREADS = int(os.environ.get("MNPAR_PROGRAMS", "400"))
+ON_MPI = int(os.environ.get("MNPAR_PROGRAMS_MPI", "200"))
 PIECE = 50
 
 
@@ -25,7 +25,6 @@ def check(program, found):
         np.testing.assert_allclose(g, truth[name], rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.grid
 @pytest.mark.parametrize("first", range(0, ON_THREADS, PIECE))
 def test_gradients_of_random_programs_on_thread_ranks_equal_those_of_one_process(first):
     for seed in range(first, first + PIECE):
@@ -38,7 +37,6 @@ def test_gradients_of_random_programs_on_thread_ranks_equal_those_of_one_process
             raise
 
 
-@pytest.mark.grid
 @pytest.mark.parametrize("first", range(0, ON_MPI, PIECE))
 @pytest.mark.ranks(4, on="mpi")
 def test_gradients_of_random_programs_on_processes_equal_those_of_one_process(comm, first):
@@ -72,7 +70,6 @@ def outcome(seed):
     return "harmless" if same else f"silently wrong: {mutation}"
 
 
-@pytest.mark.grid
 @pytest.mark.parametrize("first", range(0, ON_THREADS, PIECE))
 def test_a_spoilt_program_is_reported(request, first):
     outcomes = Counter(outcome(seed) for seed in range(first, first + PIECE))

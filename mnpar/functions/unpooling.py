@@ -10,11 +10,13 @@ from mnpar.functions.windows import Numbers, Windows, get_deconv_outsize, per_ax
 from mnpar.variable import Variable, as_variable
 
 
-def _unpooled(who: str, x: Variable, ksize: Any, stride: Any, pad: Any, outsize: Any, cover_all: bool) -> Windows:
+def _unpooled(
+    who: str, ndim: int | None, x: Variable, ksize: Any, stride: Any, pad: Any, outsize: Any, cover_all: bool
+) -> Windows:  # fmt: skip
     """The windows of the image that ``x`` has one value for each of."""
     n, shape = x.ndim - 2, x.shape
-    if n < 1:
-        raise ValueError(f"{who}: x of shape {shape} must be (N, C, …)")
+    if n < 1 or (ndim is not None and n != ndim):
+        raise ValueError(f"{who}: x of shape {shape} must be (N, C, …) with {'some' if ndim is None else ndim} spatial axes")
     K = per_axis(f"{who}: ksize", ksize, n, 1)
     stride, pad = per_axis(f"{who}: stride", K if stride is None else stride, n, 1), per_axis(f"{who}: pad", pad, n, 0)
     axes = zip(shape[2:], K, stride, pad, strict=True)
@@ -25,6 +27,13 @@ def _unpooled(who: str, x: Variable, ksize: Any, stride: Any, pad: Any, outsize:
     if windows.out != shape[2:]:
         raise ValueError(f"{who}: an image of {size} (outsize) has {windows.out} windows, not x's {shape[2:]}")
     return windows
+
+
+def _sums(
+    who: str, ndim: int | None, x: Any, ksize: Any, stride: Any, pad: Any, outsize: Any, cover_all: bool
+) -> Variable:  # fmt: skip
+    x = as_variable(x)
+    return Unpooling(_unpooled(who, ndim, x, ksize, stride, pad, outsize, cover_all), 1).apply((x,))[0]
 
 
 def unpooling_nd(
@@ -48,8 +57,7 @@ def unpooling_nd(
         >>> F.unpooling_nd(np.array([[[1.0, 2.0]]]), 2, cover_all=False).array
         array([[[1., 1., 2., 2.]]])
     """
-    x = as_variable(x)
-    return Unpooling(_unpooled("unpooling_nd", x, ksize, stride, pad, outsize, cover_all), 1).apply((x,))[0]
+    return _sums("unpooling_nd", None, x, ksize, stride, pad, outsize, cover_all)
 
 
 def unpooling_2d(
@@ -62,8 +70,7 @@ def unpooling_2d(
         >>> F.unpooling_2d(np.ones((1, 1, 2, 2)), 2).shape, F.unpooling_2d(np.ones((1, 1, 2, 2)), 2, outsize=(4, 4)).shape
         ((1, 1, 3, 3), (1, 1, 4, 4))
     """
-    x = as_variable(x)
-    return Unpooling(_unpooled("unpooling_2d", x, ksize, stride, pad, outsize, cover_all), 1).apply((x,))[0]
+    return _sums("unpooling_2d", 2, x, ksize, stride, pad, outsize, cover_all)
 
 
 def unpooling_1d(
@@ -76,8 +83,7 @@ def unpooling_1d(
         >>> F.unpooling_1d(np.ones((1, 1, 2)), 2, cover_all=False).shape
         (1, 1, 4)
     """
-    x = as_variable(x)
-    return Unpooling(_unpooled("unpooling_1d", x, ksize, stride, pad, outsize, cover_all), 1).apply((x,))[0]
+    return _sums("unpooling_1d", 1, x, ksize, stride, pad, outsize, cover_all)
 
 
 def unpooling_3d(
@@ -90,8 +96,7 @@ def unpooling_3d(
         >>> F.unpooling_3d(np.ones((1, 1, 1, 1, 2)), 2, cover_all=False).shape
         (1, 1, 2, 2, 4)
     """
-    x = as_variable(x)
-    return Unpooling(_unpooled("unpooling_3d", x, ksize, stride, pad, outsize, cover_all), 1).apply((x,))[0]
+    return _sums("unpooling_3d", 3, x, ksize, stride, pad, outsize, cover_all)
 
 
 def upsampling_2d(
@@ -114,4 +119,4 @@ def upsampling_2d(
     x = as_variable(x)
     if indexes.shape != x.shape:
         raise ValueError(f"upsampling_2d: indexes of shape {indexes.shape} must have the shape of x, {x.shape}")
-    return Spread(_unpooled("upsampling_2d", x, ksize, stride, pad, outsize, cover_all), indexes).apply((x,))[0]
+    return Spread(_unpooled("upsampling_2d", 2, x, ksize, stride, pad, outsize, cover_all), indexes).apply((x,))[0]

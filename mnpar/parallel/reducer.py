@@ -89,7 +89,6 @@ class Reducer:
         self._listening = False
         self._given_up = False
         self.weight = 1.0  # of this rank's gradients in the sum
-        self.polls = 1  # so often a bucket looks for what has come, and sends on, whenever backward lets it
 
     @property
     def channel(self) -> Communicator:
@@ -171,10 +170,9 @@ class Reducer:
 
     def go_on(self) -> None:
         """The buckets that are on their way advance a little."""
-        flying = [bucket.operation for bucket in self.buckets[: self.left] if bucket.operation and not bucket.operation.done]
-        for _ in range(self.polls if flying else 0):
-            for operation in flying:
-                operation.step()
+        for bucket in self.buckets[: self.left]:
+            if bucket.operation is not None:
+                bucket.operation.step()
 
     def _hear(self, listening: bool) -> None:
         if self._listening != listening:

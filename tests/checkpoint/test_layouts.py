@@ -16,6 +16,7 @@ from mnpar.checkpoint import store
 from mnpar.errors import CheckpointError
 from mnpar.plans import Box, blocks
 from mnpar.serializer import Serializer
+from tests.serialized import Bag
 
 SIZES = (1, 2, 3, 4, 6)
 GRIDS = {1: (1, 1), 2: (1, 2), 3: (3, 1), 4: (2, 2), 6: (3, 2)}
@@ -228,15 +229,6 @@ def test_an_uninitialized_replica_takes_the_whole_array(tmp_path):
         return lazy.W.array.tolist()
 
     assert mnpar.run(program, ranks=2)[1] == [[2, 2, 2], [2, 2, 2]]
-
-
-class Bag:
-    def __init__(self, **values):
-        self.values = values
-
-    def serialize(self, serializer):
-        for key, value in self.values.items():
-            self.values[key] = serializer(key, value)
 
 
 VALUES = {

@@ -9,24 +9,7 @@ import pytest
 import mnpar
 import mnpar.links as L
 from mnpar.serializers import HDF5Deserializer, HDF5Serializer, load_hdf5, save_hdf5, serialize
-
-
-class Net(mnpar.Chain):
-    def __init__(self):
-        super().__init__()
-        self.l1 = L.Linear(2, 3)
-        self.bn = L.BatchNormalization(3)
-        self.unused = L.Linear(None, 1)
-
-
-class Bag:
-    def __init__(self, **values):
-        self.values = values
-
-    def serialize(self, serializer):
-        for key, value in self.values.items():
-            self.values[key] = serializer(key, value)
-
+from tests.serialized import Bag, Net
 
 VALUES = {
     "float16": np.array([1.5, np.nan], "f2"),

@@ -14,27 +14,9 @@ import mnpar
 import mnpar.links as L
 from mnpar.errors import CheckpointError
 from mnpar.serializers import DictionarySerializer, NpzDeserializer, NpzFile, load_npz, save_npz
+from tests.serialized import Bag, Net
 
 CHAINER = Path(__file__).parent / "chainer7.npz"  # a Trainer of 3 iterations, written by Chainer 7.8.1
-
-
-class Net(mnpar.Chain):
-    def __init__(self):
-        super().__init__()
-        self.l1 = L.Linear(2, 3)
-        self.bn = L.BatchNormalization(3)
-        self.unused = L.Linear(None, 1)
-
-
-class Bag:
-    """Whatever it holds, serialized under its names."""
-
-    def __init__(self, **values):
-        self.values = values
-
-    def serialize(self, serializer):
-        for key, value in self.values.items():
-            self.values[key] = serializer(key, value)
 
 
 def written(compression=True, **values):
