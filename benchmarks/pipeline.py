@@ -158,7 +158,8 @@ def main():
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--fastest", action="store_true", help="the fastest round instead of the median (on a busy machine)")
     parser.add_argument("--hand", action="store_true", help="numpy and mpi4py written out too")
-    parser.add_argument("--schedules", nargs="*", default=["gpipe", "1f1b", "1f1b late", "zb1p"])
+    parser.add_argument("--schedules", nargs="*", default=["gpipe", "1f1b", "1f1b late", "zb1p", "eager", "eager late"])
+    parser.add_argument("--only", default="", help="networks whose names contain this")
     args = parser.parse_args()
     comm = mnpar.create_communicator()
     if comm.size != 2:
@@ -174,6 +175,8 @@ def main():
         return float(pick(comm.allreduce(np.array(values), op="max")))
 
     for name, (sizes, MB, cut) in NETWORKS.items():
+        if args.only not in name:
+            continue
         rng = np.random.default_rng(0)
         x, t = rng.standard_normal((M * MB, sizes[0])).astype("f4"), rng.integers(0, sizes[-1], M * MB)
         ways = {f"mnpar {one}": ours(comm, sizes, cut, x, t, one) for one in args.schedules}

@@ -46,7 +46,7 @@ class Pipeline(ChainList):
     Args:
         comm: as many ranks as the schedule has.
         stage: a link or a function; a list of them where the schedule has several stages on a rank, in order.
-        schedule: ``'gpipe'``, ``'1f1b'``, ``'interleaved'``, ``'zb1p'``, ``'zbv'``, or a :class:`Schedule`.
+        schedule: ``'gpipe'``, ``'1f1b'``, ``'interleaved'``, ``'zb1p'``, ``'zbv'``, ``'eager'``, or a :class:`Schedule`.
         micro_batches: M, or their sizes. A batch of N examples is cut into M pieces that differ by one at most.
         labels: where one rank has the first stage and the last, how many of its last arguments are for the last stage.
         recompute: keep only what stages receive, and compute everything else again in backward.
