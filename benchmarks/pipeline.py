@@ -21,9 +21,10 @@ import numpy as np  # noqa: E402
 import mnpar  # noqa: E402
 import mnpar.functions as F  # noqa: E402
 import mnpar.links as L  # noqa: E402
-from mnpar.parallel import Pipeline  # noqa: E402
+from mnpar.parallel import Pipeline, own_schedule  # noqa: E402
 
 M = 4
+PAIRS = own_schedule(["F0 F1 F2 F3 I0 I1 W0 W1 I2 I3 W2 W3", "F0 F1 I0 I1 F2 F3 I2 I3 W0 W1 W2 W3"], "pairs")
 NETWORKS = {  # sizes, examples in a micro-batch, layers of the first stage
     "784-1000-1000-10, 25 x 4": ((784, 1000, 1000, 10), 25, 1),
     "1024-256-256-256-32, 16 x 4": ((1024, 256, 256, 256, 32), 16, 2),
@@ -38,14 +39,15 @@ def layers(sizes, linear, relu):
 
 
 def ours(comm, sizes, cut, x, t, schedule):
-    """``late``: weights' gradients at the end of the batch, as GPipe has them anyway."""
-    schedule, _, late = schedule.partition(" ")
+    """``late``: weights' gradients at the end of the batch, as GPipe has them; ``abreast``: the last stage's together."""
+    schedule, *options = schedule.split()
+    late, abreast = "late" in options or None, "abreast" in options
     parts = layers(sizes, L.Linear, F.relu)
     mine = mnpar.Sequential(*itertools.chain(*(parts[:cut] if comm.rank == 0 else parts[cut:])))
     stage = mine if comm.rank == 0 else L.Classifier(mine)
     if comm.rank:
         stage.compute_accuracy = False
-    pipeline = Pipeline(comm, stage, schedule, M, late_weights=bool(late) or None)
+    pipeline = Pipeline(comm, stage, PAIRS if schedule == "pairs" else schedule, M, late_weights=late, abreast=abreast)
     optimizer = mnpar.optimizers.SGD(lr=0.01).setup(pipeline)
     return lambda: optimizer.update(pipeline, t if comm.rank else x)
 

@@ -55,6 +55,9 @@ class Pipeline(ChainList):
         late_weights: put the gradients of weights off to the end of the batch, where one product gives those of all
             micro-batches: much faster where these are small, and the stages before wait less; it keeps the inputs of all
             layers with weights, and the gradients of their outputs. None: with GPipe, which keeps all inputs anyway.
+        abreast: let backwards of the last stage that follow each other in the schedule go function by function, where one
+            product gives the gradients of a linear layer's inputs for all of them: faster where micro-batches are small and
+            the last stage sets the pace, but the stage before gets the first of them later. Not with ``recompute``.
 
     Attributes:
         loss: the mean loss of the last batch, an array, on the last stage's rank; None elsewhere.
@@ -80,7 +83,7 @@ class Pipeline(ChainList):
     def __init__(
         self, comm: Communicator, stage: Any, schedule: str | Schedule = "1f1b", micro_batches: int | Sequence[int] = 1, *,
         labels: int = 1, recompute: bool = False, shared: Mapping[str, Parameter] | None = None, late_weights: bool | None =
-        None,
+        None, abreast: bool = False,
     ) -> None:  # fmt: skip
         stages = list(stage) if isinstance(stage, list | tuple) else [stage]
         super().__init__(*[one for one in stages if isinstance(one, Link)])
@@ -89,6 +92,7 @@ class Pipeline(ChainList):
         self.schedule = make_schedule(schedule, comm.size, M) if isinstance(schedule, str) else schedule
         self.labels, self.recompute = labels, recompute
         self.late_weights = self.schedule.name == "gpipe" if late_weights is None else late_weights
+        self.abreast = abreast and not recompute
         self._inputs: int | None = None  # where each rank is called with all arguments of the model, those of the first layer
         self.loss: Any = None
         self.most_in_flight = 0
@@ -187,7 +191,7 @@ class Pipeline(ChainList):
             return step
         for action in self.schedule.actions[self.line.comm.rank]:
             if action.kind == "F":
-                step.act(action)
+                step.act([action])
         step.report()
         return joined([visit.result for visit in step.results()], step.weights)
 
