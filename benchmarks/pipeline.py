@@ -4,9 +4,9 @@
 
 Softmax cross entropy and SGD; four micro-batches; PyTorch over gloo, with its schedules for one stage a rank, in the same
 processes and in turn with mnpar's. The best of ours stands beside the best of its, and each of its beside ours of that name
-(but weights' gradients in GPipe: ours are one product for all micro-batches). ``alone`` is the whole batch on one rank, ``alone in pieces`` the same micro-batches there;
-``ideal`` is that, shared between the ranks, with the bubble of the schedule: × (M+P-1)/(M·P). (The last network's stages are
-balanced.) ``--hand`` adds numpy and mpi4py written out, in 1F1B's order.
+(but weights' gradients in GPipe: ours are one product for all micro-batches). ``alone`` is the whole batch on one rank, ``alone
+in pieces`` the same micro-batches there; ``ideal`` is that, shared between the ranks, with the bubble of the schedule:
+× (M+P-1)/(M·P). (The last network's stages are balanced.) ``--hand`` adds numpy and mpi4py written out, in 1F1B's order.
 """
 
 import argparse
