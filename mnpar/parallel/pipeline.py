@@ -191,7 +191,7 @@ class Pipeline(ChainList):
             return step
         for action in self.schedule.actions[self.line.comm.rank]:
             if action.kind == "F":
-                step.act([action])
+                step.act(action)
         step.report()
         return joined([visit.result for visit in step.results()], step.weights)
 

@@ -113,7 +113,7 @@ class Step:
         with recording(True):
             actions = self.pipeline.schedule.actions[self.pipeline.line.comm.rank]
             for _, together in itertools.groupby(actions, self._company):
-                self.act(list(together))
+                self.act(*together)
         self._weights()
         self.leaves.finish(loss_scale, self.pipeline.share_gradients)
         self.report()
@@ -124,7 +124,7 @@ class Step:
         abreast = self.pipeline.abreast and kind in "BI" and stage == self.last
         return kind if kind == "W" else (kind, stage) if abreast else action
 
-    def act(self, actions: Sequence[Action]) -> None:
+    def act(self, *actions: Action) -> None:
         """One action of the schedule, or several together."""
         kind, keys, late = actions[0].kind, [action[1:] for action in actions], self.pipeline.late_weights
         if kind == "F":
