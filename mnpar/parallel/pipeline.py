@@ -22,7 +22,7 @@ from mnpar.config import is_recording
 from mnpar.link import Link
 from mnpar.parallel.layers import Makers, Stage, check_tied, make_stages, tie
 from mnpar.parallel.line import Line
-from mnpar.parallel.schedule import Schedule, make_schedule
+from mnpar.parallel.schedule import Action, Schedule, make_schedule
 from mnpar.parallel.simulation import simulate
 from mnpar.parallel.step import Piece, Step, joined
 from mnpar.parameter import Parameter
@@ -100,6 +100,7 @@ class Pipeline(ChainList):
         simulate(self.schedule)  # it complains of a schedule that cannot be run
         self._mine = self.schedule.stages_of(comm.rank)
         self._check(comm, stages)
+        self.runs = [tuple(run) for _, run in itertools.groupby(self.schedule.actions[comm.rank], self._company)]
         self._calls: dict[int, Callable[..., Any]] = dict(zip(self._mine, stages, strict=True))
         everyone = comm.split(0, comm.rank)
         assert everyone is not None
@@ -172,6 +173,12 @@ class Pipeline(ChainList):
                 f"rank {comm.rank}: schedule {plan.name!r} puts the stages {self._mine} here, but {len(stages)} were given: "
                 f"give a list of {len(self._mine)}"
             )
+
+    def _company(self, action: Action) -> Any:
+        """The same for actions that are done together if nothing else comes between them."""
+        kind, stage, _ = action
+        abreast = self.abreast and kind in "BI" and stage == self.schedule.stages - 1
+        return kind if kind == "W" else (kind, stage) if abreast else action
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the batch through the stages.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -111,18 +110,11 @@ class Step:
         if self.grad is None:
             self.grad = 1.0 if loss_scale is None else loss_scale
         with recording(True):
-            actions = self.pipeline.schedule.actions[self.pipeline.line.comm.rank]
-            for _, together in itertools.groupby(actions, self._company):
+            for together in self.pipeline.runs:
                 self.act(*together)
         self._weights()
         self.leaves.finish(loss_scale, self.pipeline.share_gradients)
         self.report()
-
-    def _company(self, action: Action) -> Any:
-        """The same for actions that are done together if nothing else comes between them."""
-        kind, stage, _ = action
-        abreast = self.pipeline.abreast and kind in "BI" and stage == self.last
-        return kind if kind == "W" else (kind, stage) if abreast else action
 
     def act(self, *actions: Action) -> None:
         """One action of the schedule, or several together."""
