@@ -148,3 +148,28 @@ def test_a_layer_has_one_product_for_the_inputs_of_all_that_go_abreast(abreast, 
 
     weights = 1  # of each layer, at the end of the batch; the inputs of the first layer have no gradients
     assert mnpar.run(program, 2) == [2 * weights + 4, 2 * weights + 2 * inputs]
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_products_whose_columns_lie_together_are_joined_and_cut_apart_too(schedule):
+    """Of float32 and more rows in W than in a micro-batch: linear layers compute those turned round."""
+    D, N = 64, 4 * 25
+    rng = np.random.default_rng(0)
+    x, t = rng.standard_normal((N, D)).astype("f4"), rng.integers(0, D, N)
+
+    def stages():
+        made = [mnpar.Sequential(L.Linear(D, D), F.relu, L.Linear(D, D), F.relu) for _ in range(2)]
+        for p in (p for link in made for p in link.params()):
+            p.array[...] = np.random.default_rng(p.size).standard_normal(p.shape) / 8
+        return [made[0], L.Classifier(made[1])]
+
+    def program(comm):
+        stage = stages()[comm.rank]
+        Pipeline(comm, stage, schedule, 4, abreast=True)((x, t)[comm.rank]).backward()
+        return [p.grad for p in stage.params()]
+
+    first, last = stages()
+    last(first(x), t).backward()
+    for found, link in zip(mnpar.run(program, 2), (first, last), strict=True):
+        for g, p in zip(found, link.params(), strict=True):
+            np.testing.assert_allclose(g, p.grad, rtol=1e-4, atol=1e-6)
