@@ -169,7 +169,7 @@ class Step:
             raise ValueError(
                 f"the last stage returned an array of shape {loss.shape}: to be trained it returns a loss, a scalar"
             )
-        return [(loss.node, loss.xp.full_like(loss.array, self.weights[visit.micro_batch] * float(self.grad)))]
+        return [(loss.node, loss.xp.full(loss.shape, self.weights[visit.micro_batch] * float(self.grad), loss.dtype))]
 
     def _collect(self, found: dict[Any, Gradient]) -> None:
         """Gradients of leaves that did not have to wait: of what was sent as it is."""
