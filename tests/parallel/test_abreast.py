@@ -173,3 +173,23 @@ def test_products_whose_columns_lie_together_are_joined_and_cut_apart_too(schedu
     for found, link in zip(mnpar.run(program, 2), (first, last), strict=True):
         for g, p in zip(found, link.params(), strict=True):
             np.testing.assert_allclose(g, p.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_a_last_stage_that_is_divided_over_ranks_speaks_to_them_in_one_order():
+    x, t = data()
+
+    def program(comm, abreast):
+        line, model = comm.split(comm.rank % 2, comm.rank), comm.split(comm.rank // 2, comm.rank)
+        links = Layer(line.rank), Layer(10 + comm.rank)
+
+        def last(h, t):
+            h = F.tanh(F.reduce_from(model, links[1](F.copy_to(model, links[0](h)))))
+            return F.mean_squared_error(h, t)
+
+        pipeline = Pipeline(line, last if line.rank else links[0], "gpipe", 4, abreast=abreast)
+        pipeline((x, t)[line.rank]).backward()
+        return [p.grad for link in links[: 1 + line.rank] for p in link.params()]
+
+    for found, expected in zip(mnpar.run(program, 4, (True,)), mnpar.run(program, 4, (False,)), strict=True):
+        for g, h in zip(found, expected, strict=True):
+            np.testing.assert_allclose(g, h, rtol=1e-12, atol=1e-14)
