@@ -1,11 +1,12 @@
 """A training step of an MLP in two pipeline stages on two ranks, one BLAS thread each, beside torch.distributed.pipelining.
 
-    mpiexec -n 2 python benchmarks/pipeline.py [--hand] [--rounds 15] [--times 10]
+    mpiexec -n 2 python benchmarks/pipeline.py [--hand] [--rounds 15] [--times 10] [--only 784]
 
 Softmax cross entropy and SGD; four micro-batches; PyTorch over gloo, with its schedules for one stage a rank, in the same
-processes and in turn with mnpar's. ``alone`` is the whole batch on one rank, ``alone in pieces`` the same micro-batches there;
-``ideal`` is that, shared between the ranks, with the bubble of the schedule: × (M+P-1)/(M·P). (The last network's stages are
-balanced.) ``--hand`` adds numpy and mpi4py written out, in 1F1B's order.
+processes and in turn with mnpar's. The best of ours stands beside the best of its, and each of its beside ours of that name
+(but weights' gradients in GPipe: ours are one product for all micro-batches). ``alone`` is the whole batch on one rank, ``alone
+in pieces`` the same micro-batches there; ``ideal`` is that, shared between the ranks, with the bubble of the schedule:
+× (M+P-1)/(M·P). (The last network's stages are balanced.) ``--hand`` adds numpy and mpi4py written out, in 1F1B's order.
 """
 
 import argparse
@@ -21,9 +22,16 @@ import numpy as np  # noqa: E402
 import mnpar  # noqa: E402
 import mnpar.functions as F  # noqa: E402
 import mnpar.links as L  # noqa: E402
-from mnpar.parallel import Pipeline  # noqa: E402
+from mnpar.parallel import Pipeline, own_schedule  # noqa: E402
 
 M = 4
+OWN = {
+    # three micro-batches go back abreast, so that rank 0 has time for their weights' gradients before the last one comes
+    "three": own_schedule(["F0 F1 F2 F3 I0 I1 I2 W0 W1 W2 I3 W3", "F0 F1 F2 I0 I1 I2 F3 I3 W0 W1 W2 W3"], "three"),
+    # rank 0 does all that it can before it waits, and the weights' gradients of all together
+    "ahead": own_schedule(["F0 F1 F2 F3 I0 I1 I2 I3 W0 W1 W2 W3", "F0 I0 F1 I1 F2 I2 F3 I3 W0 W1 W2 W3"], "ahead"),
+}
+SCHEDULES = ["gpipe", "1f1b", "1f1b late", "zb1p", "eager", "ahead", "gpipe abreast", "three abreast"]
 NETWORKS = {  # sizes, examples in a micro-batch, layers of the first stage
     "784-1000-1000-10, 25 x 4": ((784, 1000, 1000, 10), 25, 1),
     "1024-256-256-256-32, 16 x 4": ((1024, 256, 256, 256, 32), 16, 2),
@@ -38,14 +46,15 @@ def layers(sizes, linear, relu):
 
 
 def ours(comm, sizes, cut, x, t, schedule):
-    """``late``: weights' gradients at the end of the batch, as GPipe has them anyway."""
-    schedule, _, late = schedule.partition(" ")
+    """``late``: weights' gradients at the end of the batch, as GPipe has them; ``abreast``: the last stage's together."""
+    schedule, *options = schedule.split()
+    late, abreast = "late" in options or None, "abreast" in options
     parts = layers(sizes, L.Linear, F.relu)
     mine = mnpar.Sequential(*itertools.chain(*(parts[:cut] if comm.rank == 0 else parts[cut:])))
     stage = mine if comm.rank == 0 else L.Classifier(mine)
     if comm.rank:
         stage.compute_accuracy = False
-    pipeline = Pipeline(comm, stage, schedule, M, late_weights=bool(late) or None)
+    pipeline = Pipeline(comm, stage, OWN.get(schedule, schedule), M, late_weights=late, abreast=abreast)
     optimizer = mnpar.optimizers.SGD(lr=0.01).setup(pipeline)
     return lambda: optimizer.update(pipeline, t if comm.rank else x)
 
@@ -152,13 +161,19 @@ def by_hand(comm, sizes, cut, x, t, MB):
     return step
 
 
+def fastest(found, whose):
+    """The fastest way of one of the two."""
+    return min([way for way in found if way.startswith(whose)], key=found.__getitem__)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--fastest", action="store_true", help="the fastest round instead of the median (on a busy machine)")
     parser.add_argument("--hand", action="store_true", help="numpy and mpi4py written out too")
-    parser.add_argument("--schedules", nargs="*", default=["gpipe", "1f1b", "1f1b late", "zb1p"])
+    parser.add_argument("--schedules", nargs="*", default=SCHEDULES, help=f"of mnpar: {', '.join(SCHEDULES)}")
+    parser.add_argument("--only", default="", help="networks whose names contain this")
     args = parser.parse_args()
     comm = mnpar.create_communicator()
     if comm.size != 2:
@@ -174,6 +189,8 @@ def main():
         return float(pick(comm.allreduce(np.array(values), op="max")))
 
     for name, (sizes, MB, cut) in NETWORKS.items():
+        if args.only not in name:
+            continue
         rng = np.random.default_rng(0)
         x, t = rng.standard_normal((M * MB, sizes[0])).astype("f4"), rng.integers(0, sizes[-1], M * MB)
         ways = {f"mnpar {one}": ours(comm, sizes, cut, x, t, one) for one in args.schedules}
@@ -185,12 +202,14 @@ def main():
         found = in_turn(ways, args.times, rounds=args.rounds, before=comm.barrier, pick=slowest)
         if comm.rank == 0:
             print(f"{name:30}" + "  ".join(f"{way} {1e3 * s:.2f}" for way, s in found.items()) + " ms")
-            best = min(s for way, s in found.items() if way.startswith("mnpar"))
             ideal = found["alone in pieces"] * (M + 1) / (M * 2)
-            line = f"{'':30}ideal {1e3 * ideal:.2f} ms, reached {ideal / best:.2f}"
+            best = fastest(found, "mnpar")
+            print(f"{'':30}ideal {1e3 * ideal:.2f} ms, reached {ideal / found[best]:.2f}", end="")
             if torch:
-                line += f"; best mnpar / best torch {best / min(s for way, s in found.items() if way.startswith('torch')):.2f}"
-            print(line, flush=True)
+                other, same = fastest(found, "torch"), [one for one in ("gpipe", "1f1b") if f"mnpar {one}" in found]
+                print(f"; {best} / {other} {found[best] / found[other]:.2f}", end="")
+                print("".join([f", both {one} {found[f'mnpar {one}'] / found[f'torch {one}']:.2f}" for one in same]), end="")
+            print(flush=True)
     if torch:
         torch.distributed.destroy_process_group()
 

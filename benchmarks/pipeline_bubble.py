@@ -20,6 +20,7 @@ FORMULAS = {
     "interleaved": lambda P, M: 2 * (P - 1) / (6 * M + 2 * (P - 1)),
     "zb1p": lambda P, M: (P - 1) / (3 * M + P - 1),
     "zbv": lambda P, M: (P - 1) / (6 * M + P - 1),
+    "eager": lambda P, M: (P - 1) / (3 * M + P - 1),
 }
 
 

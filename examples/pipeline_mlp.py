@@ -4,7 +4,7 @@
     python examples/pipeline_mlp.py --schedule zbv        starts two ranks itself
     python examples/pipeline_mlp.py --threads 3           ranks that are threads: needs no MPI
 
-The schedules: gpipe, 1f1b, interleaved, zb1p, zbv; or a list of your own, the ranks' actions with commas between them:
+The schedules: gpipe, 1f1b, interleaved, zb1p, zbv, eager; or a list of your own, the ranks' actions with commas between them:
 ``--schedule "F0 F1 B1 B0, F0 F1 B1 B0"``. The layers are given to the stages by what they cost, measured here. Rank 0 prints
 what the schedule promises; a timeline of one step is left in ``--out``: timeline.png, and timeline.json for ui.perfetto.dev.
 At the end the same network is trained on one rank, and the weights are compared.

@@ -131,7 +131,7 @@ _PLACES = (
     _Place(Mailbox, "recv_now", _spanning("recv", lambda box, a, got: _received(box, (a[0](),), got))),
     _Place(Mailbox, "post", _spanning("send", lambda box, a, _: _message(box, "exchange", a[1], True, a[2], "exchange"))),
     _Place(Mailbox, "fetch", _receiving(lambda box, a, _: _message(box, a[0].name, a[1], False, a[2], "exchange"))),
-    _Place(Step, "act", _spanning("stage", lambda step, a, _: (str(a[0]), None, ""))),
+    _Place(Step, "act", _spanning("stage", lambda step, a, _: (" ".join(map(str, a)), None, ""))),
     _Place(GradientMethod, "_change", _spanning("update", lambda optimizer, a, _: (type(optimizer).__name__, None, ""))),
 )
 _lock = threading.Lock()

@@ -53,15 +53,22 @@ class MatMul(FunctionNode):
 def _by_rows(x: Array, W: Array) -> Array:
     """x Wᵀ: (N, D) · (D, O).
 
-    OpenBLAS turns W round for that; with few rows of float32 it is up to 1.8 times as fast to have it compute W xᵀ and to turn
-    that, which is small.
+    OpenBLAS turns W round for that; with fewer rows than that has it is 1.1 to 1.8 times as fast in float32 to compute W xᵀ, of
+    which the result is the transpose: its columns lie together, and those of what is computed from it element by element.
     """
     size = x.size * len(W)
     if size <= FEW or elsewhere(x, size):
         return product(x, W.T)
-    if 1 < len(x) <= 64 and len(W) >= 4 * len(x) and x.dtype.char == "f" and W.dtype.char == "f":
-        return backend.get_array_module(x).ascontiguousarray((W @ x.T).T)
+    if 1 < len(x) < len(W) and x.dtype.char == "f" and W.dtype.char == "f":
+        return (W @ x.T).T
     return x @ W.T
+
+
+def _back_by_rows(gy: Any, W: Any, x: Any) -> Any:
+    """gy W: (N, O) · (O, D), with the elements in the order in which x has them: it will be multiplied with what x was made of."""
+    if type(gy) is np.ndarray and type(x) is np.ndarray and not x.flags.c_contiguous:
+        return times(W.T, gy.T).T
+    return times(gy, W)
 
 
 class Linear(FunctionNode):
@@ -81,12 +88,14 @@ class Linear(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         x, W = self.get_retained_inputs()
-        gx, gW = lambda: times(gy, W), lambda: self._into(1, gy.transpose(), x)  # (N, O) · (O, D), (O, N) · (N, D)
+        gx, gW = lambda: _back_by_rows(gy, W, x), lambda: self._into(1, gy.transpose(), x)  # (N, O) · (O, D), (O, N) · (N, D)
         return (gx, gW, lambda: self._rows_added(gy)) if len(self.inputs) == 3 else (gx, gW)
 
     def _rows_added(self, gy: Any) -> Any:
         """The gradient of b, right where that is kept."""
         room = self.room(2, gy)
+        if type(gy) is np.ndarray and gy.dtype.char in "fd":
+            return np.ones(len(gy), gy.dtype).dot(gy, room)  # BLAS: a third of the time, and it minds no order of elements
         return gy.sum(axis=0) if room is None else gy.sum(axis=0, out=room)
 
     def _into(self, i: int, a: Any, b: Any) -> Any:

@@ -22,7 +22,7 @@ from mnpar.config import is_recording
 from mnpar.link import Link
 from mnpar.parallel.layers import Makers, Stage, check_tied, make_stages, tie
 from mnpar.parallel.line import Line
-from mnpar.parallel.schedule import Schedule, make_schedule
+from mnpar.parallel.schedule import Action, Schedule, make_schedule
 from mnpar.parallel.simulation import simulate
 from mnpar.parallel.step import Piece, Step, joined
 from mnpar.parameter import Parameter
@@ -46,7 +46,7 @@ class Pipeline(ChainList):
     Args:
         comm: as many ranks as the schedule has.
         stage: a link or a function; a list of them where the schedule has several stages on a rank, in order.
-        schedule: ``'gpipe'``, ``'1f1b'``, ``'interleaved'``, ``'zb1p'``, ``'zbv'``, or a :class:`Schedule`.
+        schedule: ``'gpipe'``, ``'1f1b'``, ``'interleaved'``, ``'zb1p'``, ``'zbv'``, ``'eager'``, or a :class:`Schedule`.
         micro_batches: M, or their sizes. A batch of N examples is cut into M pieces that differ by one at most.
         labels: where one rank has the first stage and the last, how many of its last arguments are for the last stage.
         recompute: keep only what stages receive, and compute everything else again in backward.
@@ -55,6 +55,9 @@ class Pipeline(ChainList):
         late_weights: put the gradients of weights off to the end of the batch, where one product gives those of all
             micro-batches: much faster where these are small, and the stages before wait less; it keeps the inputs of all
             layers with weights, and the gradients of their outputs. None: with GPipe, which keeps all inputs anyway.
+        abreast: let backwards of the last stage that follow each other in the schedule go function by function, where one
+            product gives the gradients of a linear layer's inputs for all of them: faster where micro-batches are small and
+            the last stage sets the pace, but the stage before gets the first of them later. Not with ``recompute``.
 
     Attributes:
         loss: the mean loss of the last batch, an array, on the last stage's rank; None elsewhere.
@@ -80,7 +83,7 @@ class Pipeline(ChainList):
     def __init__(
         self, comm: Communicator, stage: Any, schedule: str | Schedule = "1f1b", micro_batches: int | Sequence[int] = 1, *,
         labels: int = 1, recompute: bool = False, shared: Mapping[str, Parameter] | None = None, late_weights: bool | None =
-        None,
+        None, abreast: bool = False,
     ) -> None:  # fmt: skip
         stages = list(stage) if isinstance(stage, list | tuple) else [stage]
         super().__init__(*[one for one in stages if isinstance(one, Link)])
@@ -89,6 +92,7 @@ class Pipeline(ChainList):
         self.schedule = make_schedule(schedule, comm.size, M) if isinstance(schedule, str) else schedule
         self.labels, self.recompute = labels, recompute
         self.late_weights = self.schedule.name == "gpipe" if late_weights is None else late_weights
+        self.abreast = abreast and not recompute
         self._inputs: int | None = None  # where each rank is called with all arguments of the model, those of the first layer
         self.loss: Any = None
         self.most_in_flight = 0
@@ -96,6 +100,7 @@ class Pipeline(ChainList):
         simulate(self.schedule)  # it complains of a schedule that cannot be run
         self._mine = self.schedule.stages_of(comm.rank)
         self._check(comm, stages)
+        self.runs = [tuple(run) for _, run in itertools.groupby(self.schedule.actions[comm.rank], self._company)]
         self._calls: dict[int, Callable[..., Any]] = dict(zip(self._mine, stages, strict=True))
         everyone = comm.split(0, comm.rank)
         assert everyone is not None
@@ -168,6 +173,12 @@ class Pipeline(ChainList):
                 f"rank {comm.rank}: schedule {plan.name!r} puts the stages {self._mine} here, but {len(stages)} were given: "
                 f"give a list of {len(self._mine)}"
             )
+
+    def _company(self, action: Action) -> Any:
+        """The same for actions that are done together if nothing else comes between them."""
+        kind, stage, _ = action
+        abreast = self.abreast and kind in "BI" and stage == self.schedule.stages - 1
+        return kind if kind == "W" else (kind, stage) if abreast else action
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the batch through the stages.

@@ -1,16 +1,15 @@
 """What each rank of a pipeline does, and in which order: a list of actions, plain data.
 
 A network is cut into *stages* and a batch into *micro-batches*; an action is one stage's work on one micro-batch. Which stage
-is
-on which rank and in which order a rank acts is all that distinguishes GPipe, 1F1B, the interleaved and the zero-bubble
-schedules: each is made here by a few lines, and a list of one's own is as good. A list is checked before it runs
-(simulation.py).
+is on which rank and in which order a rank acts is all that distinguishes GPipe, 1F1B, the interleaved and the zero-bubble
+schedules: each is made here by a few lines, and a list of one's own is as good. It is checked before it runs (simulation.py).
 
 Letters: P ranks, M micro-batches, S stages. The bubbles are those of stages that cost the same, with F, I and W of one unit
 each, for M ≥ P. In the literature a B of two units gives the gradients of its inputs at its end, and 1F1B's bubble is
 (P-1)/(M+P-1); here they leave before those of the weights are computed, which shortens it by a third for nothing.
+(The file is long because it has one schedule after the other.)
 Sources: GPipe (Huang 2019), PipeDream-flush (Narayanan 2019), Megatron-LM's interleaving (Narayanan 2021), zero bubble
-(Qi 2023), controllable memory: V-shapes (Qi 2024).
+(Qi 2023), controllable memory: V-shapes (Qi 2024), eager 1F1B (Zhuang 2023).
 """
 
 from __future__ import annotations
@@ -209,6 +208,31 @@ def zb1p(ranks: int, micro_batches: int) -> Schedule:
     return _schedule(lists, list(range(ranks)), micro_batches, "zb1p")
 
 
+def eager(ranks: int, micro_batches: int) -> Schedule:
+    """1F1B with twice as many forwards ahead: what a rank needs next has arrived, though messages take time or stages differ.
+
+    Weights' gradients fill the gaps between the last actions, two micro-batches' at a time, and end with the rest together: so
+    they are few products. Bubble (P-1)/(3M+P-1), as of ZB1P; for this there are M graphs in flight.
+
+    Example:
+        >>> print(eager(2, 4))
+        rank 0: 0F0 0F1 0F2 0I0 0F3 0I1 0I2 0W0 0W1 0I3 0W2 0W3
+        rank 1: 1F0 1I0 1F1 1I1 1F2 1I2 1F3 1I3 1W0 1W1 1W2 1W3
+    """
+    M, lists, together = micro_batches, [], 1 + (micro_batches > ranks)
+    for rank in range(ranks):
+        ahead, done, actions = min(2 * (ranks - rank - 1), M), 0, list[Action]()
+        waits = M - min(ahead, M - 1)  # from this micro-batch on a gradient is waited for after the last forward
+        for action in _alternate(rank, ahead, M):
+            kind, _, m = action
+            if kind == "B" and m >= waits and ((m - waits + 1) % together == 0 or m == M - 1):
+                actions += [Action("W", rank, i) for i in range(done, m - waits + 1)]
+                done = m - waits + 1
+            actions.append(action._replace(kind="I") if kind == "B" else action)
+        lists.append([*actions, *[Action("W", rank, m) for m in range(done, M)]])
+    return _schedule(lists, list(range(ranks)), M, "eager")
+
+
 def zbv(ranks: int, micro_batches: int) -> Schedule:
     """Stages down the ranks and up again (rank r has r and 2P-1-r), backward in halves: next to no bubble in 1F1B's memory.
 
@@ -272,7 +296,7 @@ def _schedule(lists: Sequence[Sequence[Action]], where: Sequence[int], micro_bat
 
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
-    "gpipe": gpipe, "1f1b": one_f_one_b, "interleaved": interleaved, "zb1p": zb1p, "zbv": zbv,
+    "gpipe": gpipe, "1f1b": one_f_one_b, "interleaved": interleaved, "zb1p": zb1p, "zbv": zbv, "eager": eager,
 }  # fmt: skip
 
 
@@ -280,7 +304,7 @@ def make_schedule(name: str, ranks: int, micro_batches: int, **options: Any) -> 
     """A known schedule by its name.
 
     Args:
-        name: ``'gpipe'``, ``'1f1b'``, ``'interleaved'``, ``'zb1p'`` or ``'zbv'``.
+        name: ``'gpipe'``, ``'1f1b'``, ``'interleaved'``, ``'zb1p'``, ``'zbv'`` or ``'eager'``.
         ranks, micro_batches: P and M, at least 1.
         options: ``chunks``, of the interleaved one.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from mnpar.functions import concat
 from mnpar.functions.products import Linear
 from mnpar.gradients import heard
 from mnpar.graph import Gradient, Owed, VariableNode
+from mnpar.parallel.abreast import reverse_abreast
 from mnpar.parallel.schedule import Action
 from mnpar.parallel.visit import Frugal, Visit
 from mnpar.reporter import get_current_reporter, report
@@ -110,26 +110,39 @@ class Step:
         if self.grad is None:
             self.grad = 1.0 if loss_scale is None else loss_scale
         with recording(True):
-            actions = self.pipeline.schedule.actions[self.pipeline.line.comm.rank]
-            for action, following in itertools.zip_longest(actions, actions[1:]):
-                self.act(action, following)
+            for together in self.pipeline.runs:
+                self.act(*together)
         self._weights()
         self.leaves.finish(loss_scale, self.pipeline.share_gradients)
         self.report()
 
-    def act(self, action: Action, following: Action | None = None) -> None:
-        """One action of the schedule; weights' gradients wait for those that follow at once."""
-        kind, key, late = action.kind, (action.stage, action.micro_batch), self.pipeline.late_weights
+    def act(self, *actions: Action) -> None:
+        """One action of the schedule, or several together."""
+        kind, keys, late = actions[0].kind, [action[1:] for action in actions], self.pipeline.late_weights
         if kind == "F":
-            self._forward(*key)
+            self._forward(*keys[0])
         elif kind == "W":
-            self.due += self.owed.pop(key)
+            for key in keys:
+                self.due += self.owed.pop(key)
         else:
-            visit, owed = self.visits.pop(key), self.due if kind == "B" else self.owed.setdefault(key, [])
-            visit.backward(self._seeds(visit), self._collect, owed)
-        if not late and (kind == "B" or (kind == "W" and (following is None or following.kind != "W"))):
+            self._backward([self.visits.pop(key) for key in keys], self.due if kind == "B" else self._owe(keys))
+        if not late and kind in "BW":
             self._weights()
         self.most = max(self.most, len(self.visits) + len(self.owed))
+
+    def _owe(self, keys: Sequence[Any]) -> list[Owed]:
+        """Where the weights' gradients of some micro-batches wait: for the W of the last of them."""
+        for key in keys:
+            self.owed[key] = []
+        return self.owed[keys[-1]]
+
+    def _backward(self, visits: list[Visit], owed: list[Owed]) -> None:
+        """Of one micro-batch, or of several abreast."""
+        if len(visits) == 1:
+            visits[0].backward(self._seeds(visits[0]), self._collect, owed)
+            return
+        for found in reverse_abreast([visit.tape for visit in visits], list(map(self._seeds, visits)), owed):
+            self._collect(found)
 
     def _forward(self, stage: int, m: int) -> None:
         pipeline = self.pipeline
@@ -156,7 +169,7 @@ class Step:
             raise ValueError(
                 f"the last stage returned an array of shape {loss.shape}: to be trained it returns a loss, a scalar"
             )
-        return [(loss.node, loss.xp.full_like(loss.array, self.weights[visit.micro_batch] * float(self.grad)))]
+        return [(loss.node, loss.xp.full(loss.shape, self.weights[visit.micro_batch] * float(self.grad), loss.dtype))]
 
     def _collect(self, found: dict[Any, Gradient]) -> None:
         """Gradients of leaves that did not have to wait: of what was sent as it is."""

@@ -21,7 +21,7 @@ def bubbles():
 
 
 @pytest.mark.ranks(2, on="mpi")
-@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb1p", "zbv"])
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb1p", "zbv", "eager"])
 def test_a_step_takes_what_the_formula_says_within_five_percent(comm, name, bubbles):
     M = 4
     plan = make_schedule(name, comm.size, M)

@@ -11,7 +11,7 @@ import mnpar.links as L
 from mnpar.parallel import Pipeline, make_schedule, own_schedule, recv_from_stage, send_to_stage, simulate
 
 D, N = 3, 10
-SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb1p", "zbv"]
+SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb1p", "zbv", "eager"]
 
 
 class Layer(mnpar.Link):

@@ -18,6 +18,7 @@ BUBBLES = {
     "interleaved": lambda P, M: 2 * (P - 1) / (6 * M + 2 * (P - 1)),
     "zb1p": lambda P, M: (P - 1) / (3 * M + P - 1),
     "zbv": lambda P, M: (P - 1) / (6 * M + P - 1),
+    "eager": lambda P, M: (P - 1) / (3 * M + P - 1),
 }
 LITERATURE = BUBBLES | {
     "gpipe": lambda P, M: (P - 1) / (M + P - 1),
@@ -29,6 +30,7 @@ GRAPHS = {
     "gpipe": lambda P, M, r: M,
     "1f1b": lambda P, M, r: min(P - r, M),
     "zb1p": lambda P, M, r: min(P, M),
+    "eager": lambda P, M, r: M,
 }
 
 
@@ -66,6 +68,10 @@ def test_zbv_on_many_ranks_takes_at_most_two_units_more(P, M):
 def test_costs_differ_between_stages_and_messages_take_time():
     schedule = make_schedule("gpipe", 2, 1)
     assert simulate(schedule, forward=[1, 5], inputs=0, weights=2, message=0.5).duration == 1 + 0.5 + 5 + 0.5 + 2
+
+
+def test_eager_hides_messages_that_take_as_long_as_an_action():
+    assert [simulate(make_schedule(name, 4, 8), message=1).duration for name in ("1f1b", "zb1p", "eager")] == [41, 41, 31]
 
 
 WRONG = {
