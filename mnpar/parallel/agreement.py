@@ -188,15 +188,20 @@ def check_parameter_closeness(model: Link, comm: Communicator, tolerance: float 
     return not found
 
 
-def _differences(model: Link, comm: Communicator, tolerance: float, persistents: bool) -> str:
-    """What differs, on every rank; empty if nothing does."""
-    values = list(_values(model, persistents))
+def alike(model: Link, comm: Communicator, persistents: bool = False) -> bool:
+    """Whether all ranks have the same bits, by 16 bytes from each."""
     digest = hashlib.blake2b(digest_size=16)
-    for path, value in values:
+    for path, value in _values(model, persistents):
         digest.update(f"{path} {_form(value)} ".encode())
         digest.update(b"" if value is None else np.ascontiguousarray(backend.to_host(value)).view(np.uint8).data)
-    if len({bytes(d) for d in comm.allgather(np.frombuffer(digest.digest(), np.uint8))}) == 1:
-        return ""  # the usual answer, by 16 bytes from each rank
+    return len({bytes(d) for d in comm.allgather(np.frombuffer(digest.digest(), np.uint8))}) == 1
+
+
+def _differences(model: Link, comm: Communicator, tolerance: float, persistents: bool) -> str:
+    """What differs, on every rank; empty if nothing does."""
+    if alike(model, comm, persistents):
+        return ""
+    values = list(_values(model, persistents))
     _check_paths(comm, comm.allgather_obj([path for path, _ in values]), "parameters")
     differences = []
     for path, value in values:
