@@ -26,7 +26,7 @@ def tournaments(comm, data, args, say=lambda number, result, rates: None):
     train, valid, _ = data
     ensemble = mnpar.Ensemble(comm, lambda group, i: perceptron(group, args.unit), args.members)
     rates = 10 ** np.random.default_rng(args.seed).uniform(-4, 0, ensemble.size)
-    links = list(ensemble.members.children())
+    links = list(ensemble.members)
     optimizers = [mnpar.optimizers.MomentumSGD(rates[i]) for i in ensemble.numbers]
     for link, optimizer in zip(links, optimizers, strict=True):
         optimizer.setup(link)
