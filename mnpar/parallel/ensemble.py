@@ -32,10 +32,10 @@ class Members(Chain):
     Example:
         >>> import mnpar, mnpar.links as L
         >>> def program(comm):
-        ...     ensemble = mnpar.Ensemble(comm, lambda group, i: L.Linear(1, i), groups=3)
+        ...     ensemble = mnpar.Ensemble(comm, lambda group, i: L.Linear(1, i + 1), groups=3)
         ...     return len(ensemble.members), [link.W.shape for link in ensemble.members], ensemble.members[2].b.shape
         >>> mnpar.run(program, ranks=1)
-        [(3, [(0, 1), (1, 1), (2, 1)], (2,))]
+        [(3, [(1, 1), (2, 1), (3, 1)], (3,))]
     """
 
     def __getitem__(self, number: int | str) -> Any:
@@ -70,7 +70,8 @@ class Ensemble(Chain):
         peers: that of the ranks with the same part of each member.
         lost: the numbers of members that are lost (:meth:`attempt`).
         alive, error: False on ranks whose member is lost, and why.
-        members: this rank's links, by number, to iterate over: their paths are ``/members/3/…``, so that checkpoints are loaded by any number of ranks.
+        members: this rank's links, by number, and to iterate over. Their paths are ``/members/3/…``, so that checkpoints are
+            loaded by any number of ranks.
 
     Raises:
         ValueError: M members cannot have as many of the ranks each; or a link is given where a rank has several members.

@@ -31,8 +31,6 @@ from mnpar.parallel.shards import Shards
 from mnpar.tape import current_tape
 
 REDUCTIONS = ("weighted", "mean", "sum")
-
-
 _ALONE = nullcontext()
 
 
@@ -76,16 +74,14 @@ class Team:
 
     def _make_equal(self, final: bool = False) -> bool:
         """Let copies be copies; whether that may have changed values. ``final``: what was computed of them cannot be again."""
+        model, placement = self.optimizer.target, self._placement
         updates = [int(t) for t in self.comm.allgather(np.array(self.optimizer.t))]
         if len(set(updates)) > 1:  # values are given to all ranks, and states are not
             raise MismatchError(f"the ranks' optimizers have made {updates} updates: load one snapshot on all ranks, or none")
-        if any([getattr(link, "reduces_over", None) is self.comm for link in self.optimizer.target.links()]):
+        if any([getattr(link, "reduces_over", None) is self.comm for link in model.links()]):
             raise RuntimeError(_TWICE)
-        if self._placement is None:
-            equal = final and alike(self.optimizer.target, self.comm)
-        else:
-            equal = self._placement.settle(self.optimizer.target, values=False)
-        self._copies.make_equal(self.optimizer.target, self.optimizer.arenas, equal)
+        equal = final and alike(model, self.comm) if placement is None else placement.settle(model, values=False)
+        self._copies.make_equal(model, self.optimizer.arenas, equal)
         return not equal
 
     def _meet(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> list[Row]:
@@ -299,7 +295,6 @@ _TWICE = (
     "the model has a DistributedDataParallel of the same communicator: gradients would be reduced twice. Use one of the two"
 )
 SKIPPED = (
-    "this update only made the parameters equal on all ranks, and no step was taken: they appeared or changed in a forward "
-    "that communicated, or whose gradients were there already. Give layers their sizes, and parameters the same values on all "
-    "ranks (mnpar.parallel.broadcast_model) to avoid it"
+    "this update only made the parameters equal on all ranks, and no step was taken: they appeared or changed in a forward that "
+    "communicated, or whose gradients were there already. Give layers their sizes, and ranks the same values, to avoid it"
 )
