@@ -295,6 +295,6 @@ _TWICE = (
     "the model has a DistributedDataParallel of the same communicator: gradients would be reduced twice. Use one of the two"
 )
 SKIPPED = (
-    "this update only made the parameters equal on all ranks, and no step was taken: they appeared or changed in a forward that "
-    "communicated, or whose gradients were there already. Give layers their sizes, and ranks the same values, to avoid it"
+    "this update only made the parameters equal on all ranks, and no step was taken: they appeared or changed in a forward "
+    "that communicated, or whose gradients were there already. Give layers their sizes, and ranks the same values, to avoid it"
 )
