@@ -20,6 +20,7 @@ from mnpar.checkpoint.opened import Checkpoint, choose, first_good
 from mnpar.checkpoint.saving import RANDOM, by_name, part
 from mnpar.checkpoint.together import together
 from mnpar.communicators import create_communicator
+from mnpar.communicators.communicator import needed
 from mnpar.errors import CheckpointError
 from mnpar.link import Link
 from mnpar.plans import Box
@@ -156,6 +157,7 @@ def load(
 
     See :func:`save` for an example.
     """
+    needed(comm, "load(directory, objects, comm)")
     directory = os.path.abspath(directory)
     checkpoint = choose(directory, comm, step)
     return None if checkpoint is None else _fill(checkpoint, objects, comm, strict)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import described, needed
 from mnpar.functions.exchange import exchange, iexchange
 from mnpar.plans import Box, Plan, Window
 from mnpar.plans.halo import grid_blocks, grid_halo
@@ -65,6 +65,12 @@ class SpatialGrid:
         return grid_halo(self.dims, self.comm.size, tuple(shape), window, mode if isinstance(mode, str) else tuple(mode))
 
 
+def grid_needed(grid: Any, call: str) -> None:
+    """Raises TypeError if ``grid`` is no grid, with how ``call`` is written."""
+    if not isinstance(grid, SpatialGrid):
+        raise TypeError(f"{call}: a SpatialGrid is needed where {described(grid)} was given")
+
+
 def halo_exchange(
     x: Any, grid: SpatialGrid, shape: Sequence[int], ksize: Any, stride: Any = 1, pad: Any = 0, dilate: Any = 1,
     cover_all: bool = False, mode: Any = "constant", fill: float = 0, later: bool = False,
@@ -103,6 +109,7 @@ def halo_exchange(
         >>> mnpar.run(program, ranks=2)
         [[0.0, 0.0, 1.0, 2.0, 3.0], [2.0, 3.0, 4.0, 0.0]]
     """
+    grid_needed(grid, "halo_exchange(x, grid, shape, ksize)")
     window = Window.of(len(grid.dims), ksize, stride, pad, dilate, cover_all)
     return halo_of(x, grid, shape, window, mode, fill, later)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.arena import Arenas
+from mnpar.communicators.communicator import needed
 from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.optimizers import GradientMethod
@@ -47,6 +48,7 @@ def broadcast_model(comm: Communicator, model: Link, arenas: Arenas | None = Non
         >>> mnpar.run(program, ranks=3)
         [5.0, 5.0, 5.0]
     """
+    needed(comm, "broadcast_model(comm, model)")
     params = list(model.namedparams())
     forms = comm.allgather_obj([(path, None if p.array is None else (p.shape, p.dtype.str)) for path, p in params])
     _check_paths(comm, [[path for path, _ in form] for form in forms], "parameters")
@@ -182,6 +184,7 @@ def check_parameter_closeness(model: Link, comm: Communicator, tolerance: float 
         >>> mnpar.run(program, ranks=2)
         [True, True]
     """
+    needed(comm, "check_parameter_closeness(model, comm)")
     found = _differences(model, comm, tolerance, persistents)
     if comm.rank == 0 and found:
         warnings.warn(found, stacklevel=2)
@@ -246,6 +249,7 @@ class ParameterCheck:
     timing = "post"
 
     def __init__(self, comm: Communicator, every: int = 100, tolerance: float = 0.0) -> None:
+        needed(comm, "ParameterCheck(comm, every)")
         if every < 1:
             raise ValueError(f"parameters are checked every 1 or more updates, not every {every}")
         self.comm, self.every, self.tolerance = comm, every, tolerance

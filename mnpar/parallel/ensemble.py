@@ -13,6 +13,7 @@ import numpy as np
 
 from mnpar import random
 from mnpar.chain import Chain
+from mnpar.communicators.communicator import needed
 from mnpar.errors import LauncherError, RankFailedError
 from mnpar.functions import gather_from, stack
 from mnpar.link import Link
@@ -93,6 +94,7 @@ class Ensemble(Chain):
     def __init__(
         self, comm: Communicator, member: Link | Callable[[Communicator, int], Link], groups: int | None = None
     ) -> None:
+        needed(comm, "Ensemble(comm, member)")
         super().__init__()
         M, P = comm.size if groups is None else groups, comm.size
         if M < 1 or (P > M and P % M):

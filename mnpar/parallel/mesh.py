@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnpar.communicators.communicator import needed
 from mnpar.functions.halo import SpatialGrid
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Mesh:
         expert: Communicator
 
     def __init__(self, comm: Communicator, /, **axes: int | Sequence[int]) -> None:
+        needed(comm, "Mesh(comm, data=2, model=-1)")
         self.comm = comm
         for name in axes:
             if hasattr(type(self), name) or name in ("comm", "axes", "coordinates") or name.startswith("_"):
