@@ -141,8 +141,9 @@ def test_layers_of_two_kinds_do_not_go_together(comm):
             rnn([np.ones((1, 3), "f4")])
 
 
+ALONE = mnpar.create_communicator("self")
 BAD = {
-    "no NStep": (lambda: L.create_multi_node_n_step_rnn(L.Linear(2, 2), None), ValueError, "takes an NStep link"),
+    "no NStep": (lambda: L.create_multi_node_n_step_rnn(L.Linear(2, 2), ALONE), ValueError, "takes an NStep link"),
     "no list": (lambda: L.NStepGRU(1, 3, 2, 0.0)(None, np.ones((2, 3))), TypeError, "takes a list of sequences"),
     "no rows": (lambda: L.EmbedID(3, 2)(np.array([3])), ValueError, "do not all name one of 3 rows"),
     "floats": (lambda: L.EmbedID(3, 2)(np.array([1.0])), ValueError, "names rows by integers"),
