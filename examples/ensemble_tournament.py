@@ -58,7 +58,7 @@ def loss(link, x, t):
 def learn(link, optimizer, data, rng, args):
     """One pass over the training images."""
     x, t = data
-    for batch in np.array_split(rng.permutation(len(x)), len(x) // args.batchsize):
+    for batch in np.array_split(rng.permutation(len(x)), max(len(x) // args.batchsize, 1)):
         optimizer.update(loss, link, x[batch], t[batch])
 
 
