@@ -166,7 +166,7 @@ def draw(history, path, data):
     axes.plot(epochs, ensemble, ".-", color="C0", linewidth=2, label=f"their ensemble: {ensemble[-1]:.1f} % at the end")
     axes.set(xlabel="epoch", ylabel="accuracy on the test images, %", ylim=(max(members.min() - 1, ensemble.max() - 12), None))
     axes.set_title(data, fontsize=9)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", frameon=False)
