@@ -70,7 +70,9 @@ class CheckpointDeserializer(Deserializer):
         if record is None:
             if not self.strict:
                 return value
-            raise KeyError(f"{self.checkpoint.path} has no {key!r}: it was written by another program")
+            there = list(self.checkpoint.records)
+            some = ", ".join(there[:3]) + " …" * (len(there) > 3)
+            raise KeyError(f"{self.checkpoint.path} has no {key!r}, but {some}: other names than what is loaded has")
         own = divided(self.where, value.shape) if is_array(value) else Place(None, None)
         if record.whole is not None or own.box is not None:
             return restored(key, value, self._divided(record, own, value))

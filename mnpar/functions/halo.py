@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mnpar.communicators.communicator import described, needed
 from mnpar.functions.exchange import exchange, iexchange
 from mnpar.plans import Box, Plan, Window
@@ -13,7 +15,9 @@ from mnpar.plans.halo import grid_blocks, grid_halo
 from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
-    from mnpar.communicators.communicator import Communicator
+    import numpy as np
+
+from mnpar.communicators.communicator import Communicator
 
 
 class SpatialGrid:
@@ -36,6 +40,8 @@ class SpatialGrid:
 
     def __init__(self, comm: Communicator, dims: Sequence[int]) -> None:
         needed(comm, "SpatialGrid(comm, dims)")
+        if isinstance(dims, str) or not isinstance(dims, Sequence | np.ndarray):
+            raise TypeError(f"SpatialGrid(comm, dims): dims is a tuple, such as (2, 1), not {dims!r}")
         self.comm = comm
         self.dims = tuple([int(n) for n in dims])
         if min(self.dims, default=1) < 1 or math.prod(self.dims) > comm.size:

@@ -76,6 +76,18 @@ def test_whatever_takes_a_communicator_says_so_where_something_else_is_given(nam
         thing(*args)
 
 
+@pytest.mark.parametrize("dims", [2, "2x1"])
+def test_a_grid_is_given_a_tuple(dims):
+    with pytest.raises(TypeError, match=r"dims is a tuple, such as \(2, 1\), not "):
+        mnpar.SpatialGrid(mnpar.create_communicator("self"), dims)
+
+
+@pytest.mark.parametrize(("given", "said"), [(mnpar.optimizers.SGD, "the class SGD"), (L.Linear(1, 1), "a Linear")])
+def test_what_is_no_optimizer_is_told(given, said):
+    with pytest.raises(TypeError, match=f"an optimizer is needed where {said} was given"):
+        mnpar.create_multi_node_optimizer(given, mnpar.create_communicator("self"))
+
+
 def test_a_mesh_where_one_of_its_axes_is_needed_is_told_so():
     with pytest.raises(TypeError, match=r"where a Mesh was given \(its axes are communicators, as mesh.model\)"):
         L.ColumnParallelLinear(mnpar.Mesh(mnpar.create_communicator("self")), 4, 4)
