@@ -15,9 +15,7 @@ from mnpar.plans.halo import grid_blocks, grid_halo
 from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
-    import numpy as np
-
-from mnpar.communicators.communicator import Communicator
+    from mnpar.communicators.communicator import Communicator
 
 
 class SpatialGrid:
