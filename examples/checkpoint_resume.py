@@ -53,7 +53,7 @@ def step(comm, model, optimizer, batch):
 def main(comm, args):
     mnpar.random.seed([args.seed, comm.rank])
     train, test = mnpar.datasets.get_digits()
-    iterations = args.epoch * len(train) // args.batchsize
+    iterations = max(args.epoch * len(train) // args.batchsize, 1)
     train = mnpar.scatter_dataset(train, comm, shuffle=True, seed=args.seed)
     model = network(args.unit)
     for param in model.params():

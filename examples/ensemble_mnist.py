@@ -47,13 +47,14 @@ class Stage(mnpar.ChainList):
 
 def batches(train, args, member, group, comm):
     """The member's batches: its own draw of the data, or jointly the same for all; within a group always the same."""
+    size = min(args.batchsize, len(train))  # an epoch at most
     if args.joint:
         rng = np.random.RandomState(args.seed)
-        iterator = mnpar.iterators.SerialIterator(train, args.batchsize, order_sampler=mnpar.iterators.ShuffleOrderSampler(rng))
+        iterator = mnpar.iterators.SerialIterator(train, size, order_sampler=mnpar.iterators.ShuffleOrderSampler(rng))
         return mnpar.iterators.create_multi_node_iterator(iterator, comm)
     rng = np.random.RandomState(1000 * args.seed + member)
     drawn = mnpar.datasets.SubDataset(train, 0, len(train), order=rng.randint(len(train), size=len(train)))
-    iterator = mnpar.iterators.SerialIterator(drawn, args.batchsize, order_sampler=mnpar.iterators.ShuffleOrderSampler(rng))
+    iterator = mnpar.iterators.SerialIterator(drawn, size, order_sampler=mnpar.iterators.ShuffleOrderSampler(rng))
     return mnpar.iterators.create_multi_node_iterator(iterator, group)
 
 
@@ -165,7 +166,7 @@ def draw(history, path, data):
     axes.plot(epochs, ensemble, ".-", color="C0", linewidth=2, label=f"their ensemble: {ensemble[-1]:.1f} % at the end")
     axes.set(xlabel="epoch", ylabel="accuracy on the test images, %", ylim=(max(members.min() - 1, ensemble.max() - 12), None))
     axes.set_title(data, fontsize=9)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", frameon=False)

@@ -26,7 +26,7 @@ def tournaments(comm, data, args, say=lambda number, result, rates: None):
     train, valid, _ = data
     ensemble = mnpar.Ensemble(comm, lambda group, i: perceptron(group, args.unit), args.members)
     rates = 10 ** np.random.default_rng(args.seed).uniform(-4, 0, ensemble.size)
-    links = list(ensemble.members.children())
+    links = list(ensemble.members)
     optimizers = [mnpar.optimizers.MomentumSGD(rates[i]) for i in ensemble.numbers]
     for link, optimizer in zip(links, optimizers, strict=True):
         optimizer.setup(link)
@@ -58,7 +58,7 @@ def loss(link, x, t):
 def learn(link, optimizer, data, rng, args):
     """One pass over the training images."""
     x, t = data
-    for batch in np.array_split(rng.permutation(len(x)), len(x) // args.batchsize):
+    for batch in np.array_split(rng.permutation(len(x)), max(len(x) // args.batchsize, 1)):
         optimizer.update(loss, link, x[batch], t[batch])
 
 

@@ -258,7 +258,7 @@ def draw(pictures, W, history, path):
         right.plot(np.arange(1, len(costs) + 1), costs[:, 1], ".--", color=f"C{i}", label="sparsity")
     right.set(yscale="log", xlabel="epoch of pre-training")
     right.set_title("costs per image", fontsize=10)
-    right.xaxis.get_major_locator().set_params(integer=True)
+    right.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     right.legend(fontsize=8, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.13))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)

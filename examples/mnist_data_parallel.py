@@ -48,7 +48,7 @@ def main(comm, args):
     train, test = load(args) if comm.rank == 0 else (None, None)
     train = mnpar.scatter_dataset(train, comm, shuffle=True, seed=args.seed)
     test = mnpar.scatter_dataset(test, comm, force_equal_length=False)
-    train_iter = mnpar.iterators.SerialIterator(train, args.batchsize)
+    train_iter = mnpar.iterators.SerialIterator(train, min(args.batchsize, len(train)))
     test_iter = mnpar.iterators.SerialIterator(test, args.batchsize, repeat=False, shuffle=False)
 
     updater = training.StandardUpdater(train_iter, optimizer)

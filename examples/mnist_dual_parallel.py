@@ -35,7 +35,7 @@ def main(comm, args):
     optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), data_comm).setup(model)
     if model_comm.rank == 1:  # as many examples, with nothing in them
         train, test = mnpar.create_empty_dataset(train), mnpar.create_empty_dataset(test)
-    train_iter = mnpar.iterators.SerialIterator(train, args.batchsize)
+    train_iter = mnpar.iterators.SerialIterator(train, min(args.batchsize, len(train)))
     test_iter = mnpar.iterators.SerialIterator(test, args.batchsize, repeat=False, shuffle=False)
 
     updater = training.StandardUpdater(train_iter, optimizer)

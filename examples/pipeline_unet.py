@@ -140,7 +140,7 @@ def draw(path, rows):
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(3, 8, figsize=(10, 4))
+    figure, axes = plt.subplots(3, 8, figsize=(10, 4.2), layout="compressed")
     for row, (name, images) in zip(axes, rows.items(), strict=True):
         for axis, image in zip(row, images[:, 0], strict=True):
             axis.imshow(image, cmap="gray", vmin=0, vmax=1)
@@ -168,9 +168,10 @@ def main(comm, args):
         train(args, pipeline, data, losses=True)
         cleaner = Pipeline(comm, stages, schedule, args.micro_batches, labels=0)
         with mnpar.no_backprop_mode():
-            cleaned = cleaner(*[noisy[:8]] * first)
+            shown = np.argsort(-clean.std(axis=(1, 2, 3)), kind="stable")[:8]  # where there is most to see
+            cleaned = cleaner(*[noisy[shown]] * first)
         if last:
-            draw(Path(args.out) / "pipeline_unet.png", {"noisy": noisy[:8], "cleaned": cleaned.array, "clean": clean[:8]})
+            draw(Path(args.out) / "pipeline_unet.png", {"noisy": noisy[shown], "cleaned": cleaned.array, "clean": clean[shown]})
             print(f"patches of {source}, in {args.out}/pipeline_unet.png")
         weights = comm.gather_obj([p.array for p in pipeline.params()])
         if comm.is_root:

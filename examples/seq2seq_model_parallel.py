@@ -100,7 +100,8 @@ def main(comm, args):
 
     corpus = words(args.longest)
     test, train = corpus[::10], [word for i, word in enumerate(corpus) if i % 10]
-    train_iter = mnpar.iterators.create_synchronized_iterator(mnpar.iterators.SerialIterator(train, args.batchsize), comm)
+    alone = mnpar.iterators.SerialIterator(train, min(args.batchsize, len(train)))
+    train_iter = mnpar.iterators.create_synchronized_iterator(alone, comm)
     test_iter = mnpar.iterators.SerialIterator(test, args.batchsize, repeat=False, shuffle=False)
 
     updater = training.StandardUpdater(train_iter, optimizer, converter=convert)

@@ -144,7 +144,7 @@ def draw(images, labels, found, costs, blocks, path):
     ax = figure.add_subplot(axes[1, n].get_subplotspec())
     ax.semilogy(np.arange(1, len(costs) + 1), costs, ".-")
     ax.set(title="cost per pixel", xlabel="epoch")
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     ax.grid(alpha=0.3)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)

@@ -53,6 +53,8 @@ class Chain(Link):
         self._children.pop(name, None)
 
     def __getitem__(self, name: str) -> Any:
+        if not isinstance(name, str):
+            raise TypeError(f"the links of a {type(self).__name__} have names, not numbers: children() gives one after another")
         return getattr(self, name)
 
     def add_link(self, name: str, link: Link) -> None:

@@ -64,6 +64,9 @@ def test_a_deleted_child_loses_its_place():
 def test_children_are_found_by_name_and_know_it():
     chain = mnpar.Chain(z=linear(1))
     assert chain["z"] is chain.z
+    for wrong in (lambda: chain[0], lambda: list(chain)):
+        with pytest.raises(TypeError, match=r"names, not numbers.*children\(\)"):
+            wrong()
     assert chain.z.name == "z"
 
 

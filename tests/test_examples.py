@@ -52,6 +52,22 @@ def test_the_network_on_two_ranks_refuses_three():
     assert "made for 2 ranks, not 3" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("example", "flags", "line"),
+    [
+        ("ensemble_mnist.py", ["--threads", "2", "--epoch", "1"], r"^epoch   1 "),
+        ("ensemble_tournament.py", ["--threads", "2", "--rounds", "1"], r"^round  1 "),
+        ("mnist_data_parallel.py", ["--threads", "2", "--epoch", "1"], r"^1  "),
+        ("checkpoint_resume.py", ["--epoch", "1"], r"^iteration 1,"),
+    ],
+)
+def test_a_batch_larger_than_the_data_is_all_of_it_once(example, flags, line, tmp_path):
+    out = [] if "tournament" in example else ["--out", str(tmp_path)]
+    done = run(0, example, [*flags, "--batchsize", "5000", "--unit", "8", *out])
+    assert done.returncode == 0, done.stderr
+    assert re.search(line, done.stdout, re.M), done.stdout
+
+
 SHORT = ["--epoch", "2", "--unit", "16"]
 WAYS = {
     "python, which starts four": ({"ranks": 0}, [], 4),

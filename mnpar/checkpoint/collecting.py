@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from mnpar.checkpoint import store
 from mnpar.checkpoint.opened import Checkpoint
 from mnpar.checkpoint.together import together
+from mnpar.communicators.communicator import needed
 from mnpar.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def collect_garbage(directory: str | os.PathLike[str], comm: Communicator, keep:
         ...     mnpar.run(program, ranks=2, args=(folder,))
         [[10], [10]]
     """
+    needed(comm, "collect_garbage(directory, comm, keep)")
     if keep < 1:
         raise ValueError(f"keep = {keep}: 1 checkpoint or more is kept")
     mine = os.path.abspath(directory)

@@ -20,6 +20,7 @@ from mnpar.checkpoint.opened import Checkpoint, choose, first_good
 from mnpar.checkpoint.saving import RANDOM, by_name, part
 from mnpar.checkpoint.together import together
 from mnpar.communicators import create_communicator
+from mnpar.communicators.communicator import needed
 from mnpar.errors import CheckpointError
 from mnpar.link import Link
 from mnpar.plans import Box
@@ -69,7 +70,9 @@ class CheckpointDeserializer(Deserializer):
         if record is None:
             if not self.strict:
                 return value
-            raise KeyError(f"{self.checkpoint.path} has no {key!r}: it was written by another program")
+            there = list(self.checkpoint.records)
+            some = ", ".join(there[:3]) + " …" * (len(there) > 3)
+            raise KeyError(f"{self.checkpoint.path} has no {key!r}, but {some}: other names than what is loaded has")
         own = divided(self.where, value.shape) if is_array(value) else Place(None, None)
         if record.whole is not None or own.box is not None:
             return restored(key, value, self._divided(record, own, value))
@@ -156,6 +159,7 @@ def load(
 
     See :func:`save` for an example.
     """
+    needed(comm, "load(directory, objects, comm)")
     directory = os.path.abspath(directory)
     checkpoint = choose(directory, comm, step)
     return None if checkpoint is None else _fill(checkpoint, objects, comm, strict)

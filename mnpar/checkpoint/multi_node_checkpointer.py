@@ -18,6 +18,7 @@ from mnpar.checkpoint.notice import SIGNALS, Notice, SaveAtNotice
 from mnpar.checkpoint.saving import begin as begin_saving
 from mnpar.checkpoint.saving import save
 from mnpar.checkpoint.together import together
+from mnpar.communicators.communicator import needed
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
@@ -61,6 +62,7 @@ def create_multi_node_checkpointer(
         ...     mnpar.run(program, ranks=2, args=(folder,))
         [10, 10]
     """
+    needed(comm, "create_multi_node_checkpointer(name, comm)")
     return MultiNodeCheckpointer(name, comm, cp_interval, gc_interval, path, asynchronous)
 
 

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnpar.communicators.communicator import needed
+
 if TYPE_CHECKING:
     from mnpar.checkpoint.multi_node_checkpointer import MultiNodeCheckpointer
     from mnpar.communicators import Communicator
@@ -52,6 +54,7 @@ class Notice:
     """
 
     def __init__(self, comm: Communicator, signals: Sequence[int] = SIGNALS) -> None:
+        needed(comm, "Notice(comm)")
         self.comm = comm
         self.told = False
         self._asked: Operation | None = None

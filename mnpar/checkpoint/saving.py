@@ -18,6 +18,7 @@ from mnpar.checkpoint.contents import Record, combine, to_json
 from mnpar.checkpoint.entries import Entry, Recorder
 from mnpar.checkpoint.together import together
 from mnpar.communicators import create_communicator
+from mnpar.communicators.communicator import needed
 from mnpar.serializers.safetensors import NAMES, write_safetensors
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def save(directory: str | os.PathLike[str], objects: Any, comm: Communicator, st
         ...     mnpar.run(program, ranks=2, args=(folder,))
         [(10, 1.0), (10, 1.0)]
     """
+    needed(comm, "save(directory, objects, comm, step)")
     return _save(directory, objects, comm, step)
 
 

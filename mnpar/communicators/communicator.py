@@ -41,7 +41,14 @@ ANY_TAG = ANY
 def needed(comm: Any, call: str) -> None:
     """Raises TypeError if ``comm`` is no communicator, with how ``call`` is written."""
     if not isinstance(comm, Communicator):
-        raise TypeError(f"{call}: a communicator is needed where a {type(comm).__name__} was given")
+        hint = " (its axes are communicators, as mesh.model)" if hasattr(comm, "coordinates") else ""
+        raise TypeError(f"{call}: a communicator is needed where {described(comm)} was given{hint}")
+
+
+def described(given: Any) -> str:
+    """What an error calls a wrong argument: by its type."""
+    name = type(given).__name__
+    return "None" if given is None else f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
 
 class Communicator(Calls):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.communicators.communicator import described
 from mnpar.dataset.agreement import agree, check_root
 from mnpar.dataset.convert import concat_examples
 from mnpar.datasets.tuple_dataset import TupleDataset
@@ -57,6 +58,7 @@ def shard_image(images: Any, grid: Grid, labels: Any = None, *, in_memory: bool 
         >>> mnpar.run(program, ranks=2)
         [([12.0, 13.0], 6), ([14.0, 15.0], 6)]
     """
+    _grid_needed(grid, "shard_image(images, grid)")
     arrays = _parts(_opened(images), _opened(labels))
     block = arrays[0][_index(grid.blocks(_size("shard_image", arrays[0], grid))[grid.comm.rank])]
     if in_memory or not isinstance(block, np.memmap):
@@ -89,6 +91,7 @@ def scatter_image(dataset: Any, grid: Grid, root: int = 0) -> Any:
         >>> mnpar.run(program, ranks=2)
         [((1, 2, 4), 6), ((1, 1, 4), 6)]
     """
+    _grid_needed(grid, "scatter_image(dataset, grid)")
     comm = grid.comm
     check_root(comm, root)
     arrays: list[Array] = []
@@ -104,6 +107,11 @@ def scatter_image(dataset: Any, grid: Grid, root: int = 0) -> Any:
     block = comm.scatter(blocks if comm.rank == root else None, root)
     rest = [comm.bcast(arrays[i] if comm.rank == root else None, root) for i in range(1, parts)]
     return TupleDataset(block, *rest) if rest else block
+
+
+def _grid_needed(grid: Any, call: str) -> None:
+    if not hasattr(grid, "blocks"):
+        raise TypeError(f"{call}: a SpatialGrid is needed where {described(grid)} was given")
 
 
 def _opened(array: Any) -> Any:

@@ -169,6 +169,7 @@ def scatter_index(
         >>> mnpar.run(lambda comm: scatter_index(10, comm, force_equal_length=False), ranks=3)
         [(0, 4), (4, 7), (7, 10)]
     """
+    needed(comm, "scatter_index(n_total_samples, comm)")
     check_root(comm, root)
     n, equal = agree(comm, root, lambda: (_count(n_total_samples), bool(force_equal_length)))
     return spans(n, comm.size, equal)[comm.rank]

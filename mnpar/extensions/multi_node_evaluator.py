@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
+from mnpar.communicators.communicator import needed
 from mnpar.config import no_backprop_mode, using_config
 from mnpar.dataset import concat_examples
 from mnpar.summary import DictSummary, Sums
@@ -44,6 +45,7 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
         >>> mnpar.run(program, ranks=2)
         [0.75, 0.75]
     """
+    needed(communicator, "create_multi_node_evaluator(actual_evaluator, communicator)")
     own = actual_evaluator.evaluate
 
     def evaluate() -> dict[str, float]:

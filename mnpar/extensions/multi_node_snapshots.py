@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnpar.communicators.communicator import needed
 from mnpar.training.extension import Extension
 from mnpar.training.extensions.snapshots import read, snapshots
 
@@ -41,6 +42,7 @@ def multi_node_snapshot(comm: Communicator, snapshot: Any, replica_sets: Iterabl
         >>> mnpar.run(program, ranks=3)[1:]
         [(True, 'snapshot_iter_{.updater.iteration}.1'), (False, 'snapshot_iter_{.updater.iteration}.2')]
     """
+    needed(comm, "multi_node_snapshot(comm, snapshot, replica_sets)")
     if getattr(snapshot, "comm", None) is not None:
         raise TypeError("snapshot(comm=…) is of all ranks already: trainer.extend(snapshot(comm=comm))")
     return _MultiNodeSnapshot(comm, snapshot, replica_sets)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar import backend
+from mnpar.communicators.communicator import needed
 from mnpar.dataset.agreement import agree
 from mnpar.link import Link
 from mnpar.serializer import Deserializer
@@ -49,6 +50,7 @@ class ObservationAggregator(Extension):
         self, comm: Communicator, original_key: str, aggregated_key: str | None = None,
         *, comm_trigger: Any = (1, "iteration"), aggregator: Callable[[list[list[Any]]], Any] | None = None,
     ) -> None:  # fmt: skip
+        needed(comm, "ObservationAggregator(comm, original_key)")
         self.comm, self.original_key = comm, original_key
         self.aggregated_key = original_key if aggregated_key is None else aggregated_key
         self.comm_trigger = get_trigger(comm_trigger)
@@ -111,6 +113,7 @@ class AllreducePersistent(Extension):
     priority = PRIORITY_WRITER + 1
 
     def __init__(self, model: Link, comm: Communicator) -> None:
+        needed(comm, "AllreducePersistent(model, comm)")
         self.model, self.comm = model, comm
 
     def __call__(self, trainer: Any = None) -> None:
@@ -144,6 +147,7 @@ class MultiNodeEarlyStoppingTrigger:
         mode: str = "auto", verbose: bool = False, max_trigger: Any = (100, "epoch"), suffix: str = "_aggregated",
         patients: int | None = None,
     ) -> None:  # fmt: skip
+        needed(comm, "MultiNodeEarlyStoppingTrigger(comm, …)")
         aggregated = monitor + suffix
         self.actual_trigger = EarlyStoppingTrigger(
             check_trigger, aggregated, patience, mode, verbose and comm.rank == 0, max_trigger, patients=patients

@@ -20,7 +20,7 @@ from mnpar.config import is_recording
 from mnpar.function_node import FunctionNode
 from mnpar.functions.exchange import exchange, iexchange
 from mnpar.functions.generic import either
-from mnpar.functions.halo import SpatialGrid, halo_of
+from mnpar.functions.halo import SpatialGrid, grid_needed, halo_of
 from mnpar.functions.joining import concat, split_axis
 from mnpar.functions.replicated import copy_to
 from mnpar.functions.windows import Windows
@@ -116,6 +116,7 @@ def check_block(who: str, x: Any, grid: SpatialGrid, shape: Sequence[int]) -> tu
     Raises:
         ValueError: it is not the block of an array of that shape.
     """
+    grid_needed(grid, f"{who}(x, grid, shape, …)")
     x, shape, n = as_variable(x), tuple([int(length) for length in shape]), len(grid.dims)
     if len(shape) != n or x.ndim != n + 2 or x.shape[2:] != (own := grid.block(shape).shape):
         wanted = f"its block is (N, C, {', '.join(map(str, own))})" if len(shape) == n else f"which has not the axes of {grid}"

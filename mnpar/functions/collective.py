@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from mnpar import backend
+from mnpar.communicators.communicator import needed
 from mnpar.communicators.ways import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER, SCANS
 from mnpar.functions.communication import Collective, Communication
 from mnpar.functions.folding import FOLDS, check_op, fold
@@ -70,9 +71,9 @@ class Scan(Collective):
     """Each rank gets the sum of the ranks up to itself (``up``) or from itself on. Adjoint: the other direction."""
 
     def __init__(self, comm: Communicator, exclusive: bool, up: bool = True, of: Communication | None = None) -> None:
+        self.op, self.way = "exscan" if exclusive else "scan", SCANS[exclusive, up]
         super().__init__(comm, of)
         self.exclusive, self.up = exclusive, up
-        self.op, self.way = "exscan" if exclusive else "scan", SCANS[exclusive, up]
 
     def mirror(self) -> Communication:
         return Scan(self.comm, self.exclusive, not self.up, of=self)
@@ -310,4 +311,5 @@ def barrier(comm: Communicator) -> None:
         >>> mnpar.run(F.barrier, ranks=2)
         [None, None]
     """
+    needed(comm, "barrier(comm)")
     comm.barrier()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar.backend import Array
 from mnpar.communicators import message
+from mnpar.communicators.communicator import Communicator, needed
 from mnpar.communicators.message import Call
 from mnpar.functions.communication import Communication
 from mnpar.functions.delivery import Delivery, Form, form_of, gather_pieces
@@ -29,7 +30,6 @@ from mnpar.plans.plan import Parcel, Route, plan_of_copies, several
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
-    from mnpar.communicators.communicator import Communicator
     from mnpar.communicators.transport import Steps
 
 
@@ -285,11 +285,11 @@ def repartition(comm: Communicator, x: Any, have: Sequence[Any], want: Sequence[
         >>> from mnpar.plans import blocks
         >>> rows, columns = blocks((2, 3), (2, 1)), blocks((2, 3), (1, 2))
         >>> def program(comm):
-        ...     row = np.arange(3.0)[None] + 3 * comm.rank
-        ...     return F.repartition(comm, row, rows, columns).array.tolist()
+        ...     return F.repartition(comm, np.arange(3.0)[None] + 3 * comm.rank, rows, columns).array.tolist()
         >>> mnpar.run(program, ranks=2)
         [[[0.0, 1.0], [3.0, 4.0]], [[2.0], [5.0]]]
     """
+    needed(comm, "repartition(comm, x, have, want)")
     plan = plan_of_copies(_hashable(have), _hashable(want))
     if plan.size == comm.size and not all(plan.route(comm.rank).full):
         raise ValueError(f"rank {comm.rank}: no rank has some of the cells of {want[comm.rank]}, which this rank wants")

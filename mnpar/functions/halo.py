@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mnpar.communicators.communicator import needed
+import numpy as np
+
+from mnpar.communicators.communicator import described, needed
 from mnpar.functions.exchange import exchange, iexchange
 from mnpar.plans import Box, Plan, Window
 from mnpar.plans.halo import grid_blocks, grid_halo
@@ -36,6 +38,8 @@ class SpatialGrid:
 
     def __init__(self, comm: Communicator, dims: Sequence[int]) -> None:
         needed(comm, "SpatialGrid(comm, dims)")
+        if isinstance(dims, str) or not isinstance(dims, Sequence | np.ndarray):
+            raise TypeError(f"SpatialGrid(comm, dims): dims is a tuple, such as (2, 1), not {dims!r}")
         self.comm = comm
         self.dims = tuple([int(n) for n in dims])
         if min(self.dims, default=1) < 1 or math.prod(self.dims) > comm.size:
@@ -63,6 +67,12 @@ class SpatialGrid:
     def halo(self, shape: Sequence[int], window: Window, mode: Any = "constant") -> Plan:
         """The plan of :func:`halo_exchange`: made once for each shape."""
         return grid_halo(self.dims, self.comm.size, tuple(shape), window, mode if isinstance(mode, str) else tuple(mode))
+
+
+def grid_needed(grid: Any, call: str) -> None:
+    """Raises TypeError if ``grid`` is no grid, with how ``call`` is written."""
+    if not isinstance(grid, SpatialGrid):
+        raise TypeError(f"{call}: a SpatialGrid is needed where {described(grid)} was given")
 
 
 def halo_exchange(
@@ -103,6 +113,7 @@ def halo_exchange(
         >>> mnpar.run(program, ranks=2)
         [[0.0, 0.0, 1.0, 2.0, 3.0], [2.0, 3.0, 4.0, 0.0]]
     """
+    grid_needed(grid, "halo_exchange(x, grid, shape, ksize)")
     window = Window.of(len(grid.dims), ksize, stride, pad, dilate, cover_all)
     return halo_of(x, grid, shape, window, mode, fill, later)
 

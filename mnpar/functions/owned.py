@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.communicators.communicator import needed
 from mnpar.communicators.ways import ALLGATHER
 from mnpar.config import is_recording
 from mnpar.functions.communication import Collective, Communication
@@ -101,6 +102,7 @@ def scatter_to(comm: Communicator, x: Any, axis: int = -1) -> Variable:
         >>> mnpar.run(program, ranks=2)
         [([1.0, 2.0], [2.0, 4.0, 6.0]), ([3.0], [2.0, 4.0, 6.0])]
     """
+    needed(comm, "scatter_to(comm, x)")
     x = as_variable(x)
     axis = _positive("scatter_to", axis, x)
     ends = [block(x.shape[axis], comm.size, rank) for rank in range(comm.size)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnpar.communicators.communicator import needed
 from mnpar.communicators.transport import ANY
 from mnpar.config import is_recording
 from mnpar.errors import MismatchError
@@ -236,6 +237,7 @@ def ishift(comm: Communicator, x: Any, steps: int = 1) -> Variable:
         >>> mnpar.run(lambda comm: F.ishift(comm, np.array(comm.rank)).item(), ranks=3)
         [2, 0, 1]
     """
+    needed(comm, "ishift(comm, x)")
     return isendrecv(x, comm, (comm.rank + steps) % comm.size, (comm.rank - steps) % comm.size)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.communicators.communicator import needed
 from mnpar.communicators.operation import Operation
 from mnpar.communicators.ways import ALLGATHER
 from mnpar.errors import MismatchError
@@ -154,6 +155,7 @@ def ring_attention(
     Source:
         Liu, Zaharia and Abbeel 2023, "Ring attention with blockwise transformers", arXiv 2310.01889.
     """
+    needed(comm, "ring_attention(comm, q, k, v)")
     q, k, v, shown, s = prepared(q, k, v, mask, scale)
     if cut is not None and len(cut) != comm.size:
         raise ValueError(f"ring_attention: a cut for {len(cut)} ranks does not suit a communicator of {comm.size}")

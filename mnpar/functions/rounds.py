@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mnpar.communicators.communicator import needed
 from mnpar.communicators.message import WANTS, Call, Header, call_of
 from mnpar.communicators.transport import ANY
 from mnpar.config import is_recording
@@ -144,5 +145,6 @@ def shift(comm: Communicator, x: Any, steps: int = 1) -> Any:
         >>> mnpar.run(lambda comm: F.shift(comm, np.array(comm.rank)).item(), ranks=3)
         [2, 0, 1]
     """
+    needed(comm, "shift(comm, x)")
     dest, source = (comm.rank + steps) % comm.size, (comm.rank - steps) % comm.size
     return _run(SendRecv(comm, dest, source, (0, 0), isinstance(x, _SEVERAL), together=True), x)

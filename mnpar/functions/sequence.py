@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.communicators.communicator import needed
 from mnpar.functions.attention import scaled_dot_product_attention
 from mnpar.functions.exchange import exchange, repartition
 from mnpar.functions.generic import listed, plain
@@ -52,6 +53,7 @@ def recut(comm: Communicator, x: Any, have: Cut, want: Cut, axis: int = -2) -> V
         >>> mnpar.run(program, ranks=2)
         [array([0., 1., 6., 7.]), array([2., 3., 4., 5.])]
     """
+    needed(comm, "recut(comm, x, have, want)")
     x = as_variable(x)
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"recut: x of shape {x.shape} has no axis {axis}")
@@ -114,6 +116,7 @@ def all_to_all_attention(
     Source:
         Jacobs et al. 2023, "DeepSpeed Ulysses", arXiv 2309.14509.
     """
+    needed(comm, "all_to_all_attention(comm, q, k, v)")
     q, k, v = as_variable(q), as_variable(k), as_variable(v)
     if min(q.ndim, k.ndim, v.ndim) < 3 or q.shape[-1] != k.shape[-1] or k.shape[-3:-1] != v.shape[-3:-1]:
         raise ValueError(

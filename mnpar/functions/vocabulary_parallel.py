@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.communicators.communicator import needed
 from mnpar.function_node import FunctionNode
 from mnpar.functions.classification import check_options, checked_labels, label_weights, softmax_cross_entropy, to_rows
 from mnpar.functions.elementwise import exp, log
@@ -106,6 +107,7 @@ def vocabulary_parallel_softmax_cross_entropy(
         >>> mnpar.run(program, ranks=2)
         [(0.693, [[0.25, 0.25]]), (0.693, [[-0.5]])]
     """
+    needed(comm, "vocabulary_parallel_softmax_cross_entropy(comm, x, t)")
     check_options(_NAME, reduce)
     x, t = as_variable(x), as_variable(t)
     if t.dtype.kind not in "iu":

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnpar.communicators.communicator import needed
 from mnpar.iterators.order_samplers import ShuffleOrderSampler
 from mnpar.random import generator
 
@@ -42,6 +43,7 @@ def create_synchronized_iterator(actual_iterator: Any, communicator: Communicato
         >>> first == second
         True
     """
+    needed(communicator, "create_synchronized_iterator(actual_iterator, communicator)")
     seed = int(generator().integers(2**32)) if communicator.rank == 0 else 0
     described = communicator.allgather_obj((seed, _describe(actual_iterator)))
     ranks = [description for _, description in described]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mnpar.communicators.communicator import needed
 from mnpar.config import no_backprop_mode
 from mnpar.functions.blockwise import shared
 from mnpar.link_hook import ForwardPostprocessCallbackArgs, ForwardPreprocessCallbackArgs, LinkHook
@@ -46,6 +47,7 @@ class WholeGradients(LinkHook):
     name = "WholeGradients"
 
     def __init__(self, comm: Communicator, *, name: str | None = None) -> None:
+        needed(comm, "WholeGradients(comm)")
         self.comm = comm
         self._replaced: list[Places] = []  # of the calls under way
         if name is not None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from mnpar import initializers
 from mnpar.backend import Array
+from mnpar.communicators.communicator import needed
 from mnpar.functions import (
     all_to_all_attention,
     copy_to,
@@ -107,6 +108,9 @@ class MultiHeadAttention(Divided):
         sequence: str = "ring", whole_gradients: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
+        for given in (comm, sequence_comm):
+            if given is not None:
+                needed(given, "MultiHeadAttention(n_heads, size, comm)")
         if sequence not in SEQUENCES:
             raise ValueError(f"MultiHeadAttention: sequence is one of {', '.join(map(repr, SEQUENCES))}, not {sequence!r}")
         self.sequence_comm, self.sequence, self.whole_gradients = sequence_comm, sequence, whole_gradients

@@ -19,6 +19,7 @@ import numpy as np
 from mnpar import backend, random
 from mnpar.backend import Array
 from mnpar.chain import Chain
+from mnpar.communicators.communicator import needed
 from mnpar.config import config
 from mnpar.functions import (
     alltoall,
@@ -112,6 +113,7 @@ class MixtureOfExperts(Chain):
         k: int = 2, *, input_is_parallel: bool = False, capacity_factor: float | None = None, noise: float = 0.0,
         normalize: bool | None = None, rng: np.random.Generator | None = None, initialW: Any = None,
     ) -> None:  # fmt: skip
+        needed(comm, "MixtureOfExperts(comm, make, n_experts, in_size)")
         super().__init__()
         if n_experts < 1 or in_size < 1 or not 1 <= k <= n_experts or (capacity_factor is not None and capacity_factor <= 0):
             raise ValueError(

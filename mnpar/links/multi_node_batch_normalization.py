@@ -99,6 +99,7 @@ def create_mnbn_model(link: L, comm: Communicator, communication_backend: str = 
         >>> [type(layer).__name__ for layer in L.create_mnbn_model(model, mnpar.create_communicator("self"))]
         ['Linear', 'MultiNodeBatchNormalization', 'function']
     """
+    needed(comm, "create_mnbn_model(link, comm)")
     _check_backend(communication_backend, comm)
     memo: dict[int, Any] = {id(comm): comm}
     for serial in link.links():

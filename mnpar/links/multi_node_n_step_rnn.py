@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar import functions as F
 from mnpar.chain import Chain
+from mnpar.communicators.communicator import needed
 from mnpar.links.n_step import NStepRNNBase
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def create_multi_node_n_step_rnn(
         >>> mnpar.run(program, ranks=2)
         [True, True]
     """
+    needed(communicator, "create_multi_node_n_step_rnn(actual_link, communicator)")
     if not isinstance(actual_link, NStepRNNBase):
         raise ValueError(f"create_multi_node_n_step_rnn takes an NStep link, not a {type(actual_link).__name__}")
     return MultiNodeNStepRNN(actual_link, communicator, rank_in, rank_out)

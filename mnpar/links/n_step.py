@@ -74,12 +74,14 @@ class NStepRNNBase(ChainList):
         raise TypeError(f"{type(self).__name__} does not define rnn(self, states, xs)")
 
     def _run(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
-        if not isinstance(xs, list | tuple) or not xs:
-            raise TypeError(f"{type(self).__name__} takes a list of sequences (T_i, D), one at least, not {type(xs).__name__}")
+        if not isinstance(xs, list | tuple):
+            raise TypeError(f"{type(self).__name__} takes a list of sequences (T_i, D), not {type(xs).__name__}")
         order = np.argsort([-len(x) for x in xs], kind="stable")
         back = np.argsort(order, kind="stable")
         in_order = order.tolist() == list(range(len(xs)))
-        states = [self.init_hx(xs) if state is None else state for state in states]
+        states = [as_variable(self.init_hx(xs) if state is None else state) for state in states]
+        if not any([len(x) for x in xs]):  # a rank's part of a batch may have no sequences, or only empty ones
+            return (*states, [as_variable(self.xp.zeros((0, self.out_size * self.direction), states[0].dtype)) for _ in xs])
         if not in_order:
             states = [F.permutate(state, order, 1) for state in states]
         sequences = [xs[i] for i in order]

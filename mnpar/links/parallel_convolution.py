@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from mnpar.communicators.communicator import needed
 from mnpar.functions import bias, convolution_2d, copy_to, gather_from, reduce_from, scatter_to
 from mnpar.functions.owned import ScatterTo
 from mnpar.links.convolution import Convolution2D
@@ -85,6 +86,7 @@ class FilterParallelConvolution2D(_Parallel):
         pad: Any = 0, nobias: bool = False, initialW: Any = None, initial_bias: Any = None, *, dilate: Any = 1, groups: int = 1,
         gather_output: bool = True, input_is_parallel: bool = False,
     ) -> None:  # fmt: skip
+        needed(comm, "FilterParallelConvolution2D(comm, in_channels, out_channels, ksize)")
         if input_is_parallel and groups == 1:
             raise ValueError(
                 "FilterParallelConvolution2D: each filter reads all channels, which no rank has if the input is divided: "
@@ -188,6 +190,7 @@ class ChannelParallelConvolution2D(_Parallel):
         pad: Any = 0, nobias: bool = False, initialW: Any = None, initial_bias: Any = None, *, dilate: Any = 1,
         input_is_parallel: bool = False,
     ) -> None:  # fmt: skip
+        needed(comm, "ChannelParallelConvolution2D(comm, in_channels, out_channels, ksize)")
         self.comm, self.input_is_parallel = comm, input_is_parallel
         super().__init__(in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate=dilate)
         if self.b is not None and comm.size > 1:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar import initializers
+from mnpar.communicators.communicator import needed
 from mnpar.functions import get_item, reduce_from, reduce_scatter
 from mnpar.functions.indexing import ScatterAdd
 from mnpar.initializers import Normal
@@ -58,6 +59,7 @@ class VocabularyParallelEmbedID(Divided):
         self, comm: Communicator, in_size: int, out_size: int, initialW: Any = None, ignore_label: int | None = None,
         sequence_axis: int | None = None,
     ) -> None:  # fmt: skip
+        needed(comm, "VocabularyParallelEmbedID(comm, in_size, out_size)")
         super().__init__()
         if in_size < 1 or out_size < 1:
             raise ValueError(f"VocabularyParallelEmbedID({in_size}, {out_size}): sizes are 1 or more")

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnpar.communicators.communicator import needed
 from mnpar.functions import allgather, copy_to, gather_from, linear, reduce_from, reduce_scatter, reshape, scatter_to
 from mnpar.links.linear import Linear
 from mnpar.links.parts import Divided, cut_parameter, initialize_part
@@ -67,6 +68,7 @@ class ColumnParallelLinear(Divided, Linear):
         self, comm: Communicator, in_size: int | None, out_size: int | None = None, nobias: bool = False,
         initialW: Any = None, initial_bias: Any = None, gather_output: bool = True, sequence_axis: int | None = None,
     ) -> None:  # fmt: skip
+        needed(comm, "ColumnParallelLinear(comm, in_size, out_size)")
         self.comm, self.gather_output, self.sequence_axis = comm, gather_output, sequence_axis
         super().__init__(in_size, out_size, nobias, initialW, initial_bias)
         assert self.out_size is not None
@@ -140,6 +142,7 @@ class RowParallelLinear(Divided, Linear):
         self, comm: Communicator, in_size: int | None, out_size: int | None = None, nobias: bool = False,
         initialW: Any = None, initial_bias: Any = None, input_is_parallel: bool = False, sequence_axis: int | None = None,
     ) -> None:  # fmt: skip
+        needed(comm, "RowParallelLinear(comm, in_size, out_size)")
         self.comm, self.input_is_parallel, self.sequence_axis = comm, input_is_parallel, sequence_axis
         super().__init__(in_size, out_size, nobias, initialW, initial_bias)
         if self.b is not None and comm.size > 1:

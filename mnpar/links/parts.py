@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.communicators.communicator import needed
 from mnpar.config import no_backprop_mode
 from mnpar.functions import repartition
 from mnpar.initializers import Constant
@@ -109,6 +110,7 @@ def gather_parameter(comm: Communicator, parameter: Parameter) -> Array:
         >>> mnpar.run(program, ranks=2)[1]
         ((1, 2), [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
     """
+    needed(comm, "gather_parameter(comm, parameter)")
     whole, box = parameter.whole, parameter.box
     if whole is None or box is None:
         return parameter.array.copy()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mnpar.functions.halo import SpatialGrid
+from mnpar.functions.halo import SpatialGrid, grid_needed
 from mnpar.functions.spatial_convolution import (
     spatial_convolution_nd,
     spatial_deconvolution_nd,
@@ -35,6 +35,7 @@ class OnGrid:
     """What layers on a grid add to their serial twins."""
 
     def __init__(self, grid: SpatialGrid, *args: Any, **kwargs: Any) -> None:
+        grid_needed(grid, f"{type(self).__name__}(grid, …)")
         super().__init__(*args, **kwargs)
         self.grid = grid
         make_alike(grid, self)

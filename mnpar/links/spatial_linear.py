@@ -9,7 +9,7 @@ import numpy as np
 
 from mnpar import backend, initializers
 from mnpar.backend import Array
-from mnpar.functions.halo import SpatialGrid
+from mnpar.functions.halo import SpatialGrid, grid_needed
 from mnpar.functions.spatial_reduction import spatial_linear
 from mnpar.link import Link
 from mnpar.links.parts import gather_parameter
@@ -68,6 +68,7 @@ class SpatialLinear(Link):
         initialW: Any = None, initial_bias: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
+        grid_needed(grid, "SpatialLinear(grid, in_size, out_size)")
         if out_size is None and isinstance(in_size, int):
             in_size, out_size = None, in_size
         if out_size is None or out_size < 1 or isinstance(in_size, int) or (in_size is not None and min(in_size) < 1):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mnpar.functions import exchange, halo_exchange, local_convolution_2d, local_deconvolution_2d
+from mnpar.functions.halo import grid_needed
 from mnpar.links.local_convolution import LocalConvolution2D, LocalDeconvolution2D
 from mnpar.links.parts import Divided, initialize_part
 from mnpar.parameter import Parameter
@@ -148,6 +149,7 @@ class SpatialLocalDeconvolution2D(Divided, LocalDeconvolution2D):
 
 
 def _checked(who: str, grid: SpatialGrid) -> SpatialGrid:
+    grid_needed(grid, f"{who}(grid, …)")
     if len(grid.dims) != 2:
         raise ValueError(f"{who}: images are cut by a grid of two axes, not {grid.dims}")
     return grid

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mnpar.functions.blockwise import shared
-from mnpar.functions.halo import SpatialGrid
+from mnpar.functions.halo import SpatialGrid, grid_needed
 from mnpar.functions.spatial_normalization import spatial_group_normalization, spatial_layer_normalization
 from mnpar.links.multi_node_batch_normalization import MultiNodeBatchNormalization
 from mnpar.links.sample_normalization import GroupNormalization, LayerNormalization
@@ -40,6 +40,7 @@ class SpatialBatchNormalization(MultiNodeBatchNormalization):
         self, grid: SpatialGrid, size: int | tuple[int, ...] | None = None, *args: Any, comm: Communicator | None = None,
         **kwargs: Any,
     ) -> None:  # fmt: skip
+        grid_needed(grid, "SpatialBatchNormalization(grid, size)")
         self.grid = grid
         super().__init__(size, comm or grid.comm, *args, **kwargs)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from mnpar.communicators.communicator import needed
 from mnpar.meters.averages import Average, AverageValueMeter
 from mnpar.meters.judgements import CountMeter, EditDistanceMeter, Edits, FrameErrorMeter, MSEMeter, TopKMeter
 from mnpar.meters.times import TimeMeter
@@ -48,5 +49,6 @@ def sync(meters: Iterable[Any], comm: Communicator) -> None:
         >>> mnpar.run(program, ranks=3)
         [16.667, 16.667, 16.667]
     """
+    needed(comm, "sync(meters, comm)")
     for meter in meters:
         meter.sync(comm)

@@ -12,6 +12,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.arena import Arenas
+from mnpar.communicators.communicator import needed
 from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.optimizers import GradientMethod
@@ -47,6 +48,7 @@ def broadcast_model(comm: Communicator, model: Link, arenas: Arenas | None = Non
         >>> mnpar.run(program, ranks=3)
         [5.0, 5.0, 5.0]
     """
+    needed(comm, "broadcast_model(comm, model)")
     params = list(model.namedparams())
     forms = comm.allgather_obj([(path, None if p.array is None else (p.shape, p.dtype.str)) for path, p in params])
     _check_paths(comm, [[path for path, _ in form] for form in forms], "parameters")
@@ -182,21 +184,27 @@ def check_parameter_closeness(model: Link, comm: Communicator, tolerance: float 
         >>> mnpar.run(program, ranks=2)
         [True, True]
     """
+    needed(comm, "check_parameter_closeness(model, comm)")
     found = _differences(model, comm, tolerance, persistents)
     if comm.rank == 0 and found:
         warnings.warn(found, stacklevel=2)
     return not found
 
 
-def _differences(model: Link, comm: Communicator, tolerance: float, persistents: bool) -> str:
-    """What differs, on every rank; empty if nothing does."""
-    values = list(_values(model, persistents))
+def alike(model: Link, comm: Communicator, persistents: bool = False) -> bool:
+    """Whether all ranks have the same bits, by 16 bytes from each."""
     digest = hashlib.blake2b(digest_size=16)
-    for path, value in values:
+    for path, value in _values(model, persistents):
         digest.update(f"{path} {_form(value)} ".encode())
         digest.update(b"" if value is None else np.ascontiguousarray(backend.to_host(value)).view(np.uint8).data)
-    if len({bytes(d) for d in comm.allgather(np.frombuffer(digest.digest(), np.uint8))}) == 1:
-        return ""  # the usual answer, by 16 bytes from each rank
+    return len({bytes(d) for d in comm.allgather(np.frombuffer(digest.digest(), np.uint8))}) == 1
+
+
+def _differences(model: Link, comm: Communicator, tolerance: float, persistents: bool) -> str:
+    """What differs, on every rank; empty if nothing does."""
+    if alike(model, comm, persistents):
+        return ""
+    values = list(_values(model, persistents))
     _check_paths(comm, comm.allgather_obj([path for path, _ in values]), "parameters")
     differences = []
     for path, value in values:
@@ -241,6 +249,7 @@ class ParameterCheck:
     timing = "post"
 
     def __init__(self, comm: Communicator, every: int = 100, tolerance: float = 0.0) -> None:
+        needed(comm, "ParameterCheck(comm, every)")
         if every < 1:
             raise ValueError(f"parameters are checked every 1 or more updates, not every {every}")
         self.comm, self.every, self.tolerance = comm, every, tolerance

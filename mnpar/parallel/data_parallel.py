@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import described, needed
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.choosing import choose_bucket_bytes
 from mnpar.parallel.mesh import Mesh
@@ -82,6 +82,9 @@ def create_multi_node_optimizer(
         placement = Placement(communicator, (axes,) if isinstance(axes, str) else axes)
         communicator = placement.data
     needed(communicator, "create_multi_node_optimizer(optimizer, communicator)")
+    if not isinstance(actual_optimizer, GradientMethod):
+        given = f"the class {actual_optimizer.__name__}" if isinstance(actual_optimizer, type) else described(actual_optimizer)
+        raise TypeError(f"create_multi_node_optimizer(optimizer, communicator): an optimizer is needed where {given} was given")
     if check < 1:
         raise ValueError(f"gradients are compared every 1 or more updates, not every {check}")
     wire_dtype = communicator.get_config("allreduce_grad_dtype") if wire_dtype is None else wire_dtype

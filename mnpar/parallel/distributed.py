@@ -13,6 +13,7 @@ import numpy as np
 from mnpar.arena import Arenas
 from mnpar.backend import Array
 from mnpar.chain import Chain
+from mnpar.communicators.communicator import needed
 from mnpar.config import is_recording
 from mnpar.function_node import FunctionNode
 from mnpar.functions.halves import Half
@@ -132,6 +133,7 @@ class DistributedDataParallel(Chain):
         bucket_bytes: int | str | None = "auto",
         samples: Callable[..., float] = samples_of,
     ) -> None:
+        needed(comm, "DistributedDataParallel(module, comm)")
         super().__init__()
         if reduce not in ("weighted", "mean"):
             raise ValueError(f"gradients are reduced by 'weighted' or 'mean', not {reduce!r}")

@@ -6,13 +6,14 @@ each member are *peers*: over them the answers travel, all of them in one allgat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mnpar import random
 from mnpar.chain import Chain
+from mnpar.communicators.communicator import needed
 from mnpar.errors import LauncherError, RankFailedError
 from mnpar.functions import gather_from, stack
 from mnpar.link import Link
@@ -24,6 +25,28 @@ from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
+
+
+class Members(Chain):
+    """The members of an ensemble that a rank has: by number, or one after another.
+
+    Example:
+        >>> import mnpar, mnpar.links as L
+        >>> def program(comm):
+        ...     ensemble = mnpar.Ensemble(comm, lambda group, i: L.Linear(1, i + 1), groups=3)
+        ...     return len(ensemble.members), [link.W.shape for link in ensemble.members], ensemble.members[2].b.shape
+        >>> mnpar.run(program, ranks=1)
+        [(3, [(1, 1), (2, 1), (3, 1)], (3,))]
+    """
+
+    def __getitem__(self, number: int | str) -> Any:
+        return super().__getitem__(str(number))
+
+    def __iter__(self) -> Iterator[Link]:
+        return self.children()
+
+    def __len__(self) -> int:
+        return len(self._children)
 
 
 class Ensemble(Chain):
@@ -48,7 +71,8 @@ class Ensemble(Chain):
         peers: that of the ranks with the same part of each member.
         lost: the numbers of members that are lost (:meth:`attempt`).
         alive, error: False on ranks whose member is lost, and why.
-        members: the links, by number: their paths are ``/members/3/…``, so that checkpoints are loaded by any number of ranks.
+        members: this rank's links, by number, and to iterate over. Their paths are ``/members/3/…``, so that checkpoints are
+            loaded by any number of ranks.
 
     Raises:
         ValueError: M members cannot have as many of the ranks each; or a link is given where a rank has several members.
@@ -70,6 +94,7 @@ class Ensemble(Chain):
     def __init__(
         self, comm: Communicator, member: Link | Callable[[Communicator, int], Link], groups: int | None = None
     ) -> None:
+        needed(comm, "Ensemble(comm, member)")
         super().__init__()
         M, P = comm.size if groups is None else groups, comm.size
         if M < 1 or (P > M and P % M):
@@ -84,7 +109,7 @@ class Ensemble(Chain):
         assert group is not None
         self.group = group
         self._join(comm)
-        self.members = Chain()
+        self.members = Members()
         seed = int(comm.bcast(random.generator().integers(2**63, size=1))[0])
         for i in self.numbers:
             with random.using(np.random.default_rng([seed, i])):
@@ -108,7 +133,7 @@ class Ensemble(Chain):
         """
         if len(self.numbers) != 1:
             raise AttributeError(f"rank {self.comm.rank} has {len(self.numbers)} members: take one of ensemble.members")
-        return self.members[str(self.numbers[0])]
+        return self.members[self.numbers[0]]
 
     def forward(self, *args: Any, **kwargs: Any) -> Variable | None:
         """The mean of the members' answers, (N, …); None on ranks whose part of a member answers None."""
@@ -124,7 +149,7 @@ class Ensemble(Chain):
         Returns:
             The answers; None on ranks whose part of a member answers None.
         """
-        mine = [link(*args, **kwargs) for link in self.members.children()]
+        mine = [link(*args, **kwargs) for link in self.members]
         if any([y is None for y in mine]):
             return None
         return Answers(gather_from(self.peers, stack(mine), axis=0))
@@ -178,7 +203,7 @@ class Ensemble(Chain):
     def _with(self, optimizer: Any) -> dict[int, tuple[Link, Any]]:
         """This rank's members by number, each with its optimizer."""
         optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer] * len(self.numbers)
-        return dict(zip(self.numbers, zip(self.members.children(), optimizers, strict=True), strict=True))
+        return dict(zip(self.numbers, zip(self.members, optimizers, strict=True), strict=True))
 
     def attempt(self, work: Callable[[], Any], optimizer: Any = None) -> bool:
         """Do something that members may not survive; all ranks call it, and all get the same answer.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnpar.communicators.communicator import needed
 from mnpar.functions.halo import SpatialGrid
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Mesh:
         expert: Communicator
 
     def __init__(self, comm: Communicator, /, **axes: int | Sequence[int]) -> None:
+        needed(comm, "Mesh(comm, data=2, model=-1)")
         self.comm = comm
         for name in axes:
             if hasattr(type(self), name) or name in ("comm", "axes", "coordinates") or name.startswith("_"):
@@ -72,13 +74,16 @@ class Mesh:
         self.coordinates: dict[str, Size] = {name: _within(here[name], size) for name, size in self.axes.items()}
         self._made: dict[tuple[str, ...], Communicator] = {}
         self._lines: dict[tuple[tuple[str, ...], int], list[int]] = {}
+        self._stage = comm  # the ranks at the same place of the pipe: they make the same layers, and so ask for the same axes
         for name in dict.fromkeys((*self.axes, *AXES)):
             setattr(self, name, self[name])
+        self._stage = self[[name for name in self.axes if name != "pipe"]]
 
-    def __getitem__(self, names: str | tuple[str, ...]) -> Communicator:
+    def __getitem__(self, names: str | Sequence[str]) -> Communicator:
         """The communicator of the ranks that differ from this one on these axes only, in the order of the mesh.
 
-        All ranks of the mesh ask for the same axes; those of a single one are there already.
+        Those of a single axis are there already. For others all ranks of the mesh ask; or, of a stage (if ``pipe`` is not among
+        the axes), all that are at this place of ``pipe``, as where a layer is made.
 
         Raises:
             KeyError: there is no such axis.
@@ -89,7 +94,7 @@ class Mesh:
             self._made[wanted] = self.comm if whole else self._split(wanted)
         return self._made[wanted]
 
-    def span(self, names: str | tuple[str, ...]) -> tuple[str, ...]:
+    def span(self, names: str | Sequence[str]) -> tuple[str, ...]:
         """Those of the axes that have more than one rank, in the order of the mesh.
 
         Raises:
@@ -105,7 +110,7 @@ class Mesh:
         place = self._places[self.comm.rank]
         others = [-1 if name in names else i for name, i in zip(self.axes, place, strict=True)]
         colors = [[-1 if name in names else i for name, i in zip(self.axes, p, strict=True)] for p in self._places]
-        made = self.comm.split(colors.index(others), self.comm.rank)
+        made = (self.comm if "pipe" in names else self._stage).split(colors.index(others), self.comm.rank)
         assert made is not None
         return made
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mnpar import backend
-from mnpar.communicators.communicator import Communicator
+from mnpar.communicators.communicator import Communicator, needed
 from mnpar.config import is_debugging
 from mnpar.parallel.agreement import broadcast_model
 from mnpar.parallel.reducing import allreduce_gradients
@@ -33,6 +33,7 @@ def bcast_data(comm: Communicator, model: Link) -> None:
         >>> mnpar.run(program, ranks=3)
         [5.0, 5.0, 5.0]
     """
+    needed(comm, "bcast_data(comm, model)")
     broadcast_model(comm, model)
 
 
@@ -59,6 +60,7 @@ def multi_node_mean_grad(comm: Communicator, model: Link, zero_fill: bool = Fals
         >>> mnpar.run(program, ranks=3)
         [1.0, 1.0, 1.0]
     """
+    needed(comm, "multi_node_mean_grad(comm, model)")
     if zero_fill:
         for param in model.params(include_uninit=False):
             if param.grad is None and param.requires_grad:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mnpar.chain import ChainList
+from mnpar.communicators.communicator import needed
 from mnpar.config import is_recording
 from mnpar.link import Link
 from mnpar.parallel.layers import Makers, Stage, check_tied, make_stages, tie
@@ -85,6 +86,7 @@ class Pipeline(ChainList):
         labels: int = 1, recompute: bool = False, shared: Mapping[str, Parameter] | None = None, late_weights: bool | None =
         None, abreast: bool = False,
     ) -> None:  # fmt: skip
+        needed(comm, "Pipeline(comm, stage, schedule)")
         stages = list(stage) if isinstance(stage, list | tuple) else [stage]
         super().__init__(*[one for one in stages if isinstance(one, Link)])
         self.sizes = None if isinstance(micro_batches, int) else list(micro_batches)
@@ -139,6 +141,7 @@ class Pipeline(ChainList):
             >>> mnpar.run(program, ranks=2)
             [['/one/W', '/one/b'], ['/two/predictor/W', '/two/predictor/b']]
         """
+        needed(comm, "Pipeline.of(comm, layers, schedule)")
         if isinstance(schedule, str):
             M = micro_batches if isinstance(micro_batches, int) else len(micro_batches)
             schedule = make_schedule(schedule, comm.size, M)

@@ -20,7 +20,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.checkpoint.contents import Piece, Record, check_cover
-from mnpar.communicators.communicator import Communicator
+from mnpar.communicators.communicator import Communicator, described
 from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.links import MultiNodeBatchNormalization
@@ -66,6 +66,8 @@ class Placement:
     """
 
     def __init__(self, mesh: Mesh, summed: tuple[str, ...] = ("data",)) -> None:
+        if not isinstance(mesh, Mesh):
+            raise TypeError(f"Placement(mesh): a Mesh is needed where {described(mesh)} was given")
         self.mesh, self.summed = mesh, mesh.span(summed)
         self.others = tuple([name for name in mesh.span(tuple(mesh.axes)) if name not in self.summed])
         self.data, self.copy = mesh[self.summed], mesh[self.others]  # ranks of equal parts; ranks that have the model together

@@ -9,6 +9,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.communicators.communicator import needed
 from mnpar.link import Link
 from mnpar.variable import Variable
 
@@ -40,6 +41,7 @@ def allreduce_multiple(comm: Communicator, arrays: Iterable[Array], scale: float
         >>> mnpar.run(program, ranks=3)[0]
         array([12., 12.])
     """
+    needed(comm, "allreduce_multiple(comm, arrays)")
     groups: dict[str, list[Array]] = {}
     for array in arrays:
         groups.setdefault(array.dtype.str, []).append(array)
@@ -91,6 +93,7 @@ def allreduce_parameters(model: Link, comm: Communicator) -> None:
         >>> mnpar.run(program, ranks=3)
         [1.0, 1.0, 1.0]
     """
+    needed(comm, "allreduce_parameters(model, comm)")
     allreduce_multiple(comm, [param.array for param in model.params(include_uninit=False)], 1 / comm.size)
 
 
@@ -113,6 +116,7 @@ def allreduce_gradients(model: Link, comm: Communicator, scale: float = 1.0) -> 
         >>> mnpar.run(program, ranks=3)
         [3.0, 3.0, 3.0]
     """
+    needed(comm, "allreduce_gradients(model, comm)")
     params = [param for param in model.params(include_uninit=False) if param.requires_grad]
     here = np.array([param.grad is not None for param in params], np.uint8)
     anywhere = comm.allreduce(here, "max") if len(params) else here
@@ -142,6 +146,7 @@ class InlineReducer:
     """
 
     def __init__(self, comm: Communicator, scale: float = 1.0) -> None:
+        needed(comm, "InlineReducer(comm)")
         self.comm, self.scale = comm, scale
 
     def add(self, gradient: Array) -> None:
@@ -174,6 +179,7 @@ class CoalescingReducer:
     """
 
     def __init__(self, comm: Communicator, scale: float = 1.0, bucket_bytes: int = BUCKET) -> None:
+        needed(comm, "CoalescingReducer(comm)")
         self.comm, self.scale, self.bucket_bytes = comm, scale, bucket_bytes
         self._held: list[Array] = []
 

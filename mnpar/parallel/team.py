@@ -20,7 +20,7 @@ from mnpar.arena import Arenas
 from mnpar.config import is_debug
 from mnpar.errors import MismatchError
 from mnpar.optimizers import GradientMethod
-from mnpar.parallel.agreement import Copies, Persistent, persistents, restore
+from mnpar.parallel.agreement import Copies, Persistent, alike, persistents, restore
 from mnpar.parallel.late import Late
 from mnpar.parallel.likeness import compare
 from mnpar.parallel.meeting import UNKNOWN, Row, check_known, own_weight, share_of, told, weighted
@@ -31,8 +31,6 @@ from mnpar.parallel.shards import Shards
 from mnpar.tape import current_tape
 
 REDUCTIONS = ("weighted", "mean", "sum")
-
-
 _ALONE = nullcontext()
 
 
@@ -74,15 +72,16 @@ class Team:
         """Do not give the ranks rank 0's values at first: each has loaded what it is to have."""
         self._copies.take_as_equal(self.optimizer.target)
 
-    def _make_equal(self) -> bool:
-        """Let copies be copies; whether that may have changed values."""
+    def _make_equal(self, final: bool = False) -> bool:
+        """Let copies be copies; whether that may have changed values. ``final``: what was computed of them cannot be again."""
+        model, placement = self.optimizer.target, self._placement
         updates = [int(t) for t in self.comm.allgather(np.array(self.optimizer.t))]
         if len(set(updates)) > 1:  # values are given to all ranks, and states are not
             raise MismatchError(f"the ranks' optimizers have made {updates} updates: load one snapshot on all ranks, or none")
-        if any([getattr(link, "reduces_over", None) is self.comm for link in self.optimizer.target.links()]):
+        if any([getattr(link, "reduces_over", None) is self.comm for link in model.links()]):
             raise RuntimeError(_TWICE)
-        equal = self._placement is not None and self._placement.settle(self.optimizer.target, values=False)
-        self._copies.make_equal(self.optimizer.target, self.optimizer.arenas, equal)
+        equal = final and alike(model, self.comm) if placement is None else placement.settle(model, values=False)
+        self._copies.make_equal(model, self.optimizer.arenas, equal)
         return not equal
 
     def _meet(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> list[Row]:
@@ -92,9 +91,10 @@ class Team:
         """
         rows = told(self._now(weight, undoable, manual, joining), self.comm, self._placement)
         if any([row.stale for row in rows]) and not all([row.joining for row in rows]):
-            if not self._make_equal():
+            final = any([row.manual or row.final for row in rows])
+            if not self._make_equal(final):
                 rows = [row._replace(stale=False) for row in rows]
-            elif any([row.manual or row.final for row in rows]):
+            elif final:
                 self._only_synchronizes = True
                 self._warn(SKIPPED)
         if self._placement is not None and any([row.unsettled for row in rows]):
@@ -296,5 +296,5 @@ _TWICE = (
 )
 SKIPPED = (
     "this update only made the parameters equal on all ranks, and no step was taken: they appeared or changed in a forward "
-    "that communicated, or whose gradients were there already. Give layers their sizes to avoid it"
+    "that communicated, or whose gradients were there already. Give layers their sizes, and ranks the same values, to avoid it"
 )

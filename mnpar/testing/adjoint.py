@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators.communicator import Communicator
+from mnpar.communicators.communicator import Communicator, needed
 from mnpar.variable import Variable, backward
 
 
@@ -36,6 +36,7 @@ def check_adjoint(
         >>> mnpar.run(program, ranks=3)
         [None, None, None]
     """
+    needed(comm, "check_adjoint(function, comm)")
     rng = np.random.default_rng([seed, comm.rank])
     variables = [Variable(np.array(x)) for x in xs]
     outputs = function(*variables)

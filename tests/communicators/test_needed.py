@@ -1,6 +1,7 @@
 """Where a communicator is needed and something else is given, the error says how the call is written."""
 
 import copy
+import inspect
 import pickle
 
 import numpy as np
@@ -35,7 +36,61 @@ SWAPPED = {
 def test_swapped_arguments_are_told_with_the_right_order(call):
     with pytest.raises(TypeError) as caught:
         SWAPPED[call](mnpar.create_communicator("self"))
-    assert str(caught.value).startswith(f"{call}: a communicator is needed where a ")
+    assert str(caught.value).startswith(f"{call}: a communicator is needed where ")
+
+
+def takers():
+    """Whatever is public and cannot do without a communicator, or a grid, with the name of that argument."""
+    modules = (mnpar, F, L, mnpar.parallel, mnpar.checkpoint, mnpar.extensions, mnpar.datasets, mnpar.iterators,
+               mnpar.link_hooks, mnpar.testing, mnpar.meters)  # fmt: skip
+    found = {}
+    for module in modules:
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if callable(thing) and name not in ELSEWHERE:
+                for parameter in inspect.signature(thing).parameters.values():
+                    if parameter.name in ("comm", "communicator", "grid") and parameter.default is parameter.empty:
+                        found[name] = thing, parameter
+    return found
+
+
+ELSEWHERE = {  # not here, but in what makes or calls them; the first has a grid of another kind
+    "spatial_transformer_sampler", "MultiNodeIterator", "MultiNodeNStepRNN", "MultiNodeCheckpointer", "ParallelFunction",
+    "GenericMultiNodeEvaluator", "CommunicatorBase", "Communicator", "DataSizeError",
+}  # fmt: skip
+X4 = np.ones((1, 1, 4, 4))
+TAKERS = takers()
+USUAL = {"x": X4, "shape": (4, 4), "t": np.zeros(1, int), "q": X4, "k": X4, "v": X4, "W": X4, "xs": [X4], "rank": 0}
+
+
+@pytest.mark.parametrize("wrong", [3, None, "naive"], ids=["int", "None", "str"])
+@pytest.mark.parametrize("name", TAKERS)
+def test_whatever_takes_a_communicator_says_so_where_something_else_is_given(name, wrong):
+    thing, taken = TAKERS[name]
+    parameters = inspect.signature(thing).parameters.values()
+    required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    args = [wrong if p.name == taken.name else USUAL.get(p.name, L.Linear(1, 1)) for p in required]
+    what = "SpatialGrid" if taken.name == "grid" else "communicator"
+    said = {3: "an int", None: "None", "naive": "a str"}[wrong]
+    with pytest.raises(TypeError, match=rf"(comm|grid).*\): a {what} is needed where {said} was given"):
+        thing(*args)
+
+
+@pytest.mark.parametrize("dims", [2, "2x1"])
+def test_a_grid_is_given_a_tuple(dims):
+    with pytest.raises(TypeError, match=r"dims is a tuple, such as \(2, 1\), not "):
+        mnpar.SpatialGrid(mnpar.create_communicator("self"), dims)
+
+
+@pytest.mark.parametrize(("given", "said"), [(mnpar.optimizers.SGD, "the class SGD"), (L.Linear(1, 1), "a Linear")])
+def test_what_is_no_optimizer_is_told(given, said):
+    with pytest.raises(TypeError, match=f"an optimizer is needed where {said} was given"):
+        mnpar.create_multi_node_optimizer(given, mnpar.create_communicator("self"))
+
+
+def test_a_mesh_where_one_of_its_axes_is_needed_is_told_so():
+    with pytest.raises(TypeError, match=r"where a Mesh was given \(its axes are communicators, as mesh.model\)"):
+        L.ColumnParallelLinear(mnpar.Mesh(mnpar.create_communicator("self")), 4, 4)
 
 
 def test_a_communicator_is_not_copied_and_not_pickled():

@@ -141,8 +141,24 @@ def test_layers_of_two_kinds_do_not_go_together(comm):
             rnn([np.ones((1, 3), "f4")])
 
 
+@pytest.mark.parametrize("n", [0, 1, 3])
+@pytest.mark.parametrize("kind", [L.NStepLSTM, L.NStepGRU, L.NStepRNNTanh, L.NStepBiLSTM, L.NStepBiRNNReLU])
+def test_sequences_without_a_step_leave_the_states_as_they_are(kind, n):
+    """A rank's part of a batch may have no sequences, or only empty ones."""
+    layer = kind(2, 3, 4, 0.0)
+    states = [mnpar.Variable(RNG.standard_normal((2 * layer.direction, n, 4))) for _ in range(layer.n_cells)]
+    *last, ys = layer(*states, [np.zeros((0, 3))] * n)
+    assert [y.shape for y in ys] == [(0, 4 * layer.direction)] * n
+    sum(F.sum(state * state) for state in last).backward()
+    for state, end in zip(states, last, strict=True):
+        np.testing.assert_array_equal(end.array, state.array)
+        np.testing.assert_array_equal(state.grad, 2 * state.array)
+    assert all(h.shape == (2 * layer.direction, n, 4) for h in layer(*[None] * layer.n_cells, [np.zeros((0, 3))] * n)[:-1])
+
+
+ALONE = mnpar.create_communicator("self")
 BAD = {
-    "no NStep": (lambda: L.create_multi_node_n_step_rnn(L.Linear(2, 2), None), ValueError, "takes an NStep link"),
+    "no NStep": (lambda: L.create_multi_node_n_step_rnn(L.Linear(2, 2), ALONE), ValueError, "takes an NStep link"),
     "no list": (lambda: L.NStepGRU(1, 3, 2, 0.0)(None, np.ones((2, 3))), TypeError, "takes a list of sequences"),
     "no rows": (lambda: L.EmbedID(3, 2)(np.array([3])), ValueError, "do not all name one of 3 rows"),
     "floats": (lambda: L.EmbedID(3, 2)(np.array([1.0])), ValueError, "names rows by integers"),

@@ -362,6 +362,27 @@ def test_a_link_that_a_forward_adds_beside_running_statistics_costs_a_step_and_s
     assert (optimizer.t, float(net.more.W.array[0, 0])) == (1, 0)
 
 
+@RANKS
+@pytest.mark.parametrize("alike", [True, False], ids=["the same", "other"])
+def test_a_first_update_with_gradients_that_are_there_is_a_step_if_all_began_with_the_same_values(comm, alike):
+    """Gradients of values that are thrown away would be wrong ones."""
+    net = MLP(seed=0 if alike else comm.rank)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(net)
+    ((x, t, edges),) = batches(1, [2] * comm.size)
+    mine = slice(edges[comm.rank], edges[comm.rank + 1])
+    net.loss(x[mine], t[mine]).backward()
+    if alike or comm.rank or comm.size == 1:
+        optimizer.update()
+    else:
+        with pytest.warns(UserWarning, match="no step was taken"):
+            optimizer.update()
+    assert mnpar.check_parameter_closeness(net, comm)
+    if alike or comm.size == 1:
+        one = alone(lambda: mnpar.optimizers.SGD(0.1), [(x, t, edges)])
+        for path, value in values(net).items():
+            np.testing.assert_allclose(value, one[path], rtol=1e-12, atol=1e-15, err_msg=path)
+
+
 class Failing(mnpar.FunctionNode):
     def forward(self, x):
         return x.copy()

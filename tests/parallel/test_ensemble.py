@@ -223,7 +223,7 @@ def grown(comm, groups):
     """Members that learn at different rates, with two rounds of tournaments."""
     mnpar.random.seed(3)
     ensemble = Ensemble(comm, perceptron, groups)
-    links = list(ensemble.members.children())
+    links = list(ensemble.members)
     optimizers = [
         mnpar.optimizers.Adam(10.0 ** -(i % 3) / 5).setup(link) for i, link in zip(ensemble.numbers, links, strict=True)
     ]

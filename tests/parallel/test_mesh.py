@@ -58,6 +58,20 @@ def test_several_axes_are_one_communicator_and_a_tuple_is_a_grid():
     assert mnpar.run(program, ranks=8)[5] == ([0, 1, 4, 5], (1, 0), (2, 0), (2, 2, 5), (1, 1, 1))
 
 
+def test_a_stage_alone_may_ask_for_several_axes():
+    """A pipeline makes a layer on the ranks of its stage only, and the layer may want such a communicator."""
+
+    def program(comm):
+        mesh = mnpar.Mesh(comm, data=2, pipe=2, model=2, space=(1, 2))
+        asked = mesh["data", "space"] if mesh.pipe.rank == 0 else mesh["data", "model"]
+        everyone = mesh["pipe", "data"]
+        return asked.allgather_obj(comm.rank), everyone.allgather_obj(comm.rank)
+
+    found = mnpar.run(program, ranks=16)
+    assert found[3] == ([2, 3, 10, 11], [3, 7, 11, 15])
+    assert found[13] == ([5, 7, 13, 15], [1, 5, 9, 13])
+
+
 WRONG_SIZES = {
     "a wrong product": ({"data": 2, "model": 3}, ValueError, "data=2, model=3 has 6 ranks, but the communicator has 4"),
     "no axes": ({}, ValueError, "no axes has 1 ranks, but the communicator has 4"),
