@@ -40,11 +40,11 @@ class GroupNormalization(FunctionNode):
         self.shift, self.rest, self.s = (xp.empty((N, G, 1, 1), dtype) for _ in range(3))
         for n in self._blocks(x):
             d = y[n] if y.dtype == dtype else xp.empty(y[n].shape, dtype)
-            shift, rest, var = centre(self._rows(cast(x4[n], dtype)), self._rows(d))
+            less_shift, shift, rest, var = centre(self._rows(cast(x4[n], dtype)), self._rows(d))
             for kept, new in ((self.shift, shift), (self.rest, rest), (self.s, (var + self.eps) ** -0.5)):
                 kept[n] = new.reshape(len(d), G, 1, 1)
             a = self.s[n] * gamma  # (n, G, K, 1)
-            d *= a
+            xp.multiply(less_shift.reshape(d.shape), a, out=d)
             d += beta - self.rest[n] * a
             if d.dtype != y.dtype:
                 y[n] = d
