@@ -77,7 +77,7 @@ def centre(x: Array, room: Array) -> tuple[Array, Array, Array, Array]:
     """d = x - shift, in ``room`` or x itself; shift and rest, whose sum is the mean; and the variance.
 
     The shift is 0 if that is within √7 deviations of the mean, so that mean(d²) is at most 8 variances, and the difference that
-    gives the variance loses three bits at most. Else an eighth of the numbers gives it: their mean is as near, whatever they are.
+    gives the variance loses three bits at most. Else an eighth of the numbers gives it: their mean is as near, in any case.
     """
     xp, (A, C, B) = backend.get_array_module(x), x.shape
     shift, m = xp.zeros(C, x.dtype), max(A * B, 1)

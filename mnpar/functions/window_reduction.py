@@ -94,8 +94,8 @@ class MaxPooling(FunctionNode):
         return gx
 
     def _spread_part(self, x: Array, y: Array, gy: Array, gx: Array) -> None:
-        """Each cell that is the maximum takes what is left of the gradient; so of equal ones only the first. The last cell takes
-        what is left without being asked. (Cells are copied: numpy compares what lies apart several times slower.)"""
+        """Each cell that is the maximum takes what is left of the gradient, so of equal ones only the first; the last cell is not
+        asked. (Cells are copied: numpy compares what lies apart several times slower.)"""
         xp, windows = backend.get_array_module(x), self.windows
         fits = windows.apart and windows.bare and gx.dtype == gy.dtype
         image = gx if fits else _image(windows, gy, gy.dtype)
