@@ -318,8 +318,8 @@ def copyto(dst: Array, src: Array) -> None:
 
 
 def owner(x: Any) -> Any:
-    """Whose memory this is: its own, or that of an array of which it shows all but an eighth at most, a rim that may be kept for
-    nothing; None where it shows less, or is read-only.
+    """Whose memory this is: its own, or that of an array of which it shows all but an eighth at most, a rim that may be kept
+    for nothing; None where it shows less, or is read-only.
 
     Example:
         >>> import numpy as np

@@ -94,7 +94,7 @@ class MaxPooling(FunctionNode):
         return gx
 
     def _spread_part(self, x: Array, y: Array, gy: Array, gx: Array) -> None:
-        """Each cell that is the maximum takes what is left of the gradient, so of equal ones only the first; the last cell is not
+        """Each cell that is the maximum takes what is left of the gradient, so of equal ones only the first; the last is not
         asked. (Cells are copied: numpy compares what lies apart several times slower.)"""
         xp, windows = backend.get_array_module(x), self.windows
         fits = windows.apart and windows.bare and gx.dtype == gy.dtype
