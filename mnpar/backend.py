@@ -302,6 +302,35 @@ def get_device_from_array(*arrays: Any) -> Device:
     return next((device for device in found if device.id >= 0), _HOST)
 
 
+def checked(x: Any) -> Array:
+    """``x``, if it is an array.
+
+    Raises:
+        TypeError: no Variable can hold it; and what may have been meant.
+
+    Example:
+        >>> checked(None)
+        Traceback (most recent call last):
+        TypeError: a Variable holds a numpy or cupy array, not None: did a model or a function forget to return something?
+    """
+    if is_array(x):
+        return x
+    given, advice = type(x).__name__, "wrap it in numpy.asarray"
+    if x is None:
+        given, advice = "None", "did a model or a function forget to return something?"
+    elif isinstance(x, list | tuple) and any(hasattr(part, "node") for part in x):
+        advice = "F.stack and F.concat make one of several Variables"
+    elif isinstance(x, list | tuple):
+        try:
+            numbers = np.asarray(x).dtype.kind in "biufc"
+        except ValueError:
+            numbers = False
+        advice = advice if numbers else "its parts are no numbers, or differ in length (F.pad_sequence fills up)"
+    elif not isinstance(x, int | float | complex) and not hasattr(x, "__array__"):
+        advice = "it has no numbers"
+    raise TypeError(f"a Variable holds a numpy or cupy array, not {given}: {advice}")
+
+
 def copy_to(target: Array, x: Array) -> None:
     """Write the values of ``x``, on any device, into ``target``."""
     target[...] = beside(x, target)

@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.config import as_dtype
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import Shape
 from mnpar.functions.generic import either
@@ -238,7 +237,8 @@ def cast(x: Any, typ: Any) -> Variable:
         dtype('float16')
     """
     x = as_variable(x)
-    return x if x.dtype == typ else Cast(np.dtype(typ)).apply((x,))[0]
+    dtype = as_dtype(typ)
+    return x if x.dtype == dtype else Cast(dtype).apply((x,))[0]
 
 
 def copy(x: Any, dst: Any) -> Variable:
