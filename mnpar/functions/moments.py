@@ -26,6 +26,7 @@ View = tuple[int, int, int]
 
 BLOCK = 200_000  # elements: 0.8 MB of float32; input, output and gradient of a piece fit a core's second cache of 2 MB
 CHANNELS = 8  # at least: shorter pieces of memory are slower than what the cache saves
+FEW = 8  # numbers that share a mean
 RUN = 128  # numbers that are added up in their own dtype; sums of runs are added in float64
 
 
@@ -78,11 +79,13 @@ def centre(x: Array, room: Array) -> tuple[Array, Array, Array, Array]:
 
     The shift is 0 if that is within √7 deviations of the mean, so that mean(d²) is at most 8 variances, and the difference that
     gives the variance loses three bits at most. Else an eighth of the numbers gives it: their mean is as near, in any case.
+    (That of a few numbers seldom is: they are not asked.)
     """
     xp, (A, C, B) = backend.get_array_module(x), x.shape
     shift, m = xp.zeros(C, x.dtype), max(A * B, 1)
-    rest, squares = sums(x) / m, sums(x, x) / m
-    if not ((8 * rest * rest <= 7 * squares) & (squares < np.inf)).all():
+    if m >= FEW:
+        rest, squares = sums(x) / m, sums(x, x) / m
+    if m < FEW or not ((8 * rest * rest <= 7 * squares) & (squares < np.inf)).all():
         some = x[: -(-A // 8)] if A >= 8 else x[:, :, : -(-B // 8)]
         shift = (sums(some) / max(some.shape[0] * some.shape[2], 1)).astype(x.dtype)
         x = less(x, shift, room)
