@@ -114,7 +114,7 @@ def serve(make):
                 last, step = key, make(*key)
                 step()
             except AttributeError:
-                step = None
+                last, step = key, None
         print(json.dumps(None if step is None else seconds(step, times, time.process_time)), file=answers, flush=True)
 
 

@@ -302,6 +302,35 @@ def get_device_from_array(*arrays: Any) -> Device:
     return next((device for device in found if device.id >= 0), _HOST)
 
 
+def checked(x: Any) -> Array:
+    """``x``, if it is an array.
+
+    Raises:
+        TypeError: no Variable can hold it; and what may have been meant.
+
+    Example:
+        >>> checked(None)
+        Traceback (most recent call last):
+        TypeError: a Variable holds a numpy or cupy array, not None: did a model or a function forget to return something?
+    """
+    if is_array(x):
+        return x
+    given, advice = type(x).__name__, "wrap it in numpy.asarray"
+    if x is None:
+        given, advice = "None", "did a model or a function forget to return something?"
+    elif isinstance(x, list | tuple) and any(hasattr(part, "node") for part in x):
+        advice = "F.stack and F.concat make one of several Variables"
+    elif isinstance(x, list | tuple):
+        try:
+            numbers = np.asarray(x).dtype.kind in "biufc"
+        except ValueError:
+            numbers = False
+        advice = advice if numbers else "its parts are no numbers, or differ in length (F.pad_sequence fills up)"
+    elif not isinstance(x, int | float | complex) and not hasattr(x, "__array__"):
+        advice = "it has no numbers"
+    raise TypeError(f"a Variable holds a numpy or cupy array, not {given}: {advice}")
+
+
 def copy_to(target: Array, x: Array) -> None:
     """Write the values of ``x``, on any device, into ``target``."""
     target[...] = beside(x, target)
@@ -318,7 +347,8 @@ def copyto(dst: Array, src: Array) -> None:
 
 
 def owner(x: Any) -> Any:
-    """Whose memory this is: its own, or that of an array of which it shows all; None where it shows a part, or is read-only.
+    """Whose memory this is: its own, or that of an array of which it shows all but an eighth at most, a rim that may be kept
+    for nothing; None where it shows less, or is read-only.
 
     Example:
         >>> import numpy as np
@@ -329,7 +359,8 @@ def owner(x: Any) -> Any:
     base = getattr(x, "base", None)
     if base is None:
         return x
-    whole = getattr(base, "size", None) == x.size and base.base is None and getattr(x.flags, "writeable", True)
+    size = getattr(base, "size", 0)
+    whole = 7 * size <= 8 * x.size <= 8 * size and base.base is None and getattr(x.flags, "writeable", True)
     return base if whole else None
 
 

@@ -33,7 +33,19 @@ class Setting(Generic[T]):
         return self.variable.get()
 
     def __set__(self, instance: object, value: T) -> None:
+        self.check(value)
         self.variable.set(value)
+
+    def check(self, value: T) -> None:
+        """Raises TypeError if it cannot be that."""
+
+
+class DtypeSetting(Setting[Any]):
+    """A dtype by any of its names, or mixed16."""
+
+    def check(self, value: Any) -> None:
+        if value is None or as_dtype(value).kind in "OSUMmbiu":
+            raise TypeError(f"config.dtype = {value!r} is no dtype of floating-point numbers")
 
 
 class Mixed16:
@@ -49,6 +61,23 @@ class Mixed16:
 
 
 mixed16 = Mixed16()
+
+
+def as_dtype(dtype: Any) -> Any:
+    """The numpy dtype of a name.
+
+    Raises:
+        TypeError: there is none.
+
+    Example:
+        >>> from mnpar.config import as_dtype
+        >>> as_dtype("f4")
+        dtype('float32')
+    """
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        raise TypeError(f"{dtype!r} is no dtype; 'float16', 'f4' and numpy.float64 are") from None
 
 
 class Config:
@@ -67,7 +96,7 @@ class Config:
 
     train = Setting(True)  # dropout drops, batch normalization takes the batch's statistics
     enable_backprop = Setting(True)  # functions record themselves for backward
-    dtype: Setting[Any] = Setting(np.dtype(np.float32))  # of parameters and data sets that are not told another
+    dtype = DtypeSetting(np.dtype(np.float32))  # of parameters and data sets that are not told another
     debug = Setting(os.environ.get("MNPAR_DEBUG", "0") not in ("", "0"))  # check every output and gradient for NaN
     in_recomputing = Setting(False)  # functions.forget runs something again: what changes a state must not change it twice
     keep_graph_on_report = Setting(False)  # reported Variables keep their graph
@@ -107,7 +136,7 @@ def get_dtype(dtype: Any = None, map_mixed16: Any = None) -> Any:
     dtype = config.dtype if dtype is None else dtype
     if isinstance(dtype, Mixed16):
         dtype = np.float16 if map_mixed16 is None else map_mixed16
-    return np.dtype(dtype)
+    return as_dtype(dtype)
 
 
 global_config = config
@@ -154,7 +183,7 @@ def using_config(name: str, value: Any, config: Config = config) -> Iterator[Non
         config: Chainer's; there is one.
 
     Raises:
-        AttributeError: there is no such setting.
+        AttributeError: there is no such setting; TypeError: it cannot have this value.
 
     Example:
         >>> import mnpar
@@ -166,6 +195,7 @@ def using_config(name: str, value: Any, config: Config = config) -> Iterator[Non
     if not isinstance(setting, Setting):
         known = ", ".join(key for key, entry in Config.__dict__.items() if isinstance(entry, Setting))
         raise AttributeError(f"mnpar.config has no setting {name!r}; it has {known}")
+    setting.check(value)
     token = setting.variable.set(value)
     try:
         yield

@@ -10,9 +10,19 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.functions.sampled_loss import WalkerAlias
+from mnpar.functions.sparse import CooMatrix, get_order, to_coo
 from mnpar.functions.windows import get_conv_outsize, get_deconv_outsize
 
-__all__ = ["WalkerAlias", "force_array", "get_conv_outsize", "get_deconv_outsize", "size_of_shape"]
+__all__ = [
+    "CooMatrix",
+    "WalkerAlias",
+    "force_array",
+    "get_conv_outsize",
+    "get_deconv_outsize",
+    "get_order",
+    "size_of_shape",
+    "to_coo",
+]
 
 
 def force_array(x: Any, dtype: Any = None) -> Array:

@@ -37,9 +37,7 @@ class Variable(ArrayLike):
     __slots__ = ("__weakref__", "node")
 
     def __init__(self, data: Array = None, *, name: str | None = None, grad: Array = None, requires_grad: bool = True) -> None:
-        if data is not None and not backend.is_array(data):
-            raise TypeError(f"a Variable holds a numpy or cupy array, not {type(data).__name__}: wrap it in numpy.asarray")
-        self.array = data
+        self.array = None if data is None else backend.checked(data)
         self.node = VariableNode(data, requires_grad)
         self.node.name = name
         if grad is not None:
@@ -157,7 +155,7 @@ def as_variable(x: Any, requires_grad: bool = False) -> Variable:
     """``x`` itself if it is a Variable, else a Variable without gradient that holds it."""
     if type(x) is np.ndarray:
         return Variable.of(x, VariableNode(x, requires_grad))
-    return x if isinstance(x, Variable) else Variable(x, requires_grad=requires_grad)
+    return x if isinstance(x, Variable) else Variable(backend.checked(x), requires_grad=requires_grad)
 
 
 def backward(

@@ -216,6 +216,15 @@ def test_gradients_of_different_leaves_share_no_memory(function, retain_grad):
     np.testing.assert_array_equal(z.grad, np.ones(z.shape))
 
 
+def test_views_of_one_gradient_without_its_rim_become_gradients_of_their_own():
+    x, y = variable(np.ones((30, 30))), variable(np.ones((30, 30)))
+    ((F.pad(x, 1) + F.pad(y, 1)) * 2).sum().backward()
+    assert not np.shares_memory(x.grad, y.grad)
+    x.grad += 5.0
+    np.testing.assert_array_equal(x.grad, np.full((30, 30), 7.0))
+    np.testing.assert_array_equal(y.grad, np.full((30, 30), 2.0))
+
+
 def test_the_gradient_of_a_sum_can_be_changed_in_place():
     x, y = variable([1.0, 2.0]), variable([1.0, 2.0])
     (x + y).sum().backward()

@@ -121,3 +121,12 @@ def test_a_function_can_be_put_under_a_mode_also_on_ranks_that_take_turns_in_it(
         return quiet(comm, depth - 1) if depth else comm.rank
 
     assert mnpar.run(lambda comm: (quiet(comm), mnpar.config.enable_backprop), ranks=3) == [(r, True) for r in range(3)]
+
+
+@pytest.mark.parametrize("dtype", ["f3", None, "i4", object, "hello"])
+def test_a_dtype_that_is_none_is_told_before_it_is_used(dtype):
+    with pytest.raises(TypeError, match="is no dtype"), mnpar.using_config("dtype", dtype):
+        pass
+    with pytest.raises(TypeError, match="is no dtype"):
+        mnpar.config.dtype = dtype
+    assert mnpar.config.dtype == np.float32

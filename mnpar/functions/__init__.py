@@ -56,7 +56,7 @@ from mnpar.functions.extrema import clip, maximum, minimum
 from mnpar.functions.fourier import fft, ifft
 from mnpar.functions.gamma import digamma, lgamma, polygamma, zeta
 from mnpar.functions.halo import halo_exchange
-from mnpar.functions.indexing import get_item, select_item, where
+from mnpar.functions.indexing import as_strided, get_item, select_item, where
 from mnpar.functions.joining import concat, hstack, separate, split_axis, stack, vstack
 from mnpar.functions.likelihood import (
     absolute_error,
@@ -74,7 +74,13 @@ from mnpar.functions.local_normalization import local_response_normalization, no
 from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
 from mnpar.functions.lp_pooling import lp_pooling_nd
 from mnpar.functions.matrices import batch_det, batch_inv, batch_l2_norm_squared, batch_matmul, cholesky, det, inv
-from mnpar.functions.metric import contrastive, cross_covariance, decov, triplet
+from mnpar.functions.metric import (
+    contrastive,
+    cross_covariance,
+    decov,
+    discriminative_margin_based_clustering_loss,
+    triplet,
+)
 from mnpar.functions.noise import dropout, gumbel_softmax, rrelu, simplified_dropconnect, zoneout
 from mnpar.functions.nonblocking import (
     iallgather,
@@ -139,7 +145,8 @@ from mnpar.functions.rounds import sendrecv, shift
 from mnpar.functions.sample_normalization import group_normalization, layer_normalization
 from mnpar.functions.sampled_loss import black_out, negative_sampling
 from mnpar.functions.sequence import all_to_all_attention, recut
-from mnpar.functions.shape import cast, expand_dims, flatten, moveaxis, reshape, squeeze, swapaxes, transpose
+from mnpar.functions.shape import cast, copy, expand_dims, flatten, moveaxis, reshape, squeeze, swapaxes, transpose
+from mnpar.functions.sparse import sparse_matmul
 from mnpar.functions.spatial_convolution import (
     spatial_convolution_nd,
     spatial_deconvolution_nd,
@@ -178,6 +185,7 @@ __all__ = [
     "argmax",
     "argmax_crf1d",
     "argmin",
+    "as_strided",
     "average",
     "average_pooling_1d",
     "average_pooling_2d",
@@ -211,6 +219,7 @@ __all__ = [
     "convolution_2d",
     "convolution_3d",
     "convolution_nd",
+    "copy",
     "copy_to",
     "cos",
     "cosh",
@@ -232,6 +241,7 @@ __all__ = [
     "diagonal",
     "digamma",
     "dilated_convolution_2d",
+    "discriminative_margin_based_clustering_loss",
     "dropout",
     "dstack",
     "einsum",
@@ -389,6 +399,7 @@ __all__ = [
     "softmax_cross_entropy",
     "softplus",
     "space2depth",
+    "sparse_matmul",
     "spatial_average_pooling_nd",
     "spatial_convolution_nd",
     "spatial_deconvolution_nd",

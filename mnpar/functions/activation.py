@@ -14,7 +14,7 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.elementwise import Exp
 from mnpar.functions.generic import either, wide
-from mnpar.functions.rows import MODEST, by_rows, row_blocks
+from mnpar.functions.rows import MODEST, add_up, by_rows, row_blocks
 from mnpar.variable import Variable
 
 
@@ -116,7 +116,7 @@ class Softmax(FunctionNode):
         if not by_rows(x, self.axis):
             y = xp.asarray(x - x.max(axis=self.axis, keepdims=True))
             xp.exp(y, out=y)
-            y /= y.sum(axis=self.axis, keepdims=True)
+            y /= add_up(y, self.axis, keepdims=True)
             return y
         y = xp.empty(x.shape, x.dtype)
         for from_, to, e in row_blocks(x, y):
@@ -124,7 +124,7 @@ class Softmax(FunctionNode):
                 xp.exp(from_, out=e)
             else:
                 xp.exp(xp.subtract(from_, from_.max(axis=1, keepdims=True), out=e), out=e)
-            xp.multiply(e, 1 / e.sum(axis=1, keepdims=True), out=to)
+            xp.multiply(e, 1 / add_up(e, 1, keepdims=True), out=to)
         return y
 
     def backward(self, gy: Any) -> Any:
@@ -152,7 +152,7 @@ class LogSoftmax(FunctionNode):
         self.retain_outputs((0,))
         xp = backend.get_array_module(x)
         y = xp.asarray(x - x.max(axis=self.axis, keepdims=True))
-        y -= xp.log(xp.exp(y).sum(axis=self.axis, keepdims=True))
+        y -= xp.log(add_up(xp.exp(y), self.axis, keepdims=True))
         return y
 
     def backward(self, gy: Any) -> Any:

@@ -14,6 +14,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.generic import either, listed
+from mnpar.functions.rows import add_up
 from mnpar.variable import Variable, as_variable
 
 Shape = tuple[int, ...]
@@ -30,7 +31,7 @@ class SumTo(FunctionNode):
     def forward(self, x: Array) -> Array:
         lead = x.ndim - len(self.shape)
         ones = tuple([i + lead for i, n in enumerate(self.shape) if n == 1 and x.shape[i + lead] != 1])
-        y = x.sum(axis=tuple(range(lead)) + ones, keepdims=bool(ones))
+        y = add_up(x, tuple(range(lead)) + ones, keepdims=bool(ones))
         return y.reshape(self.shape) if y.shape != self.shape else y
 
     def backward(self, gy: Any) -> Any:

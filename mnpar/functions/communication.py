@@ -35,6 +35,11 @@ def peer(comm: Communicator, rank: int, call: str, wildcard: int | None = None) 
     return comm.peer(rank, wildcard)
 
 
+def as_variables(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """None, which stands for a gradient that is missing, as a Variable without an array; others as they are."""
+    return tuple([Variable(None, requires_grad=False) if x is None else x for x in inputs])
+
+
 class Communication(FunctionNode):
     """A function that speaks to other ranks.
 
@@ -68,7 +73,7 @@ class Communication(FunctionNode):
         return channel if self.answers is None else Answer(channel, self.answers)
 
     def prepare(self, inputs: tuple[Any, ...]) -> list[Variable]:
-        return self.all_there(super().prepare(inputs))
+        return self.all_there(super().prepare(as_variables(inputs)))
 
     def all_there(self, variables: list[Variable]) -> list[Variable]:
         """The inputs, all there: only gradients may be missing. (None comes from a model that forgot to return something.)"""

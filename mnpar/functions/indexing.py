@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from mnpar import backend
@@ -111,6 +112,42 @@ def get_item(x: Any, slices: Any) -> Variable:
     """
     index = tuple([plain(i) for i in slices]) if isinstance(slices, tuple) else plain(slices)
     return GetItem(index).apply((x,))[0]
+
+
+def as_strided(x: Any, shape: Sequence[int], strides: Sequence[int], storage_offset: int | None = None) -> Variable:
+    """The elements that so many steps lead to: y[i, j, …] is element offset + i strides[0] + j strides[1] + … of x.
+
+    Args:
+        x: an array or Variable, of which the elements are counted row by row. (Chainer counts them as they lie in the memory
+            that x is a view of.)
+        shape: of the result.
+        strides: steps for each axis of it, in elements; 0 repeats one, negative ones go back.
+        storage_offset: where to start; None is 0.
+
+    Returns:
+        A copy; the gradient of an element that is there several times is the sum.
+
+    Raises:
+        ValueError: not as many strides as axes, or a step leads out of x.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.as_strided(np.arange(4.0), (3, 2), (1, 1)).array
+        array([[0., 1.],
+               [1., 2.],
+               [2., 3.]])
+    """
+    x, start, shape, strides = as_variable(x), storage_offset or 0, tuple(shape), tuple(strides)
+    if len(shape) != len(strides) or min(shape, default=0) < 0:
+        raise ValueError(f"as_strided: shape {shape} and strides {strides} are not lengths and as many steps")
+    ends = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
+    low, high = start + sum(min(end, 0) for end in ends), start + sum(max(end, 0) for end in ends)
+    if 0 not in shape and not 0 <= low <= high < x.size:
+        raise ValueError(f"as_strided: elements {low} to {high} are asked for of the {x.size} of x {x.shape}")
+    places = x.xp.full(shape, start)
+    for axis, (n, step) in enumerate(zip(shape, strides, strict=True)):
+        places += (x.xp.arange(n) * step).reshape(-1, *[1] * (len(shape) - 1 - axis))
+    return get_item(x.reshape((x.size,)), places)
 
 
 def select_item(x: Any, t: Any) -> Variable:

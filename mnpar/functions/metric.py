@@ -6,8 +6,8 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.functions.activation import relu
-from mnpar.functions.elementwise import sqrt
-from mnpar.functions.generic import listed, plain
+from mnpar.functions.elementwise import absolute, sqrt
+from mnpar.functions.generic import listed, plain, wide
 from mnpar.functions.indexing import where
 from mnpar.functions.products import matmul
 from mnpar.functions.reduction import mean, sum
@@ -29,6 +29,12 @@ def _reduced(name: str, loss: Variable, reduce: str) -> Variable:
         raise ValueError(f"{name}: reduce is 'mean' or 'no', not {reduce!r}")
     y: Variable = loss if reduce == "no" else sum(loss) * (1 / max(len(loss), 1))
     return y
+
+
+def _root(squares: Variable) -> Variable:
+    """√, through which nothing flows at 0."""
+    apart = plain(squares) > 0
+    return where(apart, sqrt(where(apart, squares, 1)), 0)
 
 
 def contrastive(x0: Any, x1: Any, y: Any, margin: float = 1, reduce: str = "mean") -> Variable:
@@ -67,9 +73,7 @@ def contrastive(x0: Any, x1: Any, y: Any, margin: float = 1, reduce: str = "mean
     together = labels.astype(x0.dtype)
     d = x0 - x1
     squares = sum(d * d, axis=1)
-    apart = plain(squares) > 0
-    distance = where(apart, sqrt(where(apart, squares, 1)), 0)
-    push = relu(margin - distance)
+    push = relu(margin - _root(squares))
     return _reduced("contrastive", (squares * together + push * push * (1 - together)) * 0.5, reduce)
 
 
@@ -101,6 +105,69 @@ def triplet(anchor: Any, positive: Any, negative: Any, margin: float = 0.2, redu
         raise ValueError(f"triplet: margin = {margin} is not positive")
     near, far = anchor - positive, anchor - negative
     return _reduced("triplet", relu(sum(near * near - far * far, axis=1) + margin), reduce)
+
+
+def discriminative_margin_based_clustering_loss(
+    embeddings: Any, labels: Any, delta_v: float, delta_d: float, max_embedding_dim: int, norm: int = 1, alpha: float = 1.0,
+    beta: float = 1.0, gamma: float = 0.001,
+) -> tuple[Variable, Variable, Variable]:  # fmt: skip
+    """Pixels of one instance are pulled to their mean, and the means of different instances pushed apart.
+
+    With μ the mean of an instance in an image and [z] = max(z, 0), the three are: for each instance the mean over its pixels
+    x of [‖x − μ‖ − delta_v]², averaged over instances; the mean over images and pairs of instances of
+    [2 delta_d − ‖μ − μ'‖]²; and the mean of ‖μ‖ (of all images' means of an instance together).
+
+    Args:
+        embeddings: ``(N, D, H, W)``.
+        labels: ``(N, H, W)``, integers: which instance each pixel belongs to, 1 … D; others are background. The mean of an
+            instance that is not in an image is 0.
+        delta_v, delta_d: how near is near enough, and half of how far is far enough.
+        max_embedding_dim: D, which is how many instances there may be, too.
+        norm: 1: ‖z‖ = Σ|z|, 2: √Σz².
+        alpha, beta, gamma: factors of the three losses.
+
+    Returns:
+        Three 0-d Variables: of variance, of distance, of regularization. (Chainer's takes only batches of 1 or D images.)
+
+    Raises:
+        ValueError: shapes do not belong together, or ``norm`` is another; TypeError: labels are no integers.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> x = np.array([1.0, 3.0, -1.0, -1.0, 0.0, 0.0, 0.0, 0.0]).reshape(1, 2, 1, 4)
+        >>> losses = F.discriminative_margin_based_clustering_loss(x, np.array([[[1, 1, 2, 2]]]), 0.5, 2.0, 2)
+        >>> [loss.item() for loss in losses]
+        [0.125, 1.0, 0.0015]
+
+    Source:
+        De Brabandere, Neven and Van Gool, "Semantic instance segmentation with a discriminative loss function" (2017),
+        arXiv 1708.02551.
+    """
+    x, t, D = as_variable(embeddings), plain(as_variable(labels)), max_embedding_dim
+    name = "discriminative_margin_based_clustering_loss"
+    if x.ndim != 4 or x.shape[1] != D or D < 1 or t.shape != (x.shape[0], *x.shape[2:]):
+        raise ValueError(f"{name}: shapes {listed((x.shape, t.shape))} are not (N, D, H, W) and (N, H, W), D = {D}")
+    if norm not in (1, 2):
+        raise ValueError(f"{name}: norm is 1 or 2, not {norm!r}")
+    if t.dtype.kind not in "iub":
+        raise TypeError(f"{name}: labels are integers, not {t.dtype}")
+
+    def length(z: Variable, axis: Any) -> Variable:
+        return sum(absolute(z), axis=axis) if norm == 1 else _root(sum(z * z, axis=axis))
+
+    xp, N, size = x.xp, x.shape[0], x.shape[2] * x.shape[3]
+    of = (t.reshape(N, 1, size) == xp.arange(1, D + 1)[:, None]).astype(x.dtype)  # (N, instance, H·W)
+    pixels = of.sum(axis=2, dtype=wide(of).dtype)  # (N, instance)
+    x = x.reshape((N, D, size))
+    means = matmul(x, of, transb=True) / xp.maximum(pixels, 1).astype(x.dtype)[:, None]  # (N, D, instance)
+    away = relu(length((matmul(means, of) - x) * of.sum(axis=1, keepdims=True), 1) - delta_v)  # (N, H·W)
+    shares = (of / xp.maximum(pixels.sum(axis=0), 1).astype(x.dtype)[:, None]).sum(axis=1)  # of a pixel in its instance
+    variance = sum(away * away * shares) * (1 / D)
+    first, second = xp.triu_indices(D, 1)
+    near = relu(2 * delta_d - length(means[:, :, first] - means[:, :, second], 1))
+    distance = sum(near * near) * (1 / max(near.size, 1))
+    regularization = sum(length(means, (0, 1))) * (1 / max(D * N, 1))
+    return variance * alpha, distance * beta, regularization * gamma
 
 
 def _half_squares(name: str, loss: Variable, reduce: str) -> Variable:

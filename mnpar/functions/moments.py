@@ -4,6 +4,7 @@ x is read as ``(A, C, B)``: statistics are over A and B, one for each of the C. 
 ever computed from Σx²: first comes a rough mean, the *shift*; then d = x - shift, exact for numbers near the mean; then the
 mean of d (the *rest*) and var = mean(d²) - rest². Where x has mean 1e6 and deviation 1 in float32, the shift is off by the
 rounding of 1e6, and the rest, which d knows to all digits, repairs it at no cost: (x - mean)·a + b = d·a + (b - rest·a).
+Mostly 0 is a shift as good as any other: then d is x, and nothing is written.
 On the host C is cut into blocks that stay in the cache, so that x is fetched once and what is made of it is written once.
 """
 
@@ -25,6 +26,7 @@ View = tuple[int, int, int]
 
 BLOCK = 200_000  # elements: 0.8 MB of float32; input, output and gradient of a piece fit a core's second cache of 2 MB
 CHANNELS = 8  # at least: shorter pieces of memory are slower than what the cache saves
+FEW = 8  # numbers that share a mean
 RUN = 128  # numbers that are added up in their own dtype; sums of runs are added in float64
 
 
@@ -72,18 +74,28 @@ def _sums_of_rows(x: Array, y: Array | None) -> Array:
     return total
 
 
-def centre(x: Array, out: Array) -> tuple[Array, Array, Array]:
-    """Write d = x - shift into ``out``; shift and rest, whose sum is the mean, and the variance.
+def centre(x: Array, room: Array) -> tuple[Array, Array, Array, Array]:
+    """d = x - shift, in ``room`` or x itself; shift and rest, whose sum is the mean; and the variance.
 
-    An eighth of the numbers gives the shift: their mean is within √7 deviations of the mean of all, whatever they are, so that
-    mean(d²) is at most 8 variances, and the difference that gives the variance loses three bits at most.
+    The shift is 0 if that is within √7 deviations of the mean, so that mean(d²) is at most 8 variances, and the difference that
+    gives the variance loses three bits at most. Else an eighth of the numbers gives it: their mean is as near, in any case.
+    (That of a few numbers seldom is: they are not asked.)
     """
-    xp, (A, _, B) = backend.get_array_module(x), x.shape
-    some, m = x[: -(-A // 8)] if A >= 8 else x[:, :, : -(-B // 8)], max(A * B, 1)
-    shift = (sums(some) / max(some.shape[0] * some.shape[2], 1)).astype(x.dtype)
-    xp.subtract(x, shift[:, None], out=out)
-    rest = sums(out) / m
-    return shift, rest, xp.maximum(sums(out, out) / m - rest * rest, 0)
+    xp, (A, C, B) = backend.get_array_module(x), x.shape
+    shift, m = xp.zeros(C, x.dtype), max(A * B, 1)
+    if m >= FEW:
+        rest, squares = sums(x) / m, sums(x, x) / m
+    if m < FEW or not ((8 * rest * rest <= 7 * squares) & (squares < np.inf)).all():
+        some = x[: -(-A // 8)] if A >= 8 else x[:, :, : -(-B // 8)]
+        shift = (sums(some) / max(some.shape[0] * some.shape[2], 1)).astype(x.dtype)
+        x = less(x, shift, room)
+        rest, squares = sums(x) / m, sums(x, x) / m
+    return x, shift, rest, xp.maximum(squares - rest * rest, 0)
+
+
+def less(x: Array, shift: Array, room: Array) -> Array:
+    """x - shift, in ``room``; x itself where that is the same."""
+    return backend.get_array_module(x).subtract(x, shift[:, None], out=room) if shift.any() or x.dtype != room.dtype else x
 
 
 def split_mean(mean: Array, dtype: Any) -> tuple[Array, Array]:
@@ -109,7 +121,7 @@ class Moments(FunctionNode):
         mean, squares = xp.empty(self.shape[1]), xp.empty(self.shape[1])
         for c in blocks(x):
             part = wide(x[:, c])
-            shift, rest, var = centre(part, xp.empty_like(part))
+            _, shift, rest, var = centre(part, xp.empty_like(part))
             mean[c], squares[c] = shift + rest, var * self.count
         return mean, squares
 
@@ -123,8 +135,7 @@ class Moments(FunctionNode):
             shift, rest = split_mean(mean, g.dtype)
             k, d = 0 * mean if gsquares is None else gsquares * 2, g.reshape(self.shape)
             c = -rest * k if gmean is None else gmean / max(self.count, 1) - rest * k
-            backend.get_array_module(x).subtract(x.reshape(self.shape), shift[:, None], out=d)
-            d *= across(k, g.dtype)
+            backend.get_array_module(x).multiply(less(x.reshape(self.shape), shift, d), across(k, g.dtype), out=d)
             d += across(c, g.dtype)
             return g
 

@@ -17,7 +17,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import fit
-from mnpar.functions.moments import View, across, blocks, cast, centre, centred, dtype_of, split_mean, sums, view
+from mnpar.functions.moments import View, across, blocks, cast, centre, centred, dtype_of, less, split_mean, sums, view
 from mnpar.functions.shape import transpose
 from mnpar.variable import Variable, as_variable
 
@@ -45,10 +45,10 @@ class BatchNormalization(FunctionNode):
         self.shift, self.rest, self.var = xp.empty(C, self.dtype), xp.empty(C), xp.empty(C)
         for c in blocks(x3):
             d = y[:, c] if y.dtype == self.dtype else xp.empty(y[:, c].shape, self.dtype)
-            shift, rest, var = centre(cast(x3[:, c], self.dtype), d)
+            less_shift, shift, rest, var = centre(cast(x3[:, c], self.dtype), d)
             self.shift[c], self.rest[c], self.var[c] = shift, rest, var
             a = gamma[c] * (var + self.eps) ** -0.5
-            d *= across(a, self.dtype)
+            xp.multiply(less_shift, across(a, self.dtype), out=d)
             d += across(beta[c] - rest * a, self.dtype)
             if d.dtype != y.dtype:
                 y[:, c] = d
@@ -85,15 +85,15 @@ class BatchNormalization(FunctionNode):
         for c in blocks(x):
             own = gx is not None and gx.dtype == self.dtype
             d = gx[:, c] if gx is not None and own else xp.empty(x[:, c].shape, self.dtype)
-            xp.subtract(x[:, c], self.shift[c, None], out=d)
+            less_shift = less(x[:, c], self.shift[c], d)
             g, rest = cast(gy[:, c], self.dtype), self.rest[c]
             p = sums(g)
-            q = sums(g, d) - rest * p
+            q = sums(g, less_shift) - rest * p
             gbeta[c], ggamma[c] = p, q * s[c]
             if gx is None:
                 continue
             k = q * s[c] ** 2 / -self.count
-            d *= across(k, self.dtype)
+            xp.multiply(less_shift, across(k, self.dtype), out=d)
             d += g
             d -= across(p / self.count + rest * k, self.dtype)
             d *= across(gamma[c] * s[c], self.dtype)

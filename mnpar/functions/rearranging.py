@@ -12,7 +12,7 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.generic import either
 from mnpar.functions.indexing import ScatterAdd, get_item
-from mnpar.functions.joining import concat, split_axis
+from mnpar.functions.joining import concat, separate, split_axis, stack
 from mnpar.functions.shape import moveaxis, reshape, transpose
 from mnpar.variable import Variable, as_variable
 
@@ -178,6 +178,8 @@ def transpose_sequence(xs: Sequence[Any]) -> list[Variable]:
         raise ValueError(f"transpose_sequence: sequences come in the order of their lengths, the longest first, not {lengths}")
     if not xs or not lengths[0]:
         return []
+    if lengths[0] == lengths[-1]:
+        return list(separate(stack(xs, axis=1)))
     starts = np.cumsum([0, *lengths[:-1]])
     counts = [sum(n > t for n in lengths) for t in range(lengths[0])]
     places = np.concatenate([starts[:n] + t for t, n in enumerate(counts)])

@@ -16,6 +16,7 @@ from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import BroadcastTo
 from mnpar.functions.elementwise import Exp
 from mnpar.functions.generic import either, plain, wide
+from mnpar.functions.rows import add_up
 from mnpar.functions.shape import cast
 from mnpar.variable import Variable, as_variable
 
@@ -55,7 +56,7 @@ class Reduction(FunctionNode):
 
 class Sum(Reduction):
     def forward(self, x: Array) -> Array:
-        return x.sum(axis=self.axis, keepdims=self.keepdims)
+        return add_up(x, self.axis, self.keepdims)
 
     def backward(self, gy: Any) -> Any:
         return lambda: self.spread(gy)
@@ -63,7 +64,7 @@ class Sum(Reduction):
 
 class Mean(Reduction):
     def forward(self, x: Array) -> Array:
-        y = wide(x).sum(axis=self.axis, keepdims=self.keepdims)
+        y = add_up(wide(x), self.axis, self.keepdims)
         self.count = x.size // (y.size or 1)
         y = y / self.count
         return y.astype(x.dtype) if x.dtype.kind == "f" else y
@@ -102,7 +103,7 @@ class LogSumExp(Reduction):
         peak = x.max(axis=self.axis, keepdims=True)
         peak = xp.where(xp.isfinite(peak), peak, xp.zeros((), x.dtype))
         with np.errstate(divide="ignore"):  # log 0 is -∞ where all elements are
-            y = xp.log(xp.exp(x - peak).sum(axis=self.axis, keepdims=True)) + peak
+            y = xp.log(add_up(xp.exp(x - peak), self.axis, keepdims=True)) + peak
         return y if self.keepdims else y.squeeze(self.axis)
 
     def backward(self, gy: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from mnpar import backend
@@ -9,11 +10,32 @@ from mnpar.backend import Array
 
 MODEST = 30  # exponentials of numbers up to here, and their sums, are far from both ends of float32: no maximum is needed
 WORTH = 2**13  # elements: fewer are done at once
+SHORT = 128  # numbers: for more, numpy's sum begins a row in no time
 
 
 def by_rows(x: Array, axis: int) -> bool:
     """Whether it is the last axis of an array of float32 or float64 that is worth cutting."""
     return x.dtype.char in "fd" and x.size >= WORTH and axis % x.ndim == x.ndim - 1
+
+
+def add_up(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool = False) -> Array:
+    """``x.sum(axis, keepdims=keepdims)``, by a product with ones where rows are short: up to ten times faster.
+
+    Example:
+        >>> import numpy as np
+        >>> add_up(np.array([[1.0, 2.0], [3.0, 4.0]]), 1)
+        array([3., 7.])
+    """
+    if x.size < WORTH or axis is None:
+        return x.sum(axis=axis, keepdims=keepdims)
+    axes = (axis,) if isinstance(axis, int) else axis
+    lead = x.ndim - len(axes)
+    size = math.prod(x.shape[lead:])
+    last = axes and sorted([a % x.ndim for a in axes]) == list(range(lead, x.ndim))
+    if not (last and lead and 0 < size <= SHORT and x.dtype.char in "fd" and x.flags.c_contiguous):
+        return x.sum(axis=axis, keepdims=keepdims)
+    y = x.reshape(-1, size) @ backend.get_array_module(x).ones(size, x.dtype)
+    return y.reshape((*x.shape[:lead], *[1] * (len(axes) * keepdims)))
 
 
 def row_blocks(*xs: Array) -> Iterator[tuple[Array, ...]]:

@@ -1,4 +1,4 @@
-"""The same elements in another shape, another order of axes or another dtype; by views wherever numpy can."""
+"""The same elements in another shape, another order of axes, another dtype or elsewhere; by views wherever numpy can."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
+from mnpar import backend
 from mnpar.backend import Array
+from mnpar.config import as_dtype
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import Shape
+from mnpar.functions.generic import either
 from mnpar.variable import Variable, as_variable
 
 
@@ -54,6 +55,20 @@ class Cast(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         return lambda: gy.astype(self.inputs[0].dtype)
+
+
+class Copy(FunctionNode):
+    generic = True
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+
+    def forward(self, x: Array) -> Array:
+        self.origin = backend.device_of(x)
+        return backend.to_device(self.device, x)
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: either(Copy(self.origin), gy)
 
 
 def reshape(x: Any, shape: int | Sequence[int]) -> Variable:
@@ -222,4 +237,23 @@ def cast(x: Any, typ: Any) -> Variable:
         dtype('float16')
     """
     x = as_variable(x)
-    return x if x.dtype == typ else Cast(np.dtype(typ)).apply((x,))[0]
+    dtype = as_dtype(typ)
+    return x if x.dtype == dtype else Cast(dtype).apply((x,))[0]
+
+
+def copy(x: Any, dst: Any) -> Variable:
+    """The same values on another device; the gradient goes back to where ``x`` is.
+
+    Args:
+        x: an array or Variable.
+        dst: ``'@numpy'`` or -1: the host, ``'@cupy:0'`` or 0: the first GPU; as in :func:`mnpar.get_device`.
+
+    Returns:
+        A Variable; it shares ``x``'s memory if that is there already.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.copy(np.array([1.0, 2.0]), "@numpy").array
+        array([1., 2.])
+    """
+    return Copy(backend.get_device(dst)).apply((x,))[0]

@@ -39,6 +39,7 @@ class SerialIterator(Iterator):
         current_position: examples read in this sweep.
 
     Raises:
+        TypeError: ``dataset`` has no length, or no ``[i]``.
         ValueError: ``batch_size`` is no positive integer, or both ``shuffle`` and ``order_sampler`` are given; when a batch
             is drawn: the data set is empty and ``repeat`` is True, or the sampler's order is not one of the data set.
 
@@ -63,6 +64,9 @@ class SerialIterator(Iterator):
             raise ValueError(f"batch_size = {batch_size!r}: a batch has a positive number of examples")
         if shuffle is not None and order_sampler is not None:
             raise ValueError("the order comes from shuffle or from order_sampler: with an order_sampler leave shuffle out")
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+            given = "None" if dataset is None else type(dataset).__name__
+            raise TypeError(f"a data set has len() and [i]; {given} has not (list makes one of what can be read only once)")
         self.dataset = dataset
         self.batch_size = int(batch_size)
         self.repeat = repeat

@@ -13,6 +13,7 @@ import cases_local
 import cases_more
 import cases_normalization
 import cases_recurrent
+import cases_sparse
 import cases_spatial
 import cases_special
 import cases_untied
@@ -299,5 +300,5 @@ _loss = [
 CASES = [
     *_arithmetic, *_elementwise, *_shape, *_reduction, *_activation, *_product, *_loss,
     *cases_array.CASES, *cases_normalization.CASES, *cases_local.CASES, *cases_recurrent.CASES, *cases_spatial.CASES,
-    *cases_vocabulary.CASES, *cases_untied.CASES, *cases_more.CASES, *cases_special.CASES,
+    *cases_vocabulary.CASES, *cases_untied.CASES, *cases_more.CASES, *cases_special.CASES, *cases_sparse.CASES,
 ]  # fmt: skip

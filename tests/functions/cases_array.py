@@ -172,6 +172,13 @@ CASES = [
         ((3, 2), (1, 2)),
     ),
     Case(
+        "transpose_sequence: of one length",
+        (),
+        lambda x, y: tuple(F.transpose_sequence([x, y])),
+        lambda x, y: tuple(np.stack([x, y], 1)),
+        ((3, 2), (3, 2)),
+    ),
+    Case(
         "scatter_add",
         (),
         lambda x, y: F.scatter_add(x, (slice(None), np.array([0, 2, 0])), y),

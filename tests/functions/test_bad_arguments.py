@@ -27,6 +27,16 @@ BAD = {
     "hinge: norm": (lambda: F.hinge(ONES, np.array([0, 1]), "L3"), "'L1' or 'L2'"),
     "hinge: reduce": (lambda: F.hinge(ONES, np.array([0, 1]), reduce="sum"), "'mean' or 'no'"),
     "kl": (lambda: F.gaussian_kl_divergence(ONES, ONES, "max"), "one of sum, mean, no"),
+    "as_strided: axes": (lambda: F.as_strided(ONES, (2, 2), (1,)), "as many steps"),
+    "as_strided: outside": (lambda: F.as_strided(ONES, (2, 3), (3, 1), 1), "elements 1 to 6 are asked for of the 6"),
+    "discriminative: shapes": (
+        lambda: F.discriminative_margin_based_clustering_loss(IMAGE, np.zeros((1, 2), "i4"), 0.5, 1.5, 1),
+        r"not \(N, D, H, W\)",
+    ),
+    "discriminative: norm": (
+        lambda: F.discriminative_margin_based_clustering_loss(IMAGE, np.zeros((1, 2, 2), "i4"), 0.5, 1.5, 1, norm=3),
+        "norm is 1 or 2",
+    ),
     "gelu": (lambda: F.gelu(ONES, approximate="erf"), "'none' or 'tanh'"),
     "fft": (lambda: F.fft((ONES, np.ones(3))), "of one dtype and shape"),
     "crf1d: growing": (

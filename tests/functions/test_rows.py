@@ -29,3 +29,23 @@ def test_softmax_in_blocks_of_rows(turned, size, room, dtype, tolerance, monkeyp
     np.testing.assert_allclose(y.array, e, rtol=10 * tolerance, atol=tolerance)
     (gx,) = grad([y], [v], [Variable(g.astype(dtype))])
     np.testing.assert_allclose(gx.array, e * (g - (g * e).sum(-1, keepdims=True)), atol=5 * tolerance)
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axis", [None, 0, -1, (1, 2), (2, 1), (0, 2), (0, 1, 2), ()])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_sums_over_short_rows_are_numpys(order, axis, keepdims, monkeypatch):
+    monkeypatch.setattr(rows, "WORTH", 1)
+    x = np.asarray(np.random.default_rng(0).standard_normal((6, 5, 4)), order=order)
+    np.testing.assert_allclose(rows.add_up(x, axis, keepdims), x.sum(axis=axis, keepdims=keepdims), rtol=1e-14, strict=True)
+
+
+def test_sums_of_no_rows_and_of_empty_rows(monkeypatch):
+    monkeypatch.setattr(rows, "WORTH", 0)
+    assert rows.add_up(np.ones((0, 3)), 1).shape == (0,)
+    assert rows.add_up(np.ones((2, 0)), -1).tolist() == [0, 0]
+
+
+def test_a_short_sum_in_float32_keeps_its_digits():
+    x = np.random.default_rng(0).random((200, 128), "f4")
+    np.testing.assert_allclose(F.sum(x, axis=1).array, x.astype("d").sum(1), rtol=3e-7)

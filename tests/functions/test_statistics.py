@@ -135,3 +135,10 @@ def test_the_gradient_of_a_zero_vector_is_finite():
 def test_errors_say_what_is_wrong(f, error, words):
     with pytest.raises(error, match=words):
         f()
+
+
+@pytest.mark.parametrize("offsets", [(0, 0, 0, 0), (0, 1e4, 0, -1e4), (3, -3, 0, 1e6)])
+@every_form
+def test_every_mixture_of_means_is_taken_away(f, axis, eps, offsets):
+    x = (RNG.standard_normal((30, 4, 200)) + (np.array(offsets)[:, None])).astype("f4")
+    np.testing.assert_allclose(f(x).array, normal(x, axis, eps), rtol=5e-6, atol=5e-6)

@@ -253,3 +253,9 @@ def test_a_state_of_another_kind_of_generator_is_refused():
     SerialIterator(range(5), 2, order_sampler=ShuffleOrderSampler(np.random.RandomState(0))).serialize(saved)
     with pytest.raises(ValueError, match="does not fit this one, a Generator"):
         SerialIterator(range(5), 2).serialize(Memory(saved.values, reading=True))
+
+
+@pytest.mark.parametrize(("data", "name"), [(None, "None"), (5, "int"), ((i for i in range(3)), "generator"), ({1}, "set")])
+def test_what_is_no_data_set_is_told(data, name):
+    with pytest.raises(TypeError, match=rf"a data set has len\(\) and \[i\]; {name} has not"):
+        SerialIterator(data, 3)

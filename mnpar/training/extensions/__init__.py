@@ -1,7 +1,7 @@
 """What a trainer calls between updates: evaluation, reports, snapshots, changing hyperparameters."""
 
 from mnpar.training.extensions import snapshot_writers
-from mnpar.training.extensions.dump_graph import DumpGraph
+from mnpar.training.extensions.computational_graph import DumpGraph
 from mnpar.training.extensions.evaluator import Evaluator
 from mnpar.training.extensions.log_report import LogReport, PrintReport
 from mnpar.training.extensions.observing import (
@@ -25,6 +25,8 @@ from mnpar.training.extensions.shifts import (
 )
 from mnpar.training.extensions.snapshots import snapshot, snapshot_object
 
+dump_graph = DumpGraph  # its older name
+
 __all__ = [
     "DumpGraph",
     "Evaluator",
@@ -43,6 +45,7 @@ __all__ = [
     "StepShift",
     "VariableStatisticsPlot",
     "WarmupShift",
+    "dump_graph",
     "observe_lr",
     "observe_value",
     "snapshot",
