@@ -9,7 +9,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators import message
-from mnpar.communicators.message import ARRAY, OBJECT, Call, Header, read_header
+from mnpar.communicators.message import OBJECT, Call, Header, read_header
 from mnpar.communicators.operation import complete
 from mnpar.communicators.transport import (
     ANY,
@@ -71,7 +71,7 @@ class Mailbox:
             return self.send(x, call, dest, tag), None
         seq = self._sent[dest]
         self._sent[dest] += 1
-        header = message.pack_header(call, seq, ARRAY, x.nbytes, x.shape, message.check(x))
+        header = message.header_of(x, call, seq)
         waiting = Waiting(call.name, call.site, dest, tag, order=self.order)
         return seq, self.transport.post_apart(header, x.reshape(-1).view(np.uint8), dest, tag, self.lane, waiting)
 

@@ -51,7 +51,7 @@ def _reduced_outside(channel: Channel, opening: Opening, x: Any, out: Array | No
     if opening.alike and type(x) is np.ndarray:  # the common case, without a detour
         total = yield from channel.reduced_apart(x, opening, root, out)
         return total if opening.here else None
-    form = next(header for header in opening.headers() if header.kind != NOTHING)
+    form = next(header for header in opening.forms if header.kind != NOTHING)
     if x is None:
         x = np.full(form.shape, 1 if opening.call.reduction == "prod" else 0, form.dtype)
     total = yield from channel.reduced_apart(backend.to_host(x), opening, root, out)
@@ -77,13 +77,12 @@ def _gathered(opening: Opening, x: Any) -> tuple[Any, ...] | None:
 
 
 def _allgathered_outside(channel: Channel, opening: Opening, x: Any) -> Steps[tuple[Any, ...]]:
-    headers = opening.headers()
-    counts = [header.nbytes for header in headers]
+    counts = [header.nbytes for header in opening.forms]
     if opening.call.later or sum(counts) > _PIECE:
         return (yield from channel.traded([x] * opening.size, opening))
     joined = yield from channel.joined(_body(x, opening), counts, opening)
     values, start = [], 0
-    for header in headers:
+    for header in opening.forms:
         part = joined[start : start + header.nbytes]
         start += header.nbytes
         values.append(value_of(part, header))
@@ -128,7 +127,7 @@ def _broadcast(opening: Opening, x: Any) -> Any:
 
 def _broadcast_outside(channel: Channel, opening: Opening, x: Any) -> Steps[Any]:
     root = opening.call.root
-    at_root, header = opening.me == root, opening.header(root)
+    at_root, header = opening.me == root, opening.forms[root]
     if opening.call.later:
         for rank in channel.others() if at_root else ():
             channel.post_part(x, opening, rank)
