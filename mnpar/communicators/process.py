@@ -26,6 +26,7 @@ from mnpar.communicators import message, neighbours, traces
 from mnpar.communicators.neighbours import CARD, Heart, Look, Neighbours
 from mnpar.communicators.watch import Watch
 from mnpar.errors import DeadlockError, MnparError
+from mnpar.waiter import BEGUN, ENDED
 
 _GRACE = 12  # heartbeats, 3 s
 _NAME = 256  # bytes of a machine's name
@@ -85,6 +86,7 @@ class Process:
         if self.size > 1:
             self._meet()
             self._install()
+            traces.note_for_waiter(self.rank, BEGUN)
         atexit.register(self._leave)
 
     def _meet(self) -> None:
@@ -217,9 +219,13 @@ class Process:
 
     def _leave(self) -> None:
         """At exit: wait until all ranks are there, so that one which still waits for this one can learn that it has ended."""
-        MPI = self.MPI
-        if MPI.Is_finalized() or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
+        if not self.MPI.Is_finalized():
+            self._finalize()
+        traces.note_for_waiter(self.rank, ENDED)
+
+    def _finalize(self) -> None:
         sys.stdout.flush()
         try:
             if self.watch.lost:
@@ -230,7 +236,7 @@ class Process:
                 self._report_unreceived()
             if self._heart is not None:
                 self._heart.stop()
-            MPI.Finalize()
+            self.MPI.Finalize()
         except KeyboardInterrupt:
             self._abort("" if self.rank else "mnpar: interrupted\n", 130)
         except MnparError as error:  # its peer complains of what it sent

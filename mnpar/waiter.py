@@ -1,0 +1,78 @@
+"""Waits for MPICH's mpiexec, and makes a failure of what it may take for success.
+
+A rank can leave without a word: a library calls C's ``_exit(0)``, say. MPICH's launcher then kills the other ranks, before they
+can tell, and may return 0. So each rank notes that it has begun and that it has come to its end (``communicators/traces.py``),
+in a file without a name that this process has open: nothing is left behind, however the job ends. A rank on another machine
+cannot reach it, and is not judged.
+
+This file is run as a script, by ``mnpar.launch``, and imports nothing of mnpar: it stays until the job has ended.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+FILE = "MNPAR_ENDINGS"  # the variable of the environment that says where the file is: a byte for each rank
+BEGUN, ENDED = b"\1", b"\2"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
+_PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
+_SI_USER = 0  # <signal.h>: somebody sent it to this process
+
+
+def start(command: Sequence[str]) -> int:
+    """Start the launcher, which ends if this process is killed; its process id."""
+    libc, parent = ctypes.CDLL(None), os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() == parent:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.execv(command[0], command)
+    os._exit(1)
+
+
+def wait(pid: int) -> int:
+    """Hand signals on to it; its exit code. (Those of a terminal, Ctrl-C, it has itself.)"""
+    while True:
+        told = signal.sigwaitinfo(_SIGNALS)
+        if told.si_signo != signal.SIGCHLD:
+            if told.si_code == _SI_USER:
+                os.kill(pid, told.si_signo)
+            continue
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+
+
+def unended(endings: bytes) -> str:
+    """What is wrong, though the launcher says that nothing is; empty if nothing is."""
+    missing = [str(rank) for rank, state in enumerate(endings) if state == BEGUN[0]]
+    if not missing:
+        return ""
+    return (
+        f"mnpar: the launcher says that all went well, but rank {', '.join(missing)} of {len(endings)} never came to its end: "
+        "one left without a word, as C's _exit(0) does, and MPICH killed the others. "
+        "mpiexec -disable-auto-cleanup lets them tell which it was\n"
+    )
+
+
+def main(ranks: int, command: Sequence[str]) -> int:
+    """The exit code of the job."""
+    file = os.memfd_create("mnpar endings")
+    os.ftruncate(file, ranks)
+    os.environ[FILE] = f"/proc/{os.getpid()}/fd/{file}"
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    code = wait(start(command))
+    wrong = "" if code else unended(os.pread(file, ranks, 0))
+    sys.stderr.write(wrong)
+    return code or bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
