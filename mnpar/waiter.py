@@ -14,7 +14,6 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Sequence
 
 FILE = "MNPAR_ENDINGS"  # the variable of the environment that says where the file is: a byte for each rank
 BEGUN, ENDED = b"\1", b"\2"
@@ -23,7 +22,7 @@ _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 _SI_USER = 0  # <signal.h>: somebody sent it to this process
 
 
-def start(command: Sequence[str]) -> int:
+def start(command: list[str]) -> int:
     """Start the launcher, which ends if this process is killed; its process id."""
     libc, parent = ctypes.CDLL(None), os.getpid()
     pid = os.fork()
@@ -62,7 +61,7 @@ def unended(endings: bytes) -> str:
     )
 
 
-def main(ranks: int, command: Sequence[str]) -> int:
+def main(ranks: int, command: list[str]) -> int:
     """The exit code of the job."""
     file = os.memfd_create("mnpar endings")
     os.ftruncate(file, ranks)
