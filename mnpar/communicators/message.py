@@ -106,6 +106,11 @@ class Header(NamedTuple):
         return "gradient of " * self.order + "i" * self.later + self.op + (f" ({self.reduction})" if reduced else "")
 
     @property
+    def text(self) -> str:
+        """The message as one that nobody took is described: ``send of float32 (3, 4) at model.py:42``."""
+        return f"{self.name} of {self.form} at {self.site}"
+
+    @property
     def form(self) -> str:
         """The value as errors describe it: ``float32 (3, 4)``."""
         if self.kind != ARRAY:

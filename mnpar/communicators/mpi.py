@@ -277,8 +277,7 @@ class MpiTransport(Reductions):
                 request = letter.Irecv(frame)
                 while not request.Test():
                     os.sched_yield()
-                header = message.read_header(frame[: message.SIZE].tobytes())
-                found.append((source, tag, f"{header.name} of {header.form} at {header.site}"))
+                found.append((source, tag, message.read_header(frame).text))
         return found
 
     # ---- collectives ----
