@@ -1,6 +1,6 @@
 """ChainerMN's naive communicator at the work of benchmarks/communication.py, which starts this with another Python.
 
-mpiexec -n 2 python benchmarks/chainermn_communication.py MOST        (Chainer 7.8.1 with its chainermn, numpy < 1.24, mpi4py)
+mpiexec -n 2 python benchmarks/chainermn_communication.py LEAST MOST SECONDS        (Chainer 7.8.1 with its chainermn, numpy < 1.24, mpi4py)
 
 Its allreduce is not differentiable: the communicator's method is measured. Its sends wait for their receivers: so in the ring
 even ranks send first and the odd ones receive first, in backward too: the number of ranks is even.
@@ -8,6 +8,7 @@ even ranks send first and the odd ones receive first, in backward too: the numbe
 
 import json
 import sys
+import time
 
 import chainer
 import chainermn
@@ -58,8 +59,11 @@ def ways(name, x):
     return {"chainermn": without(function), "chainermn and backward": with_backward(function, v)}
 
 
+begin = time.perf_counter()
 for name in ("allreduce", "allgather", "shift"):
-    for size in sizes(int(sys.argv[1])):
+    for size in sizes(int(sys.argv[2]), int(sys.argv[1])):
+        if comm.mpi_comm.bcast(time.perf_counter() - begin > float(sys.argv[3])):
+            sys.exit()
         found = in_time(ways(name, np.ones(size // 8)), comm.mpi_comm.bcast, comm.mpi_comm.Barrier)
         if comm.rank == 0:
             print(json.dumps([name, size, found]), flush=True)

@@ -79,10 +79,10 @@ def in_time(ways, agree, before, budget=0.15, rounds=5):
     return {name: statistics.median(values) for name, values in measured.items()}
 
 
-def sizes(most):
-    """Bytes of arrays, from 8 on, each eight times the one before, and the largest."""
+def sizes(most, least=0):
+    """Bytes of arrays, from 8 on, each eight times the one before, and the largest; of these, the ones that are not too small."""
     found = [8**i for i in range(1, 20) if 8**i < most]
-    return [*found, most]
+    return [size for size in (*found, most) if size >= least]
 
 
 class Elsewhere:
