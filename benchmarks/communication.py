@@ -8,9 +8,9 @@ gradient. ``gloo`` is torch.distributed on tensors that are there already, where
 measured up to 4 KiB only, without gloo.
 ``--chainermn /path/to/python`` adds ChainerMN's naive communicator, run by that Python under its own mpiexec.
 
-The jobs run in turn (A B A B …), and within a job the ways do; what is shown are medians. The table of each number of ranks takes
-``--limit`` seconds at most: a job that is slower than that leaves rows out, and no further jobs are started when it could be
-exceeded. At its end stand the worst rows: of what the function costs over raw, and beside gloo and ChainerMN.
+The jobs run in turn (A B A B …), and within a job the ways do; what is shown are medians. The table of each number of ranks
+takes ``--limit`` seconds at most: a job that is slower than that leaves rows out, and no further jobs are started when it could
+be exceeded. At its end stand the worst rows: of what the function costs over raw, and beside gloo and ChainerMN.
 """
 
 import argparse
@@ -196,7 +196,7 @@ if __name__ == "__main__":
     parser.add_argument("--most", type=int, default=2**26, help="bytes of the largest array (64 MiB)")
     parser.add_argument("--chainermn", help="the Python of an environment with ChainerMN and mpi4py")
     parser.add_argument("--rounds", type=int, default=3, help="jobs of each kind, at most")
-    parser.add_argument("--limit", type=float, default=160, help="seconds for each number of ranks")
+    parser.add_argument("--limit", type=float, default=140, help="seconds for each number of ranks")
     parser.add_argument("--job", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.job:
