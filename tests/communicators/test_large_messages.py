@@ -1,5 +1,7 @@
 """Messages of more than MPI is asked for at once go in pieces (here of 1000 bytes); and bfloat16, which numpy does not have."""
 
+import weakref
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -48,6 +50,18 @@ def test_large_messages_may_be_taken_in_another_order_than_they_were_sent_in(com
     for tag in (2, 1):
         np.testing.assert_array_equal(comm.recv(left, tag), of(left, 500 + tag, seed=tag))
     np.testing.assert_array_equal(first.wait(), of(left, 500))
+
+
+@pytest.mark.parametrize("shift", [lambda comm, x: comm.shift(x), F.shift], ids=["method", "function"])
+@EVERY
+def test_a_large_array_that_was_handed_on_is_let_go(comm, shift):
+    x = values(comm, 100_000)
+    gone = weakref.ref(x)
+    y = shift(comm, x)
+    del x
+    comm.barrier()
+    assert gone() is None
+    np.testing.assert_array_equal(y if isinstance(y, np.ndarray) else y.array, of((comm.rank - 1) % comm.size, 100_000))
 
 
 @EVERY
