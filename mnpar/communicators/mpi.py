@@ -7,6 +7,7 @@ place. (The file is long because the MPI calls are all here.)
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections import deque
@@ -98,6 +99,7 @@ def load() -> Any:
             raise LauncherError(f"Open MPI's launcher started {told} ranks, but their MPI library is {library}. {own}")
         MPI.Init_thread(MPI.THREAD_SERIALIZED)
     if MPI.COMM_WORLD.Get_size() == 1 and told > 1:
+        atexit.register(lambda: MPI.Is_finalized() or MPI.Finalize())  # or a file would stay in shared memory
         raise LauncherError(
             f"the launcher started {told} ranks, but this one is alone: its MPI library ({library}) is not the launcher's. "
             f"{own}"
