@@ -99,12 +99,17 @@ def load() -> Any:
             raise LauncherError(f"Open MPI's launcher started {told} ranks, but their MPI library is {library}. {own}")
         MPI.Init_thread(MPI.THREAD_SERIALIZED)
     if MPI.COMM_WORLD.Get_size() == 1 and told > 1:
-        atexit.register(lambda: MPI.Is_finalized() or MPI.Finalize())  # or a file would stay in shared memory
+        atexit.register(_finalize, MPI)  # or a file would stay in shared memory
         raise LauncherError(
             f"the launcher started {told} ranks, but this one is alone: its MPI library ({library}) is not the launcher's. "
             f"{own}"
         )
     return MPI
+
+
+def _finalize(MPI: Any) -> None:
+    if not MPI.Is_finalized():
+        MPI.Finalize()
 
 
 def _under_open_mpi() -> bool:
