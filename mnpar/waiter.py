@@ -18,6 +18,7 @@ import sys
 FILE = "MNPAR_ENDINGS"  # the variable of the environment that says where the file is: a byte for each rank
 BEGUN, ENDED = b"\1", b"\2"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
+_GRACE = 2  # s for the launcher to end after a Ctrl-C
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 _SI_USER = 0  # <signal.h>: somebody sent it to this process
 
@@ -36,12 +37,20 @@ def start(command: list[str]) -> int:
 
 
 def wait(pid: int) -> int:
-    """Hand signals on to it; its exit code. (Those of a terminal, Ctrl-C, it has itself.)"""
+    """Hand signals on to it; its exit code.
+
+    The Ctrl-C of a terminal goes to both, and so does one that is sent to their group: it is handed on only if nothing comes of
+    it, since a second one would interrupt the launcher while it cleans up.
+    """
     while True:
         told = signal.sigwaitinfo(_SIGNALS)
+        if told.si_signo == signal.SIGINT:
+            sent = told.si_code == _SI_USER
+            told = signal.sigtimedwait([signal.SIGCHLD], _GRACE) or told
+            if told.si_signo == signal.SIGINT and not sent:
+                continue
         if told.si_signo != signal.SIGCHLD:
-            if told.si_code == _SI_USER:
-                os.kill(pid, told.si_signo)
+            os.kill(pid, told.si_signo)
             continue
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:

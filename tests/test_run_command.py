@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -68,7 +69,7 @@ def test_bad_command_lines_are_usage_errors(arguments, message):
 ENDS = """
 import ctypes, os, sys, time, mnpar
 comm = mnpar.create_communicator()
-print("ready", os.getpid(), flush=True)
+print(f"[{os.getpid()}]", flush=True)
 if "leave" in sys.argv and comm.rank == 1:
     ctypes.CDLL(None)._exit(0)
 if "wait" in sys.argv:
@@ -96,7 +97,10 @@ def test_what_an_ended_rank_has_noted_is_judged_and_no_other():
 
 def processes(running):
     """Of the job's ranks, once all are there."""
-    return [int(running.stdout.readline().split()[1]) for _ in range(2)]
+    text = ""
+    while len(found := re.findall(r"\[(\d+)\]", text)) < 2:  # a launcher may mix their lines
+        text += os.read(running.stdout.fileno(), 1000).decode()
+    return [int(pid) for pid in found]
 
 
 def alive(pid):
