@@ -22,10 +22,10 @@ from mnpar.communicators import message
 from mnpar.communicators.board import Board
 from mnpar.communicators.mpi_reduction import PIECE, Reductions, nothing
 from mnpar.communicators.mpi_room import MpiRoom
+from mnpar.communicators.mpi_window import Window
 from mnpar.communicators.operation import complete, wait
 from mnpar.communicators.process import Process
 from mnpar.communicators.rooms import BLOCK, Rooms, sizes_for
-from mnpar.communicators.shared_memory import Root
 from mnpar.communicators.transport import (
     ANY,
     BACKWARD,
@@ -388,24 +388,3 @@ class MpiTransport(Reductions):
 def _pieces(body: Array) -> list[Array]:
     """Of bytes, as much as MPI is asked for at once."""
     return [body[start : start + PIECE] for start in range(0, body.nbytes, PIECE)]
-
-
-class Window(Root):
-    """Memory that MPI lets the ranks of a machine share; its first rank has made it."""
-
-    def __init__(self, MPI: Any, window: Any, first: bool) -> None:
-        self._window = window
-        window.Lock_all(MPI.MODE_NOCHECK)  # for good: plain loads and stores, put in order by sync
-        super().__init__(window.Shared_query(0)[0])
-        if first:
-            self.array.fill(0)
-
-    def sync(self) -> None:
-        """MPI's memory barrier; it does not wait."""
-        self._window.Sync()
-
-    def free(self) -> None:
-        """The call waits for the others of this machine, which have come."""
-        del self.array
-        self._window.Unlock_all()
-        self._window.Free()
