@@ -29,6 +29,11 @@ from mnpar.errors import MismatchError
 _LARGE = 2**16  # bytes: smaller arrays travel in one message with their header
 
 
+def lies_apart(x: Any) -> bool:
+    """Whether a value can follow its header from where it is, without a copy, and is large enough for that."""
+    return type(x) is np.ndarray and x.nbytes >= _LARGE and x.flags.c_contiguous
+
+
 class Receive:
     """A receive that was posted: it takes the first message that suits it and no earlier one."""
 
@@ -67,7 +72,7 @@ class Mailbox:
 
     def hand(self, x: Any, call: Call, dest: int, tag: int) -> tuple[int, Pending | None]:
         """:meth:`send` of what will not be changed before the step is done: a large array is not copied."""
-        if type(x) is not np.ndarray or x.nbytes < _LARGE or not x.flags.c_contiguous:
+        if not lies_apart(x):
             return self.send(x, call, dest, tag), None
         seq = self._sent[dest]
         self._sent[dest] += 1

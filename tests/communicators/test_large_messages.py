@@ -65,6 +65,26 @@ def test_a_large_array_that_was_handed_on_is_let_go(comm, shift):
 
 
 @EVERY
+def test_large_parts_may_be_changed_as_soon_as_the_call_returns(comm):
+    def given(call):
+        xs = [values(comm, 50_000, seed) for seed in range(comm.size)]
+        got = call(xs)
+        for x in xs:
+            x.fill(np.nan)
+        comm.barrier()
+        return got
+
+    for r, part in enumerate(given(comm.alltoall)):
+        np.testing.assert_array_equal(part, of(r, 50_000, comm.rank))
+    np.testing.assert_array_equal(given(lambda xs: comm.scatter(xs if comm.rank == 1 else None, 1)), of(1, 50_000, comm.rank))
+    np.testing.assert_allclose(given(comm.reduce_scatter), sum(of(r, 50_000, comm.rank) for r in range(comm.size)), atol=1e-12)
+    parts = given(lambda xs: comm.gather(xs[0], 1))
+    assert (parts is None) == (comm.rank != 1)
+    for r, part in enumerate(parts or ()):
+        np.testing.assert_array_equal(part, of(r, 50_000))
+
+
+@EVERY
 def test_gradients_go_in_pieces_too(comm, pieces):
     x = mnpar.Variable(values(comm, 3000))
     F.sum(F.shift(comm, x) * x).backward()
