@@ -6,8 +6,9 @@ python benchmarks/communication.py --ranks 2 4          (--most 32768 for small 
 which returns new arrays, knows no shape beforehand, and checks that all ranks mean the same; ``and backward`` adds its
 gradient. (New arrays cost nothing by themselves: the memory of those before them is kept. Some 20 µs of a function are its
 Python, and three times as many where 2 MiB have just gone through the processor's caches: much beside a copy of 2 MiB, nothing
-beside one of 64.) ``gloo`` is torch.distributed on tensors that are there already, where PyTorch is installed. The other calls
-are measured up to 4 KiB only, without gloo.
+beside one of 64. sendrecv copies what it gives, as send does, so that it never waits for who takes it; shift does not.)
+``gloo`` is torch.distributed on tensors that are there already, where PyTorch is installed. The other calls are measured up to
+4 KiB and at 16 MiB, without gloo.
 ``--chainermn /path/to/python`` adds ChainerMN's naive communicator, run by that Python under its own mpiexec.
 
 The jobs run in turn (A B A B …), and within a job the ways do; what is shown are medians. The table of each number of ranks
@@ -28,7 +29,7 @@ from compare import in_time, sizes
 
 NAMES = ("allreduce", "allgather", "shift")
 OTHERS = ("bcast", "reduce", "gather", "scatter", "alltoall", "reduce_scatter", "scan", "exscan", "sendrecv")
-SMALL = 4096  # bytes, the most of the other calls
+SMALL, ONE_LARGE = 4096, 2**24  # bytes: the other calls are measured up to here, and once more
 STARTING = 5  # seconds of a job that are no measurement's
 LARGE = 2**20  # bytes: from here on it counts what a function costs in percent
 
@@ -95,7 +96,9 @@ def job(least, most, limit):
         return {"raw": raw, "function": function, "and backward": backward, **theirs}
 
     for name in (*NAMES, *OTHERS):
-        for size in sizes(most if name in NAMES else min(most, SMALL), least):
+        for size in sizes(most, least):
+            if name not in NAMES and SMALL < size != ONE_LARGE:
+                continue
             if world.bcast(time.perf_counter() - begin > limit):
                 return
             found = in_time(ways(name, np.ones(size // 8)), world.bcast, world.Barrier, budget=0.06)
