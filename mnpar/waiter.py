@@ -1,11 +1,11 @@
 """Waits for MPICH's mpiexec, and makes a failure of what it may take for success.
 
 A rank can leave without a word: a library calls C's ``_exit(0)``, say. MPICH's launcher then kills the other ranks, before they
-can tell, and may return 0. So each rank notes that it has begun and that it has come to its end (``communicators/traces.py``),
-in a file without a name that this process has open: nothing is left behind, however the job ends. A rank on another machine
-cannot reach it, and is not judged.
+can tell, and may return 0. So each rank notes (:func:`note`) that it has begun and that it has come to its end, in a file that lies
+in no folder and that this process has open: nothing is left behind, however the job ends. A rank on another machine cannot
+reach it, and is not judged.
 
-This file is run as a script, by ``mnpar.launch``, and imports nothing of mnpar: it stays until the job has ended.
+``mnpar.launch`` runs this file as a script. It imports nothing of mnpar: it stays until the job has ended.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 
-FILE = "MNPAR_ENDINGS"  # the variable of the environment that says where the file is: a byte for each rank
+FILE = "MNPAR_ENDINGS"  # the variable of the environment that says where the file is, and its name: a byte for each rank
 BEGUN, ENDED = b"\1", b"\2"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 _GRACE = 2  # s for the launcher to end after a Ctrl-C
@@ -58,6 +58,17 @@ def wait(pid: int) -> int:
             return code if code >= 0 else 128 - code
 
 
+def note(rank: int, state: bytes) -> None:
+    """Tell the process that waits for this job, if one does, that the rank has begun, or has come to its end."""
+    path, _, name = os.environ.get(FILE, "").partition(" ")
+    try:
+        if os.readlink(path) == f"/memfd:{name} (deleted)":  # and no other process's file on another machine
+            with open(path, "r+b", buffering=0) as endings:
+                os.pwrite(endings.fileno(), state, rank)
+    except OSError:
+        return
+
+
 def unended(endings: bytes) -> str:
     """What is wrong, though the launcher says that nothing is; empty if nothing is."""
     missing = [str(rank) for rank, state in enumerate(endings) if state == BEGUN[0]]
@@ -72,9 +83,10 @@ def unended(endings: bytes) -> str:
 
 def main(ranks: int, command: list[str]) -> int:
     """The exit code of the job."""
-    file = os.memfd_create("mnpar endings")
+    name = f"mnpar-{os.urandom(8).hex()}"
+    file = os.memfd_create(name)
     os.ftruncate(file, ranks)
-    os.environ[FILE] = f"/proc/{os.getpid()}/fd/{file}"
+    os.environ[FILE] = f"/proc/{os.getpid()}/fd/{file} {name}"
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     code = wait(start(command))
     wrong = "" if code else unended(os.pread(file, ranks, 0))

@@ -95,6 +95,19 @@ def test_what_an_ended_rank_has_noted_is_judged_and_no_other():
     assert waiter.unended(b"\2\1\1").startswith("mnpar: the launcher says that all went well, but rank 1, 2 of 3 never")
 
 
+def test_a_rank_notes_its_end_in_the_waiters_file_and_in_no_other(monkeypatch, tmp_path):
+    (tmp_path / "other").write_bytes(b"abc")
+    monkeypatch.setenv(waiter.FILE, f"{tmp_path / 'other'} mnpar-1")
+    waiter.note(1, waiter.ENDED)
+    assert (tmp_path / "other").read_bytes() == b"abc"
+    file = os.memfd_create("mnpar-1")
+    for name, found in (("mnpar-2", b""), ("mnpar-1", b"\0\2")):
+        monkeypatch.setenv(waiter.FILE, f"/proc/self/fd/{file} {name}")
+        waiter.note(1, waiter.ENDED)
+        assert os.pread(file, 9, 0) == found
+    os.close(file)
+
+
 def processes(running):
     """Of the job's ranks, once all are there."""
     text = ""

@@ -22,11 +22,11 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
+from mnpar import waiter
 from mnpar.communicators import message, neighbours, traces
 from mnpar.communicators.neighbours import CARD, Heart, Look, Neighbours
 from mnpar.communicators.watch import Watch
 from mnpar.errors import DeadlockError, MnparError
-from mnpar.waiter import BEGUN, ENDED
 
 _GRACE = 12  # heartbeats, 3 s
 _NAME = 256  # bytes of a machine's name
@@ -86,7 +86,7 @@ class Process:
         if self.size > 1:
             self._meet()
             self._install()
-            traces.note_for_waiter(self.rank, BEGUN)
+            waiter.note(self.rank, waiter.BEGUN)
         atexit.register(self._leave)
 
     def _meet(self) -> None:
@@ -218,14 +218,15 @@ class Process:
         self._os_exit(code)
 
     def _leave(self) -> None:
-        """At exit: wait until all ranks are there, so that one which still waits for this one can learn that it has ended."""
+        """At exit."""
         if os.getpid() != self._pid:
             return
         if not self.MPI.Is_finalized():
             self._finalize()
-        traces.note_for_waiter(self.rank, ENDED)
+        waiter.note(self.rank, waiter.ENDED)
 
     def _finalize(self) -> None:
+        """Wait until all ranks are there, so that one which still waits for this one can learn that it has ended."""
         sys.stdout.flush()
         try:
             if self.watch.lost:

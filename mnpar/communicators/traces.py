@@ -66,13 +66,6 @@ def hide_launcher() -> None:
             os.unsetenv(name)
 
 
-def note_for_waiter(rank: int, state: bytes) -> None:
-    """Tell the process that waits for this job, if one does, that the rank has begun, or has come to its end."""
-    if file := os.environ.get(waiter.FILE):
-        with contextlib.suppress(OSError), open(file, "r+b", buffering=0) as endings:  # it may be on another machine
-            os.pwrite(endings.fileno(), state, rank)
-
-
 def remove_session(launcher: int) -> None:
     """The folder of Open MPI's launcher, which has died."""
     folder = os.environ.get("PMIX_SERVER_TMPDIR", "")
