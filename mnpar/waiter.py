@@ -1,9 +1,9 @@
 """Waits for MPICH's mpiexec, and makes a failure of what it may take for success.
 
 A rank can leave without a word: a library calls C's ``_exit(0)``, say. MPICH's launcher then kills the other ranks, before they
-can tell, and may return 0. So each rank notes (:func:`note`) that it has begun and that it has come to its end, in a file that lies
-in no folder and that this process has open: nothing is left behind, however the job ends. A rank on another machine cannot
-reach it, and is not judged.
+can tell, and returns 0, or says that those it killed were killed. So each rank notes (:func:`note`) that it has begun and that
+it has come to its end, in a file that lies in no folder and that this process has open: nothing is left behind, however the job
+ends. A rank on another machine cannot reach it, and is not judged.
 
 ``mnpar.launch`` runs this file as a script. It imports nothing of mnpar: it stays until the job has ended.
 """
@@ -20,6 +20,7 @@ BEGUN, ENDED = b"\1", b"\2"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 _GRACE = 2  # s for the launcher to end after a Ctrl-C
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
+_KILLED = 9  # MPICH's exit code of a job that has lost a rank
 _SI_USER = 0  # <signal.h>: somebody sent it to this process
 
 
@@ -70,14 +71,13 @@ def note(rank: int, state: bytes) -> None:
 
 
 def unended(endings: bytes) -> str:
-    """What is wrong, though the launcher says that nothing is; empty if nothing is."""
+    """What is wrong, though the launcher knows of nothing that is; empty if nothing is."""
     missing = [str(rank) for rank, state in enumerate(endings) if state == BEGUN[0]]
     if not missing:
         return ""
     return (
-        f"mnpar: the launcher says that all went well, but rank {', '.join(missing)} of {len(endings)} never came to its end: "
-        "one left without a word, as C's _exit(0) does, and MPICH killed the others. "
-        "mpiexec -disable-auto-cleanup lets them tell which it was\n"
+        f"mnpar: of {len(endings)} ranks, {', '.join(missing)} never came to an end: one of them left without a word, as by "
+        "C's _exit(0), or was killed, and MPICH killed the others. mpiexec -disable-auto-cleanup lets them tell which it was\n"
     )
 
 
@@ -89,7 +89,7 @@ def main(ranks: int, command: list[str]) -> int:
     os.environ[FILE] = f"/proc/{os.getpid()}/fd/{file} {name}"
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     code = wait(start(command))
-    wrong = "" if code else unended(os.pread(file, ranks, 0))
+    wrong = unended(os.pread(file, ranks, 0)) if code in (0, _KILLED) else ""
     sys.stderr.write(wrong)
     return code or bool(wrong)
 
