@@ -14,6 +14,7 @@ from mnpar.communicators.reduction import GATHERED, UFUNCS, bytes_of_reduction, 
 from mnpar.communicators.transport import BACKWARD, Pending, Steps, Traffic, Waiting
 
 PIECE = 2**30  # bytes: no MPI library is asked for more at once
+_SHORT = 2**20  # bytes: so much in all is sent from each rank to each, which starts sooner than the library's allgather
 _DIRECT = 16  # ranks: with more, the libraries' rings and trees win
 _OPS = {"sum": "SUM", "mean": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
 
@@ -51,7 +52,7 @@ class Reductions:
     def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Steps[Array]:
         whole, comm = np.empty(sum(counts), np.uint8), self.lanes[BACKWARD]
         self.traffic.collective_bytes += (self.size - 1) * array.nbytes
-        if self.size > _DIRECT:
+        if self.size > _DIRECT or whole.nbytes > _SHORT:
             request = self.lanes[lane].Iallgatherv(array, [whole, counts])
             yield Pending(request.Test, nothing, waiting, self.meeting(waiting, "data"))
             return whole
