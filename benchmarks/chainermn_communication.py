@@ -1,6 +1,8 @@
 """ChainerMN's naive communicator at the work of benchmarks/communication.py, which starts this with another Python.
 
-mpiexec -n 2 python benchmarks/chainermn_communication.py MOST        (Chainer 7.8.1 with its chainermn, numpy < 1.24, mpi4py)
+mpiexec -n 2 python benchmarks/chainermn_communication.py LEAST MOST SECONDS
+
+It needs Chainer 7.8.1 with its chainermn, numpy < 1.24 and mpi4py.
 
 Its allreduce is not differentiable: the communicator's method is measured. Its sends wait for their receivers: so in the ring
 even ranks send first and the odd ones receive first, in backward too: the number of ranks is even.
@@ -8,6 +10,7 @@ even ranks send first and the odd ones receive first, in backward too: the numbe
 
 import json
 import sys
+import time
 
 import chainer
 import chainermn
@@ -15,6 +18,7 @@ import chainermn.functions as F
 import numpy as np
 from compare import in_time, sizes
 
+LONG = 8  # seconds of a row, after which no larger ones are tried
 chainer.disable_experimental_feature_warning = True
 comm = chainermn.create_communicator("naive")
 right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -58,8 +62,14 @@ def ways(name, x):
     return {"chainermn": without(function), "chainermn and backward": with_backward(function, v)}
 
 
+begin = time.perf_counter()
 for name in ("allreduce", "allgather", "shift"):
-    for size in sizes(int(sys.argv[1])):
+    for size in sizes(int(sys.argv[2]), int(sys.argv[1])):
+        if comm.mpi_comm.bcast(time.perf_counter() - begin > float(sys.argv[3])):
+            sys.exit()
+        row = time.perf_counter()
         found = in_time(ways(name, np.ones(size // 8)), comm.mpi_comm.bcast, comm.mpi_comm.Barrier)
         if comm.rank == 0:
             print(json.dumps([name, size, found]), flush=True)
+        if comm.mpi_comm.bcast(time.perf_counter() - row > LONG):  # more ranks than cores: its calls do not hand on the core
+            break

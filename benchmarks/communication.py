@@ -1,16 +1,19 @@
 """What differentiable communication costs over mpi4py's own calls, from 8 bytes to 64 MiB.
 
-python benchmarks/communication.py --ranks 2 4          (--most 1048576 for small arrays only)
+python benchmarks/communication.py --ranks 2 4          (--most 32768 for small arrays only, --least 1048576 for large ones)
 
 ``raw`` is mpi4py's Allreduce, Allgather or Sendrecv, on buffers that are there already; ``function`` is ``mnpar.functions``,
 which returns new arrays, knows no shape beforehand, and checks that all ranks mean the same; ``and backward`` adds its
-gradient. ``gloo`` is torch.distributed on tensors that are there already, where PyTorch is installed. The other calls are
-measured up to 4 KiB only, without gloo.
+gradient. (New arrays cost nothing by themselves: the memory of those before them is kept. Some 20 µs of a function are its
+Python, and three times as many where 2 MiB have just gone through the processor's caches: much beside a copy of 2 MiB, nothing
+beside one of 64. sendrecv copies what it gives, as send does, so that it never waits for who takes it; shift does not.)
+``gloo`` is torch.distributed on tensors that are there already, where PyTorch is installed. The other calls are measured up to
+4 KiB and at 16 MiB, without gloo.
 ``--chainermn /path/to/python`` adds ChainerMN's naive communicator, run by that Python under its own mpiexec.
 
-The jobs run in turn (A B A B …), and within a job the ways do; what is shown are medians. No further jobs are started when
-``--limit`` seconds could be exceeded: by default the table takes less than 3 minutes for 2 ranks, less than 4 for 4. At its end
-stand the worst rows: of what the function costs over raw, and beside gloo and ChainerMN.
+The jobs run in turn (A B A B …), and within a job the ways do; what is shown are medians. The table of each number of ranks
+takes ``--limit`` seconds at most: a job that is slower than that leaves rows out, and no further jobs are started when it could
+be exceeded. At its end stand the worst rows: of what the function costs over raw, and beside gloo and ChainerMN.
 """
 
 import argparse
@@ -26,11 +29,12 @@ from compare import in_time, sizes
 
 NAMES = ("allreduce", "allgather", "shift")
 OTHERS = ("bcast", "reduce", "gather", "scatter", "alltoall", "reduce_scatter", "scan", "exscan", "sendrecv")
-SMALL = 4096  # bytes, the most of the other calls
+SMALL, ONE_LARGE = 4096, 2**24  # bytes: the other calls are measured up to here, and once more
+STARTING = 5  # seconds of a job that are no measurement's
 LARGE = 2**20  # bytes: from here on it counts what a function costs in percent
 
 
-def job(most):
+def job(least, most, limit):
     """The measurements of one rank; rank 0 prints a line of JSON for each."""
     import numpy as np
     from mpi4py import MPI
@@ -38,6 +42,7 @@ def job(most):
     import mnpar
     import mnpar.functions as F
 
+    begin = time.perf_counter()
     comm, world = mnpar.create_communicator(), MPI.COMM_WORLD
     right, left, P = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size, comm.size
     dist = gloo(comm)
@@ -91,7 +96,11 @@ def job(most):
         return {"raw": raw, "function": function, "and backward": backward, **theirs}
 
     for name in (*NAMES, *OTHERS):
-        for size in sizes(most if name in NAMES else min(most, SMALL)):
+        for size in sizes(most, least):
+            if name not in NAMES and SMALL < size != ONE_LARGE:
+                continue
+            if world.bcast(time.perf_counter() - begin > limit):
+                return
             found = in_time(ways(name, np.ones(size // 8)), world.bcast, world.Barrier, budget=0.06)
             if comm.is_root:
                 print(json.dumps([name, size, found]), flush=True)
@@ -128,25 +137,28 @@ def torchs(dist, name, length, comm):
     return shift
 
 
-def measured(ranks, most, chainermn, rounds, limit):
+def measured(ranks, least, most, chainermn, rounds, limit):
     """All jobs in turn, within so many seconds: (name, size) -> way -> median seconds."""
     from mnpar.launch import mpiexec_command
 
     here, begin = Path(__file__).parent, time.perf_counter()
-    jobs = [(sys.executable, [__file__, "--job", "--most", str(most)])]
+    jobs = [(sys.executable, [__file__, "--job", "--least", str(least), "--most", str(most), "--limit"])]
     if chainermn:
-        jobs.append((chainermn, [here / "chainermn_communication.py", str(most)]))
+        jobs.append((chainermn, [here / "chainermn_communication.py", str(least), str(most)]))
     found = {}
     for number in range(1, rounds + 1):
-        for python, program in jobs:
+        for turn, (python, program) in enumerate(jobs):
+            share = (limit - (time.perf_counter() - begin)) / (len(jobs) - turn)
             command, environment = mpiexec_command(ranks, python)
-            lines = subprocess.run([*command, python, *program], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+            command += [python, *program, f"{share - STARTING:.0f}"]
+            lines = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
             for name, size, times in map(json.loads, lines.stdout.splitlines()):
                 for way, seconds in times.items():
                     found.setdefault((name, size), {}).setdefault(way, []).append(seconds)
         if (number + 1) / number * (time.perf_counter() - begin) > limit:
             break
-    return {key: {way: statistics.median(times) for way, times in ways.items()} for key, ways in found.items()}
+    medians = {key: {way: statistics.median(times) for way, times in ways.items()} for key, ways in found.items()}
+    return {key: ways for key, ways in medians.items() if "function" in ways}
 
 
 def show(ranks, found):
@@ -185,16 +197,17 @@ def summarize(ranks, found):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2], help="of the jobs, one after the other")
+    parser.add_argument("--least", type=int, default=0, help="bytes of the smallest array")
     parser.add_argument("--most", type=int, default=2**26, help="bytes of the largest array (64 MiB)")
     parser.add_argument("--chainermn", help="the Python of an environment with ChainerMN and mpi4py")
     parser.add_argument("--rounds", type=int, default=3, help="jobs of each kind, at most")
-    parser.add_argument("--limit", type=float, help="seconds for each number of ranks (110 + 30 for each rank)")
+    parser.add_argument("--limit", type=float, default=140, help="seconds for each number of ranks")
     parser.add_argument("--job", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.job:
-        job(args.most)
+        job(args.least, args.most, args.limit)
     else:
         begin = time.perf_counter()
         for ranks in args.ranks:
-            show(ranks, measured(ranks, args.most, args.chainermn, args.rounds, args.limit or 110 + 30 * ranks))
+            show(ranks, measured(ranks, args.least, args.most, args.chainermn, args.rounds, args.limit))
         print(f"{time.perf_counter() - begin:.0f} s in all")

@@ -59,30 +59,32 @@ def in_turn(ways, times, rounds=11, before=lambda: None, clock=time.perf_counter
 
 
 def in_time(ways, agree, before, budget=0.15, rounds=5):
-    """:func:`in_turn` for ranks that do it together, each way as often as fits into so many seconds, but three times at least.
+    """:func:`in_turn` for ranks that do it together, each way as often as fits into so many seconds.
 
-    ``agree(number)`` gives the number of rank 0 on all ranks.
+    But three times at least, if that does not take twenty times as long, and once in any case. ``agree(number)`` gives the
+    number of rank 0 on all ranks.
     """
-    begin, times = time.perf_counter(), {}
+    begin, times, measured = time.perf_counter(), {}, {}
     for name, step in ways.items():
         before()
         seconds(step, 1)
         before()
-        times[name] = agree(max(1, min(100, int(budget / rounds / seconds(step, 1)))))
-    measured = {name: [] for name in ways}
+        measured[name] = [agree(seconds(step, 1))]
+        times[name] = max(1, min(100, int(budget / rounds / measured[name][0])))
     for done in range(rounds):
-        if agree(done >= 3 and time.perf_counter() - begin > budget * len(ways)):
+        if agree(time.perf_counter() - begin > budget * len(ways) * (1 if done >= 3 else 20)):
             break
+        measured = measured if done else {name: [] for name in ways}
         for name, step in ways.items():
             before()
             measured[name].append(seconds(step, times[name]))
     return {name: statistics.median(values) for name, values in measured.items()}
 
 
-def sizes(most):
-    """Bytes of arrays, from 8 on, each eight times the one before, and the largest."""
+def sizes(most, least=0):
+    """Bytes of arrays, from 8 on, each eight times the one before, and the largest; without those below the least."""
     found = [8**i for i in range(1, 20) if 8**i < most]
-    return [*found, most]
+    return [size for size in (*found, most) if size >= least]
 
 
 class Elsewhere:

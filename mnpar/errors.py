@@ -25,6 +25,10 @@ class LauncherError(MnparError):
     """The MPI launcher and the MPI library do not belong together, or one of them is missing."""
 
 
+class UnreceivedWarning(RuntimeWarning):
+    """Thread ranks have ended, and a message was left that none of them took. (Processes say so on stderr, each at its end.)"""
+
+
 class DatasetError(MnparError, ValueError):
     """A data file is damaged or not what its name says: the message gives file, offset, expected and actual."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.util
 import math
 import os
@@ -13,11 +14,24 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
+from mnpar import waiter
 from mnpar.communicators.mpi import launched_ranks
 from mnpar.errors import LauncherError
 
 # What a launcher leaves in the environment of its ranks; a second launcher inside must not see it.
-_LAUNCHERS_MARKS = ("PMI", "PMIX", "OMPI_", "PRTE", "HYDI", "HYDRA", "MPI_LOCAL", "MPIEXEC_", "I_MPI_HYDRA", "MPIR_")
+_LAUNCHERS_MARKS = (
+    "PMI",
+    "PMIX",
+    "OMPI_",
+    "PRTE",
+    "HYDI",
+    "HYDRA",
+    "MPI_LOCAL",
+    "MPIEXEC_",
+    "I_MPI_HYDRA",
+    "MPIR_",
+    waiter.FILE,
+)
 _SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "COBALT_JOBID")
 _RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 _AGAIN = "MNPAR_RELAUNCHED"
@@ -57,8 +71,7 @@ def mpiexec_command(ranks: int, python: str | None = None, hosts: str | None = N
     """
     mpiexec = find_mpiexec(python)
     environment = clean_environment(os.environ)
-    version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, env=environment, check=False).stdout
-    openmpi = "Open MPI" in version or "OpenRTE" in version or "prte" in version.lower()
+    openmpi = _is_open_mpi(mpiexec)
     where = [] if hosts is None else ["--hostfile" if openmpi else "-f", hosts]
     if openmpi:
         environment["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
@@ -66,6 +79,13 @@ def mpiexec_command(ranks: int, python: str | None = None, hosts: str | None = N
             environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
             environment |= {"PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return [mpiexec, *where, "-n", str(ranks)], environment
+
+
+@functools.cache
+def _is_open_mpi(mpiexec: str) -> bool:
+    environment = clean_environment(os.environ)
+    version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, env=environment, check=False).stdout
+    return "Open MPI" in version or "OpenRTE" in version or "prte" in version.lower()
 
 
 def launched_after_first() -> bool:
@@ -156,7 +176,7 @@ def relaunch(ranks: int) -> bool:
 
     ``python script.py`` and ``mpiexec python script.py`` (which with MPICH starts one rank) so become ``mpiexec -n ranks``;
     under a launcher with several ranks, and in the second run, nothing happens. It replaces the process: the exit code is the
-    job's.
+    job's, and 1 if a rank left without a word (``mnpar/waiter.py``) where the launcher itself would call that a success.
 
     Args:
         ranks: how many to start; 1 changes nothing.
@@ -182,13 +202,11 @@ def relaunch(ranks: int) -> bool:
     except LauncherError as error:
         print(f"mnpar: running alone, because {error}")
         return False
-    environment[_AGAIN] = "1"
-    sys.stdout.flush()
-    return os.execve(command[0], [*command, sys.executable, *sys.argv], environment)  # it never does return
+    return _become([*command, sys.executable, *sys.argv], ranks, environment)
 
 
 def start(ranks: int, command: Sequence[str], hosts: str | None = None, module: bool = False) -> NoReturn:
-    """Become ``mpiexec -n ranks python command …``: what ``python -m mnpar run`` does. The exit code is the job's.
+    """Become ``mpiexec -n ranks python command …``: what ``python -m mnpar run`` does. The exit code is as of :func:`relaunch`.
 
     Args:
         ranks: how many.
@@ -205,6 +223,13 @@ def start(ranks: int, command: Sequence[str], hosts: str | None = None, module: 
         if file is not None and not os.path.isfile(file):
             raise LauncherError(f"there is no {what} {file}")
     start, environment = mpiexec_command(ranks, hosts=hosts)
+    _become([*start, sys.executable, *(["-m"] if module else []), *command], ranks, environment)
+
+
+def _become(command: list[str], ranks: int, environment: dict[str, str]) -> NoReturn:
+    """Replace this process by the launcher, or by who waits for it: MPICH's may say that all went well where it did not."""
     environment[_AGAIN] = "1"  # a script that would start ranks itself has them
+    if hasattr(os, "memfd_create") and not _is_open_mpi(command[0]):
+        command = [sys.executable, "-I", "-S", waiter.__file__, str(ranks), *command]
     sys.stdout.flush()
-    os.execve(start[0], [*start, sys.executable, *(["-m"] if module else []), *command], environment)
+    os.execve(command[0], command, environment)

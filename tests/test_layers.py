@@ -16,7 +16,7 @@ IDS = [str(path.relative_to(ROOT)) for path in FILES]
 
 # A file imports only from lines above its own, or from its own package. A new file or package gets a place here.
 LAYERS = """
-    config errors graph tape random serializer timing
+    config errors graph tape random serializer timing waiter
     backend reach function_hook link_hook
     blas
     function backends runtime_info configuration

@@ -1,12 +1,16 @@
 """``python -m mnpar run``: ranks of a script, by a command that is the same for every MPI."""
 
+import contextlib
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from mnpar import launch
+from mnpar import launch, waiter
 from mnpar.launch import clean_environment
 
 SCRIPT = """
@@ -60,6 +64,78 @@ def test_bad_command_lines_are_usage_errors(arguments, message):
     done = command(*arguments)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+OPEN_MPI = launch._is_open_mpi(launch.find_mpiexec())
+ENDS = """
+import ctypes, os, sys, time, mnpar
+comm = mnpar.create_communicator()
+print(f"[{os.getpid()}]", flush=True)
+if "leave" in sys.argv and comm.rank == 1:
+    ctypes.CDLL(None)._exit(0)
+if "wait" in sys.argv:
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def ends(tmp_path):
+    (tmp_path / "ends.py").write_text(ENDS)
+    return str(tmp_path / "ends.py")
+
+
+@pytest.mark.parametrize("what", ["leave", "leave wait"])
+def test_a_rank_that_leaves_without_a_word_makes_the_job_fail(ends, what):
+    done = command("run", "-n", "3", ends, *what.split())
+    assert done.returncode != 0
+    assert OPEN_MPI or re.search("^mnpar: of 3 ranks, .*1.* never came to an end: one of them left", done.stderr, re.MULTILINE)
+
+
+def test_what_an_ended_rank_has_noted_is_judged_and_no_other():
+    assert waiter.unended(b"\2\0\2") == ""
+    assert waiter.unended(b"\2\1\1").startswith("mnpar: of 3 ranks, 1, 2 never came to an end")
+
+
+def test_a_rank_notes_its_end_in_the_waiters_file_and_in_no_other(monkeypatch, tmp_path):
+    (tmp_path / "other").write_bytes(b"abc")
+    monkeypatch.setenv(waiter.FILE, f"{tmp_path / 'other'} mnpar-1")
+    waiter.note(1, waiter.ENDED)
+    assert (tmp_path / "other").read_bytes() == b"abc"
+    file = os.memfd_create("mnpar-1")
+    for name, found in (("mnpar-2", b""), ("mnpar-1", b"\0\2")):
+        monkeypatch.setenv(waiter.FILE, f"/proc/self/fd/{file} {name}")
+        waiter.note(1, waiter.ENDED)
+        assert os.pread(file, 9, 0) == found
+    os.close(file)
+
+
+def processes(running):
+    """Of the job's ranks, once all are there."""
+    text = ""
+    while len(found := re.findall(r"\[(\d+)\]", text)) < 2:  # a launcher may mix their lines
+        text += os.read(running.stdout.fileno(), 1000).decode()
+    return [int(pid) for pid in found]
+
+
+def alive(pid):
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+def test_who_ends_the_command_ends_the_job(ends, number):
+    with subprocess.Popen(
+        [sys.executable, "-m", "mnpar", "run", ends, "wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=clean_environment(os.environ),
+    ) as running:  # fmt: skip
+        pids = processes(running)
+        running.send_signal(number)
+        assert running.wait(timeout=20) != 0
+        deadline = time.monotonic() + 10
+        while any(map(alive, pids)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(map(alive, pids))
 
 
 @pytest.mark.parametrize(("version", "flag"), [("HYDRA build details:", "-f"), ("mpiexec (Open MPI) 5.0.8", "--hostfile")])

@@ -16,13 +16,14 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import message
+from mnpar.communicators.mailbox import lies_apart
 from mnpar.communicators.meeting import Meeting
 from mnpar.communicators.message import Call
-from mnpar.communicators.opening import Opening
+from mnpar.communicators.opening import Opening, as_bytes
 from mnpar.communicators.operation import complete
 from mnpar.communicators.reduction import reduce_arrays
-from mnpar.communicators.transport import ANY, BACKWARD, PART, Steps, Waiting
-from mnpar.communicators.ways import Way, owned
+from mnpar.communicators.transport import ANY, BACKWARD, PART, Pending, Steps, Waiting
+from mnpar.communicators.ways import Way, owned, until_taken
 
 
 class Channel(Meeting):
@@ -95,22 +96,28 @@ class Channel(Meeting):
         """Fill it with the root's bytes."""
         yield from self.transport.bcast(body, opening.call.root, self.lane, self._waiting(opening))
 
-    def traded(self, xs: Any, opening: Opening) -> Steps[tuple[Any, ...]]:
-        """Give ``xs[q]`` to each rank q; what they gave, in rank order."""
-        for rank in self.others():
-            self.post_part(xs[rank], opening, rank)
-        return tuple((yield from self.fetched(opening, xs[self.transport.rank])))
+    def traded(self, xs: Any, opening: Opening, own: Callable[[Any], Any] = owned) -> Steps[tuple[Any, ...]]:
+        """Give ``xs[q]`` to each rank q; what they gave, in rank order, with what ``own`` makes of this rank's own."""
+        given = [self.post_part(xs[rank], opening, rank) for rank in self.others()]
+        values = yield from self.fetched(opening, own(xs[self.transport.rank]))
+        yield from until_taken(given)
+        return tuple(values)
 
     def others(self) -> list[int]:
         """The other ranks, each rank beginning with the next one: not all send to the same one first."""
         return [(self.transport.rank + step) % self.transport.size for step in range(1, self.transport.size)]
 
-    def post_part(self, x: Any, opening: Opening, dest: int) -> None:
-        """Start sending a rank its part."""
+    def post_part(self, x: Any, opening: Opening, dest: int) -> Pending | None:
+        """Start sending a rank its part; what is to be waited for before it may change (a large one is not copied)."""
         call, seq = opening.call, opening.seq
+        if lies_apart(x) and not (call.later or self.by_messages or call.op.endswith("_obj")):  # all are here, and take it now
+            self.transport.traffic.collective_bytes += x.nbytes
+            waiting, tag = Waiting(call.name, call.site, dest, ANY, order=self.order), self.reply_tag(seq, PART)
+            return self.transport.post_apart(message.header_of(x, call, seq), as_bytes(x), dest, tag, BACKWARD, waiting)
         frame = message.encode_object(x, call, seq) if call.op.endswith("_obj") else message.encode(x, call, seq)
         self.transport.traffic.collective_bytes += frame.nbytes - message.SIZE
         self.transport.post(frame, dest, self.reply_tag(seq, PART), BACKWARD)
+        return None
 
     def fetched_part(self, opening: Opening, source: int) -> Steps[Any]:
         """This rank's part from another."""
@@ -119,10 +126,10 @@ class Channel(Meeting):
         return message.decode((yield from self.transport.read(letter, BACKWARD, waiting)))[0]
 
     def fetched(self, opening: Opening, mine: Any) -> Steps[list[Any]]:
-        """This rank's parts from all, its own too."""
+        """This rank's parts from all, and its own."""
         values = []
         for rank in range(self.transport.size):
-            values.append(owned(mine) if rank == self.transport.rank else (yield from self.fetched_part(opening, rank)))
+            values.append(mine if rank == self.transport.rank else (yield from self.fetched_part(opening, rank)))
         return values
 
     def _waiting(self, opening: Opening) -> Waiting:

@@ -9,7 +9,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators import message
-from mnpar.communicators.message import ARRAY, OBJECT, Call, Header, read_header
+from mnpar.communicators.message import OBJECT, Call, Header, read_header
 from mnpar.communicators.operation import complete
 from mnpar.communicators.transport import (
     ANY,
@@ -27,6 +27,11 @@ from mnpar.communicators.transport import (
 from mnpar.errors import MismatchError
 
 _LARGE = 2**16  # bytes: smaller arrays travel in one message with their header
+
+
+def lies_apart(x: Any) -> bool:
+    """Whether a value can follow its header from where it is, without a copy, and is large enough for that."""
+    return type(x) is np.ndarray and x.nbytes >= _LARGE and x.flags.c_contiguous
 
 
 class Receive:
@@ -67,11 +72,11 @@ class Mailbox:
 
     def hand(self, x: Any, call: Call, dest: int, tag: int) -> tuple[int, Pending | None]:
         """:meth:`send` of what will not be changed before the step is done: a large array is not copied."""
-        if type(x) is not np.ndarray or x.nbytes < _LARGE or not x.flags.c_contiguous:
+        if not lies_apart(x):
             return self.send(x, call, dest, tag), None
         seq = self._sent[dest]
         self._sent[dest] += 1
-        header = message.pack_header(call, seq, ARRAY, x.nbytes, x.shape, message.check(x))
+        header = message.header_of(x, call, seq)
         waiting = Waiting(call.name, call.site, dest, tag, order=self.order)
         return seq, self.transport.post_apart(header, x.reshape(-1).view(np.uint8), dest, tag, self.lane, waiting)
 

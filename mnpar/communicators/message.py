@@ -31,6 +31,7 @@ NUMBER = slice(10, 18)  # of these, the seq
 FORM = slice(18, 140)  # kind, ndim, dtype, nbytes, shape
 NBYTES = slice(36, 44)  # of these, the number of bytes
 FLAGS = 140
+_FOLLOWS = struct.Struct("<2xBxB5xQ18xQ")  # op, order, seq, nbytes
 WANTS, RECORDING, ON_DEVICE = 1, 2, 4
 MAX_NDIM = 12
 _MAGIC = 0x6D6E
@@ -103,6 +104,11 @@ class Header(NamedTuple):
         """The operation as errors call it."""
         reduced = "reduce" in self.op or "scan" in self.op
         return "gradient of " * self.order + "i" * self.later + self.op + (f" ({self.reduction})" if reduced else "")
+
+    @property
+    def text(self) -> str:
+        """The message as one that nobody took is described: ``send of float32 (3, 4) at model.py:42``."""
+        return f"{self.name} of {self.form} at {self.site}"
 
     @property
     def form(self) -> str:
@@ -208,20 +214,31 @@ def describe(x: Array) -> tuple[Array, str, bool]:
     return host, name, host is not x
 
 
-_FORMS: dict[Any, tuple[bytes, bytes]] = {}  # headers of small arrays, before and after their number
+_FORMS: dict[Any, tuple[bytes, bytes]] = {}  # headers of arrays, before and after their number
+
+
+def header_of(x: Any, call: Call, seq: int) -> bytes:
+    """The header of a message that is one of numpy's arrays."""
+    key = call, x.shape, x.dtype
+    known = _FORMS.get(key)
+    if known is None:
+        if len(_FORMS) > 10_000:
+            _FORMS.clear()
+        header = pack_header(call, 0, ARRAY, x.nbytes, x.shape, check(x))
+        known = _FORMS[key] = header[: IDENTITY - 8], header[IDENTITY:]
+    return known[0] + seq.to_bytes(8, "little") + known[1]
+
+
+def what_follows(head: bytes | Array) -> tuple[bool, int, int, int]:
+    """Of a header that travels alone: whether it is of a send, its order and number, and how many bytes follow."""
+    op, order, seq, nbytes = _FOLLOWS.unpack_from(head)
+    return OPS[op] in POINT_TO_POINT, order, seq, nbytes
 
 
 def encode(x: Any, call: Call, seq: int) -> Array:
     """One message of its own memory, uint8: header and value. ``x`` is an array, None, or a tuple, list or dict of such."""
     if type(x) is np.ndarray and x.nbytes <= _SMALL:
-        key = call, x.shape, x.dtype
-        if key not in _FORMS:
-            if len(_FORMS) > 10_000:
-                _FORMS.clear()
-            header = pack_header(call, 0, ARRAY, x.nbytes, x.shape, check(x))
-            _FORMS[key] = header[: IDENTITY - 8], header[IDENTITY:]
-        front, rest = _FORMS[key]
-        return np.frombuffer(bytearray(front + seq.to_bytes(8, "little") + rest + x.tobytes()), np.uint8)
+        return np.frombuffer(bytearray(header_of(x, call, seq) + x.tobytes()), np.uint8)
     if x is None:
         return np.frombuffer(pack_header(call, seq, NOTHING, 0), np.uint8)
     if isinstance(x, dict):

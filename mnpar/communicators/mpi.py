@@ -7,6 +7,7 @@ place. (The file is long because the MPI calls are all here.)
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections import deque
@@ -21,10 +22,10 @@ from mnpar.communicators import message
 from mnpar.communicators.board import Board
 from mnpar.communicators.mpi_reduction import PIECE, Reductions, nothing
 from mnpar.communicators.mpi_room import MpiRoom
+from mnpar.communicators.mpi_window import Window
 from mnpar.communicators.operation import complete, wait
 from mnpar.communicators.process import Process
 from mnpar.communicators.rooms import BLOCK, Rooms, sizes_for
-from mnpar.communicators.shared_memory import Root
 from mnpar.communicators.transport import (
     ANY,
     BACKWARD,
@@ -98,11 +99,17 @@ def load() -> Any:
             raise LauncherError(f"Open MPI's launcher started {told} ranks, but their MPI library is {library}. {own}")
         MPI.Init_thread(MPI.THREAD_SERIALIZED)
     if MPI.COMM_WORLD.Get_size() == 1 and told > 1:
+        atexit.register(_finalize, MPI)  # or a file would stay in shared memory
         raise LauncherError(
             f"the launcher started {told} ranks, but this one is alone: its MPI library ({library}) is not the launcher's. "
             f"{own}"
         )
     return MPI
+
+
+def _finalize(MPI: Any) -> None:
+    if not MPI.Is_finalized():
+        MPI.Finalize()
 
 
 def _under_open_mpi() -> bool:
@@ -157,32 +164,42 @@ class MpiTransport(Reductions):
     # ---- messages ----
 
     def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
+        self._sweep()
+        nbytes = frame.nbytes
+        if nbytes <= PIECE:
+            self._outbox.append((self.lanes[lane].Isend((frame, nbytes, self._byte), dest, tag), frame))
+        else:
+            self._send_apart(frame[: message.SIZE], frame[message.SIZE :], dest, tag, lane)
+
+    def post_apart(self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting) -> Pending:
+        self._sweep()
+        requests = self._send_apart(header, body, dest, tag, lane)
+        return Pending(self._test(requests), self._sweep, waiting)
+
+    def _sweep(self) -> None:
+        """Let go of what has been sent."""
         outbox = self._outbox
         while outbox and outbox[0][0].Test():
             outbox.popleft()
-        nbytes = frame.nbytes
-        if nbytes <= PIECE:
-            outbox.append((self.lanes[lane].Isend((frame, nbytes, self._byte), dest, tag), frame))
-        else:
-            outbox.extend(self._send_apart(frame[: message.SIZE], frame[message.SIZE :], dest, tag, lane))
 
-    def post_apart(self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting) -> Pending:
-        sent = self._send_apart(np.frombuffer(header, np.uint8), body, dest, tag, lane)
-        self._outbox.extend(sent)  # should nobody wait
-        requests = [request for request, _ in sent]
-        return Pending(lambda: self.MPI.Request.Testall(requests), nothing, waiting)
+    def _send_apart(self, head: bytes | Array, body: Array, dest: int, tag: int, lane: int) -> list[Any]:
+        """Start sending a header, and then what follows it in pieces; the requests of the pieces."""
+        rest_tag, _ = self._following(head)
+        self._outbox.append((self.lanes[lane].Isend((head, message.SIZE, self._byte), dest, tag), head))
+        isend, requests = self.lanes[BACKWARD].Isend, []
+        for piece in _pieces(body):
+            requests.append(isend((piece, piece.nbytes, self._byte), dest, rest_tag))
+            self._outbox.append((requests[-1], piece))
+        return requests
 
-    def _send_apart(self, head: Array, body: Array, dest: int, tag: int, lane: int) -> list[tuple[Any, Array]]:
-        """A header, and then what follows it in pieces: requests and their arrays, to be kept until they are done."""
-        pieces, rest_tag = self._pieces(message.read_header(head), body)
-        first = self.lanes[lane].Isend(head, dest, tag), head
-        return [first, *[(self.lanes[BACKWARD].Isend(piece, dest, rest_tag), piece) for piece in pieces]]
+    def _following(self, head: bytes | Array) -> tuple[int, int]:
+        """The tag of what follows a header, which is its own, as others may be under way too; and how many bytes there are."""
+        of_send, order, seq, nbytes = message.what_follows(head)
+        return numbered_tag(self.tag_limit, seq, order, PIECE_OF_MESSAGE if of_send else PIECE_OF_PART), nbytes
 
-    def _pieces(self, header: message.Header, body: Array) -> tuple[list[Array], int]:
-        """The pieces of a large message after its header, and the tag that is theirs alone: others may be under way too."""
-        kind = PIECE_OF_MESSAGE if header.op in message.POINT_TO_POINT else PIECE_OF_PART
-        pieces = [body[start : start + PIECE] for start in range(0, body.nbytes, PIECE)]
-        return pieces, numbered_tag(self.tag_limit, header.seq, header.order, kind)
+    def _test(self, requests: list[Any]) -> Callable[[], bool]:
+        """What tells whether they are done."""
+        return requests[0].Test if len(requests) == 1 else lambda: self.MPI.Request.Testall(requests)
 
     def wait(self, pending: Pending) -> None:
         peer = pending.waiting.peer
@@ -226,7 +243,7 @@ class MpiTransport(Reductions):
         if not request.Test():
             wait(self, Pending(request.Test, nothing, waiting()))
         if frame.nbytes == message.SIZE:
-            frame = complete(self, self._rest(frame, source, waiting()))
+            frame = complete(self, self._rest(frame, source, waiting))
         return frame, source, tag
 
     def _received(self, handle: Any) -> tuple[Array, Any]:
@@ -239,18 +256,19 @@ class MpiTransport(Reductions):
         frame, request = letter.handle
         if not request.Test():
             yield Pending(request.Test, nothing, waiting)
-        return frame if frame.nbytes > message.SIZE else (yield from self._rest(frame, letter.source, waiting))
+        return frame if frame.nbytes > message.SIZE else (yield from self._rest(frame, letter.source, lambda: waiting))
 
-    def _rest(self, head: Array, source: int, waiting: Waiting) -> Steps[Array]:
-        """What follows a header that came alone."""
-        header = message.read_header(head)
-        if header.nbytes == 0:
+    def _rest(self, head: Array, source: int, waiting: Callable[[], Waiting]) -> Steps[Array]:
+        """The message whose header has come alone."""
+        tag, nbytes = self._following(head)
+        if nbytes == 0:
             return head
-        frame = np.empty(message.SIZE + header.nbytes, np.uint8)
+        frame = np.empty(message.SIZE + nbytes, np.uint8)
         frame[: message.SIZE] = head
-        pieces, tag = self._pieces(header, frame[message.SIZE :])
-        requests = [self.lanes[BACKWARD].Irecv(piece, source, tag) for piece in pieces]
-        yield Pending(lambda: self.MPI.Request.Testall(requests), nothing, waiting)
+        irecv = self.lanes[BACKWARD].Irecv
+        done = self._test([irecv((piece, piece.nbytes, self._byte), source, tag) for piece in _pieces(frame[message.SIZE :])])
+        if not done():
+            yield Pending(done, nothing, waiting())
         return frame
 
     def complain(self, rank: int, text: str) -> None:
@@ -266,8 +284,7 @@ class MpiTransport(Reductions):
                 request = letter.Irecv(frame)
                 while not request.Test():
                     os.sched_yield()
-                header = message.read_header(frame[: message.SIZE].tobytes())
-                found.append((source, tag, f"{header.name} of {header.form} at {header.site}"))
+                found.append((source, tag, message.read_header(frame).text))
         return found
 
     # ---- collectives ----
@@ -368,22 +385,6 @@ class MpiTransport(Reductions):
         return MpiTransport(self.process, left, own=True).split(0 if well else None, self.rank)
 
 
-class Window(Root):
-    """Memory that MPI lets the ranks of a machine share; its first rank has made it."""
-
-    def __init__(self, MPI: Any, window: Any, first: bool) -> None:
-        self._window = window
-        window.Lock_all(MPI.MODE_NOCHECK)  # for good: plain loads and stores, put in order by sync
-        super().__init__(window.Shared_query(0)[0])
-        if first:
-            self.array.fill(0)
-
-    def sync(self) -> None:
-        """MPI's memory barrier; it does not wait."""
-        self._window.Sync()
-
-    def free(self) -> None:
-        """The call waits for the others of this machine, which have come."""
-        del self.array
-        self._window.Unlock_all()
-        self._window.Free()
+def _pieces(body: Array) -> list[Array]:
+    """Of bytes, as much as MPI is asked for at once."""
+    return [body[start : start + PIECE] for start in range(0, body.nbytes, PIECE)]

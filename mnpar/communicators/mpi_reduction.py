@@ -14,8 +14,8 @@ from mnpar.communicators.reduction import GATHERED, UFUNCS, bytes_of_reduction, 
 from mnpar.communicators.transport import BACKWARD, Pending, Steps, Traffic, Waiting
 
 PIECE = 2**30  # bytes: no MPI library is asked for more at once
-_SHORT = 2**18  # bytes: so much in all is sent from each rank to each, which starts sooner than the library's allgather
-_DIRECT = 16  # ranks: with more, the libraries' trees win
+_SHORT = 2**20  # bytes: so much in all is sent from each rank to each, which starts sooner than the library's allgather
+_DIRECT = 16  # ranks: with more, the libraries' rings and trees win
 _OPS = {"sum": "SUM", "mean": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
 
 
@@ -58,8 +58,8 @@ class Reductions:
             return whole
         places = [whole[end - count : end] for count, end in zip(counts, itertools.accumulate(counts), strict=True)]
         others = [(self.rank + step) % self.size for step in range(1, self.size)]
-        received = [comm.Irecv(places[r], r, waiting.tag) for r in others]
         sent = [comm.Isend(array, r, waiting.tag) for r in others]
+        received = [comm.Irecv(places[r], r, waiting.tag) for r in others]
         places[self.rank][...] = array
         yield self._all([*received, *sent], waiting, "data")
         return whole

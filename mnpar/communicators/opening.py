@@ -31,7 +31,7 @@ class Opening:
     """
 
     __slots__ = (
-        "alike", "arrays", "asks", "block", "call", "given", "here", "inside", "lasting", "me", "most", "raw", "room",
+        "alike", "arrays", "asks", "block", "call", "forms", "given", "here", "inside", "lasting", "me", "most", "raw", "room",
         "said", "seq", "size", "tables", "tells", "wants",
     )  # fmt: skip
 
@@ -53,6 +53,7 @@ class Opening:
         self.given: list[Any] = []  # what each rank gave (this one): views of the opening
         self.arrays: list[Array] = []  # without those that gave nothing
         self.tables = [b""] * size
+        self.forms: list[Header] = []  # what each rank said, the first time: of an opening that is repeated the number is old
 
     @property
     def all_record(self) -> bool:
@@ -88,7 +89,7 @@ class Opening:
 
     def _look(self) -> None:
         """Find the values; all ranks have agreed."""
-        headers = self.headers()
+        self.forms = headers = self.headers()
         self.lasting = all([kind in (NOTHING, ARRAY, TUPLE) for kind in self.kinds])
         self.lasting = self.lasting and not any([header.flags & message.ON_DEVICE for header in headers])
         if self.inside:

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
+from mnpar import waiter
 from mnpar.communicators import message, neighbours, traces
 from mnpar.communicators.neighbours import CARD, Heart, Look, Neighbours
 from mnpar.communicators.watch import Watch
@@ -85,6 +86,7 @@ class Process:
         if self.size > 1:
             self._meet()
             self._install()
+            waiter.note(self.rank, waiter.BEGUN)
         atexit.register(self._leave)
 
     def _meet(self) -> None:
@@ -216,10 +218,15 @@ class Process:
         self._os_exit(code)
 
     def _leave(self) -> None:
-        """At exit: wait until all ranks are there, so that one which still waits for this one can learn that it has ended."""
-        MPI = self.MPI
-        if MPI.Is_finalized() or os.getpid() != self._pid:
+        """At exit."""
+        if os.getpid() != self._pid:
             return
+        if not self.MPI.Is_finalized():
+            self._finalize()
+        waiter.note(self.rank, waiter.ENDED)
+
+    def _finalize(self) -> None:
+        """Wait until all ranks are there, so that one which still waits for this one can learn that it has ended."""
         sys.stdout.flush()
         try:
             if self.watch.lost:
@@ -230,7 +237,7 @@ class Process:
                 self._report_unreceived()
             if self._heart is not None:
                 self._heart.stop()
-            MPI.Finalize()
+            self.MPI.Finalize()
         except KeyboardInterrupt:
             self._abort("" if self.rank else "mnpar: interrupted\n", 130)
         except MnparError as error:  # its peer complains of what it sent

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextvars
 import sys
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -18,12 +19,13 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.communicators.message import read_header
 from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import GATHERED, bytes_of_reduction, reduce_arrays
 from mnpar.communicators.rooms import Room, Rooms, sizes_for
 from mnpar.communicators.shared_memory import OwnMemory, allocate
 from mnpar.communicators.transport import ANY, BACKWARD, FORWARD, Letter, Pending, Steps, Traffic, Waiting
-from mnpar.errors import DeadlockError, MismatchError, RankFailedError
+from mnpar.errors import DeadlockError, MismatchError, RankFailedError, UnreceivedWarning
 
 
 class World:
@@ -35,6 +37,7 @@ class World:
         self.meetings: dict[Any, dict[int, Any]] = {}  # (group, what, number) -> what each rank brought
         self.active: list[list[Any]] = [[] for _ in range(size)]  # each rank's operations under way
         self.groups = 1
+        self.members: dict[int, list[int]] = {}  # of each group
         self.successors: dict[tuple[int, int], int] = {}  # (group, its how-manieth muster) -> the group of the survivors
         self.revoked: set[int] = set()  # groups in which nobody waits any more
         self.failure: tuple[int, BaseException] | None = None
@@ -115,6 +118,14 @@ class World:
             raise DeadlockError(*error.args)
         raise RankFailedError(f"rank {rank} stops because rank {culprit} failed: {type(error).__name__}: {error}") from error
 
+    def unreceived(self) -> list[str]:
+        """The messages that nobody took, in words."""
+        found = []
+        for (group, _, source, dest), queue in self.mail.items():
+            who, whom = [f"rank {self.members[group][rank]}" for rank in (dest, source)]
+            found += [f"{who} never received a message from {whom}, tag {t}: {read_header(frame).text}" for t, frame in queue]
+        return found
+
     def _table(self) -> str:
         rows = [
             f"  rank {rank}: " + (f"waits in {entry[1]}" if entry else "has finished" if self.done[rank] else "has not started")
@@ -150,6 +161,7 @@ class ThreadTransport:
         self._world, self._group, self._members = world, group, members
         self.rank, self.size = rank, len(members)
         self._me = members[rank]
+        world.members[group] = members
         self._splits = self._shares = self._musters = 0  # so far
         self.active = world.active[self._me]
         self.rooms = Rooms(self._new_rooms(FORWARD)), Rooms(self._new_rooms(BACKWARD))
@@ -276,10 +288,11 @@ class ThreadTransport:
         mine = allocate(nbytes) if self.rank == 0 else None
         return OwnMemory(self._now(self._meet(mine, ("share", self._shares), Waiting("share", "")))[0])
 
-    def unreceived(self) -> list[tuple[int, int, int, Array]]:
-        """(source, dest, tag, bytes) of the messages that nobody took."""
+    def unreceived(self) -> list[tuple[int, int, str]]:
+        """(source, tag, description) of the messages that have arrived and that nobody took."""
         mail = self._world.mail.items()
-        return [(s, d, tag, frame) for (group, _, s, d), queue in mail if group == self._group for tag, frame in queue]
+        mine = [(source, queue) for (group, _, source, dest), queue in mail if (group, dest) == (self._group, self.rank)]
+        return [(source, tag, read_header(frame).text) for source, queue in mine for tag, frame in queue]
 
     def finalize(self) -> None:
         pass
@@ -355,4 +368,6 @@ def run_threads(program: Callable[[ThreadTransport], Any], ranks: int) -> list[A
         if not isinstance(error, DeadlockError) and sys.version_info >= (3, 11):
             error.add_note(f"on rank {rank} of {ranks}")
         raise error
+    for text in world.unreceived():
+        warnings.warn(text, UnreceivedWarning, stacklevel=3)
     return results

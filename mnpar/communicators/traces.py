@@ -14,6 +14,8 @@ import shutil
 import zlib
 from pathlib import Path
 
+from mnpar import waiter
+
 _SEGMENTS = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.")
 _MARKS = ("PMI", "HYDI_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "OMPI_FILE_", "MPI_LOCAL")
 _SETTINGS = ("PMIX_MCA_",)  # the user's, read when they are needed
@@ -60,7 +62,7 @@ def remove(names: list[str]) -> None:
 def hide_launcher() -> None:
     """Children of this process shall not believe that the launcher started them."""
     for name in os.environ:
-        if name.startswith(_MARKS) and not name.startswith(_SETTINGS):
+        if name.startswith((*_MARKS, waiter.FILE)) and not name.startswith(_SETTINGS):
             os.unsetenv(name)
 
 

@@ -17,7 +17,7 @@ from mnpar.communicators import message
 from mnpar.communicators.message import NOTHING, Call
 from mnpar.communicators.opening import Opening, as_bytes, value_of
 from mnpar.communicators.reduction import reduce_arrays
-from mnpar.communicators.transport import Steps
+from mnpar.communicators.transport import Pending, Steps
 
 if TYPE_CHECKING:
     from mnpar.communicators.channel import Channel
@@ -51,7 +51,7 @@ def _reduced_outside(channel: Channel, opening: Opening, x: Any, out: Array | No
     if opening.alike and type(x) is np.ndarray:  # the common case, without a detour
         total = yield from channel.reduced_apart(x, opening, root, out)
         return total if opening.here else None
-    form = next(header for header in opening.headers() if header.kind != NOTHING)
+    form = next(header for header in opening.forms if header.kind != NOTHING)
     if x is None:
         x = np.full(form.shape, 1 if opening.call.reduction == "prod" else 0, form.dtype)
     total = yield from channel.reduced_apart(backend.to_host(x), opening, root, out)
@@ -77,13 +77,12 @@ def _gathered(opening: Opening, x: Any) -> tuple[Any, ...] | None:
 
 
 def _allgathered_outside(channel: Channel, opening: Opening, x: Any) -> Steps[tuple[Any, ...]]:
-    headers = opening.headers()
-    counts = [header.nbytes for header in headers]
+    counts = [header.nbytes for header in opening.forms]
     if opening.call.later or sum(counts) > _PIECE:
         return (yield from channel.traded([x] * opening.size, opening))
     joined = yield from channel.joined(_body(x, opening), counts, opening)
     values, start = [], 0
-    for header in headers:
+    for header in opening.forms:
         part = joined[start : start + header.nbytes]
         start += header.nbytes
         values.append(value_of(part, header))
@@ -92,8 +91,8 @@ def _allgathered_outside(channel: Channel, opening: Opening, x: Any) -> Steps[tu
 
 def _gathered_outside(channel: Channel, opening: Opening, x: Any) -> Steps[tuple[Any, ...] | None]:
     if opening.here:
-        return tuple((yield from channel.fetched(opening, x)))
-    channel.post_part(x, opening, opening.call.root)
+        return tuple((yield from channel.fetched(opening, owned(x))))
+    yield from until_taken([channel.post_part(x, opening, opening.call.root)])
     return None
 
 
@@ -128,7 +127,7 @@ def _broadcast(opening: Opening, x: Any) -> Any:
 
 def _broadcast_outside(channel: Channel, opening: Opening, x: Any) -> Steps[Any]:
     root = opening.call.root
-    at_root, header = opening.me == root, opening.header(root)
+    at_root, header = opening.me == root, opening.forms[root]
     if opening.call.later:
         for rank in channel.others() if at_root else ():
             channel.post_part(x, opening, rank)
@@ -150,9 +149,9 @@ def _scattered_outside(channel: Channel, opening: Opening, xs: Any) -> Steps[Any
     root = opening.call.root
     if opening.me != root:
         return (yield from channel.fetched_part(opening, root))
-    for rank in channel.others():
-        channel.post_part(xs[rank], opening, rank)
-    return owned(xs[root])
+    given, own = [channel.post_part(xs[rank], opening, rank) for rank in channel.others()], owned(xs[root])
+    yield from until_taken(given)
+    return own
 
 
 # ---- each rank's parts for each ----
@@ -176,7 +175,7 @@ def _reduced_parts(parts: Any, call: Call) -> Array | None:
 
 
 def _reduced_parts_outside(channel: Channel, opening: Opening, xs: Any) -> Steps[Array | None]:
-    return _reduced_parts((yield from channel.traded(xs, opening)), opening.call)
+    return _reduced_parts((yield from channel.traded(xs, opening, own=lambda x: x)), opening.call)
 
 
 ALLREDUCE = Way(_reduced, _reduced_outside)  # and reduce, by its name
@@ -201,6 +200,13 @@ def listed(xs: Any) -> Any:
 def owned(x: Any) -> Any:
     """A rank's own part is a copy too, like the parts of the others."""
     return x.copy() if backend.is_array(x) else x
+
+
+def until_taken(given: Iterable[Pending | None]) -> Steps[None]:
+    """Return when all that was handed out without a copy has been taken."""
+    for pending in given:
+        if pending is not None:
+            yield pending
 
 
 def _body(x: Any, opening: Opening) -> Array:

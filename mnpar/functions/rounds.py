@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar.communicators.communicator import needed
 from mnpar.communicators.message import WANTS, Call, Header, call_of
+from mnpar.communicators.operation import wait
 from mnpar.communicators.transport import ANY
 from mnpar.config import is_recording
 from mnpar.functions.communication import Communication, peer
@@ -47,14 +48,16 @@ class SendRecv(Communication):
         self.dest, self.source, self.tags, self.as_tuple, self.together = dest, source, tags, as_tuple, together
 
     def forward(self, *xs: Any) -> Any:
-        for x in xs if self.together else ():
-            if x is not None and x.nbytes > _SMALL:
-                return super().forward(*xs)
-        channel, call, value = self.comm.channel(self.order), self.gift(), ()
+        channel, call, value, given = self.comm.channel(self.order), self.gift(), (), None
         if self.dest is not None:
-            self.numbers = channel.send(xs if self.as_tuple else xs[0], call, self.dest, self.tags[0]), 0
+            give = channel.hand if self.together else channel.give
+            number, given = give(xs if self.as_tuple else xs[0], call, self.dest, self.tags[0])
+            self.numbers = number, 0
         if self.source is not None:
             value = self.taken(*channel.recv_now(self.receipt, self.source, self.tags[1]))
+        if given is not None:
+            wait(channel.transport, given)
+            given.value()
         self.differentiable = self.wants or self.asked
         return value
 

@@ -1,5 +1,7 @@
 """Messages of more than MPI is asked for at once go in pieces (here of 1000 bytes); and bfloat16, which numpy does not have."""
 
+import weakref
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -48,6 +50,38 @@ def test_large_messages_may_be_taken_in_another_order_than_they_were_sent_in(com
     for tag in (2, 1):
         np.testing.assert_array_equal(comm.recv(left, tag), of(left, 500 + tag, seed=tag))
     np.testing.assert_array_equal(first.wait(), of(left, 500))
+
+
+@pytest.mark.parametrize("shift", [lambda comm, x: comm.shift(x), F.shift], ids=["method", "function"])
+@EVERY
+def test_a_large_array_that_was_handed_on_is_let_go(comm, shift):
+    x = values(comm, 100_000)
+    gone = weakref.ref(x)
+    y = shift(comm, x)
+    del x
+    comm.barrier()
+    assert gone() is None
+    np.testing.assert_array_equal(y if isinstance(y, np.ndarray) else y.array, of((comm.rank - 1) % comm.size, 100_000))
+
+
+@EVERY
+def test_large_parts_may_be_changed_as_soon_as_the_call_returns(comm):
+    def given(call):
+        xs = [values(comm, 50_000, seed) for seed in range(comm.size)]
+        got = call(xs)
+        for x in xs:
+            x.fill(np.nan)
+        comm.barrier()
+        return got
+
+    for r, part in enumerate(given(comm.alltoall)):
+        np.testing.assert_array_equal(part, of(r, 50_000, comm.rank))
+    np.testing.assert_array_equal(given(lambda xs: comm.scatter(xs if comm.rank == 1 else None, 1)), of(1, 50_000, comm.rank))
+    np.testing.assert_allclose(given(comm.reduce_scatter), sum(of(r, 50_000, comm.rank) for r in range(comm.size)), atol=1e-12)
+    parts = given(lambda xs: comm.gather(xs[0], 1))
+    assert (parts is None) == (comm.rank != 1)
+    for r, part in enumerate(parts or ()):
+        np.testing.assert_array_equal(part, of(r, 50_000))
 
 
 @EVERY

@@ -25,14 +25,15 @@ def traces(folder, prefixes):
 
 
 def used():
-    """All files that are mapped somewhere."""
+    """All files that are mapped somewhere, or open."""
     text = []
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        try:
-            text.append(maps.read_text())
-        except OSError:
-            continue
-    return "".join(text)
+    for look, names in ((Path.read_text, "[0-9]*/maps"), (os.readlink, "[0-9]*/fd/*")):
+        for name in Path("/proc").glob(names):
+            try:
+                text.append(look(name))
+            except OSError:
+                continue
+    return "\n".join(text)
 
 
 def cycle(kind, folder):
