@@ -2,9 +2,9 @@
 
 The fits of a block are made turned round, k qᵀ: (…, S, T). Then what belongs to a query, its maximum and its sum, runs along
 the first axis, where numpy is several times as fast as along the last. The weights, exp(s k qᵀ - maximum), are not divided by
-their sums: what is multiplied with them is, forward the result, in backward its gradient, which are smaller. Few weights are
-kept for backward; of many only a maximum and a sum for each query, with which backward makes them again, so that no array is as
-large as queries times keys.
+their sums: what is multiplied with them is, forward the result, in backward its gradient, which are smaller. The maximum is
+taken only where sums without it come near either end of the numbers. Few weights are kept for backward; of many only a maximum
+and a sum for each query, with which backward makes them again, so that no array is as large as queries times keys.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from mnpar.functions.activation import Softmax
 from mnpar.functions.blocks import Buffers
 from mnpar.functions.generic import either, wide
 from mnpar.functions.indexing import Where
-from mnpar.functions.rows import MODEST
 from mnpar.variable import Variable
 
 KEPT, OF_HEAD = 2**22, 2**18  # weights at most, of all heads and of one: more are made again, which needs no memory
+ENOUGH = 1e13  # sums of exponentials up to here, and down to 1 / here, are far from both ends of float32
 STEP, LEAST = 64, 32  # queries of a block of causal attention, if it can be so many; of any block, however many the keys
 
 
@@ -75,21 +75,16 @@ class Attention(FunctionNode):
         xp, shape = backend.get_array_module(q), (*k.shape[:-1], q.shape[-2])
         self.dtype = wide(xp.empty(0, np.result_type(q, k))).dtype
         o = backend.empty_in_order((*q.shape[:-1], v.shape[-1]), np.result_type(q, v), self.order, xp)
-        self.top, self.part = (xp.zeros((*shape[:-2], 1, shape[-1]), self.dtype) for _ in range(2))
+        self.top: Array | None = None  # where a maximum was needed
+        self.part = xp.zeros((*shape[:-2], 1, shape[-1]), self.dtype)
         self.weights: list[Array] = []  # of each piece, or of none
         keeps = self.differentiable and math.prod(shape) <= KEPT and math.prod(shape[-2:]) <= OF_HEAD
         buffers = Buffers(xp, self.dtype)
         for piece in self._pieces(q, k):
-            p = self._fits(piece, q, k, buffers, keeps)
+            part = self.part[piece.heads][..., piece.rows]
+            p = self._weights(piece, q, k, part, buffers, keeps)
             if keeps:
                 self.weights.append(p)
-            top, part = (x[piece.heads][..., piece.rows] for x in (self.top, self.part))
-            modest = self.modest and p.max() <= MODEST and p.min() >= -MODEST
-            self._hide(piece, p, buffers)
-            if not modest:
-                p -= xp.max(p, axis=-2, keepdims=True, out=top)
-            xp.exp(p, out=p)
-            xp.divide(1, xp.ones(p.shape[-2], p.dtype) @ p, out=part[..., 0, :])
             found = buffers.get("o", (*p.shape[:-2], p.shape[-1], v.shape[-1]))
             stacked(_turned(p), piece.of(v, piece.keys), found)
             xp.multiply(found, _turned(part), out=o[piece.heads][..., piece.rows, :], casting="same_kind")
@@ -113,12 +108,29 @@ class Attention(FunctionNode):
                 for stop in range(T, 0, -step):
                     yield Piece(heads, slice(max(stop - step, 0), stop), slice(0, stop + S - T if self.causal else S))
 
-    def _fits(self, piece: Piece, q: Array, k: Array, buffers: Buffers, keeps: bool = False) -> Array:
-        """Of queries with keys, (…, S, T), in memory of their own if they will be kept."""
+    def _weights(self, piece: Piece, q: Array, k: Array, part: Array, buffers: Buffers, keeps: bool) -> Array:
+        """Exponentials, (…, S, T), in memory of their own if they are kept; 1 over their sums is left in ``part``."""
+        p, xp, one = self._fits(piece, q, k, buffers, keeps), buffers.xp, part[..., 0, :]
+        if self.modest:
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+                sums = xp.ones(p.shape[-2], p.dtype) @ xp.exp(p, out=p)
+                xp.divide(1, sums, out=one)
+            if sums.max() <= ENOUGH and sums.min() >= 1 / ENOUGH:
+                return p
+            p = self._fits(piece, q, k, buffers, keeps)
+        self.top = xp.zeros(self.part.shape, self.dtype) if self.top is None else self.top
+        p -= xp.max(p, axis=-2, keepdims=True, out=self.top[piece.heads][..., piece.rows])
+        xp.divide(1, xp.ones(p.shape[-2], p.dtype) @ xp.exp(p, out=p), out=one)
+        return p
+
+    def _fits(self, piece: Piece, q: Array, k: Array, buffers: Buffers, keeps: bool) -> Array:
+        """Of queries with keys, (…, S, T)."""
         q, k = _turned(piece.of(q, piece.rows)), piece.of(k, piece.keys)
         scaled = buffers.xp.multiply(q, self.scale, out=buffers.get("q", q.shape))
         shape = (*k.shape[:-1], q.shape[-1])
-        return stacked(k, scaled, backend.scratch(shape, self.dtype, buffers.xp) if keeps else buffers.get("p", shape))
+        fits = stacked(k, scaled, backend.scratch(shape, self.dtype, buffers.xp) if keeps else buffers.get("p", shape))
+        self._hide(piece, fits, buffers)
+        return fits
 
     def _hide(self, piece: Piece, fits: Array, buffers: Buffers) -> None:
         """Let what a query may not look at be so low that it counts for nothing beside any other."""
@@ -175,9 +187,9 @@ class Attention(FunctionNode):
 
     def _again(self, piece: Piece, q: Array, k: Array, buffers: Buffers) -> Array:
         """The weights, as forward had them."""
-        p = self._fits(piece, q, k, buffers)
-        self._hide(piece, p, buffers)
-        p -= self.top[piece.heads][..., piece.rows]
+        p = self._fits(piece, q, k, buffers, False)
+        if self.top is not None:
+            p -= self.top[piece.heads][..., piece.rows]
         return buffers.xp.exp(p, out=p)
 
     def _recorded(self, q: Variable, k: Variable, v: Variable, go: Variable) -> list[Any]:
