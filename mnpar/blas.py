@@ -48,11 +48,13 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
             return a.dot(b, out)
         if size >= _LEAST and (found := library()) is not None and (y := _by(found, a, b, out)) is not None:
             return y
+    elif min(a.ndim, b.ndim) > 2:
+        return stacked(a, b, out)
     return a @ b if out is None else np.matmul(a, b, out=out)
 
 
-def stacked(a: Array, b: Array, out: Array) -> Array:
-    """The products of stacks of matrices (…, M, K) and (…, K, N), into ``out``.
+def stacked(a: Array, b: Array, out: Array | None = None) -> Array:
+    """The products of stacks of matrices (…, M, K) and (…, K, N), into ``out`` if it is given.
 
     OpenBLAS multiplies matrices of up to a million multiplications as they stand; larger ones it packs first, which takes as
     long again where K is small. So rows of a are taken some at a time.
@@ -60,14 +62,16 @@ def stacked(a: Array, b: Array, out: Array) -> Array:
     Example:
         >>> import numpy as np
         >>> from mnpar.blas import stacked
-        >>> stacked(np.ones((5, 2, 3)), np.ones((5, 3, 4)), np.empty((5, 2, 4))).sum()
+        >>> stacked(np.ones((5, 2, 3)), np.ones((5, 3, 4))).sum()
         np.float64(120.0)
     """
     xp, M, some = backend.get_array_module(a), a.shape[-2], AS_THEY_STAND // max(1, b.shape[-2] * b.shape[-1])
     if not _FEW_ROWS <= some < M or xp is not np:
-        return xp.matmul(a, b, out=out)
+        return a @ b if out is None else xp.matmul(a, b, out=out)
     some = 1 << some.bit_length() - 1
     whole = M - M % some
+    if out is None:
+        out = np.empty((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), M, b.shape[-1]), np.result_type(a, b))
     left, right = [x[..., :whole, :].reshape(*x.shape[:-2], -1, some, x.shape[-1]) for x in (a, out)]
     np.matmul(left, b[..., None, :, :], out=right)
     if whole < M:

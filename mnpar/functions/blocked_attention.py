@@ -27,7 +27,7 @@ from mnpar.variable import Variable
 
 KEPT, OF_HEAD = 2**22, 2**18  # weights at most, of all heads and of one: more are made again, which needs no memory
 ENOUGH = 1e13  # sums of exponentials up to here, and down to 1 / here, are far from both ends of float32
-STEP, LEAST = 64, 32  # queries of a block of causal attention, if it can be so many; of any block, however many the keys
+STEP, LEAST = 64, 32  # queries of a block of causal attention, of others twice as many; of any block, however many the keys
 
 
 class Piece(NamedTuple):
@@ -95,7 +95,7 @@ class Attention(FunctionNode):
         (*lead, T, _), S, room = q.shape, k.shape[-2], backend.block_bytes(q) // 4 // self.dtype.itemsize
         if not math.prod((*lead, T)):
             return
-        step = min(T, max(LEAST, min(room // max(S, 1), max(STEP, T // 8) if self.causal else T)))
+        step = min(T, max(LEAST, min(room // max(S, 1), max(STEP, T // 8) if self.causal else 2 * STEP)))
         axis, size = len(lead), step * S
         while axis and size * lead[axis - 1] <= room:
             axis -= 1
