@@ -177,4 +177,4 @@ def test_stacks_are_multiplied_some_rows_at_a_time(rows, lead, turned):
 
 def test_stacks_are_broadcast():
     a, b = np.random.default_rng(0).random((2, 1, 100, 64)), np.random.default_rng(1).random((3, 64, 300))
-    np.testing.assert_allclose(blas.product(a, b), a @ b, rtol=1e-12)
+    np.testing.assert_allclose(blas.stacked(a, b), a @ b, rtol=1e-12)

@@ -14,10 +14,10 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.blas import stacked
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import fit
 from mnpar.functions.generic import either, wide
-from mnpar.functions.products import times
 from mnpar.plans.ring import Tile
 from mnpar.variable import Variable
 
@@ -77,6 +77,11 @@ def first_shown(shown: Array | None, positions: Array, causal: bool) -> Array:
 
 def _turned(x: Any) -> Any:
     return x.transpose((*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+
+
+def times(a: Any, b: Any) -> Any:
+    """The product, of arrays in pieces of a size that BLAS likes, of Variables as a function."""
+    return a @ b if isinstance(a, Variable) or isinstance(b, Variable) else stacked(a, b)
 
 
 def times_turned(a: Any, b: Any) -> Any:
