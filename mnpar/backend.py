@@ -390,6 +390,30 @@ def scratch(shape: tuple[int, ...], dtype: Any, xp: Any = np) -> Array:
     return room[start : start + size].view(dtype).reshape(shape)
 
 
+def order_of(x: Array) -> tuple[int, ...]:
+    """The axes in the order in which they lie in memory, the one with the longest steps first.
+
+    Example:
+        >>> import numpy as np
+        >>> from mnpar.backend import order_of
+        >>> order_of(np.ones((2, 3, 4)).transpose(0, 2, 1))
+        (0, 2, 1)
+    """
+    return tuple(sorted(range(x.ndim), key=x.strides.__getitem__, reverse=True))
+
+
+def empty_in_order(shape: tuple[int, ...], dtype: Any, order: tuple[int, ...], xp: Any = np) -> Array:
+    """An array of anything whose axes lie in memory in this order, without gaps.
+
+    Example:
+        >>> from mnpar.backend import empty_in_order
+        >>> empty_in_order((2, 3, 4), "u1", (0, 2, 1)).strides
+        (12, 1, 3)
+    """
+    places = sorted(range(len(order)), key=order.__getitem__)
+    return xp.empty([shape[axis] for axis in order], dtype).transpose(places)
+
+
 def check_finite(owner: str, what: str, arrays: tuple[Array, ...], infinite: bool = False) -> None:
     """Raises FloatingPointError if any of the arrays (or None) has NaN or, unless it may be ``infinite``, infinity."""
     for i, y in enumerate(arrays):

@@ -160,3 +160,21 @@ def test_ranks_with_several_threads_have_numpys(monkeypatch, tmp_path):
         monkeypatch.setattr(blas, "_threads", lambda threads=threads: threads)
         assert blas.library.__wrapped__() is None
     assert looked == [str(tmp_path / "lib" / "libmkl_rt.so")]
+
+
+@pytest.mark.parametrize("rows", [1, 8, 32, 64, 100, 131])
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3)], ids=str)
+@pytest.mark.parametrize("turned", [False, True])
+def test_stacks_are_multiplied_some_rows_at_a_time(rows, lead, turned):
+    """32 of 100 rows with 64 terms and 300 columns are below a million multiplications; 4 are left over."""
+    rng = np.random.default_rng(0)
+    a = np.swapaxes(rng.random((*lead, 64, rows)), -1, -2) if turned else rng.random((*lead, rows, 64))
+    b, out = rng.random((*lead, 64, 300)), np.empty((*lead, rows, 400))[..., :300]
+    assert blas.stacked(a, b, out) is out
+    for found in (out, blas.stacked(a, b)):
+        np.testing.assert_allclose(found, a @ b, rtol=1e-12)
+
+
+def test_stacks_are_broadcast():
+    a, b = np.random.default_rng(0).random((2, 1, 100, 64)), np.random.default_rng(1).random((3, 64, 300))
+    np.testing.assert_allclose(blas.stacked(a, b), a @ b, rtol=1e-12)

@@ -1,8 +1,10 @@
 """Attention of one rank, in blocks: queries whose fits with all keys stay in the cache, forward and in backward.
 
 The fits of a block are made turned round, k qᵀ: (…, S, T). Then what belongs to a query, its maximum and its sum, runs along
-the first axis, where numpy is several times as fast as along the last. Few weights are kept for backward; of many only a
-maximum and a sum for each query, with which backward makes them again, so that no array is as large as queries times keys.
+the first axis, where numpy is several times as fast as along the last. The weights, exp(s k qᵀ - maximum), are not divided by
+their sums: what is multiplied with them is, forward the result, in backward its gradient, which are smaller. The maximum is
+taken only where sums without it come near either end of the numbers. Few weights are kept for backward; of many only a maximum
+and a sum for each query, with which backward makes them again, so that no array is as large as queries times keys.
 """
 
 from __future__ import annotations
@@ -15,16 +17,17 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.blas import stacked
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import Softmax
 from mnpar.functions.blocks import Buffers
 from mnpar.functions.generic import either, wide
 from mnpar.functions.indexing import Where
-from mnpar.functions.rows import MODEST
 from mnpar.variable import Variable
 
 KEPT, OF_HEAD = 2**22, 2**18  # weights at most, of all heads and of one: more are made again, which needs no memory
-STEP, LEAST = 64, 32  # queries of a block of causal attention, if it can be so many; of any block, however many the keys
+ENOUGH = 1e13  # sums of exponentials up to here, and down to 1 / here, are far from both ends of float32
+STEP, LEAST = 64, 32  # queries of a block of causal attention, of others twice as many; of any block, however many the keys
 
 
 class Piece(NamedTuple):
@@ -39,6 +42,18 @@ class Piece(NamedTuple):
         return wide(x[self.heads][..., places, :])
 
 
+class Dense(FunctionNode):
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        y = backend.scratch(x.shape, x.dtype)
+        y[...] = x
+        return y
+
+    def backward(self, gy: Any) -> Any:
+        return gy
+
+
 class Attention(FunctionNode):
     """softmax(s q kᵀ) v for q (…, T, D), k (…, S, D) and v (…, S, E) with the same leading axes and at least one key.
 
@@ -46,37 +61,35 @@ class Attention(FunctionNode):
         scale: s.
         causal: a query looks only at keys up to its own place, counted from the end; then T ≤ S and there is no mask.
         shown: boolean (…, T, S), where a query may look; None is everywhere. One that may look nowhere looks everywhere.
+        order: of the result's axes in memory.
     """
 
     generic = True
 
-    def __init__(self, scale: float, causal: bool, shown: Array | None) -> None:
-        self.scale, self.causal, self.shown = scale, causal, shown
+    def __init__(self, scale: float, causal: bool, shown: Array | None, order: tuple[int, ...]) -> None:
+        self.scale, self.causal, self.shown, self.order = scale, causal, shown, order
         self.sees = None if shown is None else shown.any(axis=-1)[..., None, :]  # (…, 1, T)
         self.modest = self.sees is None or bool(self.sees.all())
 
     def forward(self, q: Array, k: Array, v: Array) -> Array:
         self.retain_inputs((0, 1, 2))
+        self.retain_outputs((0,))
         xp, shape = backend.get_array_module(q), (*k.shape[:-1], q.shape[-2])
         self.dtype = wide(xp.empty(0, np.result_type(q, k))).dtype
-        o = xp.empty((*q.shape[:-1], v.shape[-1]), np.result_type(q, v))
-        self.top, self.part = (xp.zeros((*shape[:-2], 1, shape[-1]), self.dtype) for _ in range(2))
+        o = backend.empty_in_order((*q.shape[:-1], v.shape[-1]), np.result_type(q, v), self.order, xp)
+        self.top: Array | None = None  # where a maximum was needed
+        self.part = xp.zeros((*shape[:-2], 1, shape[-1]), self.dtype)
         self.weights: list[Array] = []  # of each piece, or of none
         keeps = self.differentiable and math.prod(shape) <= KEPT and math.prod(shape[-2:]) <= OF_HEAD
         buffers = Buffers(xp, self.dtype)
         for piece in self._pieces(q, k):
-            p = self._fits(piece, q, k, Buffers(xp, self.dtype) if keeps else buffers)
+            part = self.part[piece.heads][..., piece.rows]
+            p = self._weights(piece, q, k, part, buffers, keeps)
             if keeps:
                 self.weights.append(p)
-            top, part = (x[piece.heads][..., piece.rows] for x in (self.top, self.part))
-            modest = self.modest and p.max() <= MODEST and p.min() >= -MODEST
-            self._hide(piece, p, buffers)
-            if not modest:
-                p -= xp.max(p, axis=-2, keepdims=True, out=top)
-            xp.exp(p, out=p)
-            xp.divide(1, xp.ones(p.shape[-2], p.dtype) @ p, out=part[..., 0, :])
-            p *= part
-            o[piece.heads][..., piece.rows, :] = _turned(p) @ piece.of(v, piece.keys)
+            found = buffers.get("o", (*p.shape[:-2], p.shape[-1], v.shape[-1]))
+            stacked(_turned(p), piece.of(v, piece.keys), found)
+            xp.multiply(found, _turned(part), out=o[piece.heads][..., piece.rows, :], casting="same_kind")
         return o
 
     def _pieces(self, q: Array, k: Array) -> Iterator[Piece]:
@@ -84,7 +97,7 @@ class Attention(FunctionNode):
         (*lead, T, _), S, room = q.shape, k.shape[-2], backend.block_bytes(q) // 4 // self.dtype.itemsize
         if not math.prod((*lead, T)):
             return
-        step = min(T, max(LEAST, min(room // max(S, 1), max(STEP, T // 8) if self.causal else T)))
+        step = min(T, max(LEAST, min(room // max(S, 1), max(STEP, T // 8) if self.causal else 2 * STEP)))
         axis, size = len(lead), step * S
         while axis and size * lead[axis - 1] <= room:
             axis -= 1
@@ -97,11 +110,28 @@ class Attention(FunctionNode):
                 for stop in range(T, 0, -step):
                     yield Piece(heads, slice(max(stop - step, 0), stop), slice(0, stop + S - T if self.causal else S))
 
-    def _fits(self, piece: Piece, q: Array, k: Array, buffers: Buffers) -> Array:
+    def _weights(self, piece: Piece, q: Array, k: Array, part: Array, buffers: Buffers, keeps: bool) -> Array:
+        """Exponentials, (…, S, T), in memory of their own if they are kept; 1 over their sums is left in ``part``."""
+        p, xp, one = self._fits(piece, q, k, buffers, keeps), buffers.xp, part[..., 0, :]
+        if self.modest:
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+                sums = xp.ones(p.shape[-2], p.dtype) @ xp.exp(p, out=p)
+                xp.divide(1, sums, out=one)
+            if sums.max() <= ENOUGH and sums.min() >= 1 / ENOUGH:
+                return p
+            p = self._fits(piece, q, k, buffers, keeps)
+        self.top = xp.zeros(self.part.shape, self.dtype) if self.top is None else self.top
+        p -= xp.max(p, axis=-2, keepdims=True, out=self.top[piece.heads][..., piece.rows])
+        xp.divide(1, xp.ones(p.shape[-2], p.dtype) @ xp.exp(p, out=p), out=one)
+        return p
+
+    def _fits(self, piece: Piece, q: Array, k: Array, buffers: Buffers, keeps: bool) -> Array:
         """Of queries with keys, (…, S, T)."""
-        q, k = piece.of(q, piece.rows), piece.of(k, piece.keys)
-        fits = buffers.xp.matmul(k, _turned(q), out=buffers.get("p", (*k.shape[:-1], q.shape[-2])))
-        fits *= self.scale
+        q, k = _turned(piece.of(q, piece.rows)), piece.of(k, piece.keys)
+        scaled = buffers.xp.multiply(q, self.scale, out=buffers.get("q", q.shape))
+        shape = (*k.shape[:-1], q.shape[-1])
+        fits = stacked(k, scaled, backend.scratch(shape, self.dtype, buffers.xp) if keeps else buffers.get("p", shape))
+        self._hide(piece, fits, buffers)
         return fits
 
     def _hide(self, piece: Piece, fits: Array, buffers: Buffers) -> None:
@@ -127,34 +157,42 @@ class Attention(FunctionNode):
 
     def _sweep(self, q: Array, k: Array, v: Array, go: Array) -> list[Array]:
         """The gradients of q, k and v."""
-        xp = backend.get_array_module(q)
+        xp, (o,) = backend.get_array_module(q), self.get_retained_outputs()
         make = xp.empty if q.shape[-2] else xp.zeros
         grads, buffers = [make(x.shape, self.dtype) for x in (q, k, v)], Buffers(xp, self.dtype)
         for i, piece in enumerate(self._pieces(q, k)):
             gq, gk, gv = (x[piece.heads] for x in grads)
             p = self.weights[i] if self.weights else self._again(piece, q, k, buffers)
             g = piece.of(go, piece.rows)
-            gs = xp.matmul(piece.of(v, piece.keys), _turned(g), out=buffers.get("gs", p.shape))
-            gs *= p
-            gs -= xp.multiply(p, (xp.ones(p.shape[-2], p.dtype) @ gs)[..., None, :], out=buffers.get("mean", p.shape))
-            gs *= self.scale if self.modest or self.sees is None else self.scale * self.sees[piece.heads][..., piece.rows]
+            g = xp.multiply(g, _turned(self.part[piece.heads][..., piece.rows]), out=buffers.get("g", g.shape))
+            gs = self._of_fits(piece, p, g, piece.of(o, piece.rows), piece.of(v, piece.keys), buffers)
             first = piece.rows.stop == q.shape[-2]
             for y, a, b in ((gk, gs, piece.of(q, piece.rows)), (gv, p, g)):
                 if first:
-                    xp.matmul(a, b, out=y)
+                    stacked(a, b, y)
                 else:
-                    y[..., piece.keys, :] += a @ b
-            xp.matmul(_turned(gs), piece.of(k, piece.keys), out=gq[..., piece.rows, :])
+                    y[..., piece.keys, :] += stacked(a, b, buffers.get("more", (*a.shape[:-1], b.shape[-1])))
+            stacked(_turned(gs), piece.of(k, piece.keys), gq[..., piece.rows, :])
         return [g.astype(x.dtype, copy=False) for g, x in zip(grads, (q, k, v), strict=True)]
+
+    def _of_fits(self, piece: Piece, p: Array, g: Array, o: Array, v: Array, buffers: Buffers) -> Array:
+        """The gradient of the products k qᵀ, s p (v gᵀ - Σ g o): of v gᵀ by the weights o has made the mean."""
+        xp, turned = buffers.xp, _turned(g)
+        turned = xp.multiply(turned, self.scale, out=buffers.get("q", turned.shape))
+        gs = stacked(v, turned, buffers.get("gs", p.shape))
+        means = xp.multiply(g, o, out=buffers.get("o", g.shape)) @ xp.full(g.shape[-1], self.scale, g.dtype)
+        gs -= means[..., None, :]
+        gs *= p
+        if not (self.modest or self.sees is None):
+            gs *= self.sees[piece.heads][..., piece.rows]
+        return gs
 
     def _again(self, piece: Piece, q: Array, k: Array, buffers: Buffers) -> Array:
         """The weights, as forward had them."""
-        p = self._fits(piece, q, k, buffers)
-        self._hide(piece, p, buffers)
-        p -= self.top[piece.heads][..., piece.rows]
-        buffers.xp.exp(p, out=p)
-        p *= self.part[piece.heads][..., piece.rows]
-        return p
+        p = self._fits(piece, q, k, buffers, False)
+        if self.top is not None:
+            p -= self.top[piece.heads][..., piece.rows]
+        return buffers.xp.exp(p, out=p)
 
     def _recorded(self, q: Variable, k: Variable, v: Variable, go: Variable) -> list[Any]:
         """The same in functions of Variables, differentiable any number of times."""
@@ -187,4 +225,10 @@ def attend(q: Variable, k: Variable, v: Variable, scale: float, causal: bool, sh
         shown, causal = seen if shown is None else shown & seen, False
     if shown is not None:
         shown = xp.broadcast_to(shown, (*q.shape[:-1], S))
-    return Attention(scale, causal, shown).apply((q, k, v))[0]
+    return Attention(scale, causal, shown, backend.order_of(q.array)).apply(tuple(map(_dense, (q, k, v))))[0]
+
+
+def _dense(x: Variable) -> Variable:
+    """The same without gaps: rows far apart, as those of heads are in the features, are read several times as slowly."""
+    gaps = type(x.array) is np.ndarray and not x.array.flags.c_contiguous and 0 not in x.array.strides
+    return Dense().apply((x,))[0] if gaps else x

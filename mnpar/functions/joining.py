@@ -51,13 +51,23 @@ class SplitAxis(FunctionNode):
 
 
 class Stack(FunctionNode):
+    """Along a new axis; ``order``: of the result's axes in memory."""
+
     generic = True
 
-    def __init__(self, axis: int) -> None:
-        self.axis = axis
+    def __init__(self, axis: int, order: tuple[int, ...] | None = None) -> None:
+        self.axis, self.order = axis, order
 
     def forward(self, *xs: Array) -> Array:
-        return backend.get_array_module(*xs).stack(xs, self.axis)
+        xp = backend.get_array_module(*xs)
+        if self.order is None:
+            return xp.stack(xs, self.axis)
+        shape = list(xs[0].shape)
+        shape.insert(self.axis, len(xs))
+        y = backend.empty_in_order(tuple(shape), xp.result_type(*xs), self.order, xp)
+        for i, x in enumerate(xs):
+            y[at(self.axis, i)] = x
+        return y
 
     def backward(self, gy: Any) -> Any:
         axis = self.axis % gy.ndim
@@ -71,13 +81,13 @@ class Separate(FunctionNode):
         self.axis = axis
 
     def forward(self, x: Array) -> tuple[Array, ...]:
-        xp = backend.get_array_module(x)
+        xp, self.order = backend.get_array_module(x), backend.order_of(x)
         return tuple([xp.asarray(x[at(self.axis, i)]) for i in range(x.shape[self.axis])])
 
     def backward(self, *gys: Any) -> Any:
         x = self.inputs[0]
         shape = x.shape[: self.axis] + x.shape[self.axis + 1 :]
-        return lambda: either(Stack(self.axis), *_filled(gys, [shape] * len(gys), x.dtype))
+        return lambda: either(Stack(self.axis, self.order), *_filled(gys, [shape] * len(gys), x.dtype))
 
 
 def _filled(gys: Sequence[Any], shapes: Sequence[tuple[int, ...]], dtype: Any) -> list[Any]:

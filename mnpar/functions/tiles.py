@@ -14,10 +14,12 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.blas import stacked
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import fit
 from mnpar.functions.generic import either, wide
 from mnpar.plans.ring import Tile
+from mnpar.variable import Variable
 
 
 class Hidden(NamedTuple):
@@ -77,14 +79,27 @@ def _turned(x: Any) -> Any:
     return x.transpose((*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
+def times(a: Any, b: Any) -> Any:
+    """The product, of arrays in pieces of a size that BLAS likes, of Variables as a function."""
+    return a @ b if isinstance(a, Variable) or isinstance(b, Variable) else stacked(a, b)
+
+
+def times_turned(a: Any, b: Any) -> Any:
+    """a bᵀ, for which small arrays are turned round first."""
+    b = _turned(b)
+    return times(a, b if isinstance(b, Variable) else backend.get_array_module(b).ascontiguousarray(b))
+
+
 def fits(q: Array, k: Array, hidden: Hidden | None) -> Array:
     """q kᵀ, (…, T, S); where keys are hidden a number so low that it counts for nothing beside any other, or 0 if all are."""
-    s = q @ _turned(k)
+    s = times_turned(q, k)
     if hidden is not None:
         xp = backend.get_array_module(s)
         low = xp.asarray(np.finfo(s.dtype).min / 2, s.dtype)
         fill = low if hidden.blind is None else xp.where(hidden.blind, xp.zeros((), s.dtype), low)
-        s = xp.where(hidden.where, fill, s)
+        if np.broadcast_shapes(hidden.where.shape, fill.shape, s.shape) != s.shape:  # the mask has axes that q and k have not
+            return xp.where(hidden.where, fill, s)
+        xp.copyto(s, fill, where=hidden.where)
     return s
 
 
@@ -116,8 +131,8 @@ class Sums:
         self.top = top
         s -= top
         xp.exp(s, out=s)
-        self.total += s.sum(axis=-1, keepdims=True)
-        self.values += s @ wide(v)
+        self.total += s @ xp.ones((s.shape[-1], 1), s.dtype)
+        self.values += times(s, wide(v))
 
     def means(self) -> tuple[Array, Array]:
         """(…, T, E), and the logarithms of the sums (…, T, 1)."""
@@ -174,9 +189,9 @@ def tile_gradients(q: Any, k: Any, v: Any, lse: Any, go: Any, c: Any, hidden: Hi
     """
     q, k, v, go = wide(q), wide(k), wide(v), wide(go)
     p = either(Probabilities(hidden), q, k, lse)
-    gv = fit(_turned(p) @ go, v.shape)
-    gs = go @ _turned(v)
+    gv = fit(times(_turned(p), go), v.shape)
+    gs = times_turned(go, v)
     gs += c  # of arrays in place; what broadcasts has the smaller shape
     gs *= p
     gs = blinded(gs, hidden)
-    return fit(gs @ k, q.shape), fit(_turned(gs) @ q, k.shape), gv
+    return fit(times(gs, k), q.shape), fit(times(_turned(gs), q), k.shape), gv

@@ -197,7 +197,7 @@ class MultiHeadAttention(Divided):
         x = as_variable(x)
         if x.ndim < 2 or x.shape[-1] != self.size:
             raise ValueError(f"{self}: x of shape {x.shape} is not (…, T, {self.size})")
-        return x if self.heads_comm is None else copy_to(self.heads_comm, x)
+        return x if self.heads_comm is None or self.heads_comm.size == 1 else copy_to(self.heads_comm, x)
 
     @staticmethod
     def _project(x: Variable, W: Variable, b: Variable | None) -> tuple[Variable, ...]:
@@ -214,5 +214,5 @@ class MultiHeadAttention(Divided):
         m = len(lead)
         y = reshape(transpose(y, (*range(m), m + 1, m, m + 2)), (*lead, T, h * d))
         y = linear(y, reshape(self._whole(self.W_out), (self.size, h * d)), n_batch_axes=y.ndim - 1)
-        y = y if self.heads_comm is None else reduce_from(self.heads_comm, y)
+        y = y if self.heads_comm is None or self.heads_comm.size == 1 else reduce_from(self.heads_comm, y)
         return y if self.b_out is None else y + self._whole(self.b_out)

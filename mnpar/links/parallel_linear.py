@@ -101,10 +101,10 @@ class ColumnParallelLinear(Divided, Linear):
         Raises:
             ValueError: x has other features than ``in_size``, or its sequence is not on an axis that counts examples.
         """
-        if self.sequence_axis is None:
-            x = copy_to(self.comm, x)
-        else:
-            x = allgather(self.comm, x, checked_axis(self, self.sequence_axis, n_batch_axes))
+        axis = None if self.sequence_axis is None else checked_axis(self, self.sequence_axis, n_batch_axes)
+        if self.comm.size == 1:
+            return super().forward(x, n_batch_axes)
+        x = copy_to(self.comm, x) if axis is None else allgather(self.comm, x, axis)
         y = super().forward(x, n_batch_axes)
         return gather_from(self.comm, y) if self.gather_output else y
 
@@ -182,12 +182,15 @@ class RowParallelLinear(Divided, Linear):
         if not self.W.is_initialized:
             self._initialize_params(sum(self.comm.allgather_obj(features)) if self.input_is_parallel else features)
         self._check(features)
+        axis = None if self.sequence_axis is None else checked_axis(self, self.sequence_axis, n_batch_axes)
+        if self.comm.size == 1:
+            return linear(x, self.W, self.b, n_batch_axes)
         part = x if self.input_is_parallel else scatter_to(self.comm, x)
         y = linear(part, self.W, n_batch_axes=n_batch_axes)
-        if self.sequence_axis is None:
+        if axis is None:
             y = reduce_from(self.comm, y)
             return y if self.b is None else y + self.b
-        y = reduce_scatter(self.comm, y, axis=checked_axis(self, self.sequence_axis, n_batch_axes))
+        y = reduce_scatter(self.comm, y, axis=axis)
         return y if self.b is None else y + copy_to(self.comm, self.b)
 
     def _check(self, features: int) -> None:

@@ -80,3 +80,12 @@ def test_a_view_of_a_gradient_that_nobody_else_has_is_not_copied():
     y.backward()
     assert x.grad.base is not None
     assert x.grad.base.size == x.size
+
+
+def test_parts_go_back_into_the_order_that_they_came_from():
+    """The gradient of an array that was turned round and taken apart is one array in its order: nothing is left to copy."""
+    x = mnpar.Variable(np.arange(24.0).reshape(2, 3, 4))
+    q, k, v = F.separate(F.transpose(x, (1, 2, 0)))
+    F.sum(q * 1 + k * 2 + v * 3).backward()
+    np.testing.assert_array_equal(x.grad, np.ones((2, 3, 4)) * np.array([1.0, 2.0, 3.0])[:, None])
+    assert x.grad.flags.c_contiguous

@@ -312,3 +312,25 @@ def test_ranks_that_differ_are_told():
         mnpar.run(wrong_mask, ranks=2)
     with pytest.raises(ValueError, match="a cut for 2 ranks does not suit a communicator of 3"):
         mnpar.run(wrong_length, ranks=3)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("fit", [-1000.0, -50.0, 0.0, 50.0, 1000.0])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_fits_of_any_size_are_weighed_alike(monkeypatch, kept, fit, dtype):
+    """What is added to all fits of a query changes no weight, though exponentials of it overflow or vanish."""
+    if not kept:
+        monkeypatch.setattr(blocked_attention, "KEPT", 0)
+    q, k, v = [x.astype(dtype) for x in numbers(*[(2, 70, 4)] * 3)]
+    truth = gradients(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, causal=True, scale=1.0), (q, k, v))
+    q, k = [np.concatenate([x, np.full((2, 70, 1), y, dtype)], -1) for x, y in ((q, 1), (k, fit))]
+    found = gradients(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, causal=True, scale=1.0), (q, k, v))
+    for x, y in zip(found, truth, strict=True):
+        np.testing.assert_allclose(x[..., :4], y, rtol=0, atol=(3e-3 if dtype == "f4" else 1e-11) * np.abs(y).max())
+
+
+def test_heads_lie_side_by_side_in_what_they_found():
+    """So they are joined without a copy."""
+    q, k, v = F.separate(np.ones((2, 5, 3, 3, 4)).transpose(3, 0, 2, 1, 4))  # (N, T, heads, 3, width)
+    y = F.scaled_dot_product_attention(q, k, v)
+    assert np.shares_memory(y.array, F.reshape(F.transpose(y, (0, 2, 1, 3)), (2, 5, -1)).array)
