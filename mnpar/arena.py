@@ -77,6 +77,16 @@ class Arena:
                 home.free = True
         return True
 
+    def house(self, grad: Array) -> None:
+        """Let the gradients live in this vector from now on."""
+        grad[...] = self.grad
+        self.grad = grad
+        for (param, _, home), place in zip(self.members, self.slices, strict=True):
+            here, home.array = home.array, grad[place].reshape(home.array.shape)
+            if param.node.gradient is here:
+                param.node.gradient = home.array
+        self._grads = [(param.node, home.array) for param, _, home in self.members]
+
     def gradients_at_home(self) -> bool:
         """Whether every parameter has a gradient, and has it here."""
         return all([node.gradient is array for node, array in self._grads])

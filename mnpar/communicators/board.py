@@ -1,17 +1,22 @@
 """Sums in memory that the ranks of a machine have in common: no message, and no more copies than there are ranks.
 
-Each rank has two slots that all can read. It writes what it gives to one of them, by turns, then the number of the collective
-to the slot's word; who has seen the number at all ranks adds up the slots, in rank order. A slot is written again two sums
+Each rank has a word, to which it writes how far it has come, and two slots, by turns: in them stands what it says of its values
+and, if they are few, the values. Who sees that all have come adds up the slots, in rank order. A slot is written again two sums
 later, when nobody reads it any more: all have been in the sum between.
 
+Many values are not copied at all: they live in common memory (``Vectors``), each rank adds up its part of all vectors and writes
+the sum into all of them, and says when it is done. So every rank reads as many bytes as it has, and writes as many.
+
 Ranks may also be in different collectives by mistake. A rank that waits for another one's opening, in MPI, writes the number
-to a third word; who waits here goes there then, and all hear of it as ever. Waits are watched like all others.
+to a second word; who waits here goes there then, and all hear of it as ever. Waits are watched like all others.
 """
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -20,25 +25,34 @@ from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import bytes_of_reduction, reduce_arrays
 from mnpar.communicators.shared_memory import SharedMemory
 from mnpar.communicators.transport import Pending, Waiting
+from mnpar.communicators.vectors import Vectors
 from mnpar.communicators.watch import SPINS
 
 if TYPE_CHECKING:
     from mnpar.communicators.mpi import MpiTransport
 
 HEAD, NOTE = 64, 256  # bytes: the form of the values; what is said beside them
-PIECE = 2**18  # bytes of values in a slot: as many as stay in the cache
+FEW = 2**15  # bytes of values that are copied to a slot: one wait less, and they stay in the cache
 _LINE = 64  # bytes of a cache line
-_SLOT = HEAD + NOTE + PIECE
-_ELSEWHERE = 2  # the word after those of the two slots
-_PIECES = 2**20  # of one sum: more than there ever are
+_SLOT = HEAD + NOTE + FEW
+_ELSEWHERE, _SAID = 1, 2  # the words after the first: what was said in the slots, as numbers that grow
+_POLLS = 4 * SPINS  # each is short
+_ORDERED = platform.machine() in ("x86_64", "AMD64")  # processors that let others see writes in their order as it is
 
 
-class Form(NamedTuple):
-    """Values of one form."""
+class Form:
+    """Values of one form.
 
-    head: bytes
-    places: list[Any]  # of the pieces in the flat array; of one, that of all
-    slots: list[list[list[Array]]]  # for each piece the slots that it lies in, by rank, both
+    Args:
+        head: what says it.
+        slots: for each turn, where the values of all ranks stand; None of many values.
+        sent: bytes that a rank sends.
+    """
+
+    __slots__ = ("head", "sent", "slots")
+
+    def __init__(self, head: bytes, slots: list[list[Array]] | None, sent: int) -> None:
+        self.head, self.slots, self.sent = head, slots, sent
 
 
 class Board:
@@ -47,31 +61,45 @@ class Board:
     Args:
         transport: its ranks are on one machine.
         memory: of ``size(ranks)`` bytes.
-        most: bytes of the largest values that are to be summed so.
     """
 
-    def __init__(self, transport: MpiTransport, memory: SharedMemory, most: int) -> None:
-        self._transport, self.memory, self.most = transport, memory, most
+    def __init__(self, transport: MpiTransport, memory: SharedMemory) -> None:
+        self._transport, self.memory = transport, memory
         starts = range(0, self.size(transport.size), self.size(1))
         self._bytes = memoryview(memory.array)[: self.size(transport.size)]
         self._words = self._bytes.cast("q")
         self._at = [start // 8 for start in starts]
         self._mine = self._at[transport.rank]
         self._others = [at for at in self._at if at != self._mine]
+        self._slots = [[start + _LINE + turn * _SLOT for start in starts] for turn in (0, 1)]
+        self._turn = 0  # the same on all ranks
         self._seq = 0  # of the sum that this rank is in
-        self._slots = [(start + _LINE, start + _LINE + _SLOT) for start in starts]
-        self._turn = 0
+        self._said: list[Any] = [None, None]  # by this rank, in its slots
+        self._numbers: list[list[int]] = [[], []]  # of what was heard last, from all ranks
+        self._heard: list[tuple[bool, list[bytes]]] = [(False, []), (False, [])]  # whether all said the same form; notes
         self._forms: dict[Any, Form] = {}
+        self._vectors: WeakValueDictionary[int, Vectors] = WeakValueDictionary()  # by the address of this rank's
+        self._fence: Callable[[], None] | None = None if _ORDERED else memory.sync
 
     @classmethod
     def size(cls, ranks: int) -> int:
         """Bytes that it takes."""
         return ranks * (_LINE + 2 * _SLOT)
 
+    def know(self, vectors: Vectors) -> None:
+        """Sum these in place from now on; all ranks do so, in the same order."""
+        self._vectors[vectors.mine.ctypes.data] = vectors
+
     def takes(self, x: Array, out: Array) -> bool:
         """Whether such values can be summed here."""
-        here = type(x) is np.ndarray and x.nbytes <= self.most and x.flags.c_contiguous
-        return here and (out is x or (type(out) is np.ndarray and out.flags.c_contiguous))
+        if type(x) is not np.ndarray or type(out) is not np.ndarray:
+            return False
+        return x.nbytes <= FEW or (out is x and self._vectors_of(x) is not None)
+
+    def _vectors_of(self, x: Array) -> Vectors | None:
+        vectors = self._vectors.get(x.ctypes.data)
+        here = vectors is not None and x.shape == vectors.mine.shape and x.dtype == vectors.mine.dtype
+        return vectors if here else None
 
     def sum(
         self, x: Array, note: bytes, usual: Callable[[list[bytes]], bool], out: Array, seq: int, waiting: Callable[[], Waiting]
@@ -81,84 +109,98 @@ class Board:
         Args:
             x, out: arrays that it :meth:`takes`.
             note, usual: as :meth:`Communicator.allreduce_noted` has them.
-            seq: the number of this collective, larger than any before.
+            seq: the number of this collective, even, and larger than any before.
             waiting: what is waited for.
         """
-        head, places, slots = self._forms.get((x.shape, x.dtype)) or self._form(x)
-        given, total = (x, out) if len(places) == 1 else (x.reshape(-1), out.reshape(-1))
-        self._seq, text, length = seq, head + note, HEAD + len(note)
-        for piece, (place, arrays) in enumerate(zip(places, slots, strict=True)):
-            turns = self._give(given[place], arrays, text, _PIECES * seq + piece, waiting)
-            if turns is None:
-                break
-            if piece == 0:
-                starts = [both[turn] for both, turn in zip(self._slots, turns, strict=True)]
-                texts = [bytes(self._bytes[start : start + length]) for start in starts]
-                if not usual([text[HEAD:] for text in texts]):
-                    self._seq = 0
-                    return False
-                if any([other[:HEAD] != head for other in texts]):
-                    break
-                text = b""
-            reduce_arrays([both[turn] for both, turn in zip(arrays, turns, strict=True)], "sum", total[place])
-        else:
-            self._seq, traffic = 0, self._transport.traffic
-            traffic.collectives += 1
-            traffic.collective_bytes += bytes_of_reduction(x, self._transport.rank, self._transport.size, None)
-            return True
+        vectors = None if x.nbytes <= FEW else self._vectors_of(x)
+        form = self._forms.get((x.shape, x.dtype, vectors and vectors.number)) or self._form(x, vectors)
+        self._seq, self._turn = seq, (turn := 1 - self._turn)
+        if form.slots is not None:
+            form.slots[turn][self._transport.rank][...] = x
+        said = self._said[turn]
+        if said is None or said[1] is not note or said[0] is not form:
+            self._say(form, note, turn)
+        if not self._come(seq, waiting):
+            return self._elsewhere(seq)
+        numbers = [self._words[at + _SAID + turn] for at in self._at]
+        alike, notes = self._heard[turn] if numbers == self._numbers[turn] else self._hear(numbers, turn)
+        if not usual(notes):
+            self._seq = 0
+            return False
+        if not alike:
+            return self._elsewhere(seq)
+        if form.slots is not None:
+            reduce_arrays(form.slots[turn], "sum", out)
+        elif vectors is not None:
+            vectors.add_up()
+            self._come(seq + 1, waiting)
+        traffic = self._transport.traffic
+        traffic.collectives += 1
+        traffic.collective_bytes += form.sent
         self._seq = 0
-        self.elsewhere(seq)
-        return None
+        return True
 
-    def _give(
-        self, x: Array, arrays: list[list[Array]], text: bytes, number: int, waiting: Callable[[], Waiting]
-    ) -> list[int] | None:
-        """Write a piece; when all have done it, in which of their slots; None: they have not."""
-        me, turn, words = self._transport.rank, 1 - self._turn, self._words
-        start = self._slots[me][turn]
+    def _say(self, form: Form, note: bytes, turn: int) -> None:
+        start, text = self._slots[turn][self._transport.rank], len(note).to_bytes(2, "little") + form.head + note
         self._bytes[start : start + len(text)] = text
-        arrays[me][turn][...] = x
-        self._turn = turn
-        self.memory.sync()
-        words[self._mine + turn] = number
-        if any([words[at + turn] != number for at in self._others]):
-            self._wait(number, turn, waiting)
-        self.memory.sync()
-        turns = [turn if words[at + turn] == number else self._other(at, turn, number) for at in self._at]
-        return None if _ELSEWHERE in turns else turns
+        self._words[self._mine + _SAID + turn] += 1
+        self._said[turn] = form, note
 
-    def _other(self, at: int, turn: int, number: int) -> int:
-        return 1 - turn if self._words[at + 1 - turn] == number else _ELSEWHERE
+    def _hear(self, numbers: list[int], turn: int) -> tuple[bool, list[bytes]]:
+        texts = [bytes(self._bytes[start : start + HEAD + NOTE]) for start in self._slots[turn]]
+        heads = {text[2:HEAD] for text in texts}
+        notes = [text[HEAD : HEAD + int.from_bytes(text[:2], "little")] for text in texts]
+        self._numbers[turn], self._heard[turn] = numbers, (len(heads) == 1, notes)
+        return self._heard[turn]
 
-    def _form(self, x: Array) -> Form:
-        head = f"{x.dtype.str} {x.shape} {x.dtype.name}".encode()[:HEAD].ljust(HEAD, b" ")
-        step = PIECE // x.itemsize
-        places: list[Any] = [slice(start, min(start + step, x.size)) for start in range(0, max(x.size, 1), step)]
-        slots = [
-            [
-                [np.ndarray(p.stop - p.start, x.dtype, self._bytes, start + HEAD + NOTE) for start in both]
-                for both in self._slots
-            ]
-            for p in places
-        ]
-        form = self._forms[x.shape, x.dtype] = Form(head, places, slots)
+    def _form(self, x: Array, vectors: Vectors | None) -> Form:
+        number = 0 if vectors is None else vectors.number
+        head = f"{number} {x.dtype.str} {x.shape} {x.dtype.name}".encode()[: HEAD - 2].ljust(HEAD - 2, b" ")
+        slots = None
+        if vectors is None:
+            starts = [[start + HEAD + NOTE for start in both] for both in self._slots]
+            slots = [[np.ndarray(x.shape, x.dtype, self._bytes, start) for start in one] for one in starts]
+        form = Form(head, slots, bytes_of_reduction(x, self._transport.rank, self._transport.size, None))
+        self._forms[x.shape, x.dtype, vectors and number] = form
         return form
 
-    def _wait(self, number: int, turn: int, waiting: Callable[[], Waiting]) -> None:
-        """Until all ranks are in this collective, here or elsewhere."""
-        words, others, transport, seq = self._words, self._others, self._transport, self._seq
+    def _come(self, number: int, waiting: Callable[[], Waiting]) -> bool:
+        """Say that this rank has come so far, and wait for the others; False: some are in another collective."""
+        words = self._words
+        if self._fence is not None:
+            self._fence()
+        words[self._mine] = number
+        here = True
+        for at in self._others:
+            if words[at] < number:
+                here = self._wait(number, waiting)
+                break
+        if self._fence is not None:
+            self._fence()
+        return here
+
+    def _wait(self, number: int, waiting: Callable[[], Waiting]) -> bool:
+        """Until all ranks have come so far, or are elsewhere; whether they have come."""
+        words, others, transport = self._words, self._others, self._transport
 
         def ready() -> bool:
             for at in others:
-                if words[at + turn] != number and words[at + 1 - turn] != number and words[at + _ELSEWHERE] < seq:
+                if words[at] < number and words[at + _ELSEWHERE] < number:
                     return False
             return True
 
-        for _ in range(1 if transport.active else 4 * SPINS):  # each is short
+        for _ in range(1 if transport.active else _POLLS):
             if ready():
-                return
-        what = waiting()
-        wait(transport, Pending(lambda: ready() or transport.go_on() or ready(), _nothing, what, transport.meeting(what)))
+                break
+        else:
+            what = waiting()
+            wait(transport, Pending(lambda: ready() or transport.go_on() or ready(), _nothing, what, transport.meeting(what)))
+        return all([words[at] >= number for at in others])
+
+    def _elsewhere(self, seq: int) -> None:
+        """Not all are here, or alike: the slot of this turn is nobody's."""
+        self._turn, self._seq = 1 - self._turn, 0
+        self.elsewhere(seq)
 
     def elsewhere(self, seq: int) -> None:
         """This rank waits in a collective of this number, and not here."""

@@ -14,13 +14,14 @@ import numpy as np
 
 from mnpar.arena import Arena, Arenas
 from mnpar.backend import Array
+from mnpar.communicators.board import FEW
 from mnpar.graph import Home, Hook, VariableNode
-from mnpar.parallel.choosing import choose_board
 from mnpar.tape import current_tape
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
     from mnpar.communicators.operation import Operation
+    from mnpar.communicators.vectors import Vectors
 
 
 Among = Callable[[tuple[str, ...]], "Communicator"]
@@ -38,6 +39,7 @@ class Bucket:
         self.params, self.homes, self.summed = arena.params[start:stop], arena.homes[start:stop], arena.summed
         self.arena, self.place = arena, slice(arena.slices[start].start, arena.slices[stop - 1].stop)
         self.grad = arena.grad[self.place]
+        self.shared: Vectors | None = None  # what travels, in memory that all ranks have in common
         self._sent: Array = None
         self.operation: Operation | None = None
         self.awaited = 0  # parameters whose gradients are not final yet
@@ -46,8 +48,15 @@ class Bucket:
         """What is sent: the gradients themselves, if they travel as they are."""
         if reducer.weight != 1:
             self.grad *= reducer.weight
-        self._sent = reducer.wire(self.grad)
+        self._sent = reducer.wire(self.grad, None if self.shared is None else self.shared.mine)
         return self._sent
+
+    def share(self, vectors: Vectors | None) -> None:
+        """Let the gradients live in memory that all ranks have in common, or, if they do not travel as they are, what is sent."""
+        self.shared = vectors
+        if vectors is not None and vectors.mine.dtype == self.grad.dtype:
+            self.arena.house(vectors.mine)
+            self.grad = vectors.mine
 
     def unpack(self) -> None:
         """Wait for the sums."""
@@ -104,10 +113,15 @@ class Reducer:
             self._channels[summed] = channel
         return self._channels[summed]
 
-    def wire(self, grad: Array) -> Array:
-        """Gradients in the dtype in which they travel; themselves, if they travel as they are."""
+    def wire(self, grad: Array, out: Array | None = None) -> Array:
+        """Gradients in the dtype in which they travel, in ``out`` if it is given; themselves, if they travel as they are."""
         dtype = self._wire_dtype
-        return grad if dtype is None or grad.dtype.kind != "f" or grad.dtype.itemsize <= dtype.itemsize else grad.astype(dtype)
+        if dtype is None or grad.dtype.kind != "f" or grad.dtype.itemsize <= dtype.itemsize:
+            return grad
+        if out is None:
+            return grad.astype(dtype)
+        out[...] = grad
+        return out
 
     def attach(self, arenas: Arenas) -> None:
         """Take these arenas' gradients in hand; called before each backward, it does little if they are the same as before.
@@ -248,10 +262,17 @@ class Reducer:
         return True
 
     def prepare(self, arenas: Arenas) -> None:
-        """Choose how :meth:`reduce_noted` goes, by messages or in memory; all ranks call it, with arenas of one form."""
+        """Let :meth:`reduce_noted` go through memory that the ranks have in common, where they have any; all ranks call it."""
         self.attach(arenas)
-        if self.buckets:
-            choose_board(self.comm, self.wire(self.buckets[0].grad))
+        if self.comm.size == 1 or not self.buckets:
+            return
+        bucket = self.buckets[0]
+        like = self.wire(bucket.grad)
+        forms = self.comm.allgather_obj((type(like).__name__, like.dtype.str, like.shape, bucket.shared and bucket.shared.number))
+        if type(like) is not np.ndarray or forms.count(forms[0]) < len(forms):
+            return  # by messages: they go from devices too, and say what is not alike
+        if self.comm.open_board() and like.nbytes > FEW and bucket.shared is None:
+            bucket.share(self.comm.share_vectors(like))
 
     def _reduce_at_once(self, arenas: Arenas, buckets: list[Bucket]) -> None:
         """Buckets one after the other, and what has no place in one."""
