@@ -4,8 +4,8 @@ Each rank has a word, to which it writes how far it has come, and two slots, by 
 and, if they are few, the values. Who sees that all have come adds up the slots, in rank order. A slot is written again two sums
 later, when nobody reads it any more: all have been in the sum between.
 
-Many values are not copied at all: they live in common memory (``Vectors``), each rank adds up its part of all vectors and writes
-the sum into all of them, and says when it is done. So every rank reads as many bytes as it has, and writes as many.
+Many values are not copied at all: they live in common memory (``Vectors``), each rank adds up its part of all vectors and
+writes the sum into all of them, and says when it is done. So every rank reads as many bytes as it has, and writes as many.
 
 Ranks may also be in different collectives by mistake. A rank that waits for another one's opening, in MPI, writes the number
 to a second word; who waits here goes there then, and all hear of it as ever. Waits are watched like all others.
@@ -14,13 +14,14 @@ to a second word; who waits here goes there then, and all hear of it as ever. Wa
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.communicators.message import call_site
 from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import bytes_of_reduction, reduce_arrays
 from mnpar.communicators.shared_memory import SharedMemory
@@ -29,9 +30,11 @@ from mnpar.communicators.vectors import Vectors
 from mnpar.communicators.watch import SPINS
 
 if TYPE_CHECKING:
+    from mnpar.communicators.meeting import Meeting
     from mnpar.communicators.mpi import MpiTransport
 
 HEAD, NOTE = 64, 256  # bytes: the form of the values; what is said beside them
+_TEXT = HEAD - 2  # before it stands how long the note is
 FEW = 2**15  # bytes of values that are copied to a slot: one wait less, and they stay in the cache
 _LINE = 64  # bytes of a cache line
 _SLOT = HEAD + NOTE + FEW
@@ -45,14 +48,14 @@ class Form:
 
     Args:
         head: what says it.
-        slots: for each turn, where the values of all ranks stand; None of many values.
         sent: bytes that a rank sends.
+        slots: for each turn, where few values of all ranks stand.
     """
 
     __slots__ = ("head", "sent", "slots")
 
-    def __init__(self, head: bytes, slots: list[list[Array]] | None, sent: int) -> None:
-        self.head, self.slots, self.sent = head, slots, sent
+    def __init__(self, head: bytes, sent: int, slots: Sequence[list[Array]] = ()) -> None:
+        self.head, self.sent, self.slots = head, sent, slots
 
 
 class Board:
@@ -64,7 +67,7 @@ class Board:
     """
 
     def __init__(self, transport: MpiTransport, memory: SharedMemory) -> None:
-        self._transport, self.memory = transport, memory
+        self._transport, self._rank, self.memory = transport, transport.rank, memory
         starts = range(0, self.size(transport.size), self.size(1))
         self._bytes = memoryview(memory.array)[: self.size(transport.size)]
         self._words = self._bytes.cast("q")
@@ -88,52 +91,57 @@ class Board:
 
     def know(self, vectors: Vectors) -> None:
         """Sum these in place from now on; all ranks do so, in the same order."""
+        vectors.form = self._form(vectors.mine, vectors.number)
         self._vectors[vectors.mine.ctypes.data] = vectors
 
-    def takes(self, x: Array, out: Array) -> bool:
-        """Whether such values can be summed here."""
-        if type(x) is not np.ndarray or type(out) is not np.ndarray:
-            return False
-        return x.nbytes <= FEW or (out is x and self._vectors_of(x) is not None)
+    def _form(self, x: Array, number: int = 0) -> Form:
+        head = f"{number} {x.dtype.str} {x.shape} {x.dtype.name}".encode()[:_TEXT].ljust(_TEXT, b" ")
+        form = Form(head, bytes_of_reduction(x, self._rank, self._transport.size, None))
+        if not number:
+            starts = [[start + HEAD + NOTE for start in both] for both in self._slots]
+            form.slots = [[np.ndarray(x.shape, x.dtype, self._bytes, start) for start in one] for one in starts]
+            self._forms[x.shape, x.dtype] = form
+        return form
 
-    def _vectors_of(self, x: Array) -> Vectors | None:
-        vectors = self._vectors.get(x.ctypes.data)
-        here = vectors is not None and x.shape == vectors.mine.shape and x.dtype == vectors.mine.dtype
-        return vectors if here else None
-
-    def sum(
-        self, x: Array, note: bytes, usual: Callable[[list[bytes]], bool], out: Array, seq: int, waiting: Callable[[], Waiting]
-    ) -> bool | None:
+    def sum(self, x: Array, note: bytes, usual: Callable[[list[bytes]], bool], out: Array, channel: Meeting) -> bool | None:
         """The sum into ``out`` if the notes are as usual: whether they are; None: not all ranks are here, or alike.
 
         Args:
-            x, out: arrays that it :meth:`takes`.
-            note, usual: as :meth:`Communicator.allreduce_noted` has them.
-            seq: the number of this collective, even, and larger than any before.
-            waiting: what is waited for.
+            x, note, usual, out: as :meth:`Communicator.allreduce_noted` has them.
+            channel: gives the collective its number, which is even, and larger than any before.
         """
-        vectors = None if x.nbytes <= FEW else self._vectors_of(x)
-        form = self._forms.get((x.shape, x.dtype, vectors and vectors.number)) or self._form(x, vectors)
-        self._seq, self._turn = seq, (turn := 1 - self._turn)
-        if form.slots is not None:
-            form.slots[turn][self._transport.rank][...] = x
+        if type(x) is not np.ndarray or (out is not x and type(out) is not np.ndarray):
+            return None
+        vectors = None
+        if x.nbytes <= FEW:
+            form = self._forms.get((x.shape, x.dtype)) or self._form(x)
+        elif (vectors := self._vectors.get(x.ctypes.data)) is not None and vectors.are(x) and out is x:
+            form = vectors.form
+        else:
+            return None
+        seq = self._seq = channel.next_exchange()
+        turn = self._turn = 1 - self._turn
+        if vectors is None:
+            form.slots[turn][self._rank][...] = x
         said = self._said[turn]
         if said is None or said[1] is not note or said[0] is not form:
             self._say(form, note, turn)
-        if not self._come(seq, waiting):
-            return self._elsewhere(seq)
+        if not self._come(seq, seq):
+            self._leave(channel)
+            return None
         numbers = [self._words[at + _SAID + turn] for at in self._at]
         alike, notes = self._heard[turn] if numbers == self._numbers[turn] else self._hear(numbers, turn)
         if not usual(notes):
             self._seq = 0
             return False
         if not alike:
-            return self._elsewhere(seq)
-        if form.slots is not None:
+            self._leave(channel)
+            return None
+        if vectors is None:
             reduce_arrays(form.slots[turn], "sum", out)
-        elif vectors is not None:
+        else:
             vectors.add_up()
-            self._come(seq + 1, waiting)
+            self._come(seq + 1, seq)
         traffic = self._transport.traffic
         traffic.collectives += 1
         traffic.collective_bytes += form.sent
@@ -141,7 +149,7 @@ class Board:
         return True
 
     def _say(self, form: Form, note: bytes, turn: int) -> None:
-        start, text = self._slots[turn][self._transport.rank], len(note).to_bytes(2, "little") + form.head + note
+        start, text = self._slots[turn][self._rank], len(note).to_bytes(2, "little") + form.head + note
         self._bytes[start : start + len(text)] = text
         self._words[self._mine + _SAID + turn] += 1
         self._said[turn] = form, note
@@ -153,18 +161,7 @@ class Board:
         self._numbers[turn], self._heard[turn] = numbers, (len(heads) == 1, notes)
         return self._heard[turn]
 
-    def _form(self, x: Array, vectors: Vectors | None) -> Form:
-        number = 0 if vectors is None else vectors.number
-        head = f"{number} {x.dtype.str} {x.shape} {x.dtype.name}".encode()[: HEAD - 2].ljust(HEAD - 2, b" ")
-        slots = None
-        if vectors is None:
-            starts = [[start + HEAD + NOTE for start in both] for both in self._slots]
-            slots = [[np.ndarray(x.shape, x.dtype, self._bytes, start) for start in one] for one in starts]
-        form = Form(head, slots, bytes_of_reduction(x, self._transport.rank, self._transport.size, None))
-        self._forms[x.shape, x.dtype, vectors and number] = form
-        return form
-
-    def _come(self, number: int, waiting: Callable[[], Waiting]) -> bool:
+    def _come(self, number: int, seq: int) -> bool:
         """Say that this rank has come so far, and wait for the others; False: some are in another collective."""
         words = self._words
         if self._fence is not None:
@@ -173,33 +170,31 @@ class Board:
         here = True
         for at in self._others:
             if words[at] < number:
-                here = self._wait(number, waiting)
+                here = self._wait(number, seq)
                 break
         if self._fence is not None:
             self._fence()
         return here
 
-    def _wait(self, number: int, waiting: Callable[[], Waiting]) -> bool:
+    def _wait(self, number: int, seq: int) -> bool:
         """Until all ranks have come so far, or are elsewhere; whether they have come."""
         words, others, transport = self._words, self._others, self._transport
 
-        def ready() -> bool:
-            for at in others:
-                if words[at] < number and words[at + _ELSEWHERE] < number:
-                    return False
-            return True
-
         for _ in range(1 if transport.active else _POLLS):
-            if ready():
-                break
-        else:
-            what = waiting()
-            wait(transport, Pending(lambda: ready() or transport.go_on() or ready(), _nothing, what, transport.meeting(what)))
+            if all([words[at] >= number for at in others]):
+                return True
+
+        def ready() -> bool:
+            return all([words[at] >= number or words[at + _ELSEWHERE] >= number for at in others])
+
+        what = Waiting("allreduce", call_site(), None, 0, seq)
+        wait(transport, Pending(lambda: ready() or transport.go_on() or ready(), _nothing, what, transport.meeting(what)))
         return all([words[at] >= number for at in others])
 
-    def _elsewhere(self, seq: int) -> None:
-        """Not all are here, or alike: the slot of this turn is nobody's."""
-        self._turn, self._seq = 1 - self._turn, 0
+    def _leave(self, channel: Meeting) -> None:
+        """Not all are here, or alike: the slot of this turn is nobody's, and the next collective has this number."""
+        seq, self._turn, self._seq = self._seq, 1 - self._turn, 0
+        channel.give_back(seq)
         self.elsewhere(seq)
 
     def elsewhere(self, seq: int) -> None:

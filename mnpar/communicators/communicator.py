@@ -29,10 +29,9 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.communicators.board import Board
 from mnpar.communicators.calls import Calls
-from mnpar.communicators.message import call_site
 from mnpar.communicators.operation import Operation, complete, no_steps
 from mnpar.communicators.shared_memory import SharedMemory
-from mnpar.communicators.transport import ANY, Steps, T, Waiting
+from mnpar.communicators.transport import ANY, Steps, T
 from mnpar.communicators.vectors import Vectors, share_vectors
 
 ANY_SOURCE = ANY
@@ -298,12 +297,8 @@ class Communicator(Calls):
             [False, False]
         """
         board, channel = self.transport.board, self.channel(0)
-        if board is not None and board.takes(x, out):
-            seq = channel.next_exchange()
-            summed = board.sum(x, note, usual, out, seq, lambda: Waiting("allreduce", call_site(), None, 0, seq))
-            if summed is not None:
-                return bool(summed)
-            channel.give_back(seq)
+        if board is not None and (summed := board.sum(x, note, usual, out, channel)) is not None:
+            return bool(summed)
         return channel.allreduce_noted(x, self._call("allreduce"), note, usual, out)
 
     def open_board(self, wanted: bool = True) -> bool:

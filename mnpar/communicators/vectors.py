@@ -39,6 +39,11 @@ class Vectors:
         step = _BLOCK // self.mine.itemsize
         self._places = [slice(at, min(at + step, stop)) for at in range(start, stop, step)]
         self._total = np.empty(step, self.mine.dtype)
+        self.form: Any = None  # board.py's
+
+    def are(self, x: Array) -> bool:
+        """Whether an array that begins where this rank's does is the same."""
+        return bool(x.shape == self.mine.shape and x.dtype == self.mine.dtype)
 
     def add_up(self) -> None:
         """This rank's part: the sum, in rank order, in all vectors."""

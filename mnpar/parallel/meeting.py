@@ -75,7 +75,8 @@ def check_known(rows: list[Row]) -> None:
 
 def own_weight(loss: Any, samples: float, how: str) -> float:
     """A rank's weight before it knows the others'."""
-    if samples == 0 or getattr(loss, "array", None) is None or not loss.array.size:
+    array = getattr(loss, "array", None)
+    if samples == 0 or array is None or not array.size:
         return 0.0
     return samples if how == "weighted" else 1.0
 
@@ -115,12 +116,12 @@ class Weighted:
     """
 
     def __init__(self, loss: Variable, weight: float, scale: float | None) -> None:
-        self.loss = loss
+        self.loss, array = loss, loss.array
         given: Any = None if isinstance(loss, Parameter) else loss.grad
         if given is not None:
-            self._start = backend.unscalar(given * loss.dtype.type(weight))
-        elif loss.size == 1:
-            self._start = loss.xp.array(weight * (scale or 1.0), loss.dtype).reshape(loss.shape)
+            self._start = backend.unscalar(given * array.dtype.type(weight))
+        elif array.size == 1:
+            self._start = backend.get_array_module(array).array(weight * (scale or 1.0), array.dtype, ndmin=array.ndim)
         else:
             self._start = None
 

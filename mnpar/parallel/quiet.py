@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mnpar.config import is_debugging
+from mnpar.graph import structure
+from mnpar.optimizers.gradient_method import Pieces
 from mnpar.parallel.agreement import restore
 from mnpar.parallel.meeting import Row, check_known, own_weight, total_of, unknown_among_known, weighted
 from mnpar.parallel.team import SKIPPED, Team
@@ -42,7 +45,8 @@ class QuietTeam(Team):
 
     def _noted_row(self, weight: float, undoable: bool) -> bytes:
         """What this rank has to tell of a loss; in most updates the same as before."""
-        if self._held or current_tape().records or self._copies.stale(self.optimizer.target):
+        settled = self._copies.settled is structure.now or not self._copies.stale(self.optimizer.target)
+        if not settled or self._held or current_tape().records:
             return self._now(weight, undoable).packed()
         if weight != self._plain[0] or not self._plain[1]:
             self._plain = weight, Row(weight).packed()
@@ -53,11 +57,14 @@ class QuietTeam(Team):
         self._next = total if total and not any([row.talks or row.manual for row in rows]) else None
         return share
 
+    def listen(self) -> None:
+        """Nothing leaves during backward."""
+
     def give_up(self) -> None:
         super().give_up()
         self._note, self._forward = b"", None
 
-    def reduce(self, by_pieces: Callable[[], bool]) -> bool | None:
+    def reduce(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:
         if self._alone:
             return False
         if not self._noted:
@@ -67,11 +74,12 @@ class QuietTeam(Team):
                 self.reducer.prepare(self.optimizer.arenas)
             return steps
         note, self._note, self._rows = self._note or self._now(0.0, manual=True).packed(), b"", None
-        self._fill(self.optimizer.arenas)
-        added = self.reducer.reduce_noted(self.optimizer.arenas, note, self._usual)
+        arenas = self.optimizer.arenas
+        arenas.fill(self.optimizer.loss_scale)
+        added = self.reducer.reduce_noted(arenas, note, self._usual)
         self._forget_held()
         forward, self._forward = self._forward, None
-        if added:
+        if added and (self.optimizer.t % self._check == 0 or is_debugging()):
             self._compare()
         if self._rows is None:  # the common case
             return True

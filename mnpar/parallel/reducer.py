@@ -48,11 +48,11 @@ class Bucket:
         """What is sent: the gradients themselves, if they travel as they are."""
         if reducer.weight != 1:
             self.grad *= reducer.weight
-        self._sent = reducer.wire(self.grad, None if self.shared is None else self.shared.mine)
+        self._sent = reducer.wire(self.grad)
         return self._sent
 
     def share(self, vectors: Vectors | None) -> None:
-        """Let the gradients live in memory that all ranks have in common, or, if they do not travel as they are, what is sent."""
+        """Let the gradients live in memory that all ranks have in common; or what is sent, where that is something else."""
         self.shared = vectors
         if vectors is not None and vectors.mine.dtype == self.grad.dtype:
             self.arena.house(vectors.mine)
@@ -249,14 +249,17 @@ class Reducer:
         """:meth:`reduce` without buckets; with the first gradients a note travels, and if by all notes something is unusual
         nothing is added up (:meth:`Communicator.allreduce_noted`): whether it was. They go by the ranks' own communicator, so
         that a rank that is in an update, and another in anything else, hear of it at once."""
-        self.attach(arenas)
+        if arenas.learning is not self._attached:
+            self.attach(arenas)
         buckets = self.buckets
         if not buckets:
             return self.comm.allreduce_noted(nothing := np.empty(0, np.float32), note, usual, nothing)
-        sent = buckets[0].pack(self)
+        first = buckets[0]
+        sent = first.grad if self._wire_dtype is None else self.wire(first.grad, first.shared and first.shared.mine)
         if not self.comm.allreduce_noted(sent, note, usual, sent):
             return False
-        buckets[0].unpack()
+        if sent is not first.grad:
+            first.grad[...] = sent
         if len(buckets) > 1 or arenas.strays:
             self._reduce_at_once(arenas, buckets[1:])
         return True
@@ -267,11 +270,11 @@ class Reducer:
         if self.comm.size == 1 or not self.buckets:
             return
         bucket = self.buckets[0]
-        like = self.wire(bucket.grad)
-        forms = self.comm.allgather_obj((type(like).__name__, like.dtype.str, like.shape, bucket.shared and bucket.shared.number))
+        like, known = self.wire(bucket.grad), 0 if bucket.shared is None else bucket.shared.number
+        forms = self.comm.allgather_obj((type(like).__name__, like.dtype.str, like.shape, known))
         if type(like) is not np.ndarray or forms.count(forms[0]) < len(forms):
             return  # by messages: they go from devices too, and say what is not alike
-        if self.comm.open_board() and like.nbytes > FEW and bucket.shared is None:
+        if self.comm.open_board() and like.nbytes > FEW and not known:
             bucket.share(self.comm.share_vectors(like))
 
     def _reduce_at_once(self, arenas: Arenas, buckets: list[Bucket]) -> None:

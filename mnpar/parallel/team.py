@@ -19,7 +19,9 @@ import numpy as np
 from mnpar.arena import Arenas
 from mnpar.config import is_debug
 from mnpar.errors import MismatchError
+from mnpar.graph import structure
 from mnpar.optimizers import GradientMethod
+from mnpar.optimizers.gradient_method import Pieces
 from mnpar.parallel.agreement import Copies, Persistent, persistents, restore
 from mnpar.parallel.late import Late
 from mnpar.parallel.likeness import compare
@@ -68,7 +70,6 @@ class Team:
         self._factor: float | None = None  # of the sum over ranks, once they have met
         self._only_synchronizes = False  # this update
         self._base = 1.0  # what weights are divided by before those of the others are known
-        self._arriving: float | None = None  # the factor of gradients that are waited for in the step
 
     def take_as_given(self) -> None:
         """Do not give the ranks rank 0's values at first: each has loaded what it is to have."""
@@ -132,8 +133,10 @@ class Team:
     def _begin(self) -> list[Persistent] | None:
         """An update begins; what its forward may change, if it may have to be run again: it makes missing parameters."""
         self._added, self.keeps = 0.0, self._adds_up
-        model = self.optimizer.target
-        return None if self._copies.complete and not self._copies.stale(model) else persistents(model)
+        copies, model = self._copies, self.optimizer.target
+        if copies.settled is structure.now or (copies.complete and not copies.stale(model)):
+            return None
+        return persistents(model)
 
     def _add_up(self, own: float) -> None:
         """An update inside no_sync."""
@@ -169,9 +172,10 @@ class Team:
         self._added = 0.0
         self.reducer.give_up(self.optimizer.arenas)
 
-    def reduce(self, by_pieces: Callable[[], bool]) -> bool | None:
+    def reduce(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:
         """After backward: the gradients of all ranks added up; False if no step is to be taken now, None if one is to be begun
-        anew, with other gradients. If they travel in buckets and ``by_pieces()``, :meth:`pieces` waits for them instead."""
+        anew, with other gradients. If they travel in buckets and ``by_pieces()``: arena, place in its vectors and parameters of
+        gradients, as they arrive."""
         if self._alone:
             return False
         if self._factor is None:  # the gradients were there already
@@ -192,8 +196,8 @@ class Team:
         elif self._shards is not None:
             self._shards.reduce(arenas, factor)
         elif self.reducer.bucket_bytes is not None and not (nowhere or self._compares) and by_pieces():
-            self._arriving = factor
             self._count_once()
+            return self._pieces(factor)
         else:
             self.reducer.reduce(arenas)
             arenas.multiply(factor)
@@ -203,12 +207,7 @@ class Team:
             param.cleargrad()
         return steps
 
-    def pieces(self) -> Iterator[tuple[Any, slice, list[Any]]] | None:
-        """Arena, place in its vectors and parameters of gradients, as they arrive; None if all are there already."""
-        factor, self._arriving = self._arriving, None
-        return None if factor is None else self._pieces(factor)
-
-    def _pieces(self, factor: float) -> Iterator[tuple[Any, slice, list[Any]]]:
+    def _pieces(self, factor: float) -> Pieces:
         for bucket in self.reducer.arrivals(self.optimizer.arenas):
             if factor != 1:
                 bucket.grad *= factor
