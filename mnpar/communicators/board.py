@@ -74,6 +74,7 @@ class Board:
         self._at = [start // 8 for start in starts]
         self._mine = self._at[transport.rank]
         self._others = [at for at in self._at if at != self._mine]
+        self._said_at = [[at + _SAID + turn for at in self._at] for turn in (0, 1)]
         self._slots = [[start + _LINE + turn * _SLOT for start in starts] for turn in (0, 1)]
         self._turn = 0  # the same on all ranks
         self._seq = 0  # of the sum that this rank is in
@@ -129,7 +130,8 @@ class Board:
         if not self._come(seq, seq):
             self._leave(channel)
             return None
-        numbers = [self._words[at + _SAID + turn] for at in self._at]
+        words = self._words
+        numbers = [words[at] for at in self._said_at[turn]]
         alike, notes = self._heard[turn] if numbers == self._numbers[turn] else self._hear(numbers, turn)
         if not usual(notes):
             self._seq = 0

@@ -75,7 +75,8 @@ class QuietTeam(Team):
             return steps
         note, self._note, self._rows = self._note or self._now(0.0, manual=True).packed(), b"", None
         arenas = self.optimizer.arenas
-        arenas.fill(self.optimizer.loss_scale)
+        if not arenas.filled:
+            arenas.fill(self.optimizer.loss_scale)
         added = self.reducer.reduce_noted(arenas, note, self._usual)
         self._forget_held()
         forward, self._forward = self._forward, None
