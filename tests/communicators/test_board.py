@@ -163,13 +163,16 @@ def test_an_optimizer_has_many_gradients_where_they_are_summed(comm, wire_dtype)
 
     with mnpar.using_config("dtype", np.float64):
         net, twin = make(), make()
-        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.MomentumSGD(0.1), comm, wire_dtype=wire_dtype).setup(net)
-        other = mnpar.optimizers.MomentumSGD(0.1).setup(twin)
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.MomentumSGD(0.01), comm, wire_dtype=wire_dtype).setup(
+            net
+        )
+        other = mnpar.optimizers.MomentumSGD(0.01).setup(twin)
         for step in range(6):
             x = np.random.default_rng(step).standard_normal((3 * comm.size - (step == 4), 90))  # a rank has fewer once
             optimizer.update(lambda x: F.mean(net(x) ** 2), x[3 * comm.rank :][:3])
             other.update(lambda x: F.mean(twin(x) ** 2), x)
-            np.testing.assert_allclose(net[0].W.grad, twin[0].W.grad, atol=1e-11 if wire_dtype is None else 1e-4)
+            tolerance = 1e-11 if wire_dtype is None else 1e-3 * abs(twin[0].W.grad).max()
+            np.testing.assert_allclose(net[0].W.grad, twin[0].W.grad, rtol=1e-9, atol=tolerance)
     shared = optimizer.team.reducer.buckets[0].shared
     assert shared is not None
     assert np.shares_memory(net[0].W.grad, shared.mine) is (wire_dtype is None)
