@@ -41,10 +41,6 @@ class Vectors:
         self._total = np.empty(step, self.mine.dtype)
         self.form: Any = None  # board.py's
 
-    def are(self, x: Array) -> bool:
-        """Whether an array that begins where this rank's does is the same."""
-        return bool(x.shape == self.mine.shape and x.dtype == self.mine.dtype)
-
     def add_up(self) -> None:
         """This rank's part: the sum, in rank order, in all vectors."""
         for place in self._places:
