@@ -106,6 +106,11 @@ def share_of(rows: list[Row], rank: int, how: str) -> tuple[float, float]:
     return abs(mine.weight) / total if total else 0.0, 1.0
 
 
+def skipped(rows: list[Row]) -> str:
+    """Why an update was none."""
+    return _SKIPPED.format(_MANUAL if any([row.manual or row.held for row in rows]) else _FINAL)
+
+
 class Weighted:
     """A loss whose backward starts from its weight. The loss stays as it is: it may be a parameter, or another optimizer's too.
 
@@ -133,4 +138,13 @@ class Weighted:
 UNKNOWN = (
     "of how many samples {} loss is the mean cannot be told from the arguments of the loss function: give "
     "create_multi_node_optimizer(samples=a function of these arguments), or reduce='mean'"
+)
+_SKIPPED = (
+    "this update only made the parameters equal on all ranks, those of rank 0, and no step was taken. The first update of an "
+    "optimizer does so, of one that was copied before it made one too, and the first with new parameters: {}"
+)
+_MANUAL = "gradients that were there already are of other values; update(lossfun, ...) computes them once more instead"
+_FINAL = (
+    "its forward communicated, or changed persistent values, and so cannot be run once more with these: give layers their "
+    "sizes to avoid it"
 )

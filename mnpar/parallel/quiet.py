@@ -15,8 +15,8 @@ from mnpar.config import is_debugging
 from mnpar.graph import structure
 from mnpar.optimizers.gradient_method import Pieces
 from mnpar.parallel.agreement import restore
-from mnpar.parallel.meeting import Row, check_known, own_weight, total_of, unknown_among_known, weighted
-from mnpar.parallel.team import SKIPPED, Team
+from mnpar.parallel.meeting import Row, check_known, own_weight, skipped, total_of, unknown_among_known, weighted
+from mnpar.parallel.team import Team
 from mnpar.tape import current_tape
 
 
@@ -124,7 +124,7 @@ class QuietTeam(Team):
             if not any([row.manual or row.final or row.held for row in rows]):
                 self.optimizer.differentiate(self._again(forward))
                 return None
-            self._warn(SKIPPED)
+            self._warn(skipped(rows))
             return False
         check_known(rows)
         self._warn(_CHANGED)

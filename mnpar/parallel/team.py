@@ -9,6 +9,7 @@ The ranks tell each other of their samples before backward; where nothing travel
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.arena import Arenas
+from mnpar.communicators.message import is_internal
 from mnpar.config import is_debug
 from mnpar.errors import MismatchError
 from mnpar.graph import structure
@@ -25,7 +27,7 @@ from mnpar.optimizers.gradient_method import Pieces
 from mnpar.parallel.agreement import Copies, Persistent, persistents, restore
 from mnpar.parallel.late import Late
 from mnpar.parallel.likeness import compare
-from mnpar.parallel.meeting import UNKNOWN, Row, check_known, own_weight, share_of, told, weighted
+from mnpar.parallel.meeting import UNKNOWN, Row, check_known, own_weight, share_of, skipped, told, weighted
 from mnpar.parallel.placement import Placement
 from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.samples import samples_of
@@ -97,7 +99,7 @@ class Team:
                 rows = [row._replace(stale=False) for row in rows]
             elif any([row.manual or row.final for row in rows]):
                 self._only_synchronizes = True
-                self._warn(SKIPPED)
+                self._warn(skipped(rows))
         if self._placement is not None and any([row.unsettled for row in rows]):
             self._placement.settle(self.optimizer.target)
         return rows
@@ -112,7 +114,10 @@ class Team:
 
     def _warn(self, what: str) -> None:
         if self.comm.rank == 0:
-            warnings.warn(what, stacklevel=6)
+            level, frame = 1, sys._getframe()
+            while frame.f_back is not None and is_internal(frame.f_code.co_filename):
+                level, frame = level + 1, frame.f_back
+            warnings.warn(what, stacklevel=level)
 
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
         """The loss on this rank, to be differentiated; None where there are no samples."""
@@ -292,8 +297,4 @@ class Team:
 
 _TWICE = (
     "the model has a DistributedDataParallel of the same communicator: gradients would be reduced twice. Use one of the two"
-)
-SKIPPED = (
-    "this update only made the parameters equal on all ranks, and no step was taken: they appeared or changed in a forward "
-    "that communicated, or whose gradients were there already. Give layers their sizes to avoid it"
 )
