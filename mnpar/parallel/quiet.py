@@ -94,7 +94,7 @@ class QuietTeam(Team):
         rows = self._rows
         changed = self._how != "sum" and total_of(rows) != self._base and any([row.talks for row in rows])
         mixed = len({row.manual for row in rows if not row.joining}) > 1
-        alike = not (any([row.stale for row in rows]) or all([row.joining for row in rows]))
+        alike = not (any([row.stale or row.unsettled for row in rows]) or all([row.joining for row in rows]))
         return alike and not (changed or mixed or unknown_among_known(rows))
 
     def _corrected(self, rows: list[Row]) -> bool:
@@ -119,7 +119,7 @@ class QuietTeam(Team):
         if all([row.joining for row in rows]):
             self._all_joined = True
             return False
-        if any([row.stale for row in rows]):
+        if any([row.stale or row.unsettled for row in rows]):
             self._make_equal()
             if not any([row.manual or row.final or row.held for row in rows]):
                 self.optimizer.differentiate(self._again(forward))

@@ -93,6 +93,7 @@ class Reducer:
         self._attached: list[Arena] | None = None  # the same, as the list that they came in
         self._strays: list[VariableNode] = []
         self.buckets: list[Bucket] = []
+        self._first: Bucket | None = None  # whose gradients all ranks have copies of
         self.left = 0  # how many buckets are on their way
         self._off: list[Callable[[], None]] = []
         self._listening = False
@@ -148,6 +149,7 @@ class Reducer:
             off()
         self._arenas, self._strays = now, strays
         self.buckets = [bucket for arena in reversed(now) for bucket in self._cut(arena)]
+        self._first = next((bucket for bucket in self.buckets if bucket.summed is None), None)
         self._off = []
         if self.bucket_bytes is None:
             return
@@ -251,25 +253,24 @@ class Reducer:
         that a rank that is in an update, and another in anything else, hear of it at once."""
         if arenas.learning is not self._attached:
             self.attach(arenas)
-        buckets = self.buckets
-        if not buckets:
-            return self.comm.allreduce_noted(nothing := np.empty(0, np.float32), note, usual, nothing)
-        first = buckets[0]
-        sent = first.grad if self._wire_dtype is None else self.wire(first.grad, first.shared and first.shared.mine)
-        if not self.comm.allreduce_noted(sent, note, usual, sent):
-            return False
-        if sent is not first.grad:
-            first.grad[...] = sent
-        if len(buckets) > 1 or arenas.strays:
-            self._reduce_at_once(arenas, buckets[1:])
-        return True
+        first, buckets = self._first, self.buckets
+        if first is None:
+            added = self.comm.allreduce_noted(nothing := np.empty(0, np.float32), note, usual, nothing)
+        else:
+            sent = first.grad if self._wire_dtype is None else self.wire(first.grad, first.shared and first.shared.mine)
+            added = self.comm.allreduce_noted(sent, note, usual, sent)
+            if added and sent is not first.grad:
+                first.grad[...] = sent
+        if added and (len(buckets) != 1 or first is None or arenas.strays):
+            self._reduce_at_once(arenas, [bucket for bucket in buckets if bucket is not first])
+        return added
 
     def prepare(self, arenas: Arenas) -> None:
         """Let :meth:`reduce_noted` go through memory that the ranks have in common, where they have any; all ranks call it."""
         self.attach(arenas)
-        if self.comm.size == 1 or not self.buckets:
+        bucket = self._first
+        if self.comm.size == 1 or bucket is None:
             return
-        bucket = self.buckets[0]
         like, known = self.wire(bucket.grad), 0 if bucket.shared is None else bucket.shared.number
         forms = self.comm.allgather_obj((type(like).__name__, like.dtype.str, like.shape, known))
         if type(like) is not np.ndarray or forms.count(forms[0]) < len(forms):

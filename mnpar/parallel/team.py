@@ -224,7 +224,7 @@ class Team:
     @property
     def _compares(self) -> bool:
         """Every so many updates: whether what several ranks have is the same; on a mesh, also its gradients."""
-        several = self.comm.size > 1 if self._placement is None else bool(self._placement.others)
+        several = self.comm.size > 1 or (self._placement is not None and bool(self._placement.others))
         return several and (self.optimizer.t % self._check == 0 or is_debug())
 
     def _compare(self) -> None:
