@@ -41,6 +41,10 @@ class Vectors:
         self._total = np.empty(step, self.mine.dtype)
         self.form: Any = None  # board.py's
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Vectors:
+        """The same: who copies gradients has them somewhere else."""
+        return self
+
     def add_up(self) -> None:
         """This rank's part: the sum, in rank order, in all vectors."""
         for place in self._places:
