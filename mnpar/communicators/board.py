@@ -40,7 +40,7 @@ _LINE = 64  # bytes of a cache line
 _SLOT = HEAD + NOTE + FEW
 _ELSEWHERE, _SAID = 1, 2  # the words after the first: what was said in the slots, as numbers that grow
 _POLLS = 4 * SPINS  # each is short
-_ORDERED = platform.machine() in ("x86_64", "AMD64")  # processors that let others see writes in their order as it is
+_ORDERED = platform.machine() in ("x86_64", "AMD64")  # processors that let others see (ordinary) writes in their order
 
 
 class Form:
@@ -83,7 +83,6 @@ class Board:
         self._heard: list[tuple[bool, list[bytes]]] = [(False, []), (False, [])]  # whether all said the same form; notes
         self._forms: dict[Any, Form] = {}
         self._vectors: WeakValueDictionary[int, Vectors] = WeakValueDictionary()  # by the id of this rank's
-        self._fence: Callable[[], None] | None = None if _ORDERED else memory.sync
 
     @classmethod
     def size(cls, ranks: int) -> int:
@@ -120,35 +119,43 @@ class Board:
             form = vectors.form
         else:
             return None
-        seq = self._seq = channel.next_exchange()
-        turn = self._turn = 1 - self._turn
+        self._seq, self._turn = channel.next_exchange(), 1 - self._turn
         if vectors is None:
-            form.slots[turn][self._rank][...] = x
+            form.slots[self._turn][self._rank][...] = x
+        fence = vectors is not None or not _ORDERED  # much is written past the cache, and that in no order
+        agreed = self._agree(form, note, usual, channel, fence)
+        if agreed:
+            if vectors is None:
+                reduce_arrays(form.slots[self._turn], "sum", out)
+            else:
+                vectors.add_up()
+                self._come(self._seq + 1, fence)
+            traffic = self._transport.traffic
+            traffic.collectives += 1
+            traffic.collective_bytes += form.sent
+        self._seq = 0
+        return agreed
+
+    def _agree(
+        self, form: Form, note: bytes, usual: Callable[[list[bytes]], bool], channel: Meeting, fence: bool
+    ) -> bool | None:
+        """Whether all say what is usual; None: not all are here, or of one form."""
+        words, turn = self._words, self._turn
         said = self._said[turn]
         if said is None or said[1] is not note or said[0] is not form:
             self._say(form, note, turn)
-        if not self._come(seq, seq):
-            self._leave(channel)
-            return None
-        words = self._words
-        numbers = [words[at] for at in self._said_at[turn]]
-        alike, notes = self._heard[turn] if numbers == self._numbers[turn] else self._hear(numbers, turn)
-        if not usual(notes):
-            self._seq = 0
-            return False
-        if not alike:
-            self._leave(channel)
-            return None
-        if vectors is None:
-            reduce_arrays(form.slots[turn], "sum", out)
-        else:
-            vectors.add_up()
-            self._come(seq + 1, seq)
-        traffic = self._transport.traffic
-        traffic.collectives += 1
-        traffic.collective_bytes += form.sent
-        self._seq = 0
-        return True
+        alike = self._come(self._seq, fence)
+        if alike:
+            numbers = [words[at] for at in self._said_at[turn]]
+            alike, notes = self._heard[turn] if numbers == self._numbers[turn] else self._hear(numbers, turn)
+            if not usual(notes):
+                return False
+        if alike:
+            return True
+        seq, self._turn, self._seq = self._seq, 1 - turn, 0  # the slot of this turn is nobody's
+        channel.give_back(seq)
+        self.elsewhere(seq)
+        return None
 
     def _say(self, form: Form, note: bytes, turn: int) -> None:
         start, text = self._slots[turn][self._rank], len(note).to_bytes(2, "little") + form.head + note
@@ -163,22 +170,22 @@ class Board:
         self._numbers[turn], self._heard[turn] = numbers, (len(heads) == 1, notes)
         return self._heard[turn]
 
-    def _come(self, number: int, seq: int) -> bool:
+    def _come(self, number: int, fence: bool) -> bool:
         """Say that this rank has come so far, and wait for the others; False: some are in another collective."""
         words = self._words
-        if self._fence is not None:
-            self._fence()
+        if fence:
+            self.memory.sync()
         words[self._mine] = number
         here = True
         for at in self._others:
             if words[at] < number:
-                here = self._wait(number, seq)
+                here = self._wait(number)
                 break
-        if self._fence is not None:
-            self._fence()
+        if fence:
+            self.memory.sync()
         return here
 
-    def _wait(self, number: int, seq: int) -> bool:
+    def _wait(self, number: int) -> bool:
         """Until all ranks have come so far, or are elsewhere; whether they have come."""
         words, others, transport = self._words, self._others, self._transport
 
@@ -189,15 +196,9 @@ class Board:
         def ready() -> bool:
             return all([words[at] >= number or words[at + _ELSEWHERE] >= number for at in others])
 
-        what = Waiting("allreduce", call_site(), None, 0, seq)
+        what = Waiting("allreduce", call_site(), None, 0, self._seq)
         wait(transport, Pending(lambda: ready() or transport.go_on() or ready(), _nothing, what, transport.meeting(what)))
         return all([words[at] >= number for at in others])
-
-    def _leave(self, channel: Meeting) -> None:
-        """Not all are here, or alike: the slot of this turn is nobody's, and the next collective has this number."""
-        seq, self._turn, self._seq = self._seq, 1 - self._turn, 0
-        channel.give_back(seq)
-        self.elsewhere(seq)
 
     def elsewhere(self, seq: int) -> None:
         """This rank waits in a collective of this number, and not here."""

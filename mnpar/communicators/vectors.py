@@ -85,5 +85,10 @@ def _create(nbytes: int) -> tuple[int, str]:
         file, path = tempfile.mkstemp(prefix="mnpar-", dir=_IN_MEMORY if os.path.isdir(_IN_MEMORY) else None)
     except OSError:
         return -1, ""
+    left = os.statvfs(path)
+    if left.f_bavail * left.f_frsize < 2 * nbytes:  # others want some too, MPI among them
+        os.close(file)
+        os.unlink(path)
+        return -1, ""
     os.ftruncate(file, nbytes)
     return file, path
