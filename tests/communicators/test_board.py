@@ -1,5 +1,7 @@
 """Sums in memory that the ranks of a machine have in common: the same bits as by messages, and the same errors."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -146,6 +148,14 @@ def test_where_there_is_no_memory_for_vectors_nobody_has_them(comm, monkeypatch)
     if comm.rank == comm.size - 1:
         monkeypatch.setattr("os.posix_fallocate", none_left)
     assert comm.share_vectors(np.empty(20_000)) is None
+    comm.open_board(False)
+
+
+@PROCESSES
+def test_vectors_leave_half_of_the_memory_to_others(comm, monkeypatch):
+    monkeypatch.setattr("os.statvfs", lambda path: SimpleNamespace(f_bavail=comm.size * 2 * 160_000 - 1, f_frsize=1))
+    assert comm.share_vectors(np.empty(20_000)) is None
+    assert comm.share_vectors(np.empty(10_000)) is not None
     comm.open_board(False)
 
 
