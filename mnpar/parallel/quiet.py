@@ -71,7 +71,7 @@ class QuietTeam(Team):
             steps = super().reduce(by_pieces)
             self._noted, self._base = self._next is not None, (self._next if self._how != "sum" else None) or 1.0
             if self._noted:
-                self.reducer.prepare(self.optimizer.arenas)
+                self._prepare()
             return steps
         note, self._note, self._rows = self._note or self._now(0.0, manual=True).packed(), b"", None
         arenas = self.optimizer.arenas

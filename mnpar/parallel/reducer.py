@@ -48,7 +48,7 @@ class Bucket:
         """What is sent: the gradients themselves, if they travel as they are."""
         if reducer.weight != 1:
             self.grad *= reducer.weight
-        self._sent = reducer.wire(self.grad)
+        self._sent = reducer.wire(self.grad, None if self.shared is None else self.shared.mine)
         return self._sent
 
     def share(self, vectors: Vectors | None) -> None:
@@ -257,19 +257,18 @@ class Reducer:
         if first is None:
             added = self.comm.allreduce_noted(nothing := np.empty(0, np.float32), note, usual, nothing)
         else:
-            sent = first.grad if self._wire_dtype is None else self.wire(first.grad, first.shared and first.shared.mine)
-            added = self.comm.allreduce_noted(sent, note, usual, sent)
-            if added and sent is not first.grad:
-                first.grad[...] = sent
+            sent = first.pack(self)
+            if added := self.comm.allreduce_noted(sent, note, usual, sent):
+                first.unpack()
         if added and (len(buckets) != 1 or first is None or arenas.strays):
             self._reduce_at_once(arenas, [bucket for bucket in buckets if bucket is not first])
         return added
 
     def prepare(self, arenas: Arenas) -> None:
-        """Let :meth:`reduce_noted` go through memory that the ranks have in common, where they have any; all ranks call it."""
+        """Let gradients be summed in memory that the ranks have in common, where they have any; all ranks call it."""
         self.attach(arenas)
         bucket = self._first
-        if self.comm.size == 1 or bucket is None:
+        if self.comm.size == 1 or bucket is None or self.bucket_bytes is not None:
             return
         like, known = self.wire(bucket.grad), 0 if bucket.shared is None else bucket.shared.number
         forms = self.comm.allgather_obj((type(like).__name__, like.dtype.str, like.shape, known))
@@ -282,7 +281,10 @@ class Reducer:
         """Buckets one after the other, and what has no place in one."""
         for bucket in buckets:
             sent = bucket.pack(self)
-            self.channel_of(bucket.summed).allreduce(sent, out=sent)
+            if bucket is self._first:
+                self.comm.allreduce_noted(sent, b"", lambda notes: True, sent)
+            else:
+                self.channel_of(bucket.summed).allreduce(sent, out=sent)
             bucket.unpack()
         for param in arenas.strays:
             param.grad *= self.weight

@@ -86,6 +86,7 @@ class Team:
             raise RuntimeError(_TWICE)
         equal = self._placement is not None and self._placement.settle(self.optimizer.target, values=False)
         self._copies.make_equal(self.optimizer.target, self.optimizer.arenas, equal)
+        self._prepare()
         return not equal
 
     def _meet(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> list[Row]:
@@ -102,7 +103,14 @@ class Team:
                 self._warn(skipped(rows))
         if self._placement is not None and any([row.unsettled for row in rows]):
             self._placement.settle(self.optimizer.target)
+            self._prepare()
         return rows
+
+    def _prepare(self) -> None:
+        """The parameters stay for a while; all ranks that have copies are here."""
+        if not (self._late or self._shards):
+            self.optimizer.arenas.gather(self.optimizer.members())
+            self.reducer.prepare(self.optimizer.arenas)
 
     def _now(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> Row:
         """What this rank has to tell."""
