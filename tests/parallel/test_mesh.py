@@ -312,6 +312,31 @@ def test_on_a_mesh_whose_ranks_all_have_whole_copies_updates_meet_with_their_gra
         np.testing.assert_array_equal(values, model.W.array)
 
 
+@pytest.mark.ranks(4, on="mpi")
+def test_many_gradients_of_a_divided_model_are_summed_where_they_live(comm):
+    def train(comm, **axes):
+        mesh = mnpar.Mesh(comm, **axes)
+        with mnpar.using_config("dtype", np.dtype("f8")):
+            model = mnpar.Chain(a=L.ColumnParallelLinear(mesh.model, 60, 200), b=L.RowParallelLinear(mesh.model, 200, 60))
+            initialize_by_path(model, 7)
+        rule = mnpar.optimizers.MomentumSGD(0.1)
+        optimizer = mnpar.create_multi_node_optimizer(rule, mesh).setup(model)
+        for step in range(4):
+            x = np.random.default_rng(step).standard_normal((5, 60))
+            mine = x[3 * mesh.data.rank :][:3] if mesh.data.size > 1 else x  # 3 samples and 2
+            optimizer.update(lambda x: F.mean(model.b(F.tanh(model.a(x))) ** 2), mine)
+        return mesh, model, optimizer
+
+    mesh, model, optimizer = train(comm, data=2, model=2)
+    _, twin, _ = train(mnpar.create_communicator("self"), data=1, model=1)
+    shared = optimizer.team.reducer.buckets[0].shared
+    assert shared is not None
+    assert np.shares_memory(model.a.W.grad, shared.mine)
+    half = slice(100 * mesh.model.rank, 100 * mesh.model.rank + 100)
+    np.testing.assert_allclose(model.a.W.array, twin.a.W.array[half], rtol=1e-10)
+    np.testing.assert_allclose(model.b.W.array, twin.b.W.array[:, half], rtol=1e-10)
+
+
 def test_clipping_by_a_communicator_beside_a_mesh_is_refused():
     def program(comm):
         model = L.Linear(3, 2, initialW=1)
