@@ -8,11 +8,14 @@ is weighted by the samples of the update before, and the sum corrected where the
 from __future__ import annotations
 
 import struct
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from mnpar import backend
+from mnpar.communicators.message import is_internal
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable, backward
 
@@ -111,6 +114,14 @@ def skipped(rows: list[Row]) -> str:
     return _SKIPPED.format(_MANUAL if any([row.manual or row.held for row in rows]) else _FINAL)
 
 
+def warn_user(what: str) -> None:
+    """A warning that names the user's source line."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and is_internal(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(what, stacklevel=level)
+
+
 class Weighted:
     """A loss whose backward starts from its weight. The loss stays as it is: it may be a parameter, or another optimizer's too.
 
@@ -148,3 +159,4 @@ _FINAL = (
     "its forward communicated, or changed persistent values, and so cannot be run once more with these: give layers their "
     "sizes to avoid it"
 )
+TWICE = "the model has a DistributedDataParallel of the same communicator: gradients would be reduced twice. Use one of the two"

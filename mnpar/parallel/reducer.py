@@ -270,12 +270,13 @@ class Reducer:
         bucket = self._first
         if self.comm.size == 1 or bucket is None or self.bucket_bytes is not None:
             return
-        like, known = self.wire(bucket.grad), 0 if bucket.shared is None else bucket.shared.number
-        forms = self.comm.allgather_obj((type(like).__name__, like.dtype.str, like.shape, known))
-        if type(like) is not np.ndarray or forms.count(forms[0]) < len(forms):
+        grad, known = bucket.grad, 0 if bucket.shared is None else bucket.shared.number
+        dtype = self.wire(grad[:0]).dtype  # there may be no gradients yet
+        forms = self.comm.allgather_obj((type(grad).__name__, dtype.str, grad.shape, known))
+        if type(grad) is not np.ndarray or forms.count(forms[0]) < len(forms):
             return  # by messages: they go from devices too, and say what is not alike
-        if self.comm.open_board() and like.nbytes > FEW and not known:
-            bucket.share(self.comm.share_vectors(like))
+        if self.comm.open_board() and grad.size * dtype.itemsize > FEW and not known:
+            bucket.share(self.comm.share_vectors(np.empty(grad.shape, dtype)))
 
     def _reduce_at_once(self, arenas: Arenas, buckets: list[Bucket]) -> None:
         """Buckets one after the other, and what has no place in one."""

@@ -9,8 +9,6 @@ The ranks tell each other of their samples before backward; where nothing travel
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -18,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from mnpar.arena import Arenas
-from mnpar.communicators.message import is_internal
 from mnpar.config import is_debug
 from mnpar.errors import MismatchError
 from mnpar.graph import structure
@@ -27,7 +24,7 @@ from mnpar.optimizers.gradient_method import Pieces
 from mnpar.parallel.agreement import Copies, Persistent, persistents, restore
 from mnpar.parallel.late import Late
 from mnpar.parallel.likeness import compare
-from mnpar.parallel.meeting import UNKNOWN, Row, check_known, own_weight, share_of, skipped, told, weighted
+from mnpar.parallel.meeting import TWICE, UNKNOWN, Row, check_known, own_weight, share_of, skipped, told, warn_user, weighted
 from mnpar.parallel.placement import Placement
 from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.samples import samples_of
@@ -83,7 +80,7 @@ class Team:
         if len(set(updates)) > 1:  # values are given to all ranks, and states are not
             raise MismatchError(f"the ranks' optimizers have made {updates} updates: load one snapshot on all ranks, or none")
         if any([getattr(link, "reduces_over", None) is self.comm for link in self.optimizer.target.links()]):
-            raise RuntimeError(_TWICE)
+            raise RuntimeError(TWICE)
         equal = self._placement is not None and self._placement.settle(self.optimizer.target, values=False)
         self._copies.make_equal(self.optimizer.target, self.optimizer.arenas, equal)
         self._prepare()
@@ -122,10 +119,7 @@ class Team:
 
     def _warn(self, what: str) -> None:
         if self.comm.rank == 0:
-            level, frame = 1, sys._getframe()
-            while frame.f_back is not None and is_internal(frame.f_code.co_filename):
-                level, frame = level + 1, frame.f_back
-            warnings.warn(what, stacklevel=level)
+            warn_user(what)
 
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
         """The loss on this rank, to be differentiated; None where there are no samples."""
@@ -301,8 +295,3 @@ class Team:
             return False
         self._share(rows)
         return True
-
-
-_TWICE = (
-    "the model has a DistributedDataParallel of the same communicator: gradients would be reduced twice. Use one of the two"
-)
