@@ -77,6 +77,16 @@ class Arena:
                 home.free = True
         return True
 
+    def house(self, grad: Array) -> None:
+        """Let the gradients live in this vector from now on."""
+        grad[...] = self.grad
+        self.grad = grad
+        for (param, _, home), place in zip(self.members, self.slices, strict=True):
+            here, home.array = home.array, grad[place].reshape(home.array.shape)
+            if param.node.gradient is here:
+                param.node.gradient = home.array
+        self._grads = [(param.node, home.array) for param, _, home in self.members]
+
     def gradients_at_home(self) -> bool:
         """Whether every parameter has a gradient, and has it here."""
         return all([node.gradient is array for node, array in self._grads])
@@ -115,6 +125,7 @@ class Arenas:
         self._given: Iterable[Parameter] | None = None
         self._arenas: list[Arena] = []
         self.learning: list[Arena] = []  # those whose parameters have gradients; another list where they were made anew
+        self.filled = False  # when they were gathered last, all of these had gradients, in their places
         self.strays: list[Parameter] = []  # those that share an array with another one, and so cannot have a place of their own
 
     def gather(self, params: Iterable[Parameter]) -> list[Arena]:
@@ -122,7 +133,8 @@ class Arenas:
 
         What is given once more, the same object, is taken as unchanged but for gradients (optimizers/members.py).
         """
-        if params is self._given and all([arena.gradients_at_home() or arena.gather() for arena in self._arenas]):
+        self.filled = params is self._given and not self.strays and all([arena.gradients_at_home() for arena in self._arenas])
+        if self.filled or (params is self._given and all([arena.gather() for arena in self._arenas])):
             return self._arenas
         self._given = params
         params = [param for param in params if param.array is not None]

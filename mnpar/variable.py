@@ -252,8 +252,8 @@ def _seeds(
     _check_variables("outputs", outputs)
     for i, y in enumerate(outputs):
         g: Any = gys[i] if gys is not None else y.grad_var if record else y.node.gradient
-        if g is None and y.array is not None and y.size == 1:
-            g = y.xp.array(1 if loss_scale is None else loss_scale, y.dtype, ndmin=y.ndim)
+        if g is None and (array := y.array) is not None and array.size == 1:
+            g = backend.get_array_module(array).array(1 if loss_scale is None else loss_scale, array.dtype, ndmin=array.ndim)
         if g is not None:
             seeds.append((y.node, as_variable(g) if record else getattr(g, "array", g)))
         elif y.array is not None and y.size:  # a send's delegate is empty and starts from nothing

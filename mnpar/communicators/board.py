@@ -1,44 +1,61 @@
 """Sums in memory that the ranks of a machine have in common: no message, and no more copies than there are ranks.
 
-Each rank has two slots that all can read. It writes what it gives to one of them, by turns, then the number of the collective
-to the slot's word; who has seen the number at all ranks adds up the slots, in rank order. A slot is written again two sums
+Each rank has a word, to which it writes how far it has come, and two slots, by turns: in them stands what it says of its values
+and, if they are few, the values. Who sees that all have come adds up the slots, in rank order. A slot is written again two sums
 later, when nobody reads it any more: all have been in the sum between.
 
+Many values are not copied at all: they live in common memory (``Vectors``), each rank adds up its part of all vectors and
+writes the sum into all of them, and says when it is done. So every rank reads as many bytes as it has, and writes as many.
+
 Ranks may also be in different collectives by mistake. A rank that waits for another one's opening, in MPI, writes the number
-to a third word; who waits here goes there then, and all hear of it as ever. Waits are watched like all others.
+to a second word; who waits here goes there then, and all hear of it as ever. Waits are watched like all others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+import platform
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.communicators.message import call_site
 from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import bytes_of_reduction, reduce_arrays
 from mnpar.communicators.shared_memory import SharedMemory
 from mnpar.communicators.transport import Pending, Waiting
+from mnpar.communicators.vectors import Vectors
 from mnpar.communicators.watch import SPINS
 
 if TYPE_CHECKING:
+    from mnpar.communicators.meeting import Meeting
     from mnpar.communicators.mpi import MpiTransport
 
 HEAD, NOTE = 64, 256  # bytes: the form of the values; what is said beside them
-PIECE = 2**18  # bytes of values in a slot: as many as stay in the cache
+_TEXT = HEAD - 2  # before it stands how long the note is
+FEW = 2**15  # bytes of values that are copied to a slot: one wait less, and they stay in the cache
 _LINE = 64  # bytes of a cache line
-_SLOT = HEAD + NOTE + PIECE
-_ELSEWHERE = 2  # the word after those of the two slots
-_PIECES = 2**20  # of one sum: more than there ever are
+_SLOT = HEAD + NOTE + FEW
+_ELSEWHERE, _SAID = 1, 2  # the words after the first: what was said in the slots, as numbers that grow
+_POLLS = 4 * SPINS  # each is short
+_ORDERED = platform.machine() in ("x86_64", "AMD64")  # processors that let others see (ordinary) writes in their order
 
 
-class Form(NamedTuple):
-    """Values of one form."""
+class Form:
+    """Values of one form.
 
-    head: bytes
-    places: list[Any]  # of the pieces in the flat array; of one, that of all
-    slots: list[list[list[Array]]]  # for each piece the slots that it lies in, by rank, both
+    Args:
+        head: what says it.
+        sent: bytes that a rank sends.
+        slots: for each turn, where few values of all ranks stand.
+    """
+
+    __slots__ = ("head", "sent", "slots")
+
+    def __init__(self, head: bytes, sent: int, slots: Sequence[list[Array]] = ()) -> None:
+        self.head, self.sent, self.slots = head, sent, slots
 
 
 class Board:
@@ -47,118 +64,141 @@ class Board:
     Args:
         transport: its ranks are on one machine.
         memory: of ``size(ranks)`` bytes.
-        most: bytes of the largest values that are to be summed so.
     """
 
-    def __init__(self, transport: MpiTransport, memory: SharedMemory, most: int) -> None:
-        self._transport, self.memory, self.most = transport, memory, most
+    def __init__(self, transport: MpiTransport, memory: SharedMemory) -> None:
+        self._transport, self._rank, self.memory = transport, transport.rank, memory
         starts = range(0, self.size(transport.size), self.size(1))
         self._bytes = memoryview(memory.array)[: self.size(transport.size)]
         self._words = self._bytes.cast("q")
         self._at = [start // 8 for start in starts]
         self._mine = self._at[transport.rank]
         self._others = [at for at in self._at if at != self._mine]
+        self._said_at = [[at + _SAID + turn for at in self._at] for turn in (0, 1)]
+        self._slots = [[start + _LINE + turn * _SLOT for start in starts] for turn in (0, 1)]
+        self._turn = 0  # the same on all ranks
         self._seq = 0  # of the sum that this rank is in
-        self._slots = [(start + _LINE, start + _LINE + _SLOT) for start in starts]
-        self._turn = 0
+        self._said: list[Any] = [None, None]  # by this rank, in its slots
+        self._numbers: list[list[int]] = [[], []]  # of what was heard last, from all ranks
+        self._heard: list[tuple[bool, list[bytes]]] = [(False, []), (False, [])]  # whether all said the same form; notes
         self._forms: dict[Any, Form] = {}
+        self._vectors: WeakValueDictionary[int, Vectors] = WeakValueDictionary()  # by the id of this rank's
 
     @classmethod
     def size(cls, ranks: int) -> int:
         """Bytes that it takes."""
         return ranks * (_LINE + 2 * _SLOT)
 
-    def takes(self, x: Array, out: Array) -> bool:
-        """Whether such values can be summed here."""
-        here = type(x) is np.ndarray and x.nbytes <= self.most and x.flags.c_contiguous
-        return here and (out is x or (type(out) is np.ndarray and out.flags.c_contiguous))
+    def know(self, vectors: Vectors) -> None:
+        """Sum these in place from now on; all ranks do so, in the same order."""
+        vectors.form = self._form(vectors.mine, vectors.number)
+        self._vectors[id(vectors.mine)] = vectors
 
-    def sum(
-        self, x: Array, note: bytes, usual: Callable[[list[bytes]], bool], out: Array, seq: int, waiting: Callable[[], Waiting]
-    ) -> bool | None:
+    def _form(self, x: Array, number: int = 0) -> Form:
+        head = f"{number} {x.dtype.str} {x.shape} {x.dtype.name}".encode()[:_TEXT].ljust(_TEXT, b" ")
+        form = Form(head, bytes_of_reduction(x, self._rank, self._transport.size, None))
+        if not number:
+            starts = [[start + HEAD + NOTE for start in both] for both in self._slots]
+            form.slots = [[np.ndarray(x.shape, x.dtype, self._bytes, start) for start in one] for one in starts]
+            self._forms[x.shape, x.dtype] = form
+        return form
+
+    def sum(self, x: Array, note: bytes, usual: Callable[[list[bytes]], bool], out: Array, channel: Meeting) -> bool | None:
         """The sum into ``out`` if the notes are as usual: whether they are; None: not all ranks are here, or alike.
 
         Args:
-            x, out: arrays that it :meth:`takes`.
-            note, usual: as :meth:`Communicator.allreduce_noted` has them.
-            seq: the number of this collective, larger than any before.
-            waiting: what is waited for.
+            x, note, usual, out: as :meth:`Communicator.allreduce_noted` has them.
+            channel: gives the collective its number, which is even, and larger than any before.
         """
-        head, places, slots = self._forms.get((x.shape, x.dtype)) or self._form(x)
-        given, total = (x, out) if len(places) == 1 else (x.reshape(-1), out.reshape(-1))
-        self._seq, text, length = seq, head + note, HEAD + len(note)
-        for piece, (place, arrays) in enumerate(zip(places, slots, strict=True)):
-            turns = self._give(given[place], arrays, text, _PIECES * seq + piece, waiting)
-            if turns is None:
-                break
-            if piece == 0:
-                starts = [both[turn] for both, turn in zip(self._slots, turns, strict=True)]
-                texts = [bytes(self._bytes[start : start + length]) for start in starts]
-                if not usual([text[HEAD:] for text in texts]):
-                    self._seq = 0
-                    return False
-                if any([other[:HEAD] != head for other in texts]):
-                    break
-                text = b""
-            reduce_arrays([both[turn] for both, turn in zip(arrays, turns, strict=True)], "sum", total[place])
+        if type(x) is not np.ndarray or (out is not x and type(out) is not np.ndarray):
+            return None
+        vectors = None
+        if x.nbytes <= FEW:
+            form = self._forms.get((x.shape, x.dtype)) or self._form(x)
+        elif (vectors := self._vectors.get(id(x))) is not None and vectors.mine is x is out:
+            form = vectors.form
         else:
-            self._seq, traffic = 0, self._transport.traffic
+            return None
+        self._seq, self._turn = channel.next_exchange(), 1 - self._turn
+        if vectors is None:
+            form.slots[self._turn][self._rank][...] = x
+        fence = vectors is not None or not _ORDERED  # much is written past the cache, and that in no order
+        agreed = self._agree(form, note, usual, channel, fence)
+        if agreed:
+            if vectors is None:
+                reduce_arrays(form.slots[self._turn], "sum", out)
+            else:
+                vectors.add_up()
+                self._come(self._seq + 1, fence)
+            traffic = self._transport.traffic
             traffic.collectives += 1
-            traffic.collective_bytes += bytes_of_reduction(x, self._transport.rank, self._transport.size, None)
-            return True
+            traffic.collective_bytes += form.sent
         self._seq = 0
+        return agreed
+
+    def _agree(
+        self, form: Form, note: bytes, usual: Callable[[list[bytes]], bool], channel: Meeting, fence: bool
+    ) -> bool | None:
+        """Whether all say what is usual; None: not all are here, or of one form."""
+        words, turn = self._words, self._turn
+        said = self._said[turn]
+        if said is None or said[1] is not note or said[0] is not form:
+            self._say(form, note, turn)
+        alike = self._come(self._seq, fence)
+        if alike:
+            numbers = [words[at] for at in self._said_at[turn]]
+            alike, notes = self._heard[turn] if numbers == self._numbers[turn] else self._hear(numbers, turn)
+            if not usual(notes):
+                return False
+        if alike:
+            return True
+        seq, self._turn, self._seq = self._seq, 1 - turn, 0  # the slot of this turn is nobody's
+        channel.give_back(seq)
         self.elsewhere(seq)
         return None
 
-    def _give(
-        self, x: Array, arrays: list[list[Array]], text: bytes, number: int, waiting: Callable[[], Waiting]
-    ) -> list[int] | None:
-        """Write a piece; when all have done it, in which of their slots; None: they have not."""
-        me, turn, words = self._transport.rank, 1 - self._turn, self._words
-        start = self._slots[me][turn]
+    def _say(self, form: Form, note: bytes, turn: int) -> None:
+        start, text = self._slots[turn][self._rank], len(note).to_bytes(2, "little") + form.head + note
         self._bytes[start : start + len(text)] = text
-        arrays[me][turn][...] = x
-        self._turn = turn
-        self.memory.sync()
-        words[self._mine + turn] = number
-        if any([words[at + turn] != number for at in self._others]):
-            self._wait(number, turn, waiting)
-        self.memory.sync()
-        turns = [turn if words[at + turn] == number else self._other(at, turn, number) for at in self._at]
-        return None if _ELSEWHERE in turns else turns
+        self._words[self._mine + _SAID + turn] += 1
+        self._said[turn] = form, note
 
-    def _other(self, at: int, turn: int, number: int) -> int:
-        return 1 - turn if self._words[at + 1 - turn] == number else _ELSEWHERE
+    def _hear(self, numbers: list[int], turn: int) -> tuple[bool, list[bytes]]:
+        texts = [bytes(self._bytes[start : start + HEAD + NOTE]) for start in self._slots[turn]]
+        heads = {text[2:HEAD] for text in texts}
+        notes = [text[HEAD : HEAD + int.from_bytes(text[:2], "little")] for text in texts]
+        self._numbers[turn], self._heard[turn] = numbers, (len(heads) == 1, notes)
+        return self._heard[turn]
 
-    def _form(self, x: Array) -> Form:
-        head = f"{x.dtype.str} {x.shape} {x.dtype.name}".encode()[:HEAD].ljust(HEAD, b" ")
-        step = PIECE // x.itemsize
-        places: list[Any] = [slice(start, min(start + step, x.size)) for start in range(0, max(x.size, 1), step)]
-        slots = [
-            [
-                [np.ndarray(p.stop - p.start, x.dtype, self._bytes, start + HEAD + NOTE) for start in both]
-                for both in self._slots
-            ]
-            for p in places
-        ]
-        form = self._forms[x.shape, x.dtype] = Form(head, places, slots)
-        return form
+    def _come(self, number: int, fence: bool) -> bool:
+        """Say that this rank has come so far, and wait for the others; False: some are in another collective."""
+        words = self._words
+        if fence:
+            self.memory.sync()
+        words[self._mine] = number
+        here = True
+        for at in self._others:
+            if words[at] < number:
+                here = self._wait(number)
+                break
+        if fence:
+            self.memory.sync()
+        return here
 
-    def _wait(self, number: int, turn: int, waiting: Callable[[], Waiting]) -> None:
-        """Until all ranks are in this collective, here or elsewhere."""
-        words, others, transport, seq = self._words, self._others, self._transport, self._seq
+    def _wait(self, number: int) -> bool:
+        """Until all ranks have come so far, or are elsewhere; whether they have come."""
+        words, others, transport = self._words, self._others, self._transport
+
+        for _ in range(1 if transport.active else _POLLS):
+            if all([words[at] >= number for at in others]):
+                return True
 
         def ready() -> bool:
-            for at in others:
-                if words[at + turn] != number and words[at + 1 - turn] != number and words[at + _ELSEWHERE] < seq:
-                    return False
-            return True
+            return all([words[at] >= number or words[at + _ELSEWHERE] >= number for at in others])
 
-        for _ in range(1 if transport.active else 4 * SPINS):  # each is short
-            if ready():
-                return
-        what = waiting()
+        what = Waiting("allreduce", call_site(), None, 0, self._seq)
         wait(transport, Pending(lambda: ready() or transport.go_on() or ready(), _nothing, what, transport.meeting(what)))
+        return all([words[at] >= number for at in others])
 
     def elsewhere(self, seq: int) -> None:
         """This rank waits in a collective of this number, and not here."""

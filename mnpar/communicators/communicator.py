@@ -29,10 +29,10 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.communicators.board import Board
 from mnpar.communicators.calls import Calls
-from mnpar.communicators.message import call_site
 from mnpar.communicators.operation import Operation, complete, no_steps
 from mnpar.communicators.shared_memory import SharedMemory
-from mnpar.communicators.transport import ANY, Steps, T, Waiting
+from mnpar.communicators.transport import ANY, Steps, T
+from mnpar.communicators.vectors import Vectors, share_vectors
 
 ANY_SOURCE = ANY
 ANY_TAG = ANY
@@ -304,33 +304,44 @@ class Communicator(Calls):
             [False, False]
         """
         board, channel = self.transport.board, self.channel(0)
-        if board is not None and board.takes(x, out):
-            seq = channel.next_exchange()
-            summed = board.sum(x, note, usual, out, seq, lambda: Waiting("allreduce", call_site(), None, 0, seq))
-            if summed is not None:
-                return bool(summed)
-            channel.give_back(seq)
+        if board is not None and (summed := board.sum(x, note, usual, out, channel)) is not None:
+            return bool(summed)
         return channel.allreduce_noted(x, self._call("allreduce"), note, usual, out)
 
-    def open_board(self, nbytes: int) -> bool:
+    def open_board(self, wanted: bool = True) -> bool:
         """Let :meth:`allreduce_noted` go through memory that all ranks have in common, where they have; all ranks call it.
 
         Args:
-            nbytes: of the largest array that does; 0: none any more.
+            wanted: False: no more.
 
         Returns:
-            Whether they do: the ranks are processes of one machine (Open MPI's go on by messages).
+            Whether it does: the ranks are processes of one machine (Open MPI's go on by messages). It takes arrays of 32 KiB at
+            most, and those of :meth:`share_vectors`.
         """
         transport = self.transport
-        if transport.board is not None and nbytes:
-            transport.board.most = nbytes
-        elif transport.board is not None:
+        if transport.board is not None and not wanted:
             self.barrier()
             transport.board.free()
             transport.board = None
-        elif nbytes and transport.adds_up:
-            transport.board = Board(transport, self.share(Board.size(self.size)), nbytes)  # type: ignore[arg-type]
+        elif transport.board is None and wanted and transport.adds_up:
+            transport.board = Board(transport, self.share(Board.size(self.size)))  # type: ignore[arg-type]
         return transport.board is not None
+
+    def share_vectors(self, like: Array) -> Vectors | None:
+        """A vector for each rank in memory that all have in common: :meth:`allreduce_noted` sums them in place.
+
+        Args:
+            like: one-dimensional; all ranks call it with arrays of one form.
+
+        Returns:
+            None if there is no such memory.
+        """
+        if not self.open_board():
+            return None
+        vectors = share_vectors(self, like, self.channel(0).next_number)
+        if vectors is not None:
+            self.transport.board.know(vectors)
+        return vectors
 
     def iallreduce(self, x: Array, op: str = "sum", out: Array | None = None) -> Operation:
         """:meth:`allreduce`, later; neither ``x`` nor ``out`` may change before it is done."""

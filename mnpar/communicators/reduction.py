@@ -47,9 +47,10 @@ def reduce_arrays(arrays: list[Array], reduction: str, out: Array | None = None)
             total = np.asarray(total)
     else:
         total = ufunc(first, arrays[1], out=out)
-    for array in arrays[2:]:
-        ufunc(total, array, out=total)
-    return total if out is None else _into(out, total)
+    if len(arrays) > 2:
+        for array in arrays[2:]:
+            ufunc(total, array, out=total)
+    return total if out is None or total is out else _into(out, total)
 
 
 def _reduce_halves(arrays: list[Array], ufunc: Any, out: Array | None) -> Array:

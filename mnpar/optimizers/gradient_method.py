@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from mnpar.arena import Arena, Arenas
 from mnpar.link import Link
@@ -22,6 +22,9 @@ from mnpar.variable import backward
 _ALONE = nullcontext()
 
 
+Pieces: TypeAlias = Iterator[tuple[Arena, slice, list[Parameter]]]  # of gradients, as they arrive
+
+
 class Team(Protocol):
     """What an optimizer needs of those who step with it (parallel/data_parallel.py)."""
 
@@ -30,8 +33,7 @@ class Team(Protocol):
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any: ...
     def listen(self) -> None: ...
     def give_up(self) -> None: ...
-    def reduce(self, by_pieces: Callable[[], bool]) -> bool | None: ...
-    def pieces(self) -> Iterator[tuple[Arena, slice, list[Parameter]]] | None: ...
+    def reduce(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None: ...
     def stepping(self) -> AbstractContextManager[None]: ...
     def saving(self) -> AbstractContextManager[None]: ...
     def serialize(self, serializer: Any) -> None: ...
@@ -143,10 +145,9 @@ class GradientMethod(Optimizer):
         steps = True if self.team is None else self.team.reduce(self._takes_pieces)
         if steps is None:
             self.step()
-        if not steps:
-            return
-        if self.team is not None and (pieces := self.team.pieces()) is not None:
-            self._change_by(pieces)
+        elif steps is not True and steps is not False:
+            self._change_by(steps)
+        if steps is not True:
             return
         with _ALONE if self.team is None else self.team.stepping(), in_float32(params):
             for param in params:
@@ -160,7 +161,7 @@ class GradientMethod(Optimizer):
         hooked = any([timing == "pre" for timing, _ in self._hooks.values()])
         return self._scaling is None and not (hooked or self.arenas.strays) and all(map(whole.is_whole, self.arenas.learning))
 
-    def _change_by(self, pieces: Iterator[tuple[Arena, slice, list[Parameter]]]) -> None:
+    def _change_by(self, pieces: Pieces) -> None:
         """A step with gradients that are still arriving."""
         self.t += 1
         for arena in self.arenas.learning:
@@ -197,7 +198,7 @@ class GradientMethod(Optimizer):
     def differentiate(self, loss: Any) -> None:
         """The first half of an update: backward from a loss, or from none."""
         if self.team is None or not self.team.keeps:
-            self.target.cleargrads()
+            self._members.cleargrads(self.target)
         if not (loss is None or hasattr(loss, "backward")):
             raise TypeError(
                 f"the loss function returned a {type(loss).__name__}: return a Variable, or None on a rank without a loss"

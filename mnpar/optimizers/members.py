@@ -27,15 +27,24 @@ class Members:
 
     def __init__(self) -> None:
         self._link: Link | None = None
-        self._structure: object = None
+        self.seen: object = None  # the state of all links in which they were found, if that says all
         self._params: list[Parameter] = []
+
+    def cleargrads(self, link: Link) -> None:
+        """``link.cleargrads()``, without the walk where that says the same."""
+        params = self.of(link)
+        if self.seen is None:
+            link.cleargrads()
+            return
+        for param in params:
+            param.cleargrad()
 
     def of(self, link: Link) -> list[Parameter]:
         """All parameters, in the order of definition; not to be changed."""
-        if self._structure is not structure.now or self._link is not link:
+        if self.seen is not structure.now or self._link is not link:
             now = structure.now
             self._params, self._link = list(link.params()), link
-            self._structure = now if _says_all(link) else None
+            self.seen = now if _says_all(link) else None
         return self._params
 
 
@@ -44,6 +53,6 @@ def _says_all(link: Link) -> bool:
     kinds = {type(one) for one in link.links()}
     return all([
         kind.params is Link.params and kind.links is Link.links and kind._collect_links is Link._collect_links
-        and kind._child_links in _WALKS
+        and kind._child_links in _WALKS and kind.cleargrads is Link.cleargrads
         for kind in kinds
     ])  # fmt: skip

@@ -99,6 +99,7 @@ class Copies:
         self.comm, self._among = comm, among
         self.ever = False  # made equal
         self.complete = False  # with an array for each parameter
+        self.settled: object = None  # the state of all links (``structure.now``) in which they are copies, and complete
         self._members, self._stale = Members(), True
         self._seen: list[Parameter] | None = None  # when that was found
         self._params: list[tuple[Parameter, tuple[int, ...]]] = []
@@ -113,7 +114,8 @@ class Copies:
 
     def take_as_equal(self, model: Link) -> None:
         """Give nobody rank 0's values: each rank has loaded what it is to have (``checkpoint.load`` says so)."""
-        self._params, self.ever, self._seen = [(param, param.node.shape) for param in model.params()], True, None
+        self._params, self.ever = [(param, param.node.shape) for param in model.params()], True
+        self._seen = self.settled = None
         self.complete = all([param.array is not None for param, _ in self._params])
 
     def stale(self, model: Link) -> bool:
@@ -125,6 +127,7 @@ class Copies:
                 p is not q or p.node.shape != shape for p, (q, shape) in zip(params, self._params, strict=True)
             ])  # fmt: skip
             self._seen = params
+        self.settled = None if self._stale or not self.complete else self._members.seen
         return self._stale
 
 

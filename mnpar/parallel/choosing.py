@@ -1,7 +1,4 @@
-"""What is faster here, tried when ranks set out: gradients that leave during backward, sums in memory or by messages.
-
-All ranks call these functions together, and decide alike.
-"""
+"""What is faster here, tried when ranks set out: gradients that leave during backward, or after it."""
 
 from __future__ import annotations
 
@@ -12,13 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar.backend import Array
-
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
-MOST = 2**23  # bytes that are ever added up in memory that ranks have in common; of
-SURE = 2**19  # in all, that is faster everywhere: more is tried
 BUCKET = 2**20  # bytes: several messages' latency on any network, and soon full
 
 
@@ -60,19 +53,3 @@ def _slowest(comm: Communicator, work: Callable[[], Any]) -> float:
         work()
         seconds.append(time.perf_counter() - begin)
     return float(comm.allreduce(np.array(statistics.median(seconds)), "max"))
-
-
-def choose_board(comm: Communicator, like: Array) -> None:
-    """Let ``comm.allreduce_noted`` of such arrays go through memory that its ranks have in common, where that is faster."""
-    board = comm.transport.board
-    if type(like) is not np.ndarray or like.nbytes > MOST or (board is not None and board.most >= like.nbytes):
-        return
-    x, before = np.zeros_like(like), 0 if board is None else board.most
-
-    def add() -> None:
-        comm.allreduce_noted(x, b"", lambda notes: True, x)
-
-    sure = comm.size * like.nbytes <= SURE
-    by_messages = 0.0 if sure else _slowest(comm, add)
-    if comm.open_board(like.nbytes) and not sure and _slowest(comm, add) > by_messages:
-        comm.open_board(before)

@@ -92,7 +92,8 @@ def create_multi_node_optimizer(
         raise ValueError("sharded states and double_buffering do not go together: choose one")
     size = choose_bucket_bytes(communicator) if bucket_bytes == "auto" else bucket_bytes
     reducer = Reducer(communicator, size, wire_dtype, None if placement is None else placement.among)  # type: ignore[arg-type]
-    quiet = zero_fill and placement is None and size is None and not (double_buffering or sharded)
+    whole = placement is None or placement.copy.size == 1  # nobody has a model together with others: weights need not travel
+    quiet = zero_fill and whole and size is None and not (double_buffering or sharded)
     actual_optimizer.team = (QuietTeam if quiet else Team)(
         actual_optimizer, reducer, reduce, zero_fill, double_buffering, samples, sharded, placement, check
     )

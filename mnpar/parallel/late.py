@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,10 @@ class Late:
         self._reducer = reducer
         self._flying: list[tuple[Operation | None, Array]] = []  # None: it was loaded, so it has arrived
         self._factor = 1.0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Late:
+        """What is under way is the original's: a copy begins anew, and its first update takes no step."""
+        return Late(copy.deepcopy(self._reducer, memo))
 
     def reduce(self, arenas: Arenas, factor: float, loss_scale: float) -> bool:
         """Send these gradients, and put those of the update before in their place; False if there are none.

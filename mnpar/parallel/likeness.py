@@ -30,10 +30,10 @@ def compare(comm: Communicator, model: Link, update: int, placement: Placement |
     Raises:
         MismatchError: they differ by more than rounding; on all of these ranks.
     """
-    if placement is None:
-        _compare_copies(comm, model, update)
-    else:
+    if placement is not None and placement.others:
         _compare_parts(placement, model, update)
+    if comm.size > 1:
+        _compare_copies(comm, model, update)
 
 
 def _compare_parts(placement: Placement, model: Link, update: int) -> None:
@@ -59,7 +59,7 @@ def _compare_parts(placement: Placement, model: Link, update: int) -> None:
 
 
 def _compare_copies(comm: Communicator, model: Link, update: int) -> None:
-    named = list(model.namedparams(include_uninit=False))
+    named = [(path, param) for path, param in model.namedparams(include_uninit=False) if param.summed is None]
     mine = np.array([[*_signature(param.array)] for _, param in named]).reshape(len(named), 4)
     first, *others = comm.allgather(mine)
     for rank, rows in enumerate(others, start=1):

@@ -8,11 +8,14 @@ is weighted by the samples of the update before, and the sum corrected where the
 from __future__ import annotations
 
 import struct
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from mnpar import backend
+from mnpar.communicators.message import is_internal
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable, backward
 
@@ -75,7 +78,8 @@ def check_known(rows: list[Row]) -> None:
 
 def own_weight(loss: Any, samples: float, how: str) -> float:
     """A rank's weight before it knows the others'."""
-    if samples == 0 or getattr(loss, "array", None) is None or not loss.array.size:
+    array = getattr(loss, "array", None)
+    if samples == 0 or array is None or not array.size:
         return 0.0
     return samples if how == "weighted" else 1.0
 
@@ -105,6 +109,19 @@ def share_of(rows: list[Row], rank: int, how: str) -> tuple[float, float]:
     return abs(mine.weight) / total if total else 0.0, 1.0
 
 
+def skipped(rows: list[Row]) -> str:
+    """Why an update was none."""
+    return _SKIPPED.format(_MANUAL if any([row.manual or row.held for row in rows]) else _FINAL)
+
+
+def warn_user(what: str) -> None:
+    """A warning that names the user's source line."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and is_internal(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(what, stacklevel=level)
+
+
 class Weighted:
     """A loss whose backward starts from its weight. The loss stays as it is: it may be a parameter, or another optimizer's too.
 
@@ -115,12 +132,12 @@ class Weighted:
     """
 
     def __init__(self, loss: Variable, weight: float, scale: float | None) -> None:
-        self.loss = loss
+        self.loss, array = loss, loss.array
         given: Any = None if isinstance(loss, Parameter) else loss.grad
         if given is not None:
-            self._start = backend.unscalar(given * loss.dtype.type(weight))
-        elif loss.size == 1:
-            self._start = loss.xp.array(weight * (scale or 1.0), loss.dtype).reshape(loss.shape)
+            self._start = backend.unscalar(given * array.dtype.type(weight))
+        elif array.size == 1:
+            self._start = backend.get_array_module(array).array(weight * (scale or 1.0), array.dtype, ndmin=array.ndim)
         else:
             self._start = None
 
@@ -133,3 +150,13 @@ UNKNOWN = (
     "of how many samples {} loss is the mean cannot be told from the arguments of the loss function: give "
     "create_multi_node_optimizer(samples=a function of these arguments), or reduce='mean'"
 )
+_SKIPPED = (
+    "this update only made the parameters equal on all ranks, those of rank 0, and no step was taken. The first update of an "
+    "optimizer does so, of one that was copied before it made one too, and the first with new parameters: {}"
+)
+_MANUAL = "gradients that were there already are of other values; update(lossfun, ...) computes them once more instead"
+_FINAL = (
+    "its forward communicated, or changed persistent values, and so cannot be run once more with these: give layers their "
+    "sizes to avoid it"
+)
+TWICE = "the model has a DistributedDataParallel of the same communicator: gradients would be reduced twice. Use one of the two"

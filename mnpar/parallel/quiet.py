@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mnpar.config import is_debugging
+from mnpar.graph import structure
+from mnpar.optimizers.gradient_method import Pieces
 from mnpar.parallel.agreement import restore
-from mnpar.parallel.meeting import Row, check_known, own_weight, total_of, unknown_among_known, weighted
-from mnpar.parallel.team import SKIPPED, Team
+from mnpar.parallel.meeting import Row, check_known, own_weight, skipped, total_of, unknown_among_known, weighted
+from mnpar.parallel.team import Team
 from mnpar.tape import current_tape
 
 
@@ -42,7 +45,8 @@ class QuietTeam(Team):
 
     def _noted_row(self, weight: float, undoable: bool) -> bytes:
         """What this rank has to tell of a loss; in most updates the same as before."""
-        if self._held or current_tape().records or self._copies.stale(self.optimizer.target):
+        settled = self._copies.settled is structure.now or not self._copies.stale(self.optimizer.target)
+        if not settled or self._held or current_tape().records:
             return self._now(weight, undoable).packed()
         if weight != self._plain[0] or not self._plain[1]:
             self._plain = weight, Row(weight).packed()
@@ -53,25 +57,30 @@ class QuietTeam(Team):
         self._next = total if total and not any([row.talks or row.manual for row in rows]) else None
         return share
 
+    def listen(self) -> None:
+        """Nothing leaves during backward."""
+
     def give_up(self) -> None:
         super().give_up()
         self._note, self._forward = b"", None
 
-    def reduce(self, by_pieces: Callable[[], bool]) -> bool | None:
+    def reduce(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:
         if self._alone:
             return False
         if not self._noted:
             steps = super().reduce(by_pieces)
             self._noted, self._base = self._next is not None, (self._next if self._how != "sum" else None) or 1.0
             if self._noted:
-                self.reducer.prepare(self.optimizer.arenas)
+                self._prepare()
             return steps
         note, self._note, self._rows = self._note or self._now(0.0, manual=True).packed(), b"", None
-        self._fill(self.optimizer.arenas)
-        added = self.reducer.reduce_noted(self.optimizer.arenas, note, self._usual)
+        arenas = self.optimizer.arenas
+        if not arenas.filled:
+            arenas.fill(self.optimizer.loss_scale)
+        added = self.reducer.reduce_noted(arenas, note, self._usual)
         self._forget_held()
         forward, self._forward = self._forward, None
-        if added:
+        if added and (self.optimizer.t % self._check == 0 or is_debugging()):
             self._compare()
         if self._rows is None:  # the common case
             return True
@@ -85,7 +94,7 @@ class QuietTeam(Team):
         rows = self._rows
         changed = self._how != "sum" and total_of(rows) != self._base and any([row.talks for row in rows])
         mixed = len({row.manual for row in rows if not row.joining}) > 1
-        alike = not (any([row.stale for row in rows]) or all([row.joining for row in rows]))
+        alike = not (any([row.stale or row.unsettled for row in rows]) or all([row.joining for row in rows]))
         return alike and not (changed or mixed or unknown_among_known(rows))
 
     def _corrected(self, rows: list[Row]) -> bool:
@@ -110,12 +119,12 @@ class QuietTeam(Team):
         if all([row.joining for row in rows]):
             self._all_joined = True
             return False
-        if any([row.stale for row in rows]):
+        if any([row.stale or row.unsettled for row in rows]):
             self._make_equal()
             if not any([row.manual or row.final or row.held for row in rows]):
                 self.optimizer.differentiate(self._again(forward))
                 return None
-            self._warn(SKIPPED)
+            self._warn(skipped(rows))
             return False
         check_known(rows)
         self._warn(_CHANGED)

@@ -14,13 +14,14 @@ import numpy as np
 
 from mnpar.arena import Arena, Arenas
 from mnpar.backend import Array
+from mnpar.communicators.board import FEW
 from mnpar.graph import Home, Hook, VariableNode
-from mnpar.parallel.choosing import choose_board
 from mnpar.tape import current_tape
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
     from mnpar.communicators.operation import Operation
+    from mnpar.communicators.vectors import Vectors
 
 
 Among = Callable[[tuple[str, ...]], "Communicator"]
@@ -38,6 +39,7 @@ class Bucket:
         self.params, self.homes, self.summed = arena.params[start:stop], arena.homes[start:stop], arena.summed
         self.arena, self.place = arena, slice(arena.slices[start].start, arena.slices[stop - 1].stop)
         self.grad = arena.grad[self.place]
+        self.shared: Vectors | None = None  # what travels, in memory that all ranks have in common
         self._sent: Array = None
         self.operation: Operation | None = None
         self.awaited = 0  # parameters whose gradients are not final yet
@@ -46,8 +48,15 @@ class Bucket:
         """What is sent: the gradients themselves, if they travel as they are."""
         if reducer.weight != 1:
             self.grad *= reducer.weight
-        self._sent = reducer.wire(self.grad)
+        self._sent = reducer.wire(self.grad, None if self.shared is None else self.shared.mine)
         return self._sent
+
+    def share(self, vectors: Vectors | None) -> None:
+        """Let the gradients live in memory that all ranks have in common; or what is sent, where that is something else."""
+        self.shared = vectors
+        if vectors is not None and vectors.mine.dtype == self.grad.dtype:
+            self.arena.house(vectors.mine)
+            self.grad = vectors.mine
 
     def unpack(self) -> None:
         """Wait for the sums."""
@@ -84,6 +93,7 @@ class Reducer:
         self._attached: list[Arena] | None = None  # the same, as the list that they came in
         self._strays: list[VariableNode] = []
         self.buckets: list[Bucket] = []
+        self._first: Bucket | None = None  # whose gradients all ranks have copies of
         self.left = 0  # how many buckets are on their way
         self._off: list[Callable[[], None]] = []
         self._listening = False
@@ -104,10 +114,15 @@ class Reducer:
             self._channels[summed] = channel
         return self._channels[summed]
 
-    def wire(self, grad: Array) -> Array:
-        """Gradients in the dtype in which they travel; themselves, if they travel as they are."""
+    def wire(self, grad: Array, out: Array | None = None) -> Array:
+        """Gradients in the dtype in which they travel, in ``out`` if it is given; themselves, if they travel as they are."""
         dtype = self._wire_dtype
-        return grad if dtype is None or grad.dtype.kind != "f" or grad.dtype.itemsize <= dtype.itemsize else grad.astype(dtype)
+        if dtype is None or grad.dtype.kind != "f" or grad.dtype.itemsize <= dtype.itemsize:
+            return grad
+        if out is None:
+            return grad.astype(dtype)
+        out[...] = grad
+        return out
 
     def attach(self, arenas: Arenas) -> None:
         """Take these arenas' gradients in hand; called before each backward, it does little if they are the same as before.
@@ -134,6 +149,7 @@ class Reducer:
             off()
         self._arenas, self._strays = now, strays
         self.buckets = [bucket for arena in reversed(now) for bucket in self._cut(arena)]
+        self._first = next((bucket for bucket in self.buckets if bucket.summed is None), None)
         self._off = []
         if self.bucket_bytes is None:
             return
@@ -235,29 +251,41 @@ class Reducer:
         """:meth:`reduce` without buckets; with the first gradients a note travels, and if by all notes something is unusual
         nothing is added up (:meth:`Communicator.allreduce_noted`): whether it was. They go by the ranks' own communicator, so
         that a rank that is in an update, and another in anything else, hear of it at once."""
-        self.attach(arenas)
-        buckets = self.buckets
-        if not buckets:
-            return self.comm.allreduce_noted(nothing := np.empty(0, np.float32), note, usual, nothing)
-        sent = buckets[0].pack(self)
-        if not self.comm.allreduce_noted(sent, note, usual, sent):
-            return False
-        buckets[0].unpack()
-        if len(buckets) > 1 or arenas.strays:
-            self._reduce_at_once(arenas, buckets[1:])
-        return True
+        if arenas.learning is not self._attached:
+            self.attach(arenas)
+        first, buckets = self._first, self.buckets
+        if first is None:
+            added = self.comm.allreduce_noted(nothing := np.empty(0, np.float32), note, usual, nothing)
+        else:
+            sent = first.pack(self)
+            if added := self.comm.allreduce_noted(sent, note, usual, sent):
+                first.unpack()
+        if added and (len(buckets) != 1 or first is None or arenas.strays):
+            self._reduce_at_once(arenas, [bucket for bucket in buckets if bucket is not first])
+        return added
 
     def prepare(self, arenas: Arenas) -> None:
-        """Choose how :meth:`reduce_noted` goes, by messages or in memory; all ranks call it, with arenas of one form."""
+        """Let gradients be summed in memory that the ranks have in common, where they have any; all ranks call it."""
         self.attach(arenas)
-        if self.buckets:
-            choose_board(self.comm, self.wire(self.buckets[0].grad))
+        bucket = self._first
+        if self.comm.size == 1 or bucket is None or self.bucket_bytes is not None:
+            return
+        grad, known = bucket.grad, 0 if bucket.shared is None else bucket.shared.number
+        dtype = self.wire(grad[:0]).dtype  # there may be no gradients yet
+        forms = self.comm.allgather_obj((type(grad).__name__, dtype.str, grad.shape, known))
+        if type(grad) is not np.ndarray or forms.count(forms[0]) < len(forms):
+            return  # by messages: they go from devices too, and say what is not alike
+        if self.comm.open_board() and grad.size * dtype.itemsize > FEW and not known:
+            bucket.share(self.comm.share_vectors(np.empty(grad.shape, dtype)))
 
     def _reduce_at_once(self, arenas: Arenas, buckets: list[Bucket]) -> None:
         """Buckets one after the other, and what has no place in one."""
         for bucket in buckets:
             sent = bucket.pack(self)
-            self.channel_of(bucket.summed).allreduce(sent, out=sent)
+            if bucket is self._first:
+                self.comm.allreduce_noted(sent, b"", lambda notes: True, sent)
+            else:
+                self.channel_of(bucket.summed).allreduce(sent, out=sent)
             bucket.unpack()
         for param in arenas.strays:
             param.grad *= self.weight

@@ -9,7 +9,6 @@ The ranks tell each other of their samples before backward; where nothing travel
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -19,11 +18,13 @@ import numpy as np
 from mnpar.arena import Arenas
 from mnpar.config import is_debug
 from mnpar.errors import MismatchError
+from mnpar.graph import structure
 from mnpar.optimizers import GradientMethod
+from mnpar.optimizers.gradient_method import Pieces
 from mnpar.parallel.agreement import Copies, Persistent, alike, persistents, restore
 from mnpar.parallel.late import Late
 from mnpar.parallel.likeness import compare
-from mnpar.parallel.meeting import UNKNOWN, Row, check_known, own_weight, share_of, told, weighted
+from mnpar.parallel.meeting import TWICE, UNKNOWN, Row, check_known, own_weight, share_of, skipped, told, warn_user, weighted
 from mnpar.parallel.placement import Placement
 from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.samples import samples_of
@@ -66,7 +67,6 @@ class Team:
         self._factor: float | None = None  # of the sum over ranks, once they have met
         self._only_synchronizes = False  # this update
         self._base = 1.0  # what weights are divided by before those of the others are known
-        self._arriving: float | None = None  # the factor of gradients that are waited for in the step
 
     def take_as_given(self) -> None:
         """Do not give the ranks rank 0's values at first: each has loaded what it is to have."""
@@ -79,9 +79,10 @@ class Team:
         if len(set(updates)) > 1:  # values are given to all ranks, and states are not
             raise MismatchError(f"the ranks' optimizers have made {updates} updates: load one snapshot on all ranks, or none")
         if any([getattr(link, "reduces_over", None) is self.comm for link in model.links()]):
-            raise RuntimeError(_TWICE)
+            raise RuntimeError(TWICE)
         equal = final and alike(model, self.comm) if placement is None else placement.settle(model, values=False)
         self._copies.make_equal(model, self.optimizer.arenas, equal)
+        self._prepare()
         return not equal
 
     def _meet(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> list[Row]:
@@ -96,10 +97,17 @@ class Team:
                 rows = [row._replace(stale=False) for row in rows]
             elif final:
                 self._only_synchronizes = True
-                self._warn(SKIPPED)
+                self._warn(skipped(rows))
         if self._placement is not None and any([row.unsettled for row in rows]):
             self._placement.settle(self.optimizer.target)
+            self._prepare()
         return rows
+
+    def _prepare(self) -> None:
+        """The parameters stay for a while; all ranks that have copies are here."""
+        if not (self._late or self._shards):
+            self.optimizer.arenas.gather(self.optimizer.members())
+            self.reducer.prepare(self.optimizer.arenas)
 
     def _now(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> Row:
         """What this rank has to tell."""
@@ -111,7 +119,7 @@ class Team:
 
     def _warn(self, what: str) -> None:
         if self.comm.rank == 0:
-            warnings.warn(what, stacklevel=6)
+            warn_user(what)
 
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
         """The loss on this rank, to be differentiated; None where there are no samples."""
@@ -132,8 +140,10 @@ class Team:
     def _begin(self) -> list[Persistent] | None:
         """An update begins; what its forward may change, if it may have to be run again: it makes missing parameters."""
         self._added, self.keeps = 0.0, self._adds_up
-        model = self.optimizer.target
-        return None if self._copies.complete and not self._copies.stale(model) else persistents(model)
+        copies, model = self._copies, self.optimizer.target
+        if copies.settled is structure.now or (copies.complete and not copies.stale(model)):
+            return None
+        return persistents(model)
 
     def _add_up(self, own: float) -> None:
         """An update inside no_sync."""
@@ -169,9 +179,10 @@ class Team:
         self._added = 0.0
         self.reducer.give_up(self.optimizer.arenas)
 
-    def reduce(self, by_pieces: Callable[[], bool]) -> bool | None:
+    def reduce(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:
         """After backward: the gradients of all ranks added up; False if no step is to be taken now, None if one is to be begun
-        anew, with other gradients. If they travel in buckets and ``by_pieces()``, :meth:`pieces` waits for them instead."""
+        anew, with other gradients. If they travel in buckets and ``by_pieces()``: arena, place in its vectors and parameters of
+        gradients, as they arrive."""
         if self._alone:
             return False
         if self._factor is None:  # the gradients were there already
@@ -192,8 +203,8 @@ class Team:
         elif self._shards is not None:
             self._shards.reduce(arenas, factor)
         elif self.reducer.bucket_bytes is not None and not (nowhere or self._compares) and by_pieces():
-            self._arriving = factor
             self._count_once()
+            return self._pieces(factor)
         else:
             self.reducer.reduce(arenas)
             arenas.multiply(factor)
@@ -203,12 +214,7 @@ class Team:
             param.cleargrad()
         return steps
 
-    def pieces(self) -> Iterator[tuple[Any, slice, list[Any]]] | None:
-        """Arena, place in its vectors and parameters of gradients, as they arrive; None if all are there already."""
-        factor, self._arriving = self._arriving, None
-        return None if factor is None else self._pieces(factor)
-
-    def _pieces(self, factor: float) -> Iterator[tuple[Any, slice, list[Any]]]:
+    def _pieces(self, factor: float) -> Pieces:
         for bucket in self.reducer.arrivals(self.optimizer.arenas):
             if factor != 1:
                 bucket.grad *= factor
@@ -220,7 +226,7 @@ class Team:
     @property
     def _compares(self) -> bool:
         """Every so many updates: whether what several ranks have is the same; on a mesh, also its gradients."""
-        several = self.comm.size > 1 if self._placement is None else bool(self._placement.others)
+        several = self.comm.size > 1 or (self._placement is not None and bool(self._placement.others))
         return several and (self.optimizer.t % self._check == 0 or is_debug())
 
     def _compare(self) -> None:
@@ -289,12 +295,3 @@ class Team:
             return False
         self._share(rows)
         return True
-
-
-_TWICE = (
-    "the model has a DistributedDataParallel of the same communicator: gradients would be reduced twice. Use one of the two"
-)
-SKIPPED = (
-    "this update only made the parameters equal on all ranks, and no step was taken: they appeared or changed in a forward "
-    "that communicated, or whose gradients were there already. Give layers their sizes, and ranks the same values, to avoid it"
-)

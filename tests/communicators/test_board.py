@@ -1,9 +1,12 @@
 """Sums in memory that the ranks of a machine have in common: the same bits as by messages, and the same errors."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import mnpar
+from mnpar.communicators.board import FEW
 from mnpar.errors import MismatchError
 
 PROCESSES = pytest.mark.ranks(2, 3, on="mpi")
@@ -18,7 +21,7 @@ def notes_agree(notes):
 def test_sums_are_those_of_messages(comm, dtype):
     mine = comm.split(0, comm.rank)
     rng = np.random.default_rng(comm.rank)
-    assert mine.open_board(8000)
+    assert mine.open_board()
     for step in range(7):  # more than there are slots
         x = (100 * rng.standard_normal(500)).astype(dtype)
         total = x.copy()
@@ -29,39 +32,39 @@ def test_sums_are_those_of_messages(comm, dtype):
 
 @PROCESSES
 def test_unusual_notes_leave_values_alone_and_the_next_sum_right(comm):
-    comm.open_board(88)
+    comm.open_board()
     for unusual in (False, True, True, False, False):
         x = np.full(10, comm.rank + 1.0)
         summed = comm.allreduce_noted(x, b"x" if unusual and comm.rank else b"o", notes_agree, x)
         assert summed is not unusual
         np.testing.assert_array_equal(x, comm.rank + 1.0 if unusual else comm.size * (comm.size + 1) / 2)
-    assert not comm.open_board(0)
+    assert not comm.open_board(False)
 
 
 @PROCESSES
 def test_values_that_do_not_fit_go_by_messages(comm):
-    comm.open_board(88)
-    for n in (10, 11, 10):
+    comm.open_board()
+    for n in (10, FEW // 8 + 1, 10):
         x = np.ones(n)
         assert comm.allreduce_noted(x, b"", lambda notes: True, x)
         np.testing.assert_array_equal(x, comm.size)
-    comm.open_board(0)
+    comm.open_board(False)
 
 
 @PROCESSES
 def test_values_of_different_forms_are_told_on_all_ranks(comm):
-    comm.open_board(800)
+    comm.open_board()
     x = np.ones(10 + comm.rank)
     with pytest.raises(MismatchError, match=r"different dtype or shape"):
         comm.allreduce_noted(x, b"", lambda notes: True, x)
     y = np.ones(3)
     assert comm.allreduce_noted(y, b"", lambda notes: True, y)  # all go on
-    comm.open_board(0)
+    comm.open_board(False)
 
 
 @PROCESSES
 def test_a_rank_in_another_collective_is_told_on_all_ranks(comm):
-    comm.open_board(800)
+    comm.open_board()
     for odd in range(comm.size):
         x = np.ones(3)
         with pytest.raises(MismatchError, match=r"allgather of float64 \(3,\), at .*test_board"):
@@ -69,13 +72,13 @@ def test_a_rank_in_another_collective_is_told_on_all_ranks(comm):
         z = np.ones(2)
         assert comm.allreduce_noted(z, b"", lambda notes: True, z)
         np.testing.assert_array_equal(z, comm.size)
-    comm.open_board(0)
+    comm.open_board(False)
 
 
 @PROCESSES
 def test_ranks_that_are_ahead_do_not_disturb_those_that_still_add(comm):
     """Between sums come exchanges for which some ranks need not wait."""
-    comm.open_board(8 * 50_000)
+    comm.open_board()
     for step in range(30):
         x = np.full(50_000 if step % 3 else 5, step + comm.rank + 0.0)
         assert comm.allreduce_noted(x, b"", lambda notes: True, x)
@@ -84,12 +87,113 @@ def test_ranks_that_are_ahead_do_not_disturb_those_that_still_add(comm):
         if step % 2:
             comm.iallreduce(np.ones(1)).wait()
         comm.recv((comm.rank - 1) % comm.size)
-    comm.open_board(0)
+    comm.open_board(False)
+
+
+@PROCESSES
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i4", "c16"])
+@pytest.mark.parametrize("n", [1, 5, 1000, 50_000])
+def test_vectors_are_summed_where_they_live(comm, n, dtype):
+    rng = np.random.default_rng(comm.rank)
+    vectors = comm.share_vectors(np.empty(n, dtype))
+    x = vectors.mine
+    for step in range(5):
+        x[...] = (100 * rng.standard_normal(n)).astype(dtype)
+        total = comm.allreduce(x)
+        assert comm.allreduce_noted(x, b"%d" % step, lambda notes: True, x)
+        np.testing.assert_array_equal(x, total)
+    comm.open_board(False)
+    np.testing.assert_array_equal(x, total)  # it stays where somebody has it
+
+
+@PROCESSES
+def test_vectors_keep_their_values_where_notes_are_unusual(comm):
+    vectors = comm.share_vectors(np.empty(20_000))
+    for unusual in (False, True, True, False):
+        vectors.mine[...] = comm.rank + 1.0
+        summed = comm.allreduce_noted(vectors.mine, b"x" if unusual and comm.rank else b"o", notes_agree, vectors.mine)
+        assert summed is not unusual
+        np.testing.assert_array_equal(vectors.mine, comm.rank + 1.0 if unusual else comm.size * (comm.size + 1) / 2)
+    comm.open_board(False)
+
+
+@PROCESSES
+def test_ranks_with_different_vectors_of_one_form_sum_them_by_messages(comm):
+    both = [comm.share_vectors(np.empty(20_000)) for _ in range(2)]
+    for one, other in (both, [np.ones(20_000), both[0]], both[:1] * 2):
+        x = getattr(one if comm.rank else other, "mine", one)
+        x[...] = comm.rank
+        assert comm.allreduce_noted(x, b"", lambda notes: True, x)
+        np.testing.assert_array_equal(x, comm.size * (comm.size - 1) / 2)
+    comm.open_board(False)
+
+
+@PROCESSES
+def test_a_rank_in_another_collective_than_a_sum_of_vectors_is_told_on_all_ranks(comm):
+    x = comm.share_vectors(np.empty(20_000)).mine
+    for odd in range(comm.size):
+        x[...] = 1
+        with pytest.raises(MismatchError, match=r"allgather of float64 \(3,\), at .*test_board"):
+            comm.allgather(np.ones(3)) if comm.rank == odd else comm.allreduce_noted(x, b"", lambda notes: True, x)
+        assert comm.allreduce_noted(x, b"", lambda notes: True, x)
+        np.testing.assert_array_equal(x, comm.size)
+    comm.open_board(False)
+
+
+@PROCESSES
+def test_where_there_is_no_memory_for_vectors_nobody_has_them(comm, monkeypatch):
+    def none_left(*args):
+        raise OSError
+
+    if comm.rank == comm.size - 1:
+        monkeypatch.setattr("os.posix_fallocate", none_left)
+    assert comm.share_vectors(np.empty(20_000)) is None
+    comm.open_board(False)
+
+
+@PROCESSES
+def test_vectors_leave_half_of_the_memory_to_others(comm, monkeypatch):
+    monkeypatch.setattr("os.statvfs", lambda path: SimpleNamespace(f_bavail=comm.size * 2 * 160_000 - 1, f_frsize=1))
+    assert comm.share_vectors(np.empty(20_000)) is None
+    assert comm.share_vectors(np.empty(10_000)) is not None
+    comm.open_board(False)
+
+
+@PROCESSES
+@pytest.mark.parametrize("wire_dtype", [None, "f4"])
+def test_an_optimizer_has_many_gradients_where_they_are_summed(comm, wire_dtype):
+    import mnpar.functions as F
+    import mnpar.links as L
+
+    def make():
+        rng = np.random.default_rng(0)
+        return mnpar.Sequential(
+            L.Linear(90, 100, initialW=rng.standard_normal((100, 90))), F.tanh, L.Linear(100, 1, initialW=1)
+        )
+
+    with mnpar.using_config("dtype", np.float64):
+        net, twin = make(), make()
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.MomentumSGD(0.01), comm, wire_dtype=wire_dtype).setup(
+            net
+        )
+        other = mnpar.optimizers.MomentumSGD(0.01).setup(twin)
+        for step in range(6):
+            x = np.random.default_rng(step).standard_normal((3 * comm.size - (step == 4), 90))  # a rank has fewer once
+            optimizer.update(lambda x: F.mean(net(x) ** 2), x[3 * comm.rank :][:3])
+            other.update(lambda x: F.mean(twin(x) ** 2), x)
+            tolerance = 1e-11 if wire_dtype is None else 1e-3 * abs(twin[0].W.grad).max()
+            np.testing.assert_allclose(net[0].W.grad, twin[0].W.grad, rtol=1e-9, atol=tolerance)
+    shared = optimizer.team.reducer.buckets[0].shared
+    assert shared is not None
+    assert np.shares_memory(net[0].W.grad, shared.mine) is (wire_dtype is None)
+    grad, before = net[0].W.grad, net[0].W.grad.copy()
+    comm.open_board(False)
+    np.testing.assert_array_equal(grad, before)
 
 
 @pytest.mark.ranks(1, 2, on="threads")
 def test_thread_ranks_have_none(comm):
-    assert not comm.open_board(88)
+    assert not comm.open_board()
 
 
 @PROCESSES
@@ -107,4 +211,4 @@ def test_an_optimizer_sums_small_gradients_so(comm):
         other.update(lambda x: F.mean(twin(x) ** 2), x)
     assert comm.transport.board is not None
     np.testing.assert_allclose(net.W.array, twin.W.array, rtol=1e-5)
-    comm.open_board(0)
+    comm.open_board(False)

@@ -1,5 +1,6 @@
 """Copies of a model that step together: whatever the shards, the parameters are those of one process with all samples."""
 
+import copy
 import itertools
 from contextlib import nullcontext
 
@@ -596,6 +597,28 @@ def test_parameters_that_had_no_gradient_are_left_alone_an_update_late_too(comm)
         optimizer.update(lambda x, link=link: F.mean(link(x)), np.ones((1, 1)))
         used.append((float(net.a.W.array[0, 0]), float(net.b.W.array[0, 0])))
     np.testing.assert_allclose(used, [(1, 1), (0.85, 1), (0.85, 0.85), (0.7075, 0.85)])
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+@pytest.mark.parametrize("options", [{}, {"bucket_bytes": 100}, {"sharded": True}, {"double_buffering": True}], ids=str)
+@pytest.mark.ranks(2, on="threads")
+def test_a_deep_copy_of_an_optimizer_goes_on_by_itself(comm, options, before):
+    net = L.Linear(D, 1, initialW=1)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.MomentumSGD(0.1), comm, **options).setup(net)
+    x = np.full((1, D), 1.0 + comm.rank, "f4")
+
+    def update(one):
+        one.update(lambda x: F.mean(one.target(x) ** 2), x)
+
+    for _ in range(before):
+        update(optimizer)
+    copied = copy.deepcopy(optimizer)
+    for one in (copied, optimizer, copied, copied):
+        update(one)
+    late = "double_buffering" in options  # the first update takes no step, nor does the copy's
+    assert (optimizer.t, copied.t) == (before + 1 - late, max(before - late, 0) + 3 - late)
+    assert mnpar.check_parameter_closeness(copied.target, comm)
+    assert abs(copied.target.W.array - net.W.array).max() > 0
 
 
 def _changes_by_hand(net, optimizer):

@@ -1,0 +1,94 @@
+"""One vector for each rank of a machine, in memory that all of them read and write: a file without a name, mapped by all.
+
+It is there as long as any array stands on it, on any rank: nobody has to give it back together with others.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.communicators.reduction import reduce_arrays
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+_IN_MEMORY = "/dev/shm"
+_BLOCK = 2**17  # bytes: with the same blocks of other ranks they stay in the cache
+_LINE = 64  # bytes of a cache line
+
+
+class Vectors:
+    """Vectors of one form, one for each rank.
+
+    Args:
+        arrays: of all ranks.
+        rank: this one.
+        number: of vectors of these ranks: the same on all of them.
+    """
+
+    def __init__(self, arrays: list[Array], rank: int, number: int) -> None:
+        self.arrays, self.mine, self.number = arrays, arrays[rank], number
+        size, ranks, line = self.mine.size, len(arrays), _LINE // self.mine.itemsize
+        start, stop = [size * r // ranks // line * line if r < ranks else size for r in (rank, rank + 1)]
+        step = _BLOCK // self.mine.itemsize
+        self._places = [slice(at, min(at + step, stop)) for at in range(start, stop, step)]
+        self._total = np.empty(step, self.mine.dtype)
+        self.form: Any = None  # board.py's
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Vectors:
+        """The same: who copies gradients has them somewhere else."""
+        return self
+
+    def add_up(self) -> None:
+        """This rank's part: the sum, in rank order, in all vectors."""
+        for place in self._places:
+            total = self._total[: place.stop - place.start]
+            reduce_arrays([array[place] for array in self.arrays], "sum", total)
+            for array in self.arrays:
+                array[place] = total
+
+
+def share_vectors(comm: Communicator, like: Array, number: int) -> Vectors | None:
+    """Vectors of the form of ``like``, which is one-dimensional; all ranks call it. None: there is no memory for them.
+
+    Each rank takes the memory of its own, so that on machines with several it is near.
+    """
+    length = -(-like.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    file, path = _create(comm.size * length) if comm.rank == 0 else (-1, "")
+    path = comm.bcast_obj(path)
+    mapped: Any = None
+    try:
+        if path and (file := file if comm.rank == 0 else os.open(path, os.O_RDWR)) >= 0:
+            os.posix_fallocate(file, comm.rank * length, length)  # an error now, and not when it is written
+            mapped = mmap.mmap(file, comm.size * length)
+    except OSError:
+        pass  # another file system, or none left
+    there = int(comm.allreduce(np.array(mapped is not None, np.uint8), "min"))
+    if file >= 0:
+        os.close(file)
+    if path and comm.rank == 0:
+        os.unlink(path)
+    if not there:
+        return None
+    arrays = [np.ndarray(like.shape, like.dtype, mapped, rank * length) for rank in range(comm.size)]
+    return Vectors(arrays, comm.rank, number)
+
+
+def _create(nbytes: int) -> tuple[int, str]:
+    try:
+        file, path = tempfile.mkstemp(prefix="mnpar-", dir=_IN_MEMORY if os.path.isdir(_IN_MEMORY) else None)
+    except OSError:
+        return -1, ""
+    left = os.statvfs(path)
+    if left.f_bavail * left.f_frsize < 2 * nbytes:  # others want some too, MPI among them
+        os.close(file)
+        os.unlink(path)
+        return -1, ""
+    os.ftruncate(file, nbytes)
+    return file, path
