@@ -1,6 +1,7 @@
 """Products by a CBLAS library: what it is told of matrices that lie in any order, and what is left to numpy."""
 
 import ctypes
+import math
 
 import numpy as np
 import pytest
@@ -178,3 +179,27 @@ def test_stacks_are_multiplied_some_rows_at_a_time(rows, lead, turned):
 def test_stacks_are_broadcast():
     a, b = np.random.default_rng(0).random((2, 1, 100, 64)), np.random.default_rng(1).random((3, 64, 300))
     np.testing.assert_allclose(blas.stacked(a, b), a @ b, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize(("name", "function"), {"Erf": F.erf, "CdfNorm": F.gelu}.items())
+def test_the_error_function_is_the_librarys_where_it_is_worth_a_call(monkeypatch, name, function, dtype):
+    asked = []
+
+    def vector(size, x, y):
+        asked.append(size)
+        given, result = [
+            np.ndarray(size, dtype, (ctypes.c_char * (size * np.dtype(dtype).itemsize)).from_address(a)) for a in (x, y)
+        ]
+        result[...] = [math.erf(v) if name == "Erf" else (1 + math.erf(v / math.sqrt(2))) / 2 for v in given.astype("f8")]
+
+    x, few = np.random.default_rng(0).standard_normal((40, 60)).astype(dtype), np.ones(1000, dtype)
+    expected, slope = function(x).array, mnpar.grad([F.sum(function(given := mnpar.Variable(x)))], [given])[0].array
+    monkeypatch.setattr(blas, "library", lambda: {{"f4": "s", "f8": "d"}[dtype] + name: vector})
+    given = mnpar.Variable(x)
+    (found,) = mnpar.grad([F.sum(function(given))], [given])
+    np.testing.assert_allclose(function(x).array, expected, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found.array, slope, rtol=1e-4, atol=1e-6)
+    assert sum(asked) == 2 * x.size
+    function(few)
+    assert sum(asked) == 2 * x.size
