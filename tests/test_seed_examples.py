@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +21,7 @@ def run(way, example, *flags, fails=False, cwd=ROOT):
     ranks, more = way
     command, environment = mpiexec_command(ranks) if ranks else ([], clean_environment(os.environ))
     environment["OMP_NUM_THREADS"] = "1"
-    script = ROOT / "examples" / example
-    done = (
-        subprocess.run(
-            [*command, sys.executable, str(script), *flags, *more],
-            capture_output=True, text=True, env=environment, timeout=120, check=False, cwd=cwd,
-        )
-        if ranks
-        else run_script(script, [*flags, *more], environment, cwd)
-    )  # fmt: skip
+    done = run_script(ROOT / "examples" / example, [*flags, *more], environment, cwd, command)
     assert (done.returncode != 0) == fails, done.stderr
     return done.stderr if fails else done.stdout
 
