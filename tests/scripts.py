@@ -1,7 +1,7 @@
 """``python script.py flags``, alone or under mpiexec, without the start of Python: a process that has imported mnpar forks.
 
-What a script sees is what a start of its own gives it: arguments, environment, folder, files, launcher, ``__main__``, exit code.
-Only mnpar, numpy and matplotlib are there already, which takes half a second each time (``mnpar/testing/forks.py``).
+What a script sees is what a start of its own gives it: arguments, environment, folder, files, launcher, ``__main__``, exit
+code. Only mnpar, numpy and matplotlib are there already, which takes half a second each time (``mnpar/testing/forks.py``).
 """
 
 import atexit
@@ -18,7 +18,7 @@ _server = None
 
 
 def run_script(script, flags, env, cwd, command=(), timeout=120):
-    """The finished process, as ``subprocess.run([*command, python, script, *flags], capture_output=True, text=True, …)`` has it.
+    """The finished process, as ``subprocess.run([*command, python, script, *flags], capture_output=True, text=True)`` has it.
 
     Args:
         command: of the launcher.
@@ -66,7 +66,7 @@ def _end(folder, process):
 
 
 def _main(socket):
-    """Serve; in the forks, run the script."""
+    """Serve; in the forks, run the script and end, without taking all modules apart: that takes longer than the fork."""
     forks.die_with_parent()
     with forks.listening(socket) as listener:
         print(flush=True)
@@ -74,6 +74,17 @@ def _main(socket):
     sys.path[0] = os.path.dirname(sys.argv[0])
     if "OMP_NUM_THREADS" in os.environ:  # what is read where BLAS is loaded
         threadpoolctl.threadpool_limits(int(os.environ["OMP_NUM_THREADS"]))
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        code = 0
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    forks.end(code if isinstance(code, int) else 1)
 
 
 if __name__ == "__main__":
@@ -83,4 +94,3 @@ if __name__ == "__main__":
     from mnpar.testing import forks
 
     _main(sys.argv[1])
-    runpy.run_path(sys.argv[0], run_name="__main__")

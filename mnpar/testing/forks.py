@@ -11,6 +11,7 @@ import ast
 import atexit
 import contextlib
 import ctypes
+import gc
 import os
 import selectors
 import shutil
@@ -76,12 +77,21 @@ def _run(prepare: Callable[[], None], program: Callable[[list[str]], None], list
         signal.signal(signal.SIGINT, signal.default_int_handler)
         atexit._clear()  # what is to be done at the end of the process that was forked is not for the fork
         program(arguments)
-        atexit._run_exitfuncs()  # MPI's end
         status = 0
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(status)
+        end(status)
+
+
+def end(status: int) -> NoReturn:
+    """What Python does when a program has ended (MPI's end is part of it), but for the modules."""
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)
 
 
 def listening(path: str) -> socket.socket:
@@ -100,6 +110,8 @@ class _Fork(NamedTuple):
 
 def serve(listener: socket.socket) -> list[str]:
     """Fork for everyone who connects. Returns in the forks only, which have become what was asked for: their arguments."""
+    gc.collect()
+    gc.freeze()  # the forks need not look at, and so copy, what was there before them
     with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
         while True:
