@@ -91,6 +91,7 @@ def end(status: int) -> NoReturn:
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
+        ctypes.CDLL(None).exit(status)  # and not os._exit: MPI takes its leave of the launcher
     os._exit(status)
 
 
@@ -125,7 +126,8 @@ def serve(listener: socket.socket) -> list[str]:
                     _close([listener, line, *[end for fork in forks for end in fork[1:]]])
                     die_with_parent()
                     return _become(files, *order)
-                line.sendall(b"%d\n" % pid)
+                with contextlib.suppress(OSError):
+                    line.sendall(b"%d\n" % pid)
                 _close(files)
                 fork = _Fork(pid, os.pidfd_open(pid), line)
                 for end in fork[1:]:
