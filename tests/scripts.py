@@ -11,7 +11,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
+from mnpar.launch import find_mpiexec
 from mnpar.testing import stand_in
 
 _server = None
@@ -52,11 +54,22 @@ def _socket():
     global _server
     if _server is None or _server[0] != os.getpid():
         folder = tempfile.mkdtemp(prefix="mnpar-scripts-")
+        _write_program(f"{folder}/mpiexec", f'exec {find_mpiexec()} "$@"')
+        _write_program(
+            f"{folder}/python",
+            f'case "$1" in -*) exec {sys.executable} "$@";; esac',
+            f'exec {sys.executable} -IS {stand_in.__file__} {folder}/socket "$@"',
+        )
         process = subprocess.Popen([sys.executable, "-m", "tests.scripts", f"{folder}/socket"], stdout=subprocess.PIPE)
         _server = os.getpid(), f"{folder}/socket", process
         process.stdout.readline()  # it listens
         atexit.register(_end, folder, process)
     return _server[1]
+
+
+def _write_program(path, *lines):
+    Path(path).write_text("\n".join(("#!/bin/sh", *lines, "")))
+    os.chmod(path, 0o755)
 
 
 def _end(folder, process):
@@ -72,6 +85,7 @@ def _main(socket):
         print(flush=True)
         sys.argv[:] = forks.serve(listener)
     sys.path[0] = os.path.dirname(sys.argv[0])
+    sys.executable = os.path.join(os.path.dirname(socket), "python")  # ranks that the script starts are forks too
     if "OMP_NUM_THREADS" in os.environ:  # what is read where BLAS is loaded
         threadpoolctl.threadpool_limits(int(os.environ["OMP_NUM_THREADS"]))
     try:
