@@ -7,7 +7,6 @@ code. Only mnpar, numpy and matplotlib are there already, which takes half a sec
 import atexit
 import os
 import runpy
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 from mnpar.launch import find_mpiexec
 from mnpar.testing import stand_in
 
+folder_of_session = None  # where sockets lie: the session that shares its tests removes it at the end
 _server = None
 
 
@@ -52,8 +52,8 @@ def stand_in_for(script):
 def _socket():
     """Where the process listens that forks: one for each process of pytest."""
     global _server
-    if _server is None or _server[0] != os.getpid():
-        folder = tempfile.mkdtemp(prefix="mnpar-scripts-")
+    if _server is None or _server[0] != os.getpid() or _server[2].poll() is not None:
+        folder = tempfile.mkdtemp(dir=folder_of_session)
         _write_program(f"{folder}/mpiexec", f'exec {find_mpiexec()} "$@"')
         _write_program(
             f"{folder}/python",
@@ -63,7 +63,7 @@ def _socket():
         process = subprocess.Popen([sys.executable, "-m", "tests.scripts", f"{folder}/socket"], stdout=subprocess.PIPE)
         _server = os.getpid(), f"{folder}/socket", process
         process.stdout.readline()  # it listens
-        atexit.register(_end, folder, process)
+        atexit.register(_end, process)
     return _server[1]
 
 
@@ -72,10 +72,9 @@ def _write_program(path, *lines):
     os.chmod(path, 0o755)
 
 
-def _end(folder, process):
+def _end(process):
     process.kill()
     process.communicate()
-    shutil.rmtree(folder)
 
 
 def _main(socket):
