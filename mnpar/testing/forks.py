@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, NoReturn
 
@@ -33,6 +34,13 @@ _GPU = {"cupy", "jax", "tensorflow", "torch"}  # what they have begun on a GPU d
 def die_with_parent() -> None:
     """This process is killed when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def fork() -> int:
+    """``os.fork()``."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: those of BLAS bear it
+        return os.fork()
 
 
 def possible() -> bool:
@@ -52,7 +60,7 @@ class Forks:
         self._folder = tempfile.mkdtemp(prefix="mnpar-forks-")
         self._path = os.path.join(self._folder, "socket")
         with listening(self._path) as listener:
-            self._pid = os.fork()
+            self._pid = fork()
             if self._pid == 0:
                 _run(prepare, program, listener)
 
@@ -71,11 +79,11 @@ def _run(prepare: Callable[[], None], program: Callable[[list[str]], None], list
     status = 1
     try:
         die_with_parent()
+        atexit._clear()  # what is to be done at the end of the process that was forked is not for the forks
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the session, which ends this one
         prepare()
         arguments = serve(listener)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        atexit._clear()  # what is to be done at the end of the process that was forked is not for the fork
         program(arguments)
         status = 0
     except BaseException:
@@ -120,18 +128,18 @@ def serve(listener: socket.socket) -> list[str]:
             if key.fileobj is listener:
                 line, _ = listener.accept()
                 order, files = _read(line)
-                pid = os.fork()
+                pid = fork()
                 if pid == 0:
-                    forks = {key.data for key in selector.get_map().values() if key.data}
-                    _close([listener, line, *[end for fork in forks for end in fork[1:]]])
+                    others = {key.data for key in selector.get_map().values() if key.data}
+                    _close([listener, line, *[end for other in others for end in other[1:]]])
                     die_with_parent()
                     return _become(files, *order)
                 with contextlib.suppress(OSError):
                     line.sendall(b"%d\n" % pid)
                 _close(files)
-                fork = _Fork(pid, os.pidfd_open(pid), line)
-                for end in fork[1:]:
-                    selector.register(end, selectors.EVENT_READ, fork)
+                new = _Fork(pid, os.pidfd_open(pid), line)
+                for end in new[1:]:
+                    selector.register(end, selectors.EVENT_READ, new)
             elif key.fd == key.data.handle:
                 _ended(key.data, selector)
             else:

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 import pytest
 from _pytest import runner
 
-from mnpar.testing.forks import die_with_parent
+from mnpar.testing.forks import die_with_parent, fork
 
 _LEAST = 50  # tests: fewer are not worth a process
 _GRACE = 10.0  # s for a process to tidy up
@@ -82,9 +82,7 @@ class _Shares:
 
     def _start(self, rest: File) -> None:
         line, tell = os.pipe()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: those of BLAS bear it
-            pid = os.fork()
+        pid = fork()
         if pid == 0:
             os.close(line)
             _Share(self._session, self._number, tell, self._close).run(self._tests(rest))
