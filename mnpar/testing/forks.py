@@ -168,13 +168,15 @@ def _close(files: Iterable[int | socket.socket]) -> None:
 
 
 def _read(line: socket.socket) -> tuple[Any, list[int]]:
-    """(arguments, environment, folder, variables that name files), and the files: the standard ones, then those."""
+    """(arguments, environment, folder, variables that name files, parent), and the files: the standard ones, then those."""
     _, files, _, _ = socket.recv_fds(line, 1, 16)
     with line.makefile("rb") as text:
         return ast.literal_eval(text.readline().decode()), files
 
 
-def _become(files: list[int], arguments: list[str], environment: dict[str, str], folder: str, lines: list[str]) -> list[str]:
+def _become(
+    files: list[int], arguments: list[str], environment: dict[str, str], folder: str, lines: list[str], parent: int
+) -> list[str]:
     """Make this fork the process that was asked for."""
     for number, file in enumerate(files[:3]):
         os.dup2(file, number)
@@ -182,4 +184,5 @@ def _become(files: list[int], arguments: list[str], environment: dict[str, str],
     os.environ.clear()
     os.environ.update(environment | dict(zip(lines, map(str, files[3:]), strict=True)))
     os.chdir(folder)
+    os.getppid = lambda: parent  # mnpar's ranks look at what their launcher has opened
     return arguments

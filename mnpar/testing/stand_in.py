@@ -26,7 +26,7 @@ def hand_over(
     line = socket.socket(socket.AF_UNIX)
     line.connect(path)
     socket.send_fds(line, [b"\n"], [*files, *(int(environment[name]) for name in lines)])
-    line.sendall(repr((arguments, environment, folder, lines)).encode() + b"\n")
+    line.sendall(repr((arguments, environment, folder, lines, os.getppid())).encode() + b"\n")
     return line, _number(line)
 
 
@@ -55,24 +55,11 @@ def main(path: str, *arguments: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: os.kill(pid, number))
     code = exit_code(line)
-    if code:
-        _tidy_up()
     if code < 0:
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
-
-
-def _tidy_up() -> None:
-    """What mnpar's ranks do (``communicators/traces.py``), but a fork cannot: its parent is not the launcher."""
-    for file in os.scandir(f"/proc/{os.getppid()}/fd"):
-        try:
-            name = os.readlink(file.path)
-            if os.path.basename(name).startswith("hydra_hwloc_xmlfile_"):
-                os.unlink(name)
-        except OSError:
-            continue  # closed, or removed by another rank
 
 
 if __name__ == "__main__":
