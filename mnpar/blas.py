@@ -2,8 +2,10 @@
 
 On processors with AVX-512 the OpenBLAS in numpy's wheels takes 1.1 to 1.4 times as long as MKL for the products of a linear
 layer, forward most of all; nothing else in a training step is so much of it. Small products are left to numpy: the call itself
-costs 4 µs more here. The error function, which numpy does not have, takes a fifth of the time of one made of its passes. Where a rank has several BLAS threads everything is: those of two libraries, each with products of
-its own, wait for cores that the other's have, and a step takes five times as long: MKL is left alone then.
+costs 4 µs more here. The error function, which numpy does not have, takes a fifth of the time of one made of its passes.
+
+Where a rank has several BLAS threads MKL is left alone: those of two libraries, each with products of its own, wait for cores
+that the other's have, and a step takes five times as long.
 
 ``MNPAR_BLAS=numpy`` leaves MKL alone; a path names another library that has ``cblas_sgemm`` and ``cblas_dgemm``.
 """
@@ -84,9 +86,9 @@ def elsewhere(x: Array, size: int) -> bool:
 
 
 def fill(name: str, x: Array, y: Array) -> bool:
-    """y ← ``Erf`` (the error function) or ``CdfNorm`` (the share of normal numbers below x) of x, if MKL is there; whether it is.
+    """y ← ``Erf`` (the error function) or ``CdfNorm`` (the share of normal numbers below x), if MKL is there; whether it is.
 
-    Both are contiguous float32 or float64, on the host, of the same size.
+    Both arrays are contiguous float32 or float64, on the host, of the same size.
     """
     if x.size < _WORTH or type(x) is not np.ndarray or (found := library()) is None:
         return False

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import mnpar
+from tests import scripts
 
 OUTCOMES = pytest.StashKey[Counter]()  # what became of the spoilt programs: tests/test_random_programs.py
 
@@ -32,6 +33,8 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.stash[OUTCOMES] = Counter()
+    scripts.folder_of_session = tempfile.mkdtemp(prefix="mnpar-scripts-")
+    config.add_cleanup(lambda: shutil.rmtree(scripts.folder_of_session))
     if "PYTHONDONTWRITEBYTECODE" in os.environ and hasattr(config, "cache"):
         _share_bytecode(config.cache.mkdir("bytecode"))
 

@@ -1,86 +1,109 @@
-"""``python script.py flags`` without the start of Python: a process that has imported mnpar forks for each script.
+"""``python script.py flags``, alone or under mpiexec, without the start of Python: a process that has imported mnpar forks.
 
-What a script sees is what a start of its own gives it: arguments, environment, folder, files, ``__main__``, exit code. Only
-mnpar, numpy and matplotlib are there already, which takes half a second each time.
+What a script sees is what a start of its own gives it: arguments, environment, folder, files, launcher, ``__main__``, exit
+code. Only mnpar, numpy and matplotlib are there already, which takes half a second each time (``mnpar/testing/forks.py``).
 """
 
 import atexit
-import json
 import os
 import runpy
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
+from mnpar.launch import find_mpiexec
+from mnpar.testing import stand_in
+
+folder_of_session = None  # where sockets lie: the session that shares its tests removes it at the end
 _server = None
 
 
-def run_script(script, flags, env, cwd, timeout=120):
-    """The finished process, as ``subprocess.run([python, script, *flags], capture_output=True, text=True, …)`` has it."""
-    with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err:
-        order = {
-            "argv": [str(script), *flags],
-            "env": dict(env),
-            "cwd": str(cwd),
-            "files": [out.name, err.name],
-            "limit": timeout,
-        }
-        server = _serving()
-        server.stdin.write(json.dumps(order) + "\n")
-        server.stdin.flush()
-        code = int(server.stdout.readline())
-        texts = [file.read().decode() for file in (out, err)]
-    assert code != -14, f"{script} did not end within {timeout} s\n{texts[1]}"
-    return subprocess.CompletedProcess(order["argv"], code, *texts)
+def run_script(script, flags, env, cwd, command=(), timeout=120):
+    """The finished process, as ``subprocess.run([*command, python, script, *flags], capture_output=True, text=True)`` has it.
+
+    Args:
+        command: of the launcher.
+    """
+    if command:
+        return subprocess.run(
+            [*command, *stand_in_for(script), *flags],
+            capture_output=True, text=True, env=env, timeout=timeout, check=False, cwd=cwd,
+        )  # fmt: skip
+    with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err, open(os.devnull) as nothing:
+        arguments = [str(script), *flags]
+        line, _ = stand_in.hand_over(_socket(), arguments, dict(env), str(cwd), (nothing.fileno(), out.fileno(), err.fileno()))
+        with line:
+            line.settimeout(timeout)
+            try:
+                code = stand_in.exit_code(line)
+            except TimeoutError:
+                code = None
+        said, errors = [os.pread(file.fileno(), 1 << 26, 0).decode() for file in (out, err)]
+    assert code is not None, f"{script} did not end within {timeout} s\n{errors}"
+    return subprocess.CompletedProcess(arguments, code, said, errors)
 
 
-def _serving():
-    """The process that forks, one for each process of pytest."""
+def stand_in_for(script):
+    """What a launcher starts instead of ``[python, script]``."""
+    return [sys.executable, "-IS", stand_in.__file__, _socket(), str(script)]
+
+
+def _socket():
+    """Where the process listens that forks: one for each process of pytest."""
     global _server
-    if _server is None or _server[0] != os.getpid():
-        command = [sys.executable, "-m", "tests.scripts"]
-        _server = os.getpid(), subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        atexit.register(_server[1].communicate)
+    if _server is None or _server[0] != os.getpid() or _server[2].poll() is not None:
+        folder = tempfile.mkdtemp(dir=folder_of_session)
+        _write_program(f"{folder}/mpiexec", f'exec {find_mpiexec()} "$@"')
+        _write_program(
+            f"{folder}/python",
+            f'case "$1" in -*) exec {sys.executable} "$@";; esac',
+            f'exec {sys.executable} -IS {stand_in.__file__} {folder}/socket "$@"',
+        )
+        process = subprocess.Popen([sys.executable, "-m", "tests.scripts", f"{folder}/socket"], stdout=subprocess.PIPE)
+        _server = os.getpid(), f"{folder}/socket", process
+        process.stdout.readline()  # it listens
+        atexit.register(_end, process)
     return _server[1]
 
 
-def _serve():
-    """Fork for each order; in the fork, return it."""
-    for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            return json.loads(line)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        print(code, flush=True)
-    sys.exit()
+def _write_program(path, *lines):
+    Path(path).write_text("\n".join(("#!/bin/sh", *lines, "")))
+    os.chmod(path, 0o755)
 
 
-def _become(order):
-    """Make this fork the process that the order describes."""
-    os.chdir(order["cwd"])
-    for name in set(os.environ) - set(order["env"]):
-        del os.environ[name]
-    os.environ.update(order["env"])
-    for number, name, flags in zip(
-        (0, 1, 2), ("/dev/null", *order["files"]), (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY), strict=True
-    ):
-        file = os.open(name, flags)
-        os.dup2(file, number)
-        os.close(file)
-    sys.argv[:] = order["argv"]
+def _end(process):
+    process.kill()
+    process.communicate()
+
+
+def _main(socket):
+    """Serve; in the forks, run the script and end, without taking all modules apart: that takes longer than the fork."""
+    forks.die_with_parent()
+    with forks.listening(socket) as listener:
+        print(flush=True)
+        sys.argv[:] = forks.serve(listener)
     sys.path[0] = os.path.dirname(sys.argv[0])
-    signal.alarm(order["limit"])
+    sys.executable = os.path.join(os.path.dirname(socket), "python")  # ranks that the script starts are forks too
     if "OMP_NUM_THREADS" in os.environ:  # what is read where BLAS is loaded
         threadpoolctl.threadpool_limits(int(os.environ["OMP_NUM_THREADS"]))
-    return sys.argv[0]
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        code = 0
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    forks.end(code if isinstance(code, int) else 1)
 
 
 if __name__ == "__main__":
-    import signal
-
     import matplotlib.pyplot  # noqa: F401 - for the scripts
     import threadpoolctl
 
-    import mnpar  # noqa: F401
+    from mnpar.testing import forks
 
-    runpy.run_path(_become(_serve()), run_name="__main__")
+    _main(sys.argv[1])

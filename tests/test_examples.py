@@ -8,30 +8,28 @@ from pathlib import Path
 import pytest
 
 from mnpar.launch import clean_environment, mpiexec_command
-from tests.scripts import run_script
+from tests.scripts import run_script, stand_in_for
 
 ROOT = Path(__file__).parents[1]
 NOWHERE = f"{__file__}/nowhere"  # nobody can make a folder in a file
 PNG = b"\x89PNG\r\n"
 
 
-def run(ranks, example, flags=(), bare_mpiexec=False):
-    """``mpiexec -n ranks python examples/…``; plain python for 0 ranks."""
+def run(ranks, example, flags=(), bare_mpiexec=False, fresh=False):
+    """``mpiexec -n ranks python examples/…``; plain python for 0 ranks. What is fresh really starts Python."""
     command, environment = mpiexec_command(ranks or 1)
     command = [] if not ranks and not bare_mpiexec else command[:1] if bare_mpiexec else command
     if "--threads" in flags:  # thread ranks take turns, and small products on all cores wait for each other
         environment["OMP_NUM_THREADS"] = "1"
-    if not command:
-        return run_script(ROOT / "examples" / example, flags, clean_environment(environment), ROOT)
-    return subprocess.run(
-        [*command, sys.executable, str(ROOT / "examples" / example), *flags],
-        capture_output=True, text=True, env=clean_environment(environment), timeout=120, check=False, cwd=ROOT,
-    )  # fmt: skip
+    if fresh:
+        command += [sys.executable, str(ROOT / "examples" / example), *flags]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False, cwd=ROOT)
+    return run_script(ROOT / "examples" / example, flags, clean_environment(environment), ROOT, command)
 
 
 @pytest.mark.parametrize("ranks", [0, 3])
 def test_the_ring_adds_the_left_and_the_right(ranks):
-    done = run(ranks, "ring.py")
+    done = run(ranks, "ring.py", fresh=True)
     assert done.returncode == 0, done.stderr
     size = ranks or 1
     for rank in range(size):
@@ -121,7 +119,7 @@ def test_training_that_was_killed_goes_on_bit_for_bit_and_on_other_numbers_of_ra
 def test_training_that_is_told_to_end_saves_and_goes_on_from_there(tmp_path):
     command, environment = mpiexec_command(2)
     flags = ["--unit", "8", "--out", str(tmp_path)]
-    told = [*command, sys.executable, str(ROOT / "examples" / "checkpoint_resume.py"), *flags, "--epoch", "9999"]
+    told = [*command, *stand_in_for(ROOT / "examples" / "checkpoint_resume.py"), *flags, "--epoch", "9999"]
     with subprocess.Popen(told, stdout=subprocess.PIPE, text=True, env=clean_environment(environment), cwd=ROOT) as job:
         assert job.stdout.readline() == "begins on 2 ranks\n"
         job.terminate()

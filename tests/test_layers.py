@@ -1,6 +1,7 @@
 """What may know what: the order of the layers, who imports MPI and CuPy, and habits that a program can check."""
 
 import ast
+import functools
 import graphlib
 import os
 import subprocess
@@ -12,7 +13,6 @@ import pytest
 ROOT = Path(__file__).parents[1] / "mnpar"
 FILES = sorted(ROOT.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
-IDS = [str(path.relative_to(ROOT)) for path in FILES]
 
 # A file imports only from lines above its own, or from its own package. A new file or package gets a place here.
 LAYERS = """
@@ -74,7 +74,21 @@ _BLOCKING = """
     Waitany Waitsome Probe Mprobe Dup Spawn Connect Accept
 """
 
-every_file = pytest.mark.parametrize("path", FILES, ids=IDS)
+
+def every_file(rule):
+    """One test of all files, which says of each that breaks the rule how it does so."""
+
+    def test():
+        broken = []
+        for path in FILES:
+            try:
+                rule(path)
+            except AssertionError as error:
+                broken.append(f"{relative(path)}: {error}")
+        assert not broken, "\n".join(broken)
+
+    test.__doc__ = rule.__doc__
+    return test
 
 
 def relative(path):
@@ -90,8 +104,9 @@ def module(path):
 MODULES = {module(path) for path in FILES}
 
 
+@functools.cache
 def imports(tree):
-    """(what, whether inside a function, whether for types only), for each import; 'mnpar.config' of a name in it."""
+    """[(what, whether inside a function, whether for types only)], for each import; 'mnpar.config' of a name in it."""
 
     def visit(node, inside, types):
         for child in ast.iter_child_nodes(node):
@@ -107,7 +122,7 @@ def imports(tree):
             checking = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
             yield from visit(child, inside or function, types or checking)
 
-    yield from visit(tree, False, False)
+    return list(visit(tree, False, False))
 
 
 def own(path):
@@ -215,11 +230,20 @@ def test_the_core_can_be_read_in_one_sitting():
 # The checks themselves, on code that breaks each rule.
 
 
+def test_every_file_that_breaks_a_rule_is_named():
+    @every_file
+    def rule(path):
+        assert "plugin" not in path.name, "its name"
+
+    with pytest.raises(AssertionError, match=r"^testing/plugin\.py: its name"):
+        rule()
+
+
 def test_the_checks_see_what_they_look_for():
     tree = ast.parse(
         "import a\nif TYPE_CHECKING:\n    from b import c\ndef f():\n    import d.e\n    g = lambda: __import__('x')\n"
     )
-    assert list(imports(tree)) == [("a", False, False), ("b", False, True), ("d.e", True, False)]
+    assert imports(tree) == [("a", False, False), ("b", False, True), ("d.e", True, False)]
     for text in ("{1}", "{x for x in y}", "set(x)", "list(set(x))", "enumerate(frozenset(x))"):
         assert is_set(ast.parse(text, mode="eval").body)
     for text in ("{1: 2}", "sorted(set(x))", "[1]", "x", "dict(x)"):

@@ -18,12 +18,13 @@ import pytest
 
 from mnpar.communicators.communicator import Communicator
 from mnpar.communicators.create import run
-from mnpar.testing import grids
-from mnpar.testing.pool import Pool
+from mnpar.testing import forks, grids
+from mnpar.testing.pool import WORKER, Pool
 from mnpar.testing.processes import Processes
+from mnpar.testing.worker import ranks_of
 
 _POOL = pytest.StashKey["Pool | None"]()
-_WORKER = pytest.StashKey[Any]()
+_FORKS = pytest.StashKey[forks.Forks | None]()
 
 
 class Ranks(NamedTuple):
@@ -46,8 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "ranks(*sizes, on=('threads', 'mpi')): run this test, which takes `comm`, on so many ranks"
     )
     config.addinivalue_line("markers", "grid: of this test's combinations of parameters, enough for every pair (see --sweep)")
-    config.stash[_POOL] = None
-    config.pluginmanager.register(Processes(config.getoption("--processes"), _on_mpi, lambda kill: _close_pool(config, kill)))
+    config.stash[_POOL] = config.stash[_FORKS] = None
+    config.pluginmanager.register(Processes(config.getoption("--processes"), lambda kill: _close_pool(config, kill)))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -64,10 +65,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     named = config.option.keyword or any("::" in argument for argument in config.args)
-    if not (named or config.getoption("--sweep") or config.stash.get(_WORKER, None)):
+    if not (named or config.getoption("--sweep") or config.stash.get(WORKER, None)):
         items[:], left = grids.covering(items)
         if left:
             config.hook.pytest_deselected(items=left)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
+    """Before the first test, while nothing of one is there, keep a copy of the session: its ranks are forks of that."""
+    config = session.config
+    if not config.stash.get(WORKER, None) and not config.option.collectonly and any(map(_mpi_size, session.items)):
+        config.stash[_FORKS] = ranks_of(session) if forks.possible() else None
+    try:
+        return (yield)
+    finally:
+        _close_pool(config)
+        if copy := config.stash[_FORKS]:
+            copy.close()
 
 
 @pytest.fixture
@@ -84,7 +99,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     names = pyfuncitem._fixtureinfo.argnames
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
-    worker = pyfuncitem.config.stash.get(_WORKER, None)
+    worker = pyfuncitem.config.stash.get(WORKER, None)
     if ranks.on == "threads":
         run(lambda comm: _on_thread(pyfuncitem.obj, arguments, comm), ranks=ranks.size)
     elif worker is not None:
@@ -110,25 +125,15 @@ def _pool(session: pytest.Session) -> Pool:
     if pool is None:
         mine = [item for item in session.items if _mpi_size(item)]
         files = list(dict.fromkeys(str(item.path) for item in mine))
-        pool = Pool(max(map(_mpi_size, mine)), files, session.config)
+        pool = Pool(max(map(_mpi_size, mine)), files, session.config, session.config.stash[_FORKS])
         session.config.stash[_POOL] = pool
     return pool
-
-
-def _on_mpi(item: pytest.Item) -> bool:
-    return _mpi_size(item) > 0
 
 
 def _mpi_size(item: pytest.Item) -> int:
     callspec = getattr(item, "callspec", None)
     ranks = callspec.params.get("comm") if callspec is not None else None
     return ranks.size if isinstance(ranks, Ranks) and ranks.on == "mpi" else 0
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    _close_pool(session.config)
-    return (yield)
 
 
 def _close_pool(config: pytest.Config, kill: bool = False) -> None:

@@ -1,7 +1,8 @@
 """A pool of mpiexec ranks for tests, seen from the pytest process, which itself never starts MPI.
 
 Each rank is a pytest session of its own (``worker.py``) on a local socket: it is told the node id of a test and answers with
-its outcome.
+its outcome. It is a fork of this session (``forks.py``), which takes no time, or where that cannot be it collects the tests
+itself.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mnpar.launch import mpiexec_command
+from mnpar.testing.forks import Forks
 
+WORKER = pytest.StashKey[Any]()  # of a session that is a rank: its Worker
 _START = 120.0  # s for all ranks to import, collect and connect
 _GRACE = 2.0  # s for the other ranks to finish after one has failed
 
@@ -29,8 +33,8 @@ _GRACE = 2.0  # s for the other ranks to finish after one has failed
 class Pool:
     """So many ranks, started when the first test asks, and again after a test has broken them."""
 
-    def __init__(self, size: int, files: list[str], config: pytest.Config) -> None:
-        self.size, self._files, self._config = size, files, config
+    def __init__(self, size: int, files: list[str], config: pytest.Config, forks: Forks | None) -> None:
+        self.size, self._files, self._config, self._forks = size, files, config, forks
         self._timeout: float = config.getoption("--rank-timeout")
         self._process: subprocess.Popen[bytes] | None = None
         self._lines: dict[int, socket.socket] = {}
@@ -64,22 +68,8 @@ class Pool:
         server.listen(self.size)
         server.settimeout(0.2)
         command, environment = mpiexec_command(self.size)
-        rootdir, inifile = str(self._config.rootpath), self._config.inipath
-        quiet = (
-            "ignore:Module already imported:pytest.PytestAssertRewriteWarning"  # the worker has imported mnpar before pytest
-        )
-        options = [
-            f"--rootdir={rootdir}",
-            *(["-c", str(inifile)] if inifile else []),
-            "-p",
-            "no:cacheprovider",
-            "--processes=1",
-            "--runxfail",
-            "-q",
-            "-W",
-            quiet,
-        ]
-        command += [sys.executable, "-m", "mnpar.testing.worker", str(self._folder), *options, *self._files]
+        rootdir = str(self._config.rootpath)
+        command += self._session_of_its_own() if self._forks is None else self._forks.command(str(self._folder))
         environment.setdefault("MNPAR_STALL", "5")
         with open(self._folder / "log", "wb") as log:
             self._process = subprocess.Popen(
@@ -103,6 +93,13 @@ class Pool:
                 return f"the pool of {self.size} mpiexec ranks did not start:\n{' '.join(command)}\n{log_text}"
         server.close()
         return ""
+
+    def _session_of_its_own(self) -> list[str]:
+        inifile = self._config.inipath
+        quiet = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"  # the worker imports mnpar before pytest
+        options = [f"--rootdir={self._config.rootpath}", *(["-c", str(inifile)] if inifile else []), "-p", "no:cacheprovider"]
+        options += ["--processes=1", "--runxfail", "-q", "-W", quiet]
+        return [sys.executable, "-m", "mnpar.testing.worker", str(self._folder), *options, *self._files]
 
     def _collect(self, timeout: float) -> tuple[dict[int, str], list[int]]:
         """The ranks' answers ("" is success), and those that gave none."""

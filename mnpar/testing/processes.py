@@ -2,8 +2,8 @@
 
 The session collects once and forks. Each process takes one file of tests after another, from the last to the first, and tells
 the session what it reports: the session shows, counts and writes it as if it had run the tests itself, so ``-x``,
-``--junitxml``, ``--durations`` and exit codes are its own. A file is never divided: its fixtures are made once. All
-tests on mpiexec ranks go to the first process, which starts the only pool. A process that dies fails the test that it ran, and
+``--junitxml``, ``--durations`` and exit codes are its own. A file is never divided: its fixtures are made once. Each
+process has a pool of mpiexec ranks of its own, once a test asks for it. A process that dies fails the test that it ran, and
 another goes on from there.
 
 Nothing is shared where little is gained (few tests, or of one file) or somebody looks on (``-s``, ``--pdb``).
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import ctypes
 import json
 import os
 import selectors
@@ -27,17 +26,18 @@ from typing import Any, NoReturn
 import pytest
 from _pytest import runner
 
+from mnpar.testing.forks import die_with_parent, fork
+
 _LEAST = 50  # tests: fewer are not worth a process
 _GRACE = 10.0  # s for a process to tidy up
-_PR_SET_PDEATHSIG = 1
 File = list[int]  # the numbers of its tests in the session
 
 
 class Processes:
     """The pytest plugin that runs a session's tests in so many processes."""
 
-    def __init__(self, number: int, on_ranks: Callable[[pytest.Item], bool], close: Callable[[bool], None]) -> None:
-        self._number, self._on_ranks, self._close = number, on_ranks, close
+    def __init__(self, number: int, close: Callable[[bool], None]) -> None:
+        self._number, self._close = number, close
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -48,34 +48,26 @@ class Processes:
         alone = option.collectonly or option.usepdb or option.capture == "no" or session.testsfailed
         if alone or self._number < 2 or len(files) < 2 or len(session.items) < _LEAST:
             return None
-        _Shares(session, self._number, list(files.values()), self._on_ranks, self._close).run()
+        _Shares(session, self._number, list(files.values()), self._close).run()
         return True
 
 
 class _Shares:
     """The session's side: it starts the processes and hears what they say."""
 
-    def __init__(
-        self,
-        session: pytest.Session,
-        number: int,
-        files: list[File],
-        on_ranks: Callable[[pytest.Item], bool],
-        close: Callable[[bool], None],
-    ) -> None:
+    def __init__(self, session: pytest.Session, number: int, files: list[File], close: Callable[[bool], None]) -> None:
         self._session, self._number, self._close = session, number, close
         self._file = {number: file for file in files for number in file}
-        self._on_ranks = [file for file in files if any(on_ranks(session.items[number]) for number in file)]
         self._queue, tell = os.pipe()  # a read takes the first test of a file that nobody has taken yet
-        os.write(tell, b"".join(file[0].to_bytes(4) for file in reversed(files) if file not in self._on_ranks))
+        os.write(tell, b"".join(file[0].to_bytes(4) for file in reversed(files)))
         os.close(tell)
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> None:
         """Run all tests."""
         try:
-            for own in [self._on_ranks, *[[]] * (self._number - 1)]:
-                self._start(own)
+            for _ in range(self._number):
+                self._start([])
             while self._selector.get_map():
                 for key, _ in self._selector.select():
                     self._hear(key.data)
@@ -88,20 +80,19 @@ class _Shares:
             self._selector.close()
             os.close(self._queue)
 
-    def _start(self, own: list[File]) -> None:
+    def _start(self, rest: File) -> None:
         line, tell = os.pipe()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: those of BLAS bear it
-            pid = os.fork()
+        pid = fork()
         if pid == 0:
             os.close(line)
-            _Share(self._session, self._number, tell, self._close).run(self._tests(own))
+            _Share(self._session, self._number, tell, self._close).run(self._tests(rest))
         os.close(tell)
-        self._selector.register(line, selectors.EVENT_READ, _Process(pid, line, own))
+        self._selector.register(line, selectors.EVENT_READ, _Process(pid, line))
 
-    def _tests(self, own: list[File]) -> Iterator[File]:
-        """In a process: its own files, then those of the queue."""
-        yield from own
+    def _tests(self, rest: File) -> Iterator[File]:
+        """In a process: what is left of a file in which another died, then the files of the queue."""
+        if rest:
+            yield rest
         while taken := os.read(self._queue, 4):
             yield self._file[int.from_bytes(taken)]
 
@@ -140,7 +131,7 @@ class _Shares:
         process.held.clear()
 
     def _ended(self, process: _Process, status: int) -> None:
-        """A process that died fails its test; another does what is left of its file, and of its own files."""
+        """A process that died fails its test; another does what is left of its file."""
         if status == 0:
             return
         how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
@@ -150,18 +141,17 @@ class _Shares:
         text = f"the process that ran this test {how}"
         report = pytest.TestReport(item.nodeid, item.location, dict.fromkeys(item.keywords, 1), "failed", text, "call")
         self._session.config.hook.pytest_runtest_logreport(report=report)
-        after = file[file.index(process.at) + 1 :]
-        for number in after:
-            self._file[number] = after
-        own = process.own[process.own.index(file) + 1 :] if file in process.own else []
-        self._start([after, *own] if after else own)
+        rest = file[file.index(process.at) + 1 :]
+        for number in rest:
+            self._file[number] = rest
+        self._start(rest)
 
 
 class _Process:
     """A process, as the session knows it."""
 
-    def __init__(self, pid: int, line: int, own: list[File]) -> None:
-        self.pid, self.line, self.own = pid, line, own
+    def __init__(self, pid: int, line: int) -> None:
+        self.pid, self.line = pid, line
         self.at: int | None = None  # the test that it runs
         self.text = b""  # half a line that it said
         self.held: list[tuple[int, Any, Any]] = []  # what it reported of its file, not shown yet
@@ -180,7 +170,7 @@ class _Share:
         """Run the files' tests and end."""
         status = 1
         try:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # it does not outlive the session
+            die_with_parent()
             _limit_threads(max(1, (os.cpu_count() or 1) // self._of))
             capture: Any = self._session.config.pluginmanager.getplugin("capturemanager")
             capture.stop_global_capturing()  # its files are the session's

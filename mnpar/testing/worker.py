@@ -1,8 +1,10 @@
-"""One rank of the pool: a pytest session that runs the tests it is told, one at a time, together with the other ranks."""
+"""One rank of the pool: a pytest session that runs the tests it is told, one at a time, together with the other ranks.
+
+It is a fork of the session that has started the pool, as it was when it had collected; or a session of its own.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import json
 import os
@@ -13,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest import skipping
 from _pytest.runner import runtestprotocol
 
 from mnpar.communicators.create import create_communicator
 from mnpar.tape import Tape
-from mnpar.testing.plugin import _WORKER
-
-_PR_SET_PDEATHSIG = 1
+from mnpar.testing.forks import Forks, die_with_parent
+from mnpar.testing.pool import WORKER
 
 
 class Worker:
@@ -33,7 +35,7 @@ class Worker:
         self._sub: Any = None
 
     def pytest_configure(self, config: pytest.Config) -> None:
-        config.stash[_WORKER] = self
+        config.stash[WORKER] = self
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -75,9 +77,29 @@ class Worker:
         self._line.sendall(json.dumps(what).encode() + b"\n")
 
 
+def ranks_of(session: pytest.Session) -> Forks:
+    """What forks ranks of a session as it is now, after it has collected its tests; their argument is the pool's folder."""
+    config = session.config
+    capture: Any = config.pluginmanager.getplugin("capturemanager")
+
+    def be_rank(arguments: list[str]) -> None:
+        log = os.dup(2)
+        faulthandler.enable(log)
+        faulthandler.register(signal.SIGUSR1, log)
+        capture.start_global_capturing()
+        capture.suspend_global_capture(in_=True)
+        config.option.runxfail = True  # the session knows what was expected
+        skipping.pytest_configure(config)
+        worker = Worker(Path(arguments[0]))
+        worker.pytest_configure(config)
+        worker.pytest_runtestloop(session)
+
+    return Forks(capture.stop_global_capturing, be_rank)
+
+
 def main() -> None:
-    """``python -m mnpar.testing.worker FOLDER PYTEST_ARGS…``, started by the pool."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a rank does not outlive its launcher
+    """``python -m mnpar.testing.worker FOLDER PYTEST_ARGS…``, started by the pool where nothing can be forked."""
+    die_with_parent()  # a rank does not outlive its launcher
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     sys.exit(pytest.main(sys.argv[2:], plugins=[Worker(Path(sys.argv[1]))]))

@@ -136,6 +136,21 @@ def test_after(comm):
     assert re.search(r"---------- rank [01, ]+ died or did not end within", text)
 
 
+def test_ranks_are_sessions_of_their_own_where_the_session_may_have_begun_on_a_gpu(session):
+    outcomes, text, _ = session("""
+import sys
+sys.modules.setdefault("jax", os)
+@pytest.mark.ranks(2, on="mpi")
+def test_good(comm):
+    assert "worker" in sys.modules["__main__"].__file__
+@pytest.mark.ranks(2, on="mpi")
+def test_bad(comm):
+    assert comm.rank == 0
+""")
+    assert outcomes == {"test_good[mpi-2]": "PASSED", "test_bad[mpi-2]": "FAILED"}, text
+    assert "---------- rank 1 of 2 ----------" in text
+
+
 def test_a_message_that_nobody_received_fails_its_test_and_no_other(session):
     outcomes, text, _ = session("""
 @pytest.mark.ranks(2)

@@ -1,0 +1,66 @@
+"""Stands in, under a launcher, for a rank that a prepared process forks: ``python -IS stand_in.py SOCKET ARGUMENTS…``.
+
+It needs a hundredth of a second to start, because it knows nothing of mnpar. It hands over its arguments, environment, folder
+and open files (the launcher's line is one of them), passes signals on, and ends as the fork has ended; if it is killed, so is
+the fork.
+"""
+
+import os
+import signal
+import socket
+import sys
+
+_LINES = ("PMI_FD",)  # variables that hold the number of a file that the launcher has opened for its rank
+
+
+def hand_over(
+    path: str, arguments: list[str], environment: dict[str, str], folder: str, files: tuple[int, int, int] = (0, 1, 2)
+) -> tuple[socket.socket, int]:
+    """The line on which the fork's exit code comes, and its process id.
+
+    Args:
+        path: of the socket of :class:`mnpar.testing.forks.Forks`.
+        arguments, environment, folder, files: what the fork will have; its files are standard input, output and errors.
+    """
+    lines = [name for name in _LINES if name in environment]
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(path)
+    socket.send_fds(line, [b"\n"], [*files, *(int(environment[name]) for name in lines)])
+    line.sendall(repr((arguments, environment, folder, lines, os.getppid())).encode() + b"\n")
+    return line, _number(line)
+
+
+def exit_code(line: socket.socket) -> int:
+    """Of the fork, once it has ended; of one that was ended by signal N, -N.
+
+    Raises:
+        TimeoutError: the line has a limit of time. When it is closed the fork is killed.
+    """
+    return _number(line)
+
+
+def _number(line: socket.socket) -> int:
+    text = b""
+    while not text.endswith(b"\n"):
+        more = line.recv(1)
+        if not more:
+            raise EOFError("the process that forks has ended")
+        text += more
+    return int(text)
+
+
+def main(path: str, *arguments: str) -> None:
+    """Hand everything over, and wait."""
+    line, pid = hand_over(path, list(arguments), dict(os.environ), os.getcwd())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: os.kill(pid, number))
+    code = exit_code(line)
+    if code < 0:
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
