@@ -140,6 +140,11 @@ CASES = [
         lambda q, k, v: look(q, k, v, np.array([True, False, True])), ATTENDED, halves=1e-2,
     ),
     Case(
+        "scaled_dot_product_attention: columns together", (blocked_attention.Dense,),
+        lambda *qkv: F.scaled_dot_product_attention(*[F.swapaxes(x, -1, -2) for x in qkv]),
+        lambda *qkv: look(*[x.swapaxes(-1, -2) for x in qkv]), ((N, 2, 3),) * 3, halves=1e-2,
+    ),
+    Case(
         "attention in tiles", (tiled_attention.TiledAttention,),
         lambda q, k, v: tiled_attention.TiledAttention(True, 0.5**0.5, None).apply((q, k, v))[0],
         lambda q, k, v: look(q, k, v, BEFORE), ATTENDED, halves=1e-2,
