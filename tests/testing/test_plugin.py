@@ -162,8 +162,7 @@ def test_next(comm):
     comm.barrier()
 """)
     assert outcomes == expected(2, test_stray="FAILED", test_next="PASSED")
-    assert "messages that nobody received: from 0 to 1, tag 9" in text
-    assert re.search(r"messages that nobody received: from 0, tag 9: send of float64 \(2, 3\) at ", text)
+    assert len(re.findall(r"Error: messages that nobody received: from 0, tag 9: send of float64 \(2, 3\) at ", text)) == 2
 
 
 def test_a_deadlock_fails_its_test_with_the_table(session):
