@@ -88,11 +88,11 @@ def elsewhere(x: Array, size: int) -> bool:
 def fill(name: str, x: Array, y: Array) -> bool:
     """y ← ``Erf`` (the error function) or ``CdfNorm`` (the share of normal numbers below x), if MKL is there; whether it is.
 
-    Both arrays are contiguous float32 or float64, on the host, of the same size.
+    Both arrays are contiguous, of the same size; those on a device and those of other dtypes are not for it.
     """
     if x.size < _WORTH or type(x) is not np.ndarray or (found := library()) is None:
         return False
-    function = found.get(_LETTERS[x.dtype] + name)
+    function = found.get(_LETTERS.get(x.dtype, "") + name)
     if function is None:
         return False
     function(x.size, x.ctypes.data, y.ctypes.data)

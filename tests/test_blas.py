@@ -203,3 +203,12 @@ def test_the_error_function_is_the_librarys_where_it_is_worth_a_call(monkeypatch
     assert sum(asked) == 2 * x.size
     function(few)
     assert sum(asked) == 2 * x.size
+
+
+@pytest.mark.parametrize("dtype", ["g", np.dtype("f8").newbyteorder()], ids=["longdouble", "other byte order"])
+@pytest.mark.parametrize("function", [F.erf, F.gelu])
+def test_the_error_function_of_other_dtypes_is_left_to_numpy(monkeypatch, function, dtype):
+    x = np.linspace(-3, 3, 2000)
+    expected = function(x).array
+    monkeypatch.setattr(blas, "library", lambda: {"dErf": pytest.fail, "dCdfNorm": pytest.fail})
+    np.testing.assert_allclose(function(x.astype(dtype)).array.astype("f8"), expected, rtol=1e-12, atol=1e-15)

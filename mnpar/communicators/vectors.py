@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,35 +59,39 @@ def share_vectors(comm: Communicator, like: Array, number: int) -> Vectors | Non
     Each rank takes the memory of its own, so that on machines with several it is near.
     """
     length = -(-like.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-    file, path = _create(comm.size * length) if comm.rank == 0 else (-1, "")
-    path = comm.bcast_obj(path)
+    file = _create(comm.size * length) if comm.rank == 0 else -1
+    path, which = comm.bcast_obj((f"/proc/{os.getpid()}/fd/{file}", _which(file)) if file >= 0 else ("", None))
     mapped: Any = None
     try:
-        if path and (file := file if comm.rank == 0 else os.open(path, os.O_RDWR)) >= 0:
+        if path and (file := file if comm.rank == 0 else os.open(path, os.O_RDWR)) >= 0 and _which(file) == which:
             os.posix_fallocate(file, comm.rank * length, length)  # an error now, and not when it is written
             mapped = mmap.mmap(file, comm.size * length)
     except OSError:
-        pass  # another file system, or none left
+        pass  # processes that may not see each other, or no memory left
     there = int(comm.allreduce(np.array(mapped is not None, np.uint8), "min"))
     if file >= 0:
         os.close(file)
-    if path and comm.rank == 0:
-        os.unlink(path)
     if not there:
         return None
     arrays = [np.ndarray(like.shape, like.dtype, mapped, rank * length) for rank in range(comm.size)]
     return Vectors(arrays, comm.rank, number)
 
 
-def _create(nbytes: int) -> tuple[int, str]:
+def _create(nbytes: int) -> int:
+    """A file that never has a name, so that nothing is left of it however the job ends; -1: there is no room for it."""
     try:
-        file, path = tempfile.mkstemp(prefix="mnpar-", dir=_IN_MEMORY if os.path.isdir(_IN_MEMORY) else None)
-    except OSError:
-        return -1, ""
-    left = os.statvfs(path)
+        file = os.open(_IN_MEMORY, os.O_RDWR | os.O_TMPFILE, 0o600)
+    except (OSError, AttributeError):  # another system
+        return -1
+    left = os.statvfs(_IN_MEMORY)
     if left.f_bavail * left.f_frsize < 2 * nbytes:  # others want some too, MPI among them
         os.close(file)
-        os.unlink(path)
-        return -1, ""
+        return -1
     os.ftruncate(file, nbytes)
-    return file, path
+    return file
+
+
+def _which(file: int) -> tuple[int, int]:
+    """What tells it from all other files: in another container a number of a process may be another's."""
+    found = os.fstat(file)
+    return found.st_dev, found.st_ino

@@ -31,17 +31,19 @@ def reverse_abreast(tapes: Sequence[Tape], seeds: Sequence[Seeds], later: list[O
     for walk, some in zip(walks, seeds, strict=True):
         for node, seed in some:
             walk.add(node, seed)
-    with recording(False):
-        for row in itertools.zip_longest(*walks):
-            if None not in row and _share_matrix(row):
-                _pull_joined(row, walks, later)
-                continue
-            for step, walk, tape in zip(row, walks, tapes, strict=True):
-                if step is not None:
-                    with tape:
-                        _pull(step, later, walk.add)
-    for tape in tapes:
-        tape.records.clear()
+    try:
+        with recording(False):
+            for row in itertools.zip_longest(*walks):
+                if None not in row and _share_matrix(row):
+                    _pull_joined(row, walks, later)
+                    continue
+                for step, walk, tape in zip(row, walks, tapes, strict=True):
+                    if step is not None:
+                        with tape:
+                            _pull(step, later, walk.add)
+    finally:  # after an error, too: some were visited, and nobody can visit them again
+        for tape in tapes:
+            tape.records.clear()
     return [walk.totals for walk in walks]
 
 

@@ -1,5 +1,6 @@
 """Sums in memory that the ranks of a machine have in common: the same bits as by messages, and the same errors."""
 
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -211,4 +212,19 @@ def test_an_optimizer_sums_small_gradients_so(comm):
         other.update(lambda x: F.mean(twin(x) ** 2), x)
     assert comm.transport.board is not None
     np.testing.assert_allclose(net.W.array, twin.W.array, rtol=1e-5)
+    comm.open_board(False)
+
+
+@PROCESSES
+def test_vectors_have_no_name_in_any_folder(comm, monkeypatch):
+    seen, allocate = [], os.posix_fallocate
+
+    def look(file, *place):
+        seen.append(os.readlink(f"/proc/self/fd/{file}"))
+        allocate(file, *place)
+
+    monkeypatch.setattr("os.posix_fallocate", look)
+    assert comm.share_vectors(np.empty(20_000)) is not None
+    (path,) = seen
+    assert path.endswith("(deleted)")
     comm.open_board(False)
