@@ -37,7 +37,8 @@ class Arena:
     def __init__(self, params: Sequence[Parameter]) -> None:
         self.params = list(params)
         self.summed = params[0].summed  # whose copies have the same
-        self.whole: Any = None  # what updates all of them at once (optimizers/whole.py)
+        self.joint: Any = None  # whether they can be updated at once, and
+        self.whole: Any = None  # what does it (optimizers/whole.py)
         sizes = [param.array.size for param in params]
         self.data = backend.vector(sum(sizes), params[0].array)
         self.grad = backend.vector(sum(sizes), params[0].array)

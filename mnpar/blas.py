@@ -34,10 +34,10 @@ _ROW_MAJOR, _AS_IT_IS, _TURNED = 101, 111, 112  # CBLAS's constants
 _REPRODUCIBLE = 2  # MKL_CBWR_AUTO: the same product gives the same bits in each run on one machine
 
 
-def product(a: Array, b: Array, out: Array | None = None) -> Array:
+def product(a: Any, b: Any, out: Array | None = None) -> Any:
     """The matrix product of a (M, K) and b (K, N), into ``out`` (M, N) if it is given: contiguous, and part of neither.
 
-    Other shapes, dtypes and libraries go where ``@`` sends them.
+    Other shapes, dtypes and libraries, and Variables, go where ``@`` sends them.
 
     Example:
         >>> import numpy as np
@@ -51,7 +51,7 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
             return a.dot(b, out)
         if size >= _LEAST and (found := library()) is not None and (y := _by(found, a, b, out)) is not None:
             return y
-    return a @ b if out is None else np.matmul(a, b, out=out)
+    return a @ b if out is None else backend.get_array_module(a).matmul(a, b, out=out)
 
 
 def stacked(a: Array, b: Array, out: Array | None = None) -> Array:

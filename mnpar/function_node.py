@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import Any, ClassVar
 from weakref import ReferenceType, ref
 
@@ -15,8 +14,6 @@ from mnpar.function_hook import Hookable, around_forward, function_hooks
 from mnpar.graph import Deliver, Gradient, VariableNode, tick
 from mnpar.tape import current_tape
 from mnpar.variable import Variable, as_variable
-
-_array, _node = attrgetter("array"), attrgetter("node")
 
 
 class FunctionNode(Hookable):
@@ -103,7 +100,7 @@ class FunctionNode(Hookable):
         """Run forward on Variables (or arrays) and record it, if a gradient can flow; the outputs, always a tuple."""
         variables, hooks = self.prepare(inputs), function_hooks()
         forward = around_forward(self, self.forward, hooks) if hooks else self.forward
-        return self.connect(variables, forward(*map(_array, variables)))
+        return self.connect(variables, forward(*[x.array for x in variables]))
 
     def prepare(self, inputs: tuple[Any, ...]) -> list[Variable]:
         """The first half of ``apply``: the inputs as Variables, and whether a gradient can flow."""
@@ -111,7 +108,8 @@ class FunctionNode(Hookable):
             raise RuntimeError(f"{self.label} was applied before: make a new one for each use")
         variables, wanted = [], False
         for x in inputs:
-            x = x if isinstance(x, Variable) else as_variable(x)
+            if not isinstance(x, Variable):
+                x = as_variable(x)
             variables.append(x)
             wanted = x.node.requires_grad or wanted  # in this order: a Future's node is waited for, and has its number, by now
         self.differentiable = wanted and is_recording()
@@ -121,16 +119,18 @@ class FunctionNode(Hookable):
         """The second half of ``apply``: the outputs as Variables, recorded if a gradient can flow."""
         recorded = self if self.differentiable else None
         if type(ys) is np.ndarray:  # nearly always
-            outputs: tuple[Variable, ...] = (Variable.of(ys, VariableNode(ys, self.differentiable, recorded)),)
+            nodes = [VariableNode(ys, self.differentiable, recorded)]
+            outputs: tuple[Variable, ...] = (Variable.of(ys, nodes[0]),)
         else:
             ys = [backend.unscalar(y) for y in (ys if isinstance(ys, tuple) else (ys,))]
-            outputs = tuple([Variable.of(y, VariableNode(y, self.differentiable, recorded, i)) for i, y in enumerate(ys)])
+            nodes = [VariableNode(y, self.differentiable, recorded, i) for i, y in enumerate(ys)]
+            outputs = tuple(map(Variable.of, ys, nodes))
         if is_debugging():
             backend.check_finite(self.label, "output", tuple([y.array for y in outputs]), self.infinite)
         if recorded is not None:
             self.number = self.number or tick()
-            self.inputs = tuple(map(_node, variables))
-            self.outputs = tuple(map(ref, map(_node, outputs)))
+            self.inputs = tuple([x.node for x in variables])
+            self.outputs = tuple([ref(node) for node in nodes])
             if self._inputs_kept:
                 self._kept_inputs = tuple([variables[i].array for i in self._inputs_kept])
             if self._outputs_kept:
@@ -146,14 +146,16 @@ class FunctionNode(Hookable):
             gys = [None if gy is None else Variable(gy, requires_grad=False) for gy in gys]
         try:
             gxs = self.backward(*gys)
-            gxs = gxs if isinstance(gxs, tuple) else (gxs,)
+            if type(gxs) is not tuple:
+                gxs = (gxs,)
             if len(gxs) != len(self.inputs):
                 raise ValueError(f"it returned {len(gxs)} gradients for {len(self.inputs)} inputs")
             trusted = not (record or is_debugging())
             for x, want, gx in zip(self.inputs, wanted, gxs, strict=True):
                 if not want:
                     continue
-                gx = gx() if callable(gx) else gx
+                if callable(gx):
+                    gx = gx()
                 if not (trusted and type(gx) is np.ndarray and gx.dtype is x.dtype and gx.shape == x.shape):
                     gx = self._checked(x, gx, record)
                 if gx is not None:

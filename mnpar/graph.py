@@ -16,9 +16,10 @@ tick = itertools.count(1).__next__  # the clock: numbers grow with time on every
 
 
 class Structure:
-    """Which links and parameters there are, and which arrays they have: ``now`` is another object after every change, anywhere.
+    """Which links and parameters there are, which arrays they have, and by which rules they learn.
 
-    What was found by walking through a model holds as long as it is the same object.
+    ``now`` is another object after every change, anywhere: what was found by walking through a model holds as long as it is
+    the same.
     """
 
     now = object()

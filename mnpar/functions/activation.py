@@ -26,7 +26,14 @@ class ReLU(FunctionNode):
         return y
 
     def backward(self, gy: Any) -> Any:
-        return lambda: gy * (self.y > 0).astype(gy.dtype)  # numpy multiplies faster by numbers than by booleans
+        return lambda: self._where_positive(gy)
+
+    def _where_positive(self, gy: Any) -> Any:
+        positive = (self.y > 0).astype(gy.dtype)  # numpy multiplies faster by numbers than by booleans
+        if isinstance(gy, Variable):
+            return gy * positive
+        positive *= gy
+        return positive
 
 
 class LeakyReLU(FunctionNode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -24,11 +25,6 @@ def _turned(x: Any) -> Any:
     return x.transpose((*range(n - 2), n - 1, n - 2)) if n > 2 else x.transpose()
 
 
-def times(a: Any, b: Any) -> Any:
-    """The product, of arrays by the fastest way, of Variables as a function."""
-    return product(a, b) if type(a) is np.ndarray and type(b) is np.ndarray else a @ b
-
-
 class MatMul(FunctionNode):
     """Stacks of matrices; the axes before the last two are broadcast."""
 
@@ -36,18 +32,18 @@ class MatMul(FunctionNode):
 
     def forward(self, x: Array, y: Array) -> Array:
         self.retain_inputs((0, 1))
-        return times(x, y)
+        return product(x, y)
 
     def backward(self, gz: Any) -> Any:
         x, y = self.get_retained_inputs()
-        return lambda: fit(times(gz, _turned(y)), x.shape), lambda: self._right(x, y, gz)
+        return lambda: fit(product(gz, _turned(y)), x.shape), lambda: self._right(x, y, gz)
 
     @staticmethod
     def _right(x: Any, y: Any, gz: Any) -> Any:
         if y.ndim == 2 < x.ndim:  # one large product instead of a sum of small ones
             rows = math.prod(x.shape[:-1])
             x, gz = x.reshape((rows, x.shape[-1])), gz.reshape((rows, gz.shape[-1]))  # (…, K) → (rows, K)
-        return fit(times(_turned(x), gz), y.shape)
+        return fit(product(_turned(x), gz), y.shape)
 
 
 def _by_rows(x: Array, W: Array) -> Array:
@@ -57,7 +53,9 @@ def _by_rows(x: Array, W: Array) -> Array:
     result is the transpose: its columns lie together, and those of what is computed from it element by element.
     """
     size = x.size * len(W)
-    if size <= FEW or elsewhere(x, size):
+    if size <= FEW:
+        return x.dot(W.T)
+    if elsewhere(x, size):
         return product(x, W.T)
     if 1 < len(x) <= min(128, len(W) - 1) and x.dtype.char == "f" and W.dtype.char == "f":
         return (W @ x.T).T
@@ -67,8 +65,13 @@ def _by_rows(x: Array, W: Array) -> Array:
 def _back_by_rows(gy: Any, W: Any, x: Any) -> Any:
     """gy W: (N, O) · (O, D), its elements in the order in which x has them: it will be multiplied with what x was made of."""
     if type(gy) is np.ndarray and type(x) is np.ndarray and not x.flags.c_contiguous:
-        return times(W.T, gy.T).T
-    return times(gy, W)
+        return product(W.T, gy.T).T
+    return product(gy, W)
+
+
+@functools.lru_cache(8)
+def _ones(size: int, dtype: Any) -> Array:
+    return np.ones(size, dtype)
 
 
 class Linear(FunctionNode):
@@ -95,15 +98,12 @@ class Linear(FunctionNode):
         """The gradient of b, right where that is kept."""
         room = self.room(2, gy)
         if type(gy) is np.ndarray and gy.dtype.char in "fd":
-            return np.ones(len(gy), gy.dtype).dot(gy, room)  # BLAS: a third of the time, and it minds no order of elements
+            return _ones(len(gy), gy.dtype).dot(gy, room)  # BLAS: a third of the time, and it minds no order of elements
         return gy.sum(axis=0) if room is None else gy.sum(axis=0, out=room)
 
     def _into(self, i: int, a: Any, b: Any) -> Any:
         """a b, as the gradient of input i: right where that is kept."""
-        room = self.room(i, a) if a.dtype == b.dtype else None
-        if room is None:
-            return times(a, b)
-        return backend.get_array_module(a).matmul(a, b, out=room) if type(a) is not np.ndarray else product(a, b, out=room)
+        return product(a, b, self.room(i, a) if a.dtype == b.dtype else None)
 
     @staticmethod
     def joined(functions: Sequence[Any], gys: Sequence[Array]) -> tuple[Linear, Array]:

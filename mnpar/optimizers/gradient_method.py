@@ -13,6 +13,7 @@ from mnpar.arena import Arena, Arenas
 from mnpar.link import Link
 from mnpar.optimizers import whole
 from mnpar.optimizers.fp32 import in_float32
+from mnpar.optimizers.loss_scaling import LossScaling
 from mnpar.optimizers.members import Members
 from mnpar.optimizers.optimizer import Optimizer
 from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule, unscale
@@ -58,7 +59,8 @@ class GradientMethod(Optimizer):
         self.hyperparam = Hyperparameter()
         self.arenas = Arenas()
         self._members = Members()
-        self._ruled: list[Parameter] = []  # which have rules
+        self._ruled: list[Parameter] = []  # which have rules,
+        self._narrow: list[Parameter] = []  # and those of them that may be of float16, and be updated in float32
         self.team: Team | None = None  # with whom it steps: mnpar.create_multi_node_optimizer
         self._in_fp32 = False
 
@@ -137,24 +139,28 @@ class GradientMethod(Optimizer):
         """The second half of an update: the parameters are changed by the gradients that are there."""
         params = self.members()
         if params is not self._ruled:
-            for param in params:
-                if param.update_rule is None:
-                    param.update_rule = self._new_rule()  # the link has grown since setup
-            self._ruled = params
+            params = self._give_rules(params)
         self.arenas.gather(params)
         steps = True if self.team is None else self.team.reduce(self._takes_pieces)
         if steps is None:
             self.step()
-        elif steps is not True and steps is not False:
-            self._change_by(steps)
-        if steps is not True:
-            return
-        with _ALONE if self.team is None else self.team.stepping(), in_float32(params):
-            for param in params:
-                if param.node.loss_scale is not None:
-                    unscale(param)
-            if self._accepted():
+        elif steps is not True:
+            if steps is not False:
+                self._change_by(steps)
+        elif self.team is None and not self._narrow:
+            self._change(params)
+        else:
+            with _ALONE if self.team is None else self.team.stepping(), in_float32(self._narrow):
                 self._change(params)
+
+    def _give_rules(self, params: list[Parameter]) -> list[Parameter]:
+        """Rules for the parameters that came since setup; the list of all, which is a new one if any did."""
+        for param in params:
+            if param.update_rule is None:
+                param.update_rule = self._new_rule()
+        self._ruled = params = self.members()
+        self._narrow = [param for param in params if param.update_rule.in_fp32]
+        return params
 
     def _takes_pieces(self) -> bool:
         """Whether a part of the gradients is enough to update a part of the parameters."""
@@ -174,19 +180,25 @@ class GradientMethod(Optimizer):
             arena.whole.end(arena)
         self.call_hooks("post")
 
-    def _accepted(self) -> bool:
-        """Whether loss scaling, if there is any, lets the step be taken."""
-        if self._scaling is None:
-            return True
-        accepted = self._scaling.accept(self._gradients(), self.total)
-        self._loss_scale = self._scaling.scale
+    def _accepted(self, scaling: LossScaling) -> bool:
+        """Whether loss scaling lets the step be taken."""
+        accepted = scaling.accept(self._gradients(), self.total)
+        self._loss_scale = scaling.scale
         return accepted
 
     def _change(self, params: list[Any]) -> None:
-        self.call_hooks("pre")
+        """Change parameters that have their gradients, unless loss scaling finds an overflow in these."""
+        for param in params:
+            if param.node.loss_scale is not None:
+                unscale(param)
+        if self._scaling is not None and not self._accepted(self._scaling):
+            return
+        if self._hooks:
+            self.call_hooks("pre")
         self.t += 1
         whole.update(params, self.arenas)
-        self.call_hooks("post")
+        if self._hooks:
+            self.call_hooks("post")
 
     def serialize(self, serializer: Any) -> None:
         """Save or load its counts and rules' states; where states are in shards, all ranks call it, and each has them whole."""

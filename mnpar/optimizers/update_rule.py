@@ -14,6 +14,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.config import get_dtype
+from mnpar.graph import structure
 from mnpar.optimizers.fp32 import in_float32, wants_float32
 from mnpar.parameter import Parameter
 from mnpar.serializer import Deserializer
@@ -36,6 +37,15 @@ class Hyperparameter:
 
     def __init__(self, parent: Hyperparameter | None = None) -> None:
         self.parent = parent
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        if self.parent is not None:  # a rule's own; the optimizer's are the same for all rules
+            structure.change()
+
+    def __delattr__(self, name: str) -> None:
+        object.__delattr__(self, name)
+        structure.change()
 
     def get(self, name: str) -> Any:
         """The value here, or else the parent's.
@@ -90,6 +100,11 @@ class UpdateRule:
         self._hooks: dict[str, tuple[str, Callable[..., None]]] = {}
         self.in_fp32 = False
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        if name in _LASTING:
+            structure.change()
+
     def use_fp32_update(self, flag: bool = True) -> None:
         """Update a float16 parameter by a float32 copy of it, so that small steps add up."""
         self.in_fp32 = flag
@@ -99,10 +114,12 @@ class UpdateRule:
     def add_hook(self, hook: Callable[..., None], name: str | None = None, timing: str = "auto") -> None:
         """Call ``hook(rule, param)`` before (``'pre'``) or after (``'post'``) each update of this parameter."""
         add_hook(self._hooks, hook, name, timing)
+        structure.change()
 
     def remove_hook(self, name: str) -> None:
         """Take a hook out again; KeyError if there is none of this name."""
         del self._hooks[name]
+        structure.change()
 
     def init_state(self, param: Parameter) -> None:
         """Make the arrays of ``self.state``; called before an update, or loading, that finds none."""
@@ -133,8 +150,8 @@ class UpdateRule:
         call_hooks(self._hooks, "post", self, param)
 
     def stands_with(self, other: UpdateRule) -> bool:
-        """Whether it has nothing of its own beside the state, and stands where another rule of its kind does."""
-        if not self.enabled or self._hooks or self.in_fp32 or self.in_pieces or self.t != other.t or "fp32" in self.state:
+        """Whether it is of another's kind, and has nothing of its own beside the state and the count."""
+        if type(self) is not type(other) or not self.enabled or self._hooks or self.in_fp32 or self.in_pieces:
             return False
         own = self.hyperparam.__dict__
         return len(own) == 1 and own["parent"] is other.hyperparam.__dict__["parent"]
@@ -159,6 +176,9 @@ class UpdateRule:
             serializer = _optional(serializer)
         found = {name: serializer(name, value) for name, value in state.items()}
         self.state = {name: value for name, value in found.items() if value is not None}
+
+
+_LASTING = frozenset(("enabled", "hyperparam", "in_fp32", "in_pieces"))  # attributes: no step changes them
 
 
 def _optional(serializer: Any) -> Callable[[str, Any], Any]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from mnpar.arena import Arena
 from mnpar.backend import Array
+from mnpar.graph import structure
 from mnpar.optimizers.update_rule import UpdateRule
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable
@@ -51,7 +52,7 @@ class Whole:
 
     def begin(self, arena: Arena) -> None:
         """A step begins."""
-        self.grad, self.rule.t = arena.grad, arena.params[0].update_rule.t + 1
+        self.grad, self.rule.t = arena.grad, arena.joint.rules[0].t + 1
 
     def step(self, place: slice | None = None) -> None:
         """Change a stretch of the values, or all of them, by their gradients."""
@@ -68,8 +69,8 @@ class Whole:
 
     def end(self, arena: Arena) -> None:
         """All stretches are changed."""
-        for param in arena.params:
-            param.update_rule.t = self.rule.t
+        for rule in arena.joint.rules:
+            rule.t = self.rule.t
 
 
 def begin(arena: Arena) -> None:
@@ -83,29 +84,46 @@ def begin(arena: Arena) -> None:
 def update(params: list[Parameter], arenas: Iterable[Arena]) -> None:
     """Update parameters, those of an arena together where that is the same."""
     together = [arena for arena in arenas if is_whole(arena)]
+    alone = len(params)
     for arena in together:
         begin(arena)
         arena.whole.step()
         arena.whole.end(arena)
-    if sum([len(arena.params) for arena in together]) < len(params):
+        alone -= len(arena.params)
+    if alone > 0:
         done = {id(param) for arena in together for param in arena.params}
         for param in params:
             if id(param) not in done:
                 param.update()
 
 
+class Joint(NamedTuple):
+    """Which rules of an arena's parameters one for the vector can stand for: found when the structure was ``seen``."""
+
+    seen: object
+    rules: list[UpdateRule]  # none: each parameter is updated alone
+
+
 def is_whole(arena: Arena) -> bool:
     """Whether an update of its vector is the update of each of its parameters, which all have values and gradients there."""
+    joint = arena.joint
+    if joint is None or joint.seen is not structure.now:
+        arena.joint = joint = Joint(structure.now, _joined(arena))
+    if not (joint.rules and arena.gradients_at_home()):
+        return False
+    t = joint.rules[0].t
+    return all([rule.t == t for rule in joint.rules])
+
+
+def _joined(arena: Arena) -> list[UpdateRule]:
     first: Any = arena.params[0].update_rule
     kind = type(first)
     if first is None or not first.elementwise or kind.update is not UpdateRule.update or kind._update is not UpdateRule._update:
-        return False
+        return []
     if len(arena.params) == 1:
-        return False  # nothing to join
-    for param, view, home in arena.members:
+        return []  # nothing to join
+    for param, view, _ in arena.members:
         rule = param.update_rule
-        if type(rule) is not kind or not rule.stands_with(first) or type(param).update is not Parameter.update:
-            return False
-        if param.array is not view or param.node.gradient is not home.array:
-            return False
-    return True
+        if rule is None or not rule.stands_with(first) or type(param).update is not Parameter.update or param.array is not view:
+            return []
+    return [param.update_rule for param in arena.params]
