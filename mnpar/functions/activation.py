@@ -30,6 +30,8 @@ class ReLU(FunctionNode):
 
 
 class LeakyReLU(FunctionNode):
+    """``y = a x`` with ``a = 1`` where ``x > 0``, else ``slope``; ``gx = a gy``."""
+
     generic = True
 
     def __init__(self, slope: float) -> None:
@@ -46,6 +48,8 @@ class LeakyReLU(FunctionNode):
 
 
 class ELU(FunctionNode):
+    """``y = x`` where ``x > 0``, else ``α (eˣ - 1)``; ``gx = gy`` where ``x > 0``, else ``α eˣ gy = (y + α) gy``."""
+
     generic = True
 
     def __init__(self, alpha: float) -> None:
@@ -63,6 +67,8 @@ class ELU(FunctionNode):
 
 
 class Sigmoid(FunctionNode):
+    """``y = 1 / (1 + e⁻ˣ)``; ``gx = y (1 - y) gy``, so only the output is kept."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -75,6 +81,8 @@ class Sigmoid(FunctionNode):
 
 
 class Tanh(FunctionNode):
+    """``y = tanh x``; ``gx = (1 - y²) gy``, so only the output is kept."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -87,6 +95,8 @@ class Tanh(FunctionNode):
 
 
 class Softplus(FunctionNode):
+    """``y = log(1 + e^(βx)) / β``; ``gx = gy / (1 + e^(-βx))``: its slope is the sigmoid of ``βx``."""
+
     generic = True
 
     def __init__(self, beta: float) -> None:
@@ -143,6 +153,8 @@ class Softmax(FunctionNode):
 
 
 class LogSoftmax(FunctionNode):
+    """``y = x - log Σ eˣ`` along an axis; ``gx = gy - eʸ Σ gy``."""
+
     generic = True
 
     def __init__(self, axis: int) -> None:

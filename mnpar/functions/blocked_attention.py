@@ -43,6 +43,8 @@ class Piece(NamedTuple):
 
 
 class Dense(FunctionNode):
+    """The same numbers without gaps in memory; ``gx = gy``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 
 class AllGather(Collective):
+    """Every rank has an array and wants those of all ranks. Adjoint: each rank gets the sum of the gradients of its own."""
+
     op, way = "allgather", ALLGATHER
 
     def mirror(self) -> Communication:
@@ -38,6 +40,8 @@ class AllGather(Collective):
 
 
 class ReduceScatter(Collective):
+    """Every rank has P arrays, one for each, and wants the sum of those for itself. Adjoint: every rank gets all gradients."""
+
     op, way, several = "reduce_scatter", REDUCE_SCATTER, True
 
     def mirror(self) -> Communication:
@@ -45,6 +49,8 @@ class ReduceScatter(Collective):
 
 
 class AllReduce(Collective):
+    """Every rank has an array and wants the sum of all. Its own adjoint: ``gx`` is the sum of all ranks' ``gy``."""
+
     op, way = "allreduce", ALLREDUCE
 
     def mirror(self) -> Communication:
@@ -61,6 +67,8 @@ class Mean(AllReduce):
 
 
 class AllToAll(Collective):
+    """Every rank has P arrays, one for each, and wants those meant for it. Its own adjoint: gradients go back."""
+
     op, way, several = "alltoall", ALLTOALL, True
 
     def mirror(self) -> Communication:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 class CopyTo(Communication):
+    """``y = x`` on each rank; ``gx`` is the sum of all ranks' ``gy``: only backward communicates. Megatron's f."""
+
     op = "copy_to"
 
     def forward(self, x: Any) -> Any:
@@ -25,6 +27,8 @@ class CopyTo(Communication):
 
 
 class ReduceFrom(Collective):
+    """``y`` is the sum of all ranks' ``x``; ``gx = gy`` on each rank: only forward communicates. Megatron's g."""
+
     op, way = "reduce_from", ALLREDUCE
 
     def mirror(self) -> Communication:
