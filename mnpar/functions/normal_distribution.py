@@ -3,7 +3,7 @@
 All are made of two: e^(x²) erfc(x), which neither vanishes nor overflows where x is positive (by W. J. Cody, "Rational
 Chebyshev approximations for the error function", Math. Comp. 23 (1969)), and the quantile, by M. J. Wichura's "Algorithm AS
 241: the percentage points of the normal distribution", Applied Statistics 37 (1988). Both are good to some units of the last
-digit of float64, in which all is computed, also of smaller floats.
+digit of float64, in which all is computed, also of smaller floats. The file is long because of the coefficients.
 """
 
 from __future__ import annotations
