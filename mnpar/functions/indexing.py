@@ -66,7 +66,7 @@ class ScatterAdd(FunctionNode):
 
 
 class Where(FunctionNode):
-    """``z = x`` where the condition holds, else ``y``; ``gx = gz`` where it holds, ``gy = gz`` where it does not, 0 in other places."""
+    """``z = x`` where the condition holds, else ``y``; ``gx = gz`` where it holds, ``gy = gz`` where not, else 0."""
 
     generic = True
 
