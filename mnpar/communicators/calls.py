@@ -26,7 +26,7 @@ from mnpar.communicators.ways import (
     listed,
 )
 
-_INTEGERS = (int, np.integer)  # a union would be made anew for each call
+_INTEGERS = (int, np.integer)  # written in the calls, a union would be made again each time
 
 
 class Calls:
@@ -46,7 +46,7 @@ class Calls:
         return self.transport.traffic
 
     def renew(self, transport: Transport) -> None:
-        """Let other messages be this communicator's, of the same ranks: those under way were given up."""
+        """Go on with new messages among the same ranks, after those under way were given up."""
         self.transport, self.rank, self.size = transport, transport.rank, transport.size
         self._channels = {}
 

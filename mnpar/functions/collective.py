@@ -99,7 +99,7 @@ def first(ys: tuple[Variable, ...]) -> Variable:
 
 
 def averaged(xs: tuple[Any, ...], number: int) -> tuple[tuple[Variable, ...], Results]:
-    """What is summed for a mean over ``number`` ranks, and the mean of the sum: as in numpy, nothing overflows on the way."""
+    """What is summed for a mean over ``number`` ranks, and what then divides it; nothing overflows on the way, as in numpy."""
     variables = tuple([as_variable(x) for x in xs])
     if not any([x.array is not None and (x.dtype.kind in "iu" or x.dtype == np.float16) for x in variables]):
         return variables, first if number == 1 else lambda ys: ys[0] / number
@@ -109,7 +109,7 @@ def averaged(xs: tuple[Any, ...], number: int) -> tuple[tuple[Variable, ...], Re
 
 
 def allreducing(comm: Communicator, op: str, x: Any) -> Reducing:
-    """The collective, its inputs and what becomes of its outputs, for :func:`allreduce` and its twin for later."""
+    """The collective, its inputs and what is made of its outputs, for :func:`allreduce` and its non-blocking twin."""
     check_op("allreduce", op)
     if op in FOLDS:
         return AllGather(comm).part_of("allreduce", op), (x,), lambda ys: fold(ys, op)

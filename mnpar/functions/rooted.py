@@ -72,7 +72,7 @@ class Gather(ToRoot):
 
 
 def reducing(comm: Communicator, root: int, op: str, x: Any) -> Reducing:
-    """The collective, its inputs and what becomes of its outputs, for :func:`reduce` and its twin for later."""
+    """The collective, its inputs and what is made of its outputs, for :func:`reduce` and its non-blocking twin."""
     check_op("reduce", op)
     root = peer(comm, root, "reduce(comm, …)")
     if op in FOLDS:
