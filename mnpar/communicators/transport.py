@@ -116,8 +116,8 @@ class Transport(Protocol):
         """Start sending bytes; ``frame`` belongs to the transport from now on."""
 
     def post_apart(self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting) -> Pending | None:
-        """:meth:`post` of a header and of bytes that follow it, without a copy: these must not change before it is ready (None:
-        it is already)."""
+        """The same of a header and the bytes that follow it, without a copy: they must not change before it is ready (None: it
+        is)."""
 
     def probe(self, source: int, tag: int, lane: int) -> Letter | None:
         """Take the oldest matching message out of the queue, if there is one."""

@@ -1,6 +1,6 @@
 """sendrecv and shift: every rank gives something to one rank and takes something from another, in one function.
 
-Its messages are those of a send and a recv, so the rank at either end may call one of these instead.
+It says the same to its peers as a send and a recv do, so either end may be one of those.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _SEVERAL = (tuple, list)
-_SMALL = 2**15  # bytes: up to here what is given is copied; larger arrays are not, and are waited for until they were taken
+_SMALL = 2**15  # bytes: what is not larger is copied, and nobody waits until it has been taken
 
 
 class SendRecv(Communication):
@@ -36,7 +36,7 @@ class SendRecv(Communication):
     """
 
     op = "sendrecv"
-    numbers = (0, 0)  # those of the message given and of the message taken
+    numbers = (0, 0)  # of the message given and the message taken, between their two ranks
     wants = asked = False  # a gradient from dest; one for source
     of_tuple = False  # whether a tuple was taken
 
@@ -81,7 +81,7 @@ class SendRecv(Communication):
         return call_of(("send", self.site, wants, on, 0, "sum", self.order, self.told(self.tags[0]), False))
 
     def receipt(self) -> Call:
-        """What is shown if the message is waited for too long."""
+        """What a message that it waits for too long will hear."""
         return call_of(("recv", self.site, self.wants, self.recording, 0, "sum", self.order, 0, False))
 
     def taken(self, value: Any, header: Header, source: int, tag: int) -> Any:
