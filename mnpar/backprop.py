@@ -32,8 +32,7 @@ def reverse(
     ``seeds`` are variables with the gradients they start from. Only what leads to ``targets`` is computed (None: to every leaf
     that requires a gradient). ``record`` makes the backward differentiable itself; ``retain_grad`` leaves gradients on the
     intermediate variables; ``retain_tape`` keeps the tape; ``keep`` takes the gradients of leaves with hooks as soon as they
-    are final; ``later`` collects the gradients of other leaves, to be computed after this (``Owed``), instead of having them
-    computed now. Returns the gradients of other leaves and targets, by their ``key``.
+    are final; ``later`` collects what is to be computed for leaves after this. Returns the other gradients, by their ``key``.
     """
     tape, hooks = current_tape().finished(), function_hooks()
     stays = {node.key for node in targets or () if node.creator is not None}

@@ -26,8 +26,7 @@ class FunctionNode(Hookable):
     :meth:`retain_inputs` and :meth:`retain_outputs`; the rest can be freed. ``backward(self, *gys)`` takes the gradients of
     the outputs as Variables (None where an output has none) and returns, for each input, its gradient or None or, best, a
     function of no arguments that computes it: it is called only if somebody wants that gradient. Written with mnpar's
-    functions, a backward is itself differentiable, any number of times. An array that backward returns is given away: other
-    gradients may be added to it in place.
+    functions, a backward is itself differentiable, any number of times. What it returns may be added to in place later.
 
     Example:
         >>> import numpy as np, mnpar

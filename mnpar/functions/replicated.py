@@ -1,5 +1,7 @@
-"""Values that all ranks hold alike and own together: copy_to ⇄ reduce_from. Forward only the second communicates, backward only
-the first."""
+"""Values that all ranks hold alike and own together: copy_to ⇄ reduce_from.
+
+Forward only reduce_from communicates, backward only copy_to.
+"""
 
 from __future__ import annotations
 
