@@ -118,6 +118,16 @@ def allreducing(comm: Communicator, op: str, x: Any) -> Reducing:
     return Mean(comm), *averaged((x,), 1)
 
 
+def blocks_along(comm: Communicator, x: Any, axis: int) -> Any:
+    """The block of each rank, for :func:`reduce_scatter` of one array."""
+    needed(comm, "reduce_scatter(comm, …)")
+    x = as_variable(x)
+    if not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"reduce_scatter: x of shape {x.shape} has no axis {axis}")
+    cuts = [block(x.shape[axis], comm.size, rank)[0] for rank in range(1, comm.size)]
+    return split_axis(x, cuts, axis % x.ndim)
+
+
 def reducing_and_scattering(comm: Communicator, op: str, xs: Any) -> Reducing:
     """The same for :func:`reduce_scatter`."""
     check_op("reduce_scatter", op)
@@ -193,11 +203,7 @@ def reduce_scatter(comm: Communicator, xs: Any, op: str = "sum", axis: int | Non
         >>> mnpar.run(lambda comm: F.reduce_scatter(comm, np.arange(3.0), axis=0).array, ranks=2)
         [array([0., 2.]), array([4.])]
     """
-    if axis is not None:
-        x = as_variable(xs)
-        if not -x.ndim <= axis < x.ndim:
-            raise ValueError(f"reduce_scatter: x of shape {x.shape} has no axis {axis}")
-        xs = split_axis(x, [block(x.shape[axis], comm.size, rank)[0] for rank in range(1, comm.size)], axis % x.ndim)
+    xs = xs if axis is None else blocks_along(comm, xs, axis)
     if op == "sum":
         return ReduceScatter(comm).apply(tuple(xs))[0]
     what, inputs, after = reducing_and_scattering(comm, op, xs)
