@@ -119,7 +119,7 @@ class VariableNode:
 
     @property
     def key(self) -> Any:
-        """The same for all nodes that stand for the same variable."""
+        """What is equal for all nodes that stand for the same variable."""
         return self if self.creator is None else (self.creator.number, self.index)
 
 

@@ -197,7 +197,7 @@ class Attention(FunctionNode):
         return buffers.xp.exp(p, out=p)
 
     def _recorded(self, q: Variable, k: Variable, v: Variable, go: Variable) -> list[Any]:
-        """The same in functions of Variables, differentiable any number of times."""
+        """The gradients in functions of Variables, differentiable any number of times."""
         xp, (T, S), shown = q.xp, (q.shape[-2], k.shape[-2]), self.shown
         if self.causal:
             shown = xp.tri(T, S, S - T, dtype=bool)
@@ -231,6 +231,6 @@ def attend(q: Variable, k: Variable, v: Variable, scale: float, causal: bool, sh
 
 
 def _dense(x: Variable) -> Variable:
-    """The same without gaps: rows far apart, as those of heads are in the features, are read several times as slowly."""
+    """A Variable without gaps in memory: rows far apart, as those of heads are, are read several times as slowly."""
     gaps = type(x.array) is np.ndarray and not x.array.flags.c_contiguous and 0 not in x.array.strides
     return Dense().apply((x,))[0] if gaps else x

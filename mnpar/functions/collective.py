@@ -129,7 +129,7 @@ def blocks_along(comm: Communicator, x: Any, axis: int) -> Any:
 
 
 def reducing_and_scattering(comm: Communicator, op: str, xs: Any) -> Reducing:
-    """The same for :func:`reduce_scatter`."""
+    """As :func:`allreducing`, for :func:`reduce_scatter`."""
     check_op("reduce_scatter", op)
     if op in FOLDS:
         return AllToAll(comm).part_of("reduce_scatter", op), tuple(xs), lambda ys: fold(ys, op)
@@ -138,7 +138,7 @@ def reducing_and_scattering(comm: Communicator, op: str, xs: Any) -> Reducing:
 
 
 def scanning(comm: Communicator, op: str, x: Any) -> Reducing:
-    """The same for :func:`scan`."""
+    """As :func:`allreducing`, for :func:`scan`."""
     check_op("scan", op)
     if op in FOLDS:
         return AllGather(comm).part_of("scan", op), (x,), lambda ys: fold(ys[: comm.rank + 1], op)
@@ -147,7 +147,7 @@ def scanning(comm: Communicator, op: str, x: Any) -> Reducing:
 
 
 def scanning_before(comm: Communicator, op: str) -> tuple[Communication, Results]:
-    """The same for :func:`exscan`."""
+    """As :func:`allreducing`, for :func:`exscan`, whose input is given apart."""
     if op == "prod":
         what = AllGather(comm).part_of("exscan", op)
         if comm.rank == 0:

@@ -43,7 +43,7 @@ class Hop(Exchange):
 
 
 class RingAttention(TiledAttention, Communication):
-    """The same over the keys of all ranks. (Arguments as there.)"""
+    """Attention over the keys of all ranks, which travel round the ring; arguments as for TiledAttention."""
 
     op = "ring_attention"
     communicates = True

@@ -179,7 +179,7 @@ class Pipeline(ChainList):
             )
 
     def _company(self, action: Action) -> Any:
-        """The same for actions that are done together if nothing else comes between them."""
+        """What is equal for actions that are done together where nothing else comes between them."""
         kind, stage, _ = action
         abreast = self.abreast and kind in "BI" and stage == self.schedule.stages - 1
         return kind if kind == "W" else (kind, stage) if abreast else action
