@@ -27,7 +27,7 @@ class Meeting(Mailbox):
 
     @property
     def next_number(self) -> int:
-        """Of the next collective; all of them are even, and those next to them are for Answers."""
+        """The number of the next collective; all are even, and the odd ones after them are for Answers."""
         return self._collectives
 
     def next_exchange(self) -> int:

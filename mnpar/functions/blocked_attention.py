@@ -128,7 +128,7 @@ class Attention(FunctionNode):
         return p
 
     def _fits(self, piece: Piece, q: Array, k: Array, buffers: Buffers, keeps: bool) -> Array:
-        """Of queries with keys, (…, S, T)."""
+        """How well queries and keys fit: s k qᵀ, (…, S, T)."""
         q, k = _turned(piece.of(q, piece.rows)), piece.of(k, piece.keys)
         scaled = buffers.xp.multiply(q, self.scale, out=buffers.get("q", q.shape))
         shape = (*k.shape[:-1], q.shape[-1])
