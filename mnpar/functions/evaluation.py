@@ -119,7 +119,7 @@ def classification_summary(
 
 
 def precision(y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1) -> tuple[Variable, Variable]:
-    """The precision of each class (the share of those found that are right) and its support: see :func:`classification_summary`.
+    """Precision (the share of those found that are right) and support of each class: see :func:`classification_summary`.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -132,7 +132,7 @@ def precision(y: Any, t: Any, label_num: int | None = None, ignore_label: int = 
 
 
 def recall(y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1) -> tuple[Variable, Variable]:
-    """The recall of each class (the share of the right ones that are found) and its support: see :func:`classification_summary`.
+    """Recall (the share of the right ones that are found) and support of each class: see :func:`classification_summary`.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -145,7 +145,7 @@ def recall(y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1)
 
 
 def f1_score(y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1) -> tuple[Variable, Variable]:
-    """The F1 score of each class (the harmonic mean of precision and recall) and its support: see :func:`classification_summary`.
+    """F1 score (the harmonic mean of precision and recall) and support of each class: see :func:`classification_summary`.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
