@@ -167,7 +167,7 @@ class Communicator(Objects):
         return self._configs[name]
 
     def share(self, nbytes: int) -> SharedMemory:
-        """Memory of so many bytes, zeros, on each machine for all its ranks (see :class:`mnpar.SharedData`); all ranks call it."""
+        """So many bytes of memory, zeros, that the ranks of each machine share (:class:`mnpar.SharedData`); all call it."""
         self._now(self.channel(0).barrier(self._call("share")))
         return self.transport.share(nbytes)
 
