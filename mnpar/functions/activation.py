@@ -19,6 +19,8 @@ from mnpar.variable import Variable
 
 
 class ReLU(FunctionNode):
+    """``y = max(x, 0)``; ``gx = gy`` where ``y > 0``, else 0."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
