@@ -40,7 +40,7 @@ class TiledAttention(FunctionNode):
 
     Args:
         causal: whether queries look only at keys up to their own place, counted from the end.
-        scale: of the fits.
+        scale: of the scores.
         shown: the mask, as in Masks.
         cut: of queries and keys among ranks; None: blocks in order.
     """
