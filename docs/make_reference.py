@@ -3,6 +3,7 @@
 Nothing that it writes is kept in the repository: the docstrings are the only place.
 """
 
+import functools
 import inspect
 from pathlib import Path
 
@@ -76,6 +77,19 @@ def own(name):
     return mine, elsewhere
 
 
+@functools.cache
+def placed():
+    """All that has an entry."""
+    return {getattr(find(one), thing) for one, _ in MODULES for thing in own(one)[0]}
+
+
+def ends(name):
+    """Where the inherited members of a page's classes end: at bases that have entries of their own, and at Python's classes."""
+    classes = [thing for thing in (getattr(find(name), one) for one in own(name)[0]) if inspect.isclass(thing)]
+    bases = {base for thing in classes for base in thing.__mro__[1:]} | {object}
+    return sorted({base.__name__ for base in bases if base in placed() or not base.__module__.startswith("mnpar")})
+
+
 def page(name):
     """The page of a module, in reStructuredText, as docstrings are."""
     mine, elsewhere = own(name)
@@ -84,7 +98,7 @@ def page(name):
         text += ".. autosummary::\n   :nosignatures:\n\n" + "".join(f"   {one}\n" for one in mine) + "\n"
     if elsewhere:
         text += f"Also here: {', '.join(f':obj:`{home}.{one}`' for one, home in elsewhere.items())}.\n\n"
-    text += f".. automodule:: {name}\n   :members:\n"
+    text += f".. automodule:: {name}\n   :members:\n   :inherited-members: {', '.join(ends(name))}\n"
     return text + (f"   :exclude-members: {', '.join(elsewhere)}\n" if elsewhere else "")
 
 

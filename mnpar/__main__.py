@@ -11,7 +11,7 @@ from mnpar.errors import LauncherError
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command line."""
+    """What reads the command line."""
     whole = argparse.ArgumentParser(prog="python -m mnpar", description="mnpar's commands.")
     commands = whole.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="look at this machine, alone or under mpiexec, and say what works and what to type")

@@ -32,7 +32,7 @@ def reverse(
     ``seeds`` are variables with the gradients they start from. Only what leads to ``targets`` is computed (None: to every leaf
     that requires a gradient). ``record`` makes the backward differentiable itself; ``retain_grad`` leaves gradients on the
     intermediate variables; ``retain_tape`` keeps the tape; ``keep`` takes the gradients of leaves with hooks as soon as they
-    are final; ``later`` takes all that leaves wait for. Returns the gradients of other leaves and targets, by their ``key``.
+    are final; ``later`` collects what is to be computed for leaves after this. Returns the other gradients, by their ``key``.
     """
     tape, hooks = current_tape().finished(), function_hooks()
     stays = {node.key for node in targets or () if node.creator is not None}
@@ -47,7 +47,7 @@ def reverse(
                     leave(function, gys, record)
                 wanted = list(map(wants, function.inputs))
                 wanted = wanted if later is None else put_off(function, gys, wanted, later)
-                if function.communicates or True in wanted:  # no: what is asked for lies after it
+                if function.communicates or True in wanted:  # else nobody wants what would come of it
                     (around_pull(function, hooks) if hooks else function.pull)(gys, wanted, record, sums.add)
                     for go_on in tape.meanwhile:
                         go_on()

@@ -55,10 +55,10 @@ class FunctionHook:
         self.deleted(None)
 
     def added(self, function: Any) -> None:
-        """It was put to use: on a node, or (None) by ``with``."""
+        """Called when the hook is put to use: on a node, or (None) by ``with``."""
 
     def deleted(self, function: Any) -> None:
-        """It is no longer in use."""
+        """Called when the hook is no longer in use."""
 
     def forward_preprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
         """Before ``function.forward``.

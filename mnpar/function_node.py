@@ -23,7 +23,7 @@ class FunctionNode(Hookable):
     :meth:`retain_inputs` and :meth:`retain_outputs`; the rest can be freed. ``backward(self, *gys)`` takes the gradients of
     the outputs as Variables (None where an output has none) and returns, for each input, its gradient or None or, best, a
     function of no arguments that computes it: it is called only if somebody wants that gradient. Written with mnpar's
-    functions, a backward is itself differentiable, any number of times. A gradient that is returned is given away.
+    functions, a backward is itself differentiable, any number of times. What it returns may be added to in place later.
 
     Example:
         >>> import numpy as np, mnpar
@@ -47,15 +47,15 @@ class FunctionNode(Hookable):
     recorded it is then run on plain arrays, with no wrapper in between. All functions of mnpar are so."""
     communicates: bool = False
     """It speaks to other ranks: recorded on the tape, and visited by backward whatever happens (law 4)."""
-    infinite: bool = False  # among its outputs, on purpose, as the padding of a maximum: ``config.debug`` looks for NaN only
+    infinite: bool = False  # its outputs may be so on purpose (the padding of a maximum): debug mode then looks for NaN only
     inputs: tuple[VariableNode, ...] = ()
     outputs: tuple[ReferenceType[VariableNode], ...] = ()
     differentiable = False  # while forward runs: does a gradient flow through? A communication agrees on it with its peers.
-    _inputs_kept: tuple[int, ...] = ()
+    _inputs_kept: tuple[int, ...] = ()  # which ones retain_inputs has named
     _outputs_kept: tuple[int, ...] = ()
-    _kept_inputs: tuple[Array, ...] = ()
+    _kept_inputs: tuple[Array, ...] = ()  # their arrays
     _kept_outputs: tuple[Array, ...] = ()
-    number, _on_arrays = 0, False
+    number, _on_arrays = 0, False  # its place in time, 0 until it is recorded; whether backward runs on plain arrays
 
     @property
     def label(self) -> str:
@@ -111,7 +111,7 @@ class FunctionNode(Hookable):
             if not isinstance(x, Variable):
                 x = as_variable(x)
             variables.append(x)
-            wanted = x.node.requires_grad or wanted  # in this order: a Future's node is waited for, and has its number, by now
+            wanted = x.node.requires_grad or wanted  # x.node first: of a Future it is waited for, and so numbered before this
         self.differentiable = wanted and is_recording()
         return variables
 

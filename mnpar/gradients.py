@@ -22,7 +22,7 @@ from mnpar.reach import earliest_readers
 
 
 class Gradients:
-    """Sums by variable, in place where the array is its own.
+    """The sum of each variable's gradients, added up in place where the array belongs to the sum alone.
 
     Args:
         record: the sums are Variables, and must not change in place.
@@ -35,13 +35,13 @@ class Gradients:
         self, record: bool, records: Iterable[Function], stays: set[Any], keep: Callable[[VariableNode, Gradient], None] | None
     ) -> None:
         self.totals: dict[Any, Gradient] = {}  # by key
-        self._functions: dict[int, Function] = {}  # that will be visited or were, by number
-        self._waiting: dict[int, list[Gradient]] = {}  # the gradients of their outputs, of those that will be
-        self._heap: list[int] = []  # their numbers, negative: the last comes first
-        self._own: set[VariableNode] | None = None if record else set()
+        self._functions: dict[int, Function] = {}  # all that were or will be visited, by number
+        self._waiting: dict[int, list[Gradient]] = {}  # of those that will be: the gradients of their outputs so far
+        self._heap: list[int] = []  # and their numbers, negative, so that the last one comes first
+        self._own: set[VariableNode] | None = None if record else set()  # those whose sum may be added to in place
         self._stays, self._keep = stays, keep
-        self._heard: dict[Any, VariableNode] = {}  # what functions made and hooks hear, by key
-        self._awaited: list[tuple[int, int, VariableNode]] = []  # leaves that hooks hear, by their earliest reader
+        self._heard: dict[Any, VariableNode] = {}  # variables with hooks that functions made, by key
+        self._awaited: list[tuple[int, int, VariableNode]] = []  # leaves with hooks, in the order of their earliest readers
         self._readers: dict[VariableNode, tuple[int, int]] | None = None
         for function in records:
             self._expect(function)
@@ -110,7 +110,7 @@ class Gradients:
             insort(self._awaited, (number, place, node), key=lambda entry: entry[:2])
 
     def _passed(self, number: int) -> None:
-        """The functions from this number on were visited: the leaves that no earlier one reads are final."""
+        """All functions from this number on were visited: leaves that no earlier function reads are final."""
         while self._awaited and self._awaited[-1][0] >= number:
             node = self._awaited.pop()[2]
             g = heard(node, self.totals[node])

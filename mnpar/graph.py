@@ -101,7 +101,7 @@ class VariableNode:
         self.gradient: Gradient = None
         self.name: str | None = None
         self.loss_scale: float | None = None
-        self.home: Home | None = None
+        self.home: Home | None = None  # of a parameter in an arena
         self.hooks: tuple[Hook, ...] = ()
 
     def __getstate__(self) -> Any:
@@ -120,12 +120,12 @@ class VariableNode:
 
     @property
     def key(self) -> Any:
-        """The same for all nodes that stand for the same variable."""
+        """What is equal for all nodes that stand for the same variable."""
         return self if self.creator is None else (self.creator.number, self.index)
 
 
 class Owed(NamedTuple):
-    """Gradients of leaves (weights) that are to be computed later: ``function.pull(gys, leaves, False, deliver)`` does."""
+    """Gradients of leaves (weights) that are still to be computed, by ``function.pull(gys, leaves, False, deliver)``."""
 
     function: Function
     gys: list[Gradient]
@@ -136,7 +136,7 @@ _creator = attrgetter("creator")
 
 
 def put_off(function: Function, gys: list[Gradient], wanted: list[bool], later: list[Owed]) -> list[bool]:
-    """Leave the leaves' gradients for later; those that are still wanted now. What communicates is done at once."""
+    """Note the leaves' gradients in ``later``; returns which are still wanted now. What communicates is not put off."""
     if function.communicates or None not in map(_creator, function.inputs):
         return wanted
     leaves = [want and x.creator is None for x, want in zip(function.inputs, wanted, strict=True)]

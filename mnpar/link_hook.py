@@ -63,10 +63,10 @@ class LinkHook:
         self.deleted(None)
 
     def added(self, link: Any) -> None:
-        """It was put to use: on a link, or (None) by ``with``."""
+        """Called when the hook is put to use: on a link, or (None) by ``with``."""
 
     def deleted(self, link: Any) -> None:
-        """It is no longer in use."""
+        """Called when the hook is no longer in use."""
 
     def forward_preprocess(self, args: ForwardPreprocessCallbackArgs) -> None:
         """Before ``link.forward``: ``args`` has link, forward_name, args and kwargs."""

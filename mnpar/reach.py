@@ -10,7 +10,7 @@ from mnpar.graph import Function, VariableNode
 def leads_to(
     targets: Sequence[VariableNode], roots: Sequence[VariableNode], records: Sequence[Function]
 ) -> Callable[[VariableNode], bool]:
-    """Which variables lie on a way from a target, or from a message: what it leads to is for its sender to know."""
+    """Which variables depend on a target, or on what a communication gave (what that depends on, only its peers know)."""
     functions = {f.number: f for f in records}
     stack = [f for f in [*records, *(node.creator for node in roots)] if f is not None]
     while stack:
@@ -26,7 +26,7 @@ def leads_to(
 
 
 def earliest_readers(functions: dict[int, Function]) -> dict[VariableNode, tuple[int, int]]:
-    """Of each leaf with hooks, the number of the function that read it first, and as its how-manieth input."""
+    """For each leaf with hooks, the number of the function that read it first, and which of its inputs the leaf is."""
     stack, seen = list(functions.values()), set(functions)
     readers: dict[VariableNode, tuple[int, int]] = {}
     while stack:

@@ -28,7 +28,7 @@ class Tape:
 
     def __init__(self) -> None:
         self.records: list[Any] = []  # FunctionNodes; this file is below them
-        self.unfinished: list[Callable[[], Any]] = []  # communications that were started for later
+        self.unfinished: list[Callable[[], Any]] = []  # communications that were started and not waited for yet
         self.meanwhile: list[Callable[[], None]] = []  # what goes on while a backward computes; called after each function
         self._tokens: list[Token[Tape | None]] = []
 
@@ -39,6 +39,7 @@ class Tape:
         return self
 
     def append(self, function: Any) -> None:
+        """Record a communication."""
         self.records.append(function)
         if len(self.records) == self.LONG:
             warnings.warn(

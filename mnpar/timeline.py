@@ -146,8 +146,8 @@ class Timeline:
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
     def draw(self, path: Path) -> None:
-        """Draw all ranks below each other: forward blue, backward green, updates yellow, waits red with the rank waited for,
-        what is white is neither (the program's own code); lines are messages. Needs matplotlib, else says so."""
+        """Draw all ranks below each other: forward blue, backward green, updates yellow, waits red with the rank waited for;
+        white is the program's own code, lines are messages. Needs matplotlib, else says so."""
         if importlib.util.find_spec("matplotlib") is None:
             sys.stderr.write(f"mnpar: {path} was not drawn: pip install matplotlib\n")
             return
@@ -159,7 +159,7 @@ class Timeline:
         figure.savefig(path, dpi=120)
 
     def draw_on(self, axes: Any) -> None:
-        """The same, on matplotlib's axes."""
+        """Draw on matplotlib's axes what :meth:`draw` draws."""
         scale, least = 1e3, self.duration / 60
         for rank, events in enumerate(self.events):
             for kind, colour in _COLOURS.items():

@@ -47,7 +47,7 @@ class Timings:
         return self._total
 
     def summary(self) -> dict[str, dict[str, Any]]:
-        """Of each name, the seconds (``'elapsed_time'``) and how often it was called (``'occurrence'``)."""
+        """For each name the seconds (``'elapsed_time'``) and how often it was called (``'occurrence'``)."""
         table: dict[str, dict[str, Any]] = {}
         for name, seconds in self.call_history:
             row = table.setdefault(name, {"elapsed_time": 0.0, "occurrence": 0})

@@ -76,7 +76,7 @@ def _spanning(kind: str, describe: Callable[[Any, Any, Any], Described]) -> Call
 
 
 def _receiving(describe: Callable[[Any, Any, Any], Described]) -> Callable[[Any], Any]:
-    """The same for what is received in steps: the moment in which it is there."""
+    """A wrapper of a method that receives in steps: it notes the moment in which the message is there."""
 
     def around(old: Any) -> Any:
         def steps(self: Mailbox, *args: Any) -> Any:

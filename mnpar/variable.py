@@ -173,7 +173,7 @@ def backward(
         loss_scale: multiplies the gradients that start from 1; optimizers divide by it.
 
     Raises:
-        ValueError: an output that is not a scalar has no gradient; RuntimeError: it led to a communication already replayed.
+        ValueError: an output that is not a scalar has no gradient; RuntimeError: another backward has been here already.
 
     Example:
         >>> import numpy as np, mnpar

@@ -31,13 +31,20 @@ def test_the_reference_has_every_public_module():
     internal |= {f"mnpar.{name}" for name in aliases.split()}  # modules where Chainer has names that are listed elsewhere
     modules = {f"mnpar.{name}" for name in mnpar.__all__ if inspect.ismodule(getattr(mnpar, name))}
     assert modules - internal <= listed
-    assert [name for name in sorted(listed) if f"automodule:: {name}" not in reference().page(name)] == []
+    make = reference()
+    assert [name for name in sorted(listed) if f"automodule:: {name}" not in make.page(name)] == []
 
 
 def test_everything_has_one_place_in_the_reference():
     make = reference()
     places = [(one, getattr(make.find(name), one)) for name, _ in make.MODULES for one in make.own(name)[0]]
     assert len(set(places)) == len(places) > 400
+
+
+def test_an_entry_has_what_a_class_inherits_from_bases_without_an_entry():
+    ends = set(re.search(r":inherited-members: (.*)", reference().page("mnpar"))[1].split(", "))
+    assert {"object", "Variable", "Link"} <= ends
+    assert not ends & {base.__name__ for base in (mnpar.Variable.__base__, *mnpar.Communicator.__mro__[:-1])}
 
 
 @pytest.mark.parametrize("owner", [mnpar, mnpar.functions], ids=["mnpar", "mnpar.functions"])

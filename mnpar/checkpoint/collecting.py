@@ -68,7 +68,7 @@ def collect_garbage(directory: str | os.PathLike[str], comm: Communicator, keep:
 
 
 def keep_newest(directory: str, listed: list[N], comm: Communicator, keep: int) -> list[N]:
-    """Of these checkpoints, oldest first, remove those before the ``keep`` newest undamaged ones; which. Collective."""
+    """Remove the checkpoints (oldest first) before the ``keep`` newest undamaged ones; returns which. Collective."""
     good = 0
     removed = []
     for place, name in enumerate(reversed(listed)):

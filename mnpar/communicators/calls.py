@@ -12,7 +12,8 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators.channel import Channel
 from mnpar.communicators.message import REDUCTIONS, Call, call_site
-from mnpar.communicators.transport import ANY, Steps, Traffic, Transport
+from mnpar.communicators.operation import Operation, complete
+from mnpar.communicators.transport import ANY, Steps, T, Traffic, Transport
 from mnpar.communicators.ways import (
     ALLGATHER,
     ALLREDUCE,
@@ -26,7 +27,7 @@ from mnpar.communicators.ways import (
     listed,
 )
 
-_INTEGERS = (int, np.integer)  # a union would be made anew for each call
+_INTEGERS = (int, np.integer)  # written in the calls, a union would be made again each time
 
 
 class Calls:
@@ -46,7 +47,7 @@ class Calls:
         return self.transport.traffic
 
     def renew(self, transport: Transport) -> None:
-        """Let other messages be this communicator's, of the same ranks: those under way were given up."""
+        """Go on with new messages among the same ranks, after those under way were given up."""
         self.transport, self.rank, self.size = transport, transport.rank, transport.size
         self._channels = {}
 
@@ -203,6 +204,12 @@ class Calls:
         return (yield from self._sendrecv_obj(obj, (self.rank + steps) % self.size, (self.rank - steps) % self.size, 0))
 
     # ---- inside ----
+
+    def _now(self, steps: Steps[T]) -> T:
+        return complete(self.transport, steps)
+
+    def _later(self, steps: Steps[Any]) -> Operation:
+        return Operation(self.transport, steps)
 
     def _mean(self, total: Any, op: str, x: Any) -> Any:
         """A sum as the mean, in the dtype that numpy's mean of ``x`` has."""

@@ -1,9 +1,9 @@
 """Collectives that know what they are, built on a transport.
 
-Every collective opens with one exchange of one size, the same for all (``Rooms``): each rank says which operation it is in, as
-its how-manieth on this communicator, with which root, reduction, dtype and shape, and from which source line. Ranks that do not
-mean the same thing so find out together, before any value is delivered, and raise the same table. Small values travel inside
-the opening; for larger ones each collective has its ``Way``, made of what is here.
+Every collective opens with one exchange of one size, the same for all (``Rooms``): each rank says which operation it is in, the
+number of that operation on this communicator, its root, reduction, dtype and shape, and the source line. So ranks that do not
+mean the same thing find out together, before any value is delivered, and raise the same table. Small values travel inside the
+opening; for larger ones each collective has its ``Way``, made of the methods here.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from mnpar.communicators.ways import Way, owned, until_taken
 class Channel(Meeting):
     """All communications of one order on one communicator. All its ranks start its collectives in the same order.
 
-    A collective that is waited for ``call.later`` starts with the same opening, but its values go as messages only, matched by
-    its number: MPI's own collectives have to follow each other in one order on all ranks, and an opening is answered at another
-    moment on each.
+    A collective that is waited for later (``call.later``) starts with the same opening. But its values go as messages, matched
+    by its number, and never by MPI's own collectives: these have to follow each other in one order on all ranks, and each rank
+    hears of the end of an opening at a moment of its own.
     """
 
     def barrier(self, call: Call) -> Steps[None]:
@@ -50,7 +50,7 @@ class Channel(Meeting):
         return complete(self.transport, way.outside(self, opening, x)), opening.wants
 
     def steps(self, way: Way, x: Any, call: Call) -> Steps[tuple[Any, bool]]:
-        """The same, as steps: to be driven by ``complete`` or an ``Operation``."""
+        """:meth:`now` as steps, which ``complete`` or an ``Operation`` drives."""
         x, parts = (x, None) if way.given is None else way.given(self, x, call)
         opening = yield from self._open(call, x, parts)
         if opening.inside:
@@ -58,10 +58,10 @@ class Channel(Meeting):
         return (yield from way.outside(self, opening, x)), opening.wants
 
     def allreduce_noted(self, x: Array, call: Call, note: bytes, usual: Callable[[list[bytes]], bool], out: Array) -> bool:
-        """The sum, into ``out``, if what the ranks say beside it is as usual: whether it is. It waits.
+        """Write the sum to ``out`` if the notes that the ranks give with it are as usual; returns whether they are. It waits.
 
-        All ranks judge alike, as they all hear the same: there is a sum on all of them, or on none. Where there is none the
-        arrays need not be alike.
+        All ranks hear the same notes, so they decide alike: there is a sum on all of them, or on none. If there is none, the
+        arrays need not have one form.
         """
         host, into = backend.to_host(x), out if type(out) is np.ndarray else None
         opening = self._open_now(call, host, None, note)
@@ -97,18 +97,18 @@ class Channel(Meeting):
         yield from self.transport.bcast(body, opening.call.root, self.lane, self._waiting(opening))
 
     def traded(self, xs: Any, opening: Opening, own: Callable[[Any], Any] = owned) -> Steps[tuple[Any, ...]]:
-        """Give ``xs[q]`` to each rank q; what they gave, in rank order, with what ``own`` makes of this rank's own."""
+        """Give ``xs[q]`` to each rank q; returns what the ranks gave, in rank order (its own part as ``own`` makes it)."""
         given = [self.post_part(xs[rank], opening, rank) for rank in self.others()]
         values = yield from self.fetched(opening, own(xs[self.transport.rank]))
         yield from until_taken(given)
         return tuple(values)
 
     def others(self) -> list[int]:
-        """The other ranks, each rank beginning with the next one: not all send to the same one first."""
+        """The other ranks, in an order that begins with the next one, so that not all ranks send to the same one first."""
         return [(self.transport.rank + step) % self.transport.size for step in range(1, self.transport.size)]
 
     def post_part(self, x: Any, opening: Opening, dest: int) -> Pending | None:
-        """Start sending a rank its part; what is to be waited for before it may change (a large one is not copied)."""
+        """Start sending a rank its part, a large one without a copy; returns what to wait for before the part may change."""
         call, seq = opening.call, opening.seq
         if lies_apart(x) and not (call.later or self.by_messages or call.op.endswith("_obj")):  # all are here, and take it now
             self.transport.traffic.collective_bytes += x.nbytes

@@ -14,8 +14,8 @@ Every method that exchanges anything has a non-blocking twin with an ``i`` befor
 :class:`Operation` at once, and ``operation.wait()`` gives the result. All ranks start their collectives in the same order,
 blocking or not; they may wait for them in any. An array must not be changed before its operation is done.
 
-The file is long because MPI has many methods; each of them is one line. Nothing here is differentiable: ``mnpar.functions`` has
-the same operations for Variables.
+The file is long because MPI has many methods; each of them is one line here, its steps are in calls.py, and its twin for Python
+objects is in objects.py. Nothing here is differentiable: ``mnpar.functions`` has the same operations for Variables.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators.board import Board
-from mnpar.communicators.calls import Calls
-from mnpar.communicators.operation import Operation, complete, no_steps
+from mnpar.communicators.objects import Objects
+from mnpar.communicators.operation import Operation, no_steps
 from mnpar.communicators.shared_memory import SharedMemory
-from mnpar.communicators.transport import ANY, Steps, T
+from mnpar.communicators.transport import ANY
 from mnpar.communicators.vectors import Vectors, share_vectors
 
 ANY_SOURCE = ANY
@@ -51,7 +51,7 @@ def described(given: Any) -> str:
     return "None" if given is None else f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
 
-class Communicator(Calls):
+class Communicator(Objects):
     """A group of ranks; :func:`mnpar.create_communicator` makes one.
 
     Args:
@@ -167,7 +167,7 @@ class Communicator(Calls):
         return self._configs[name]
 
     def share(self, nbytes: int) -> SharedMemory:
-        """So many bytes, of zeros, on each machine for all its ranks, for :class:`mnpar.SharedData`; every rank calls it."""
+        """So many bytes of memory, zeros, that the ranks of each machine share (:class:`mnpar.SharedData`); all call it."""
         self._now(self.channel(0).barrier(self._call("share")))
         return self.transport.share(nbytes)
 
@@ -200,12 +200,6 @@ class Communicator(Calls):
 
     def __repr__(self) -> str:
         return f"<mnpar communicator {self.name}, rank {self.rank} of {self.size}>"
-
-    def _now(self, steps: Steps[T]) -> T:
-        return complete(self.transport, steps)
-
-    def _later(self, steps: Steps[Any]) -> Operation:
-        return Operation(self.transport, steps)
 
     # ---- arrays: point to point ----
 
@@ -410,118 +404,3 @@ class Communicator(Calls):
     def ibarrier(self) -> Operation:
         """:meth:`barrier`, later: done when every rank has called it."""
         return self._later(self._barrier(later=True))
-
-    # ---- objects: pickled, between the ranks of this job only ----
-
-    def send_obj(self, obj: Any, dest: int, tag: int = 0) -> None:
-        """Start sending any object that can be pickled."""
-        self._send_obj(obj, dest, tag)
-
-    def isend_obj(self, obj: Any, dest: int, tag: int = 0) -> Operation:
-        """:meth:`send_obj`, for programs that expect an operation."""
-        self._send_obj(obj, dest, tag)
-        return self._later(no_steps())
-
-    def recv_obj(self, source: int, status: Any = None, tag: int = ANY_TAG) -> Any:
-        """Wait for an object; ``status``, if given, gets ``source`` and ``tag`` as attributes."""
-        return self._now(self._recv_obj(source, status, tag))
-
-    def irecv_obj(self, source: int, status: Any = None, tag: int = ANY_TAG) -> Operation:
-        """:meth:`recv_obj`, later."""
-        return self._later(self._recv_obj(source, status, tag))
-
-    def sendrecv_obj(self, obj: Any, dest: int, source: int, tag: int = 0) -> Any:
-        """Send an object to one rank and receive one from another."""
-        return self._now(self._sendrecv_obj(obj, dest, source, tag))
-
-    def isendrecv_obj(self, obj: Any, dest: int, source: int, tag: int = 0) -> Operation:
-        """:meth:`sendrecv_obj`, later."""
-        return self._later(self._sendrecv_obj(obj, dest, source, tag))
-
-    def shift_obj(self, obj: Any, steps: int = 1) -> Any:
-        """Hand an object round the ring: to rank + steps, from rank - steps. All ranks call it."""
-        return self._now(self._shift_obj(obj, steps))
-
-    def ishift_obj(self, obj: Any, steps: int = 1) -> Operation:
-        """:meth:`shift_obj`, later."""
-        return self._later(self._shift_obj(obj, steps))
-
-    def bcast_obj(self, obj: Any = None, max_buf_len: int = 0, root: int = 0) -> Any:
-        """The root's object on every rank. (``max_buf_len``, ChainerMN's, is not needed: any size goes.)"""
-        return self._now(self._bcast_obj(obj, root))
-
-    def ibcast_obj(self, obj: Any = None, max_buf_len: int = 0, root: int = 0) -> Operation:
-        """:meth:`bcast_obj`, later."""
-        return self._later(self._bcast_obj(obj, root, later=True))
-
-    def gather_obj(self, obj: Any, root: int = 0) -> list[Any] | None:
-        """Every rank's object in rank order on the root; None elsewhere."""
-        return self._now(self._gather_obj(obj, root))
-
-    def igather_obj(self, obj: Any, root: int = 0) -> Operation:
-        """:meth:`gather_obj`, later."""
-        return self._later(self._gather_obj(obj, root, later=True))
-
-    def allgather_obj(self, obj: Any) -> list[Any]:
-        """Every rank's object in rank order on every rank."""
-        return self._now(self._allgather_obj(obj))
-
-    def iallgather_obj(self, obj: Any) -> Operation:
-        """:meth:`allgather_obj`, later."""
-        return self._later(self._allgather_obj(obj, later=True))
-
-    def scatter_obj(self, objs: Any = None, root: int = 0) -> Any:
-        """The root's ``objs[rank]`` on each rank."""
-        return self._now(self._scatter_obj(objs, root))
-
-    def iscatter_obj(self, objs: Any = None, root: int = 0) -> Operation:
-        """:meth:`scatter_obj`, later."""
-        return self._later(self._scatter_obj(objs, root, later=True))
-
-    def alltoall_obj(self, objs: Any) -> list[Any]:
-        """Rank r gets what each rank q has as its ``objs[r]``."""
-        return self._now(self._alltoall_obj(objs))
-
-    def ialltoall_obj(self, objs: Any) -> Operation:
-        """:meth:`alltoall_obj`, later."""
-        return self._later(self._alltoall_obj(objs, later=True))
-
-    def allreduce_obj(self, obj: Any, op: str = "sum") -> Any:
-        """The sum (``+``), ``'mean'``, ``'max'``, ``'min'`` or ``'prod'`` (``*``) of the ranks' objects, on every rank."""
-        return self._now(self._allreduce_obj(obj, op))
-
-    def iallreduce_obj(self, obj: Any, op: str = "sum") -> Operation:
-        """:meth:`allreduce_obj`, later."""
-        return self._later(self._allreduce_obj(obj, op, later=True))
-
-    def reduce_obj(self, obj: Any, root: int = 0, op: str = "sum") -> Any:
-        """The same as :meth:`allreduce_obj` on the root; None elsewhere."""
-        return self._now(self._reduce_obj(obj, root, op))
-
-    def ireduce_obj(self, obj: Any, root: int = 0, op: str = "sum") -> Operation:
-        """:meth:`reduce_obj`, later."""
-        return self._later(self._reduce_obj(obj, root, op, later=True))
-
-    def reduce_scatter_obj(self, objs: Any, op: str = "sum") -> Any:
-        """Rank r gets the reduction over ranks of their ``objs[r]``."""
-        return self._now(self._reduce_scatter_obj(objs, op))
-
-    def ireduce_scatter_obj(self, objs: Any, op: str = "sum") -> Operation:
-        """:meth:`reduce_scatter_obj`, later."""
-        return self._later(self._reduce_scatter_obj(objs, op, later=True))
-
-    def scan_obj(self, obj: Any, op: str = "sum") -> Any:
-        """The reduction of the objects of the ranks up to this one, its own included."""
-        return self._now(self._scan_obj(obj, op, exclusive=False))
-
-    def iscan_obj(self, obj: Any, op: str = "sum") -> Operation:
-        """:meth:`scan_obj`, later."""
-        return self._later(self._scan_obj(obj, op, exclusive=False, later=True))
-
-    def exscan_obj(self, obj: Any, op: str = "sum") -> Any:
-        """The reduction of the objects of the ranks before this one; None on rank 0."""
-        return self._now(self._scan_obj(obj, op, exclusive=True))
-
-    def iexscan_obj(self, obj: Any, op: str = "sum") -> Operation:
-        """:meth:`exscan_obj`, later."""
-        return self._later(self._scan_obj(obj, op, exclusive=True, later=True))

@@ -27,7 +27,7 @@ class Meeting(Mailbox):
 
     @property
     def next_number(self) -> int:
-        """Of the next collective; all of them are even, and those next to them are for Answers."""
+        """The number of the next collective; all are even, and the odd ones after them are for Answers."""
         return self._collectives
 
     def next_exchange(self) -> int:
@@ -36,7 +36,7 @@ class Meeting(Mailbox):
         return self._collectives - 2
 
     def give_back(self, number: int) -> None:
-        """Let the next exchange be this one: it has not been."""
+        """Give an exchange's number back: it did not take place."""
         self._collectives = number
 
     def _open(self, call: Call, x: Any, parts: int | None = None) -> Steps[Opening]:
@@ -59,7 +59,7 @@ class Meeting(Mailbox):
         return opening.agreed()
 
     def _open_now(self, call: Call, x: Any, parts: int | None = None, note: bytes = b"") -> Opening:
-        """The same, waited for at once. With a note beside the value they have not agreed yet: it may be what to agree by."""
+        """:meth:`_open`, waited for at once. If notes come with the value, nothing is agreed yet: they may decide that."""
         rooms, seq, less = self._rooms, self._collectives, len(note)
         self._collectives = seq + 2
         room, number = rooms.now, seq.to_bytes(8, "little")
@@ -88,7 +88,7 @@ class Meeting(Mailbox):
         raise NotImplementedError
 
     def _words(self, call: Call, x: Any, parts: int | None, size: int, key: Any = None, room: Room | None = None) -> Said:
-        """What is to be said of a value, in a block of so many bytes; kept for the next time where it can be said again."""
+        """What to say of a value, in a block of so many bytes; kept for the next time if it can be said again."""
         fault = None
         try:
             kind, nbytes, shape, dtype, body, on_device = form_of(x, call, parts, size - SIZE)

@@ -230,7 +230,7 @@ def header_of(x: Any, call: Call, seq: int) -> bytes:
 
 
 def what_follows(head: bytes | Array) -> tuple[bool, int, int, int]:
-    """Of a header that travels alone: whether it is of a send, its order and number, and how many bytes follow."""
+    """What a header that travels alone says: whether it is of a send, its order, its number, and how many bytes follow."""
     op, order, seq, nbytes = _FOLLOWS.unpack_from(head)
     return OPS[op] in POINT_TO_POINT, order, seq, nbytes
 

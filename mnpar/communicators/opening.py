@@ -80,7 +80,7 @@ class Opening:
         return [self.header(rank) for rank in range(self.size)]
 
     def own(self, rank: int) -> Any:
-        """What a rank gave in it, as this rank's own."""
+        """What a rank gave, as an array that belongs to this rank."""
         given = self.given[rank]
         if given is None and self.kinds[rank] == OBJECT:
             start = rank * self.block + SIZE
@@ -114,10 +114,11 @@ class Opening:
         return all([form == forms[0] for form in forms])
 
     def agreed(self) -> Opening:
-        """Itself.
+        """This opening, if the ranks mean the same.
 
         Raises:
-            MismatchError: what the ranks said does not go together; Exception: this one could not take part.
+            MismatchError: what the ranks said does not go together.
+            Exception: this rank could not take part.
         """
         if self.said.opening is self:  # as last time
             return self

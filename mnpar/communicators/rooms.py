@@ -1,9 +1,9 @@
 """The memory in which openings take place, and what is known of them: programs repeat themselves.
 
 An opening is one exchange of blocks of one size: in a ``Room`` lie this rank's block and, after it, those of all. What a rank
-says of values of one form from one source line is the same each time but for a number and the values themselves, which it
-writes to their place in the block; and if all others say what they said last time too, then what followed from that holds
-again. So nothing is packed, parsed or compared but bytes, and the views of all values are there already.
+says of values of one form from one source line is the same each time, except for a number and the values themselves, which it
+writes to their places in the block. And if all other ranks, too, say what they said last time, then what followed from that
+holds again. So nothing is packed or parsed: bytes are compared, and the views of all values are there already.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Said:
                 self._others.append((at, bytes(raw[at + IDENTITY : at + FLAGS + 1]), at + SIZE, table))
 
     def heard(self, whole: bytearray, number: bytes) -> Opening | None:
-        """What comes of it, if all ranks say the same as last time, of the collective of this number."""
+        """What follows from it for the collective of this number, if all ranks say the same as last time."""
         identity, begins = self._front + number, whole.startswith
         for at, form, behind, table in self._others:
             if not begins(identity + form, at) or (table and not begins(table, behind)):
@@ -106,12 +106,12 @@ class Room:
         raise NotImplementedError
 
     def wait(self, waiting: Waiting) -> None:
-        """Return when they are."""
+        """Return when all blocks are there."""
         raise NotImplementedError
 
 
 class Rooms:
-    """How large the next opening is: as large as those of late would have needed, if that is not much.
+    """How large the next opening is: as large as the latest ones should have been, if that is not much.
 
     So a program whose values are small, but do not fit beside a header in 512 bytes, gives them in the opening too. All ranks
     of a group have heard the same openings, so all of them choose the same size.

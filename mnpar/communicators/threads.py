@@ -38,7 +38,7 @@ class World:
         self.active: list[list[Any]] = [[] for _ in range(size)]  # each rank's operations under way
         self.groups = 1
         self.members: dict[int, list[int]] = {}  # of each group
-        self.successors: dict[tuple[int, int], int] = {}  # (group, its how-manieth muster) -> the group of the survivors
+        self.successors: dict[tuple[int, int], int] = {}  # (group, number of its muster) -> the group of the survivors
         self.revoked: set[int] = set()  # groups in which nobody waits any more
         self.failure: tuple[int, BaseException] | None = None
         self.complaints: dict[int, str] = {}
@@ -96,7 +96,7 @@ class World:
             self._batons[self.done.index(False)].release()
 
     def _step_for_the_done(self) -> bool:
-        """Go on with what ranks have started that have ended since: others may wait for it. Whether there was anything."""
+        """Go on with what ended ranks have left under way: others may wait for it. Returns whether there was anything."""
         ready = [one for rank, active in enumerate(self.active) if self.done[rank] for one in active if one.ready()]
         for operation in ready:
             operation.step()
@@ -210,7 +210,7 @@ class ThreadTransport:
         self._world.complaints[self._members[rank]] = text
 
     def _meet(self, thing: Any, key: Any, waiting: Waiting) -> Pending:
-        """Every rank brings a thing; every rank sees them all, in rank order."""
+        """Every rank brings one thing, and sees those of all, in rank order."""
         meetings, key = self._world.meetings, (self._group, key)
         meeting = meetings.setdefault(key, {})
         meeting[self.rank] = thing
@@ -321,7 +321,7 @@ class ThreadTransport:
         return ThreadTransport(self._world, group, [self._members[rank] for rank in left], left.index(self.rank))
 
     def _muster(self, well: bool) -> dict[int, bool]:
-        """What all ranks say whose programs have not ended."""
+        """What the ranks say whose programs have not ended."""
         self._musters += 1
         world = self._world
         said: dict[int, bool] = world.meetings.setdefault((self._group, ("muster", self._musters)), {})

@@ -99,8 +99,8 @@ class Transport(Protocol):
     traffic: Traffic
     active: list[Any]  # the operations that this rank has started and not finished, on all its communicators
     rooms: tuple[Rooms, Rooms]  # of the openings on each lane
-    board: Any  # sums in memory that all ranks have in common, where that was wished for; None
-    adds_up: bool  # whether that can be wished for
+    board: Any  # a Board, which sums in memory that all ranks have in common, if one was asked for; else None
+    adds_up: bool  # whether there can be one
 
     @property
     def world_ranks(self) -> list[int]:
@@ -123,13 +123,13 @@ class Transport(Protocol):
         """Take the oldest matching message out of the queue, if there is one."""
 
     def read(self, letter: Letter, lane: int, waiting: Waiting) -> Steps[Array]:
-        """Its bytes."""
+        """The bytes of a message that ``probe`` gave."""
 
     def take(self, source: int, tag: int, lane: int, waiting: Callable[[], Waiting]) -> tuple[Array, int, int] | None:
         """The bytes of the oldest matching message, its source and its tag, if it comes soon."""
 
     def complain(self, rank: int, text: str) -> None:
-        """Have a rank raise MismatchError with this text when it next waits: what it sent does not belong."""
+        """Let a rank raise MismatchError with this text when it next waits, because what it sent does not belong."""
 
     def exchange(self, block: bytes, lane: int, waiting: Waiting) -> Pending:
         """Every rank gives as many bytes; every rank gets all of them, in rank order. Other collectives may be started before

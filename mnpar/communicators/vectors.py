@@ -41,7 +41,7 @@ class Vectors:
         self.form: Any = None  # board.py's
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Vectors:
-        """The same: who copies gradients has them somewhere else."""
+        """Itself: a copied model's gradients live elsewhere."""
         return self
 
     def add_up(self) -> None:

@@ -1,4 +1,4 @@
-"""What each collective makes of its opening: of values that came with it, and of larger ones that have to follow.
+"""How each collective gets its result: from values that came with the opening, or from larger ones that have to follow.
 
 Larger values follow by an MPI collective or, where parts differ or are waited for later, as messages that say what they are.
 A rank may have *nothing* to give (None): a gradient that does not exist. Reductions skip it; others deliver None.
@@ -29,8 +29,8 @@ Given: TypeAlias = "tuple[Any, int | None]"
 class Way(NamedTuple):
     """A collective."""
 
-    inside: Callable[[Opening, Any], Any]  # its result, where all values came with the opening
-    outside: Callable[[Channel, Opening, Any], Steps[Any]]  # where not
+    inside: Callable[[Opening, Any], Any]  # makes the result where all values came with the opening
+    outside: Callable[[Channel, Opening, Any], Steps[Any]]  # makes it where some did not
     given: Callable[[Channel, Any, Call], Given] | None = None  # what this rank says, and in how many parts; None: the value
 
 
@@ -61,7 +61,7 @@ def _reduced_outside(channel: Channel, opening: Opening, x: Any, out: Array | No
 
 
 def allreduce_into(out: Array) -> Way:
-    """The same, computed into a contiguous array like ``x``, or ``x`` itself, where that can be done."""
+    """An allreduce whose result is computed into a contiguous array like ``x``, or ``x`` itself, where that can be done."""
     return Way(_reduced, lambda channel, opening, x: _reduced_outside(channel, opening, x, out))
 
 
@@ -198,7 +198,7 @@ def listed(xs: Any) -> Any:
 
 
 def owned(x: Any) -> Any:
-    """A rank's own part is a copy too, like the parts of the others."""
+    """A copy of a rank's own part: what a rank receives from others is its own too."""
     return x.copy() if backend.is_array(x) else x
 
 

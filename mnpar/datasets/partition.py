@@ -11,7 +11,7 @@ from mnpar.plans import block
 
 
 def partition_by_round_robin(n: int, rank: int, size: int, batch_size: int = 1, allow_empty: bool = False) -> list[int]:
-    """Of each ``size · batch_size`` examples in a row, a rank's ``batch_size``; of the rest, an even share.
+    """A rank's part: ``batch_size`` examples of each ``size · batch_size`` in a row, and an even share of the rest.
 
     Args:
         n: how many examples there are.

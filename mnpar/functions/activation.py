@@ -19,6 +19,8 @@ from mnpar.variable import Variable
 
 
 class ReLU(FunctionNode):
+    """``y = max(x, 0)``; ``gx = gy`` where ``y > 0``, else 0."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -37,6 +39,8 @@ class ReLU(FunctionNode):
 
 
 class LeakyReLU(FunctionNode):
+    """``y = a x`` with ``a = 1`` where ``x > 0``, else ``slope``; ``gx = a gy``."""
+
     generic = True
 
     def __init__(self, slope: float) -> None:
@@ -53,6 +57,8 @@ class LeakyReLU(FunctionNode):
 
 
 class ELU(FunctionNode):
+    """``y = x`` where ``x > 0``, else ``α (eˣ - 1)``; ``gx = gy`` where ``x > 0``, else ``α eˣ gy = (y + α) gy``."""
+
     generic = True
 
     def __init__(self, alpha: float) -> None:
@@ -70,6 +76,8 @@ class ELU(FunctionNode):
 
 
 class Sigmoid(FunctionNode):
+    """``y = 1 / (1 + e⁻ˣ)``; ``gx = y (1 - y) gy``, so only the output is kept."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -82,6 +90,8 @@ class Sigmoid(FunctionNode):
 
 
 class Tanh(FunctionNode):
+    """``y = tanh x``; ``gx = (1 - y²) gy``, so only the output is kept."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -94,6 +104,8 @@ class Tanh(FunctionNode):
 
 
 class Softplus(FunctionNode):
+    """``y = log(1 + e^(βx)) / β``; ``gx = gy / (1 + e^(-βx))``: its slope is the sigmoid of ``βx``."""
+
     generic = True
 
     def __init__(self, beta: float) -> None:
@@ -150,6 +162,8 @@ class Softmax(FunctionNode):
 
 
 class LogSoftmax(FunctionNode):
+    """``y = x - log Σ eˣ`` along an axis; ``gx = gy - eʸ Σ gy``."""
+
     generic = True
 
     def __init__(self, axis: int) -> None:

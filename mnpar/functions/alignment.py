@@ -131,7 +131,7 @@ class CTC(FunctionNode):
         return xp.exp(shares, out=shares)
 
     def _recorded(self, x: Variable, gy: Any) -> Any:
-        """The same by differentiable functions, step by step: slower, and of any order."""
+        """The gradient by differentiable functions, step by step: slower, but of any order."""
         with Tape():
             return grad([_composed(x, self.states)], [x], [as_variable(gy)], enable_double_backprop=True)[0]
 

@@ -13,6 +13,8 @@ from mnpar.variable import Variable, as_variable
 
 
 class Arcsin(FunctionNode):
+    """``y = arcsin x``; ``gx = gy / √(1 - x²)``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -25,6 +27,8 @@ class Arcsin(FunctionNode):
 
 
 class Arctanh(FunctionNode):
+    """``y = artanh x``; ``gx = gy / (1 - x²)``, computed as ``(1 - x)(1 + x)``, which is accurate near ±1."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -37,6 +41,8 @@ class Arctanh(FunctionNode):
 
 
 class Arccos(FunctionNode):
+    """``y = arccos x``; ``gx = -gy / √(1 - x²)``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -49,6 +55,8 @@ class Arccos(FunctionNode):
 
 
 class Arctan2(FunctionNode):
+    """``z = arctan(y / x)`` in the right quadrant; with ``r² = x² + y²``, ``gy = gz x / r²`` and ``gx = -gz y / r²``."""
+
     generic = True
 
     def forward(self, y: Array, x: Array) -> Array:

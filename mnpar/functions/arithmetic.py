@@ -23,6 +23,8 @@ from mnpar.variable import Variable, as_variable
 
 
 class Add(FunctionNode):
+    """``z = x + y``; ``gx = gz`` and ``gy = gz``, each summed over the axes along which its operand was repeated."""
+
     generic = True
 
     def forward(self, x: Array, y: Array) -> Array:
@@ -34,6 +36,8 @@ class Add(FunctionNode):
 
 
 class Sub(FunctionNode):
+    """``z = x - y``; ``gx = gz`` and ``gy = -gz``."""
+
     generic = True
 
     def forward(self, x: Array, y: Array) -> Array:
@@ -45,6 +49,8 @@ class Sub(FunctionNode):
 
 
 class Mul(FunctionNode):
+    """``z = x y``; ``gx = gz y`` and ``gy = gz x``."""
+
     generic = True
 
     def forward(self, x: Array, y: Array) -> Array:
@@ -57,6 +63,8 @@ class Mul(FunctionNode):
 
 
 class Div(FunctionNode):
+    """``z = x / y``; ``gx = gz / y`` and ``gy = -(gz / y) z``."""
+
     generic = True
 
     def forward(self, x: Array, y: Array) -> Array:
@@ -71,6 +79,8 @@ class Div(FunctionNode):
 
 
 class Neg(FunctionNode):
+    """``y = -x``; ``gx = -gy``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -81,6 +91,8 @@ class Neg(FunctionNode):
 
 
 class AddConstant(FunctionNode):
+    """``y = x + c`` with a number ``c``; ``gx = gy``."""
+
     generic = True
 
     def __init__(self, c: float) -> None:
@@ -94,6 +106,8 @@ class AddConstant(FunctionNode):
 
 
 class MulConstant(FunctionNode):
+    """``y = c x`` with a number ``c``; ``gx = c gy``."""
+
     generic = True
 
     def __init__(self, c: float) -> None:
@@ -107,6 +121,8 @@ class MulConstant(FunctionNode):
 
 
 class PowConstant(FunctionNode):
+    """``y = xᶜ`` with a number ``c``; ``gx = c xᶜ⁻¹ gy``."""
+
     generic = True
 
     def __init__(self, c: float) -> None:

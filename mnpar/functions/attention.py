@@ -49,7 +49,7 @@ def embed_id(x: Any, W: Any, ignore_label: int | None = None) -> Variable:
 def scaled_dot_product_attention(
     q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False, scale: float | None = None
 ) -> Variable:  # fmt: skip
-    """Means of values, weighted by how well their keys fit a query: softmax(s q kᵀ) v (Vaswani et al. 2017, arXiv 1706.03762).
+    """Attention, softmax(s q kᵀ) v: means of values by the scores of keys with a query (Vaswani et al. 2017, arXiv 1706.03762).
 
     Args:
         q: queries ``(…, T, D)``.
@@ -60,7 +60,7 @@ def scaled_dot_product_attention(
         scale: s; None is 1 / √D.
 
     Returns:
-        ``(…, T, E)``. A query that may look nowhere gets the mean of all values. No array of all fits is made: they are
+        ``(…, T, E)``. A query that may look nowhere gets the mean of all values. No array of all scores is made: they are
         computed in blocks that stay in the cache, and again in backward.
 
     Raises:

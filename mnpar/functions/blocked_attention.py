@@ -1,6 +1,6 @@
-"""Attention of one rank, in blocks: queries whose fits with all keys stay in the cache, forward and in backward.
+"""Attention of one rank, in blocks: queries whose scores with all keys stay in the cache, forward and in backward.
 
-The fits of a block are made turned round, k qᵀ: (…, S, T). Then what belongs to a query, its maximum and its sum, runs along
+The scores of a block are made turned round, k qᵀ: (…, S, T). Then what belongs to a query, its maximum and its sum, runs along
 the first axis, where numpy is several times as fast as along the last. The weights, exp(s k qᵀ - maximum), are not divided by
 their sums: what is multiplied with them is, forward the result, in backward its gradient, which are smaller. The maximum is
 taken only where sums without it come near either end of the numbers. Few weights are kept for backward; of many only a maximum
@@ -43,6 +43,8 @@ class Piece(NamedTuple):
 
 
 class Dense(FunctionNode):
+    """The same numbers without gaps in memory; ``gx = gy``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -112,37 +114,37 @@ class Attention(FunctionNode):
 
     def _weights(self, piece: Piece, q: Array, k: Array, part: Array, buffers: Buffers, keeps: bool) -> Array:
         """Exponentials, (…, S, T), in memory of their own if they are kept; 1 over their sums is left in ``part``."""
-        p, xp, one = self._fits(piece, q, k, buffers, keeps), buffers.xp, part[..., 0, :]
+        p, xp, one = self._scores(piece, q, k, buffers, keeps), buffers.xp, part[..., 0, :]
         if self.modest:
             with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
                 sums = xp.ones(p.shape[-2], p.dtype) @ xp.exp(p, out=p)
                 xp.divide(1, sums, out=one)
             if sums.max() <= ENOUGH and sums.min() >= 1 / ENOUGH:
                 return p
-            p = self._fits(piece, q, k, buffers, keeps)
+            p = self._scores(piece, q, k, buffers, keeps)
         self.top = xp.zeros(self.part.shape, self.dtype) if self.top is None else self.top
         p -= xp.max(p, axis=-2, keepdims=True, out=self.top[piece.heads][..., piece.rows])
         xp.divide(1, xp.ones(p.shape[-2], p.dtype) @ xp.exp(p, out=p), out=one)
         return p
 
-    def _fits(self, piece: Piece, q: Array, k: Array, buffers: Buffers, keeps: bool) -> Array:
-        """Of queries with keys, (…, S, T)."""
+    def _scores(self, piece: Piece, q: Array, k: Array, buffers: Buffers, keeps: bool) -> Array:
+        """The scores of queries with keys, s k qᵀ (…, S, T)."""
         q, k = _turned(piece.of(q, piece.rows)), piece.of(k, piece.keys)
         scaled = buffers.xp.multiply(q, self.scale, out=buffers.get("q", q.shape))
         shape = (*k.shape[:-1], q.shape[-1])
-        fits = stacked(k, scaled, backend.scratch(shape, self.dtype, buffers.xp) if keeps else buffers.get("p", shape))
-        self._hide(piece, fits, buffers)
-        return fits
+        scores = stacked(k, scaled, backend.scratch(shape, self.dtype, buffers.xp) if keeps else buffers.get("p", shape))
+        self._hide(piece, scores, buffers)
+        return scores
 
-    def _hide(self, piece: Piece, fits: Array, buffers: Buffers) -> None:
+    def _hide(self, piece: Piece, scores: Array, buffers: Buffers) -> None:
         """Let what a query may not look at be so low that it counts for nothing beside any other."""
-        xp, n, low = buffers.xp, fits.shape[-1], np.finfo(fits.dtype).min / 2
+        xp, n, low = buffers.xp, scores.shape[-1], np.finfo(scores.dtype).min / 2
         if self.causal:  # the last n of its keys are at the places of the queries
             if "low" not in buffers.kept or buffers.kept["low"].shape != (n, n):
-                buffers.kept["low"] = xp.tril(xp.full((n, n), low, fits.dtype), -1)
-            fits[..., -n:, :] += buffers.kept["low"]
+                buffers.kept["low"] = xp.tril(xp.full((n, n), low, scores.dtype), -1)
+            scores[..., -n:, :] += buffers.kept["low"]
         elif self.shown is not None:
-            fits += xp.multiply(_turned(~self.shown[piece.heads][..., piece.rows, :]), low, dtype=fits.dtype)
+            scores += xp.multiply(_turned(~self.shown[piece.heads][..., piece.rows, :]), low, dtype=scores.dtype)
 
     def backward(self, go: Any) -> Any:
         q, k, v = self.get_retained_inputs()
@@ -165,7 +167,7 @@ class Attention(FunctionNode):
             p = self.weights[i] if self.weights else self._again(piece, q, k, buffers)
             g = piece.of(go, piece.rows)
             g = xp.multiply(g, _turned(self.part[piece.heads][..., piece.rows]), out=buffers.get("g", g.shape))
-            gs = self._of_fits(piece, p, g, piece.of(o, piece.rows), piece.of(v, piece.keys), buffers)
+            gs = self._of_scores(piece, p, g, piece.of(o, piece.rows), piece.of(v, piece.keys), buffers)
             first = piece.rows.stop == q.shape[-2]
             for y, a, b in ((gk, gs, piece.of(q, piece.rows)), (gv, p, g)):
                 if first:
@@ -175,7 +177,7 @@ class Attention(FunctionNode):
             stacked(_turned(gs), piece.of(k, piece.keys), gq[..., piece.rows, :])
         return [g.astype(x.dtype, copy=False) for g, x in zip(grads, (q, k, v), strict=True)]
 
-    def _of_fits(self, piece: Piece, p: Array, g: Array, o: Array, v: Array, buffers: Buffers) -> Array:
+    def _of_scores(self, piece: Piece, p: Array, g: Array, o: Array, v: Array, buffers: Buffers) -> Array:
         """The gradient of the products k qᵀ, s p (v gᵀ - Σ g o): of v gᵀ by the weights o has made the mean."""
         xp, turned = buffers.xp, _turned(g)
         turned = xp.multiply(turned, self.scale, out=buffers.get("q", turned.shape))
@@ -189,21 +191,21 @@ class Attention(FunctionNode):
 
     def _again(self, piece: Piece, q: Array, k: Array, buffers: Buffers) -> Array:
         """The weights, as forward had them."""
-        p = self._fits(piece, q, k, buffers, False)
+        p = self._scores(piece, q, k, buffers, False)
         if self.top is not None:
             p -= self.top[piece.heads][..., piece.rows]
         return buffers.xp.exp(p, out=p)
 
     def _recorded(self, q: Variable, k: Variable, v: Variable, go: Variable) -> list[Any]:
-        """The same in functions of Variables, differentiable any number of times."""
+        """The gradients in functions of Variables, differentiable any number of times."""
         xp, (T, S), shown = q.xp, (q.shape[-2], k.shape[-2]), self.shown
         if self.causal:
             shown = xp.tri(T, S, S - T, dtype=bool)
-        fits = (q * self.scale) @ _turned(k)
+        scores = (q * self.scale) @ _turned(k)
         if shown is not None:
-            shown = xp.broadcast_to(shown, fits.shape)
-            fits = either(Where(shown), fits, xp.asarray(np.finfo(fits.dtype).min / 2, fits.dtype))
-        p = either(Softmax(-1), fits)
+            shown = xp.broadcast_to(shown, scores.shape)
+            scores = either(Where(shown), scores, xp.asarray(np.finfo(scores.dtype).min / 2, scores.dtype))
+        p = either(Softmax(-1), scores)
         gp = go @ _turned(v)
         gs = p * (gp - (gp * p).sum(axis=-1, keepdims=True))
         if not self.modest:
@@ -229,6 +231,6 @@ def attend(q: Variable, k: Variable, v: Variable, scale: float, causal: bool, sh
 
 
 def _dense(x: Variable) -> Variable:
-    """The same without gaps: rows far apart, as those of heads are in the features, are read several times as slowly."""
+    """A Variable without gaps in memory: rows far apart, as those of heads are, are read several times as slowly."""
     gaps = type(x.array) is np.ndarray and not x.array.flags.c_contiguous and 0 not in x.array.strides
     return Dense().apply((x,))[0] if gaps else x

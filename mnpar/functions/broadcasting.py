@@ -39,6 +39,8 @@ class SumTo(FunctionNode):
 
 
 class BroadcastTo(FunctionNode):
+    """``x`` repeated along new axes and those of length 1; ``gx`` sums ``gy`` over the repetitions: the transpose of SumTo."""
+
     generic = True
 
     def __init__(self, shape: Shape) -> None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 
 class AllGather(Collective):
+    """Every rank has an array and wants those of all ranks. Adjoint: each rank gets the sum of the gradients of its own."""
+
     op, way = "allgather", ALLGATHER
 
     def mirror(self) -> Communication:
@@ -38,6 +40,8 @@ class AllGather(Collective):
 
 
 class ReduceScatter(Collective):
+    """Every rank has P arrays, one for each, and wants the sum of those for itself. Adjoint: every rank gets all gradients."""
+
     op, way, several = "reduce_scatter", REDUCE_SCATTER, True
 
     def mirror(self) -> Communication:
@@ -45,6 +49,8 @@ class ReduceScatter(Collective):
 
 
 class AllReduce(Collective):
+    """Every rank has an array and wants the sum of all. Its own adjoint: ``gx`` is the sum of all ranks' ``gy``."""
+
     op, way = "allreduce", ALLREDUCE
 
     def mirror(self) -> Communication:
@@ -61,6 +67,8 @@ class Mean(AllReduce):
 
 
 class AllToAll(Collective):
+    """Every rank has P arrays, one for each, and wants those meant for it. Its own adjoint: gradients go back."""
+
     op, way, several = "alltoall", ALLTOALL, True
 
     def mirror(self) -> Communication:
@@ -91,7 +99,7 @@ def first(ys: tuple[Variable, ...]) -> Variable:
 
 
 def averaged(xs: tuple[Any, ...], number: int) -> tuple[tuple[Variable, ...], Results]:
-    """What is summed for a mean over ``number`` ranks, and the mean of the sum: as in numpy, nothing overflows on the way."""
+    """What is summed for a mean over ``number`` ranks, and what then divides it; nothing overflows on the way, as in numpy."""
     variables = tuple([as_variable(x) for x in xs])
     if not any([x.array is not None and (x.dtype.kind in "iu" or x.dtype == np.float16) for x in variables]):
         return variables, first if number == 1 else lambda ys: ys[0] / number
@@ -101,7 +109,7 @@ def averaged(xs: tuple[Any, ...], number: int) -> tuple[tuple[Variable, ...], Re
 
 
 def allreducing(comm: Communicator, op: str, x: Any) -> Reducing:
-    """The collective, its inputs and what becomes of its outputs, for :func:`allreduce` and its twin for later."""
+    """The collective, its inputs and what is made of its outputs, for :func:`allreduce` and its non-blocking twin."""
     check_op("allreduce", op)
     if op in FOLDS:
         return AllGather(comm).part_of("allreduce", op), (x,), lambda ys: fold(ys, op)
@@ -110,8 +118,18 @@ def allreducing(comm: Communicator, op: str, x: Any) -> Reducing:
     return Mean(comm), *averaged((x,), 1)
 
 
+def blocks_along(comm: Communicator, x: Any, axis: int) -> Any:
+    """The block of each rank, for :func:`reduce_scatter` of one array."""
+    needed(comm, "reduce_scatter(comm, …)")
+    x = as_variable(x)
+    if not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"reduce_scatter: x of shape {x.shape} has no axis {axis}")
+    cuts = [block(x.shape[axis], comm.size, rank)[0] for rank in range(1, comm.size)]
+    return split_axis(x, cuts, axis % x.ndim)
+
+
 def reducing_and_scattering(comm: Communicator, op: str, xs: Any) -> Reducing:
-    """The same for :func:`reduce_scatter`."""
+    """As :func:`allreducing`, for :func:`reduce_scatter`."""
     check_op("reduce_scatter", op)
     if op in FOLDS:
         return AllToAll(comm).part_of("reduce_scatter", op), tuple(xs), lambda ys: fold(ys, op)
@@ -120,7 +138,7 @@ def reducing_and_scattering(comm: Communicator, op: str, xs: Any) -> Reducing:
 
 
 def scanning(comm: Communicator, op: str, x: Any) -> Reducing:
-    """The same for :func:`scan`."""
+    """As :func:`allreducing`, for :func:`scan`."""
     check_op("scan", op)
     if op in FOLDS:
         return AllGather(comm).part_of("scan", op), (x,), lambda ys: fold(ys[: comm.rank + 1], op)
@@ -129,7 +147,7 @@ def scanning(comm: Communicator, op: str, x: Any) -> Reducing:
 
 
 def scanning_before(comm: Communicator, op: str) -> tuple[Communication, Results]:
-    """The same for :func:`exscan`."""
+    """As :func:`allreducing`, for :func:`exscan`, whose input is given apart."""
     if op == "prod":
         what = AllGather(comm).part_of("exscan", op)
         if comm.rank == 0:
@@ -185,11 +203,7 @@ def reduce_scatter(comm: Communicator, xs: Any, op: str = "sum", axis: int | Non
         >>> mnpar.run(lambda comm: F.reduce_scatter(comm, np.arange(3.0), axis=0).array, ranks=2)
         [array([0., 2.]), array([4.])]
     """
-    if axis is not None:
-        x = as_variable(xs)
-        if not -x.ndim <= axis < x.ndim:
-            raise ValueError(f"reduce_scatter: x of shape {x.shape} has no axis {axis}")
-        xs = split_axis(x, [block(x.shape[axis], comm.size, rank)[0] for rank in range(1, comm.size)], axis % x.ndim)
+    xs = xs if axis is None else blocks_along(comm, xs, axis)
     if op == "sum":
         return ReduceScatter(comm).apply(tuple(xs))[0]
     what, inputs, after = reducing_and_scattering(comm, op, xs)

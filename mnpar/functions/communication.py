@@ -1,10 +1,10 @@
 """What differentiable communications share (laws 1 to 4).
 
 A communication is linear in what it moves, so its gradient is the adjoint communication: who received, sends. Each class here
-and in point_to_point.py and collective.py names its adjoint in ``backward``, one order of differentiation further, and the
-adjoint is itself such a class: gradients of gradients need nothing more. Each order has its own messages (``Channel``).
-The ranks agree, by what their messages say, whether a gradient will flow; if it will, all of them put the communication on
-their tapes and all of them visit it in backward, those without a gradient saying so in a short message.
+and in point_to_point.py and collective.py names its adjoint in ``mirror``. The adjoint is itself such a class, one order of
+differentiation further, so gradients of gradients need nothing more. Each order has its own messages (``Channel``).
+The ranks agree, by what their messages say, whether a gradient will flow. If it will, all of them put the communication on
+their tapes, and all of them visit it in backward; a rank without a gradient says so in a short message.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Communication(FunctionNode):
     communicates = True
     op: str
     reduction = "sum"
-    later = False  # of a collective: it is waited for elsewhere than where it starts
-    answers: int | None = None  # the number of a collective waited for later, whose adjoint this is
+    later = False  # a collective that is waited for elsewhere than where it starts
+    answers: int | None = None  # if this is the adjoint of such a collective: the number of that
 
     def __init__(self, comm: Communicator, of: Communication | None = None) -> None:
         if not isinstance(comm, Communicator):
@@ -93,15 +93,15 @@ class Communication(FunctionNode):
         return complete(self.comm.transport, self.steps(*xs))
 
     def start(self) -> Variable:
-        """``apply`` for later, of a receive: a Variable that waits where it is first used.
+        """``apply`` of a receive that is waited for later: the Variable waits where it is first used.
 
-        Its place in the order of functions is there too: so its gradient leaves as early as it can, and a rank that posts a
-        receive and then sends does not wait, in backward, for an answer before it gives one.
+        That is also the receive's place in the order of functions. So its gradient leaves as early as it can, and a rank that
+        posts a receive and then sends does not wait, in backward, for an answer before it gives one.
         """
         return Future(self.begin())
 
     def begin(self, *inputs: Variable) -> Once:
-        """The same for any number of inputs and outputs, which it gives when it is called."""
+        """:meth:`start` for any number of inputs and outputs: what it returns is called for the outputs, and then waits."""
         variables, hooks = self.prepare(inputs), function_hooks().values()
         arrays = tuple([x.array for x in variables])
         for hook in hooks:
@@ -117,18 +117,18 @@ class Communication(FunctionNode):
         return when_used(finish)
 
     def part_of(self: Self, op: str, reduction: str) -> Self:
-        """Say that it brings the parts of another operation together, which is what all ranks have to mean."""
+        """Say that this communication is a part of another operation, which all ranks then have to be in."""
         self.op, self.reduction = op, reduction
         return self
 
     def call(self, root: int = 0, tag: int = 0) -> Call:
-        """What this rank's messages say of it."""
+        """What this rank's messages say of the communication."""
         self.recording = recording = is_recording()
         wants = self.differentiable and recording
         return call_of((self.op, self.site, wants, recording, root, self.reduction, self.order, self.told(tag), self.later))
 
     def told(self, tag: int) -> int:
-        """The tag of a message, if the user gave it. Gradients have one each: told, it would make every header a new one."""
+        """The user's tag, which a header tells. Each gradient has a tag of its own, by which no header could be used again."""
         return tag if self.order == 0 else 0
 
     def agreed(self, y: Any, wants: bool) -> Any:
@@ -146,7 +146,7 @@ class Communication(FunctionNode):
         raise TypeError(f"{self.label} does not define mirror(self)")
 
     def given(self, gys: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Of its outputs' gradients, those that the adjoint takes on this rank."""
+        """Those of the outputs' gradients that the adjoint takes as its inputs on this rank."""
         return gys
 
     def backward(self, *gys: Any) -> Any:

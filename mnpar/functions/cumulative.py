@@ -41,7 +41,7 @@ class CumSum(FunctionNode):
 
 
 class CumProd(FunctionNode):
-    """Of numbers that are not 0: ∂L/∂x_i is the sum of gy·y from i on, over x_i."""
+    """``y_i = x_0 x_1 … x_i``; ``gx_i`` is the sum of ``gy y`` from i on, over ``x_i``. No x may be 0."""
 
     generic = True
 
@@ -59,7 +59,7 @@ class CumProd(FunctionNode):
 
 
 class Prod(FunctionNode):
-    """Of numbers that are not 0: ∂L/∂x = gy·y/x. The reduced axes stay, with length 1."""
+    """``y = Π x`` over some axes, which stay with length 1; ``gx = gy y / x``. No x may be 0."""
 
     generic = True
 

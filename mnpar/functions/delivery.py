@@ -94,12 +94,12 @@ class Delivery:
         return self.form is None or (value.shape[:-1], value.dtype) == (self.form.lead, self.form.dtype)
 
     def expects(self, parcel: Parcel) -> str:
-        """The same in words."""
+        """What is expected from a sender, in words."""
         form = self.form
         return f"{parcel.cells} cells" if form is None else f"{form.dtype} {(*form.lead, parcel.cells)}"
 
     def in_order(self) -> list[Parcel]:
-        """What comes here: by rank where it is added up, else the rank's own first, while the others' is on its way."""
+        """What comes here: by rank where it is added up; else the rank's own first, while that of others is on its way."""
         parcels = [self.route.own, *self.route.receives]
         return parcels if all(self.route.apart) else sorted(parcels, key=lambda parcel: parcel.rank)
 

@@ -17,6 +17,8 @@ from mnpar.variable import Variable
 
 
 class Exp(FunctionNode):
+    """``y = eˣ``; ``gx = gy y``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -29,6 +31,8 @@ class Exp(FunctionNode):
 
 
 class Expm1(FunctionNode):
+    """``y = eˣ - 1``; ``gx = gy (y + 1)``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -41,6 +45,8 @@ class Expm1(FunctionNode):
 
 
 class Log(FunctionNode):
+    """``y = log x``; ``gx = gy / x``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -53,6 +59,8 @@ class Log(FunctionNode):
 
 
 class Log1p(FunctionNode):
+    """``y = log(1 + x)``; ``gx = gy / (1 + x)``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -65,6 +73,8 @@ class Log1p(FunctionNode):
 
 
 class Sqrt(FunctionNode):
+    """``y = √x``; ``gx = gy / 2y``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -77,6 +87,8 @@ class Sqrt(FunctionNode):
 
 
 class Rsqrt(FunctionNode):
+    """``y = 1 / √x``; ``gx = -½ gy y / x``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -91,6 +103,8 @@ class Rsqrt(FunctionNode):
 
 
 class Tan(FunctionNode):
+    """``y = tan x``; ``gx = gy (1 + y²)``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -103,6 +117,8 @@ class Tan(FunctionNode):
 
 
 class Square(FunctionNode):
+    """``y = x²``; ``gx = 2 gy x``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -115,6 +131,8 @@ class Square(FunctionNode):
 
 
 class Sin(FunctionNode):
+    """``y = sin x``; ``gx = gy cos x``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -127,6 +145,8 @@ class Sin(FunctionNode):
 
 
 class Cos(FunctionNode):
+    """``y = cos x``; ``gx = -gy sin x``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -139,6 +159,8 @@ class Cos(FunctionNode):
 
 
 class Absolute(FunctionNode):
+    """``y = |x|``; ``gx = gy sign(x)``, which is 0 where ``x = 0``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -250,6 +272,8 @@ def absolute(x: Any) -> Variable:
 
 
 class Arctan(FunctionNode):
+    """``y = arctan x``; ``gx = gy / (1 + x²)``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -262,6 +286,8 @@ class Arctan(FunctionNode):
 
 
 class Sinh(FunctionNode):
+    """``y = sinh x``; ``gx = gy cosh x``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -274,6 +300,8 @@ class Sinh(FunctionNode):
 
 
 class Cosh(FunctionNode):
+    """``y = cosh x``; ``gx = gy sinh x``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:

@@ -51,6 +51,8 @@ def _tanh_of(xp: Any, x: Array, coefficients: tuple[float, ...], y: Array, squar
 
 
 class Erf(FunctionNode):
+    """``y = erf x``; ``gx = 2/√π e^(-x²) gy``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:

@@ -76,7 +76,7 @@ def binary_accuracy(y: Any, t: Any) -> Variable:
 def classification_summary(
     y: Any, t: Any, label_num: int | None = None, beta: float = 1.0, ignore_label: int = -1
 ) -> tuple[Variable, Variable, Variable, Variable]:
-    """Of each class, how many of those found are right and how many of the right ones are found; how many there are.
+    """Precision, recall, F-beta score and support (how many samples there are) of each class.
 
     A class of which there are none, or of which none was found, counts 0 where Chainer's has a division by zero.
 
@@ -119,7 +119,7 @@ def classification_summary(
 
 
 def precision(y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1) -> tuple[Variable, Variable]:
-    """Of each class, how many of those found are right, and how many there are: see :func:`classification_summary`.
+    """Precision (the share of those found that are right) and support of each class: see :func:`classification_summary`.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -132,7 +132,7 @@ def precision(y: Any, t: Any, label_num: int | None = None, ignore_label: int = 
 
 
 def recall(y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1) -> tuple[Variable, Variable]:
-    """Of each class, how many of the right ones are found, and how many there are: see :func:`classification_summary`.
+    """Recall (the share of the right ones that are found) and support of each class: see :func:`classification_summary`.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -145,7 +145,7 @@ def recall(y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1)
 
 
 def f1_score(y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1) -> tuple[Variable, Variable]:
-    """Of each class, the harmonic mean of precision and recall, and how many there are: see :func:`classification_summary`.
+    """F1 score (the harmonic mean of precision and recall) and support of each class: see :func:`classification_summary`.
 
     Example:
         >>> import numpy as np, mnpar.functions as F

@@ -5,11 +5,11 @@ negotiated: at most one message goes from a rank to another, all are sent before
 cell is copied once on its way into a message and once out of it. The adjoint is the exchange with have and want exchanged: a
 halo's ghosts are added to their owners.
 
-:func:`iexchange` is the same in two halves, Give and Take, between which the rank can work: each is the other's adjoint, so in
-backward too something is sent early and waited for late.
+:func:`iexchange` is the same in two halves, Give and Take, between which the rank can work. Each is the other's adjoint, so
+backward too sends early and waits late.
 
-The messages themselves say whether a gradient is wanted: who sent with one gets it back from those to whom it sent, so ranks
-that do not speak to each other need not agree on anything. Each message also carries the fingerprint of its plan.
+The messages themselves say whether their sender wants a gradient; it comes back from those to whom it sent. So ranks that
+exchange nothing need not agree on anything. Each message also carries the fingerprint of its plan.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Carrier(Communication):
         super().__init__(comm, of)
         self.plan = plan
         self.route: Route = plan.route(comm.rank)
-        # forward, all that the plan says; a gradient goes to those who asked for one, and comes from those who were asked
+        # forward, all moves of the plan; backward, gradients go to those who asked for one, and come from those who were asked
         self.dests: list[int] = [parcel.rank for parcel in self.route.sends] if of is None else of.asked_by
         self.sources: list[int] = [parcel.rank for parcel in self.route.receives] if of is None else of.asked
         self.seq: int = -1 if of is None else of.seq
-        self.asked: list[int] = []  # those from whom a gradient will come
+        self.asked: list[int] = []  # the ranks from which a gradient will come
         self.asked_by: list[int] = []
 
     def _give(self, xs: Sequence[Array]) -> tuple[Form | None, Call]:

@@ -19,6 +19,8 @@ from mnpar.variable import Variable, as_variable
 
 
 class Maximum(FunctionNode):
+    """``z = max(x, y)``; where ``x ≥ y``, ``gx = gz`` and ``gy = 0``, elsewhere the reverse."""
+
     generic = True
 
     def forward(self, x: Array, y: Array) -> Array:
@@ -32,6 +34,8 @@ class Maximum(FunctionNode):
 
 
 class Minimum(FunctionNode):
+    """``z = min(x, y)``; where ``x ≤ y``, ``gx = gz`` and ``gy = 0``, elsewhere the reverse."""
+
     generic = True
 
     def forward(self, x: Array, y: Array) -> Array:
@@ -45,6 +49,8 @@ class Minimum(FunctionNode):
 
 
 class Clip(FunctionNode):
+    """``y = min(max(x, low), high)``; ``gx = gy`` inside the interval, 0 outside; ``ends``: whether its two ends are inside."""
+
     generic = True
 
     def __init__(self, low: Any, high: Any, ends: bool = True) -> None:

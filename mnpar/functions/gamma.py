@@ -74,6 +74,8 @@ def _zeta(xp: Any, x: Array, q: Array) -> Array:
 
 
 class LGamma(FunctionNode):
+    """``y = log |Γ(x)|``; ``gx = gy ψ(x)``, where ψ is the digamma function."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -86,6 +88,8 @@ class LGamma(FunctionNode):
 
 
 class DiGamma(FunctionNode):
+    """``y = ψ(x) = Γ′(x) / Γ(x)``; ``gx = gy ψ′(x)``, the polygamma function of order 1."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -121,6 +125,8 @@ class PolyGamma(FunctionNode):
 
 
 class Zeta(FunctionNode):
+    """``y = ζ(x, q) = Σₖ (q + k)⁻ˣ`` as a function of ``q``; ``gq = -x ζ(x + 1, q) gy``."""
+
     generic = True
 
     def __init__(self, x: Array) -> None:

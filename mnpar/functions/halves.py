@@ -23,7 +23,7 @@ from mnpar.variable import Variable
 
 
 class Half(FunctionNode):
-    """What both halves are.
+    """What both halves have in common.
 
     Args:
         whole: what they are halves of.
@@ -87,7 +87,7 @@ class Halves:
             hook.forward_postprocess(first, arrays)
 
     def _hooks(self) -> Iterable[FunctionHook]:
-        """Those that hear of it: adjoints that are not recorded are parts of a backward."""
+        """The function hooks to call: none for an adjoint that is not recorded, which is part of a backward."""
         return function_hooks().values() if self.what.order == 0 or is_recording() else ()
 
     def finish(self) -> tuple[Variable, ...]:

@@ -15,6 +15,8 @@ from mnpar.variable import Variable, as_variable
 
 
 class GetItem(FunctionNode):
+    """``y = x[index]``; ``gx`` is 0 except at ``index``, where ``gy`` is added: the transpose of ScatterAdd."""
+
     generic = True
 
     def __init__(self, index: Any) -> None:
@@ -64,6 +66,8 @@ class ScatterAdd(FunctionNode):
 
 
 class Where(FunctionNode):
+    """``z = x`` where the condition holds, else ``y``; ``gx = gz`` where it holds, ``gy = gz`` where not, else 0."""
+
     generic = True
 
     def __init__(self, condition: Array) -> None:

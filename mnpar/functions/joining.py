@@ -21,6 +21,8 @@ def at(axis: int, place: Any) -> tuple[Any, ...]:
 
 
 class Concat(FunctionNode):
+    """One array after the other along an axis; each gets back its piece of ``gy``: the transpose of SplitAxis."""
+
     generic = True
 
     def __init__(self, axis: int) -> None:
@@ -36,6 +38,8 @@ class Concat(FunctionNode):
 
 
 class SplitAxis(FunctionNode):
+    """Pieces between cuts along an axis; ``gx`` is the ``gys`` joined, with zeros for those that are missing."""
+
     generic = True
 
     def __init__(self, cuts: Sequence[int], axis: int) -> None:
@@ -75,6 +79,8 @@ class Stack(FunctionNode):
 
 
 class Separate(FunctionNode):
+    """The slices along an axis, without it; ``gx`` is the ``gys`` stacked: the transpose of Stack."""
+
     generic = True
 
     def __init__(self, axis: int) -> None:

@@ -17,6 +17,8 @@ from mnpar.variable import Variable, as_variable
 
 
 class MeanSquaredError(FunctionNode):
+    """``z = Σ (x - y)² / n``; ``gx = 2 (x - y) gz / n`` and ``gy = -gx``."""
+
     generic = True
 
     def forward(self, x: Array, y: Array) -> Array:
@@ -33,6 +35,8 @@ class MeanSquaredError(FunctionNode):
 
 
 class MeanAbsoluteError(FunctionNode):
+    """``z = Σ |x - y| / n``; ``gx = sign(x - y) gz / n`` and ``gy = -gx``."""
+
     generic = True
 
     def forward(self, x: Array, y: Array) -> Array:

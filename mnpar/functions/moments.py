@@ -142,7 +142,7 @@ class Moments(FunctionNode):
         return gx
 
     def _written_out(self, x: Any, mean: Any, gmean: Any, gsquares: Any) -> Any:
-        """The same in ordinary functions of Variables, differentiable any number of times."""
+        """The gradient in ordinary functions of Variables, differentiable any number of times."""
         g: Any = backend.get_array_module(x.array).zeros(self.shape, dtype_of(x))
         if gsquares is not None:
             g = centred(x.reshape(self.shape), mean) * across(gsquares * 2, dtype_of(x))

@@ -12,6 +12,7 @@ from mnpar.functions.collective import (
     AllGather,
     AllToAll,
     allreducing,
+    blocks_along,
     first,
     reducing_and_scattering,
     scanning,
@@ -161,11 +162,11 @@ def iscatter(comm: Communicator, xs: Any = None, root: int = 0) -> Future:
     return later(Scatter(comm, root), tuple(xs) if comm.rank == root else (), first)
 
 
-def ireduce_scatter(comm: Communicator, xs: Any, op: str = "sum") -> Future:
+def ireduce_scatter(comm: Communicator, xs: Any, op: str = "sum", axis: int | None = None) -> Future:
     """:func:`reduce_scatter`, but wait for it only where it is first used.
 
     Args:
-        comm, op: as in :func:`reduce_scatter`.
+        comm, op, axis: as in :func:`reduce_scatter`.
         xs: as there; not to be changed in place before the result has been used.
 
     Returns:
@@ -177,6 +178,7 @@ def ireduce_scatter(comm: Communicator, xs: Any, op: str = "sum") -> Future:
         >>> mnpar.run(lambda comm: F.ireduce_scatter(comm, [np.ones(1), np.ones(2)]).array, ranks=2)
         [array([2.]), array([2., 2.])]
     """
+    xs = xs if axis is None else blocks_along(comm, xs, axis)
     what, inputs, after = reducing_and_scattering(comm, op, xs)
     return later(what, inputs, after)
 

@@ -3,7 +3,7 @@
 All are made of two: e^(x²) erfc(x), which neither vanishes nor overflows where x is positive (by W. J. Cody, "Rational
 Chebyshev approximations for the error function", Math. Comp. 23 (1969)), and the quantile, by M. J. Wichura's "Algorithm AS
 241: the percentage points of the normal distribution", Applied Statistics 37 (1988). Both are good to some units of the last
-digit of float64, in which all is computed, also of smaller floats.
+digit of float64, in which all is computed, also of smaller floats. The file is long because of the coefficients.
 """
 
 from __future__ import annotations
@@ -124,6 +124,8 @@ def _quantile(xp: Any, q: Array, r: Array) -> Array:
 
 
 class Erfc(FunctionNode):
+    """``y = 1 - erf x``; ``gx = -2/√π e^(-x²) gy``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -136,6 +138,8 @@ class Erfc(FunctionNode):
 
 
 class Erfcx(FunctionNode):
+    """``y = e^(x²) erfc x``; ``gx = (2 x y - 2/√π) gy``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -149,6 +153,8 @@ class Erfcx(FunctionNode):
 
 
 class LogNdtr(FunctionNode):
+    """``y = log Φ(x)``, where Φ is the share of normal numbers below x; ``gx = gy Φ′(x) / Φ(x)`` (Slope)."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -182,6 +188,8 @@ class Slope(FunctionNode):
 
 
 class Erfinv(FunctionNode):
+    """``y`` with ``erf y = x``; ``gx = √π/2 e^(y²) gy``, one over the slope of erf at ``y``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -194,6 +202,8 @@ class Erfinv(FunctionNode):
 
 
 class Erfcinv(FunctionNode):
+    """``y`` with ``erfc y = x``; ``gx = -√π/2 e^(y²) gy``, one over the slope of erfc at ``y``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:
@@ -206,6 +216,8 @@ class Erfcinv(FunctionNode):
 
 
 class Ndtri(FunctionNode):
+    """``y`` with ``Φ(y) = x``; ``gx = √(2π) e^(y²/2) gy``, one over the slope of Φ at ``y``."""
+
     generic = True
 
     def forward(self, x: Array) -> Array:

@@ -63,19 +63,7 @@ class BatchNormalization(FunctionNode):
         x, gamma = self.get_retained_inputs()
         if isinstance(gy, Variable):
             return written_out(x, gamma, gy, self.shape, (self.shape[1], 1), self.shift[:, None], (0, 2), self.eps)
-        found: list[Array] = []
-
-        def gx() -> Array:
-            gx = backend.get_array_module(x).empty(x.shape, x.dtype)  # not a view: it is given away
-            found[:] = self._sweep(x, gamma, gy, gx.reshape(self.shape))
-            return gx
-
-        def of_parameter(i: int) -> Array:
-            if not found:
-                found[:] = self._sweep(x, gamma, gy, None)
-            return found[i].astype(gamma.dtype).reshape(gamma.shape)
-
-        return gx, lambda: of_parameter(0), lambda: of_parameter(1)
+        return in_one_sweep(self._sweep, x, gamma, gy, self.shape)
 
     def _sweep(self, x: Array, gamma: Array, gy: Array, gx: Array | None) -> tuple[Array, Array]:
         """The gradients of γ and β, float64; that of x is written into ``gx`` if there is one."""
@@ -100,6 +88,25 @@ class BatchNormalization(FunctionNode):
             if not own:
                 gx[:, c] = d
         return ggamma, gbeta
+
+
+def in_one_sweep(
+    sweep: Callable[..., tuple[Array, Array]], x: Array, gamma: Array, gy: Array, shape: tuple[int, ...]
+) -> tuple[Callable[[], Array], ...]:  # fmt: skip
+    """The gradients of x, γ and β, on arrays: one ``sweep`` over x, read as ``shape``, finds as many of them as are wanted."""
+    found: list[Array] = []
+
+    def gx() -> Array:
+        gx = backend.get_array_module(x).empty(x.shape, x.dtype)  # not a view: it is given away
+        found[:] = sweep(x, gamma, gy, gx.reshape(shape))
+        return gx
+
+    def of_parameter(i: int) -> Array:
+        if not found:
+            found[:] = sweep(x, gamma, gy, None)
+        return found[i].astype(gamma.dtype).reshape(gamma.shape)
+
+    return gx, lambda: of_parameter(0), lambda: of_parameter(1)
 
 
 def written_out(

@@ -3,8 +3,8 @@
     scatter_to ⇄ gather_from
 
 Forward, :func:`gather_from` is an allgather; but all ranks go on with the same joined array, to one loss that counts once. So
-each part's gradient is on its rank already, and backward is a cut, without a message. :func:`scatter_to` is its reverse.
-They stand beside ``copy_to`` and ``reduce_from``: together, a layer divided among ranks between values that are not divided.
+each rank has the gradient of the whole, and cuts its own part out of it without a message. :func:`scatter_to` is its reverse.
+With ``copy_to`` and ``reduce_from`` they are the ways in and out of layers that are divided among ranks.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class ScatterTo(Communication):
         self.axis, self.sizes = axis, sizes
 
     def forward(self, x: Any) -> Any:
-        self.differentiable = is_recording()  # nothing is said forward: so it is always on the tape of every rank
+        self.differentiable = is_recording()  # forward no rank hears of the others: so it goes on every rank's tape
         if x is None:
             return None
         start = sum(self.sizes[: self.comm.rank])
         index = (slice(None),) * self.axis + (slice(start, start + self.sizes[self.comm.rank]),)
-        return x[index].copy()  # as a gradient it is given away
+        return x[index].copy()  # a copy, because a gradient is given away
 
     def backward(self, gy: Any) -> Any:
         return self.adjoint(GatherFrom(self.comm, self.axis, self.sizes, of=self), gy)
@@ -83,7 +83,7 @@ def scatter_to(comm: Communicator, x: Any, axis: int = -1) -> Variable:
     Args:
         comm: all its ranks call this.
         x: the same Variable or array on each rank.
-        axis: is cut.
+        axis: the one that is cut.
 
     Returns:
         The block of this rank; nothing is sent forward.

@@ -103,10 +103,10 @@ def send(x: Any, communicator: Communicator, rank: int, tag: int = 0) -> Variabl
         x: a Variable or array of any shape and dtype, or a tuple or list of them.
         communicator: the ranks among which ``rank`` counts.
         rank: who calls :func:`recv`.
-        tag: tells messages between the same ranks apart.
+        tag: distinguishes messages between the same ranks.
 
     Returns:
-        A delegate variable, empty: it may be given to ``recv`` or returned as this rank's loss, and need not be.
+        An empty Variable, ChainerMN's delegate: it may be given to ``recv`` or returned as this rank's loss, and need not be.
 
     Raises:
         ValueError: there is no such rank or tag.
@@ -132,7 +132,7 @@ def send(x: Any, communicator: Communicator, rank: int, tag: int = 0) -> Variabl
 
 
 def recv(communicator: Communicator, rank: int, delegate_variable: Any = None, tag: int = 0, force_tuple: bool = False) -> Any:
-    """Take what another rank sends; the gradient goes back there in backward, and if there is none, word of that.
+    """Take what another rank sends; backward sends the gradient back to it, or word that there is none.
 
     Args:
         communicator: the ranks among which ``rank`` counts.

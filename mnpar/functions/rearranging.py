@@ -18,6 +18,8 @@ from mnpar.variable import Variable, as_variable
 
 
 class Flip(FunctionNode):
+    """The elements along an axis in reverse order; so is ``gx``: its own transpose."""
+
     generic = True
 
     def __init__(self, axis: int) -> None:

@@ -55,6 +55,8 @@ class Reduction(FunctionNode):
 
 
 class Sum(Reduction):
+    """``y = Σ x``; ``gx = gy`` at every element that was summed."""
+
     def forward(self, x: Array) -> Array:
         return add_up(x, self.axis, self.keepdims)
 
@@ -63,6 +65,8 @@ class Sum(Reduction):
 
 
 class Mean(Reduction):
+    """``y = Σ x / n``; ``gx = gy / n`` at every element."""
+
     def forward(self, x: Array) -> Array:
         y = add_up(wide(x), self.axis, self.keepdims)
         self.count = x.size // (y.size or 1)
@@ -74,6 +78,8 @@ class Mean(Reduction):
 
 
 class Max(Reduction):
+    """``y = max x``; ``gx = gy`` at every element that equals the maximum, 0 elsewhere."""
+
     def forward(self, x: Array) -> Array:
         y = x.max(axis=self.axis, keepdims=True)
         if self.differentiable:
@@ -85,6 +91,8 @@ class Max(Reduction):
 
 
 class Min(Reduction):
+    """``y = min x``; ``gx = gy`` at every element that equals the minimum, 0 elsewhere."""
+
     def forward(self, x: Array) -> Array:
         y = x.min(axis=self.axis, keepdims=True)
         if self.differentiable:
@@ -96,6 +104,8 @@ class Min(Reduction):
 
 
 class LogSumExp(Reduction):
+    """``y = log Σ eˣ``, without overflow; ``gx = gy e^(x - y)``, the softmax times ``gy``."""
+
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         self.retain_outputs((0,))

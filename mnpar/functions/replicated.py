@@ -1,4 +1,7 @@
-"""Values that all ranks hold alike and own together: copy_to ⇄ reduce_from; one of the two communicates, in each direction."""
+"""Values that all ranks hold alike and own together: copy_to ⇄ reduce_from.
+
+Forward only reduce_from communicates, backward only copy_to.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,12 @@ if TYPE_CHECKING:
 
 
 class CopyTo(Communication):
+    """``y = x`` on each rank; ``gx`` is the sum of all ranks' ``gy``: only backward communicates. Megatron's f."""
+
     op = "copy_to"
 
     def forward(self, x: Any) -> Any:
-        self.differentiable = is_recording()  # nothing is said forward: so it is always on the tape of every rank
+        self.differentiable = is_recording()  # forward no rank hears of the others: so it goes on every rank's tape
         return x
 
     def mirror(self) -> Communication:
@@ -25,6 +30,8 @@ class CopyTo(Communication):
 
 
 class ReduceFrom(Collective):
+    """``y`` is the sum of all ranks' ``x``; ``gx = gy`` on each rank: only forward communicates. Megatron's g."""
+
     op, way = "reduce_from", ALLREDUCE
 
     def mirror(self) -> Communication:
@@ -32,7 +39,7 @@ class ReduceFrom(Collective):
 
 
 def copy_to(comm: Communicator, x: Any) -> Variable:
-    """A value that all ranks hold alike, on its way into work that they divide: as it is forward, summed over ranks backward.
+    """A value that all ranks hold alike, on its way into work that they divide: identity forward, sum over ranks backward.
 
     With :func:`reduce_from` at the end, the ranks compute one loss together, and the gradient is that of the loss once.
     (Megatron-LM's f and g: Shoeybi et al. 2019, arXiv 1909.08053, figure 3.)
@@ -59,7 +66,7 @@ def copy_to(comm: Communicator, x: Any) -> Variable:
 
 
 def reduce_from(comm: Communicator, x: Any) -> Variable:
-    """The sum over ranks as a value that they own together: summed forward, its gradient taken as it is backward.
+    """The sum over ranks as a value that they own together: sum over ranks forward, identity backward.
 
     Args:
         comm: all its ranks call this, and then do the same with the result.

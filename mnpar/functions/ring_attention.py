@@ -2,7 +2,7 @@
 
 Each rank keeps its queries. While it computes what they see of the keys that it has, those leave for the next rank and others
 come; after P - 1 hops all queries have seen all keys (Liu, Zaharia and Abbeel 2023, arXiv 2310.01889). No rank ever holds more
-than two blocks of keys, nor fits of more than one tile (tiles.py), and nothing but the logarithms of sums is kept for backward:
+than two blocks of keys, nor scores of more than one tile (tiles.py), and only the logarithms of sums are kept for backward:
 there the keys make the same way again, and their gradients go with them, a hop behind, and home. So what is sent is what a rank
 needs of others, once forward and twice backward; of causal attention nothing travels further than it is looked at.
 
@@ -43,7 +43,7 @@ class Hop(Exchange):
 
 
 class RingAttention(TiledAttention, Communication):
-    """The same over the keys of all ranks. (Arguments as there.)"""
+    """Attention over the keys of all ranks, which travel round the ring; arguments as for TiledAttention."""
 
     op = "ring_attention"
     communicates = True

@@ -25,6 +25,8 @@ class Rooted(Collective):
 
 
 class Bcast(Rooted):
+    """The root has an array that every rank wants. Adjoint: the root gets the sum of the gradients."""
+
     op, way = "bcast", BCAST
 
     def mirror(self) -> Communication:
@@ -32,6 +34,8 @@ class Bcast(Rooted):
 
 
 class Scatter(Rooted):
+    """The root has P arrays, one for each rank. Adjoint: the root gets the gradient of each."""
+
     op, way, several = "scatter", SCATTER, True
 
     def mirror(self) -> Communication:
@@ -50,6 +54,8 @@ class ToRoot(Rooted):
 
 
 class Reduce(ToRoot):
+    """Every rank has an array, the root wants their sum. Adjoint: every rank gets the root's gradient."""
+
     op, way = "reduce", ALLREDUCE
 
     def mirror(self) -> Communication:
@@ -57,6 +63,8 @@ class Reduce(ToRoot):
 
 
 class Gather(ToRoot):
+    """Every rank has an array, the root wants them all. Adjoint: each rank gets the gradient of its own."""
+
     op, way = "gather", GATHER
 
     def mirror(self) -> Communication:
@@ -64,7 +72,7 @@ class Gather(ToRoot):
 
 
 def reducing(comm: Communicator, root: int, op: str, x: Any) -> Reducing:
-    """The collective, its inputs and what becomes of its outputs, for :func:`reduce` and its twin for later."""
+    """The collective, its inputs and what is made of its outputs, for :func:`reduce` and its non-blocking twin."""
     check_op("reduce", op)
     root = peer(comm, root, "reduce(comm, …)")
     if op in FOLDS:

@@ -83,6 +83,8 @@ def _places(choices: Array) -> Array:
 
 
 class PickRows(FunctionNode):
+    """``y = x[rows]``; ``gx`` adds row ``i`` of ``gy`` to row ``rows[i]``: the transpose of SumRows."""
+
     generic = True
 
     def __init__(self, rows: Array, slots: Array) -> None:

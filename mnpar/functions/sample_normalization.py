@@ -16,7 +16,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.moments import BLOCK, cast, centre, dtype_of, sums
-from mnpar.functions.normalization import written_out
+from mnpar.functions.normalization import in_one_sweep, written_out
 from mnpar.variable import Variable, as_variable
 
 LAYER = 2**16  # elements of a block of rows
@@ -68,19 +68,7 @@ class GroupNormalization(FunctionNode):
         x, gamma = self.get_retained_inputs()
         if isinstance(gy, Variable):
             return written_out(x, gamma, gy, self.shape, (*self.shape[1:3], 1), self.shift, (2, 3), self.eps)
-        found: list[Array] = []
-
-        def gx() -> Array:
-            gx = backend.get_array_module(x).empty(x.shape, x.dtype)  # not a view: it is given away
-            found[:] = self._sweep(x, gamma, gy, gx.reshape(self.shape))
-            return gx
-
-        def of_parameter(i: int) -> Array:
-            if not found:
-                found[:] = self._sweep(x, gamma, gy, None)
-            return found[i].astype(gamma.dtype).reshape(gamma.shape)
-
-        return gx, lambda: of_parameter(0), lambda: of_parameter(1)
+        return in_one_sweep(self._sweep, x, gamma, gy, self.shape)
 
     def _sweep(self, x: Array, gamma: Array, gy: Array, gx: Array | None) -> tuple[Array, Array]:
         """The gradients of γ and β, float64; that of x is written into ``gx`` if there is one."""

@@ -16,6 +16,8 @@ from mnpar.variable import Variable, as_variable
 
 
 class Reshape(FunctionNode):
+    """The same elements in another shape; ``gx`` is ``gy`` in the shape of ``x``."""
+
     generic = True
 
     def __init__(self, shape: Shape) -> None:
@@ -29,6 +31,8 @@ class Reshape(FunctionNode):
 
 
 class Transpose(FunctionNode):
+    """The axes in another order, reversed if it is None; ``gx`` is ``gy`` with the axes in the opposite order."""
+
     generic = True
 
     def __init__(self, axes: Shape | None) -> None:
@@ -45,6 +49,8 @@ class Transpose(FunctionNode):
 
 
 class Cast(FunctionNode):
+    """The elements in another dtype; ``gx`` is ``gy`` in the dtype of ``x``."""
+
     generic = True
 
     def __init__(self, dtype: Any) -> None:
@@ -58,6 +64,8 @@ class Cast(FunctionNode):
 
 
 class Copy(FunctionNode):
+    """The same elements on a device; ``gx`` is ``gy`` on the device of ``x``."""
+
     generic = True
 
     def __init__(self, device: Any) -> None:

@@ -40,7 +40,7 @@ class TiledAttention(FunctionNode):
 
     Args:
         causal: whether queries look only at keys up to their own place, counted from the end.
-        scale: of the fits.
+        scale: of the scores.
         shown: the mask, as in Masks.
         cut: of queries and keys among ranks; None: blocks in order.
     """
@@ -87,7 +87,7 @@ class TiledAttention(FunctionNode):
         self.ways = ways(finer(queries), finer(keys), self.masks.ahead, thorough, k.shape[-1] + v.shape[-1])
 
     def _tell(self, mine: list[int], k: Array, v: Array) -> list[list[int]]:
-        """Of all ranks: numbers of queries and keys, and by how much the first key that a query is shown comes after it."""
+        """What each rank has: how many queries and keys, and by how much the first key shown to a query comes after it."""
         return [mine]
 
     def _check(self, told: list[list[int]]) -> None:

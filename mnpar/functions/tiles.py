@@ -1,4 +1,4 @@
-"""Attention a tile at a time: some queries and some keys, whose fits are forgotten and computed again in backward.
+"""Attention a tile at a time: some queries and some keys, whose scores are forgotten and computed again in backward.
 
 softmax(q kᵀ) v is a sum over keys, divided by another one, and both can be added up in any order: a larger maximum that comes
 later scales what is there (Milakov and Gimelshein 2018, arXiv 1805.02867; Rabe and Staats 2021, arXiv 2112.05682). Of all that
@@ -90,7 +90,7 @@ def times_turned(a: Any, b: Any) -> Any:
     return times(a, b if isinstance(b, Variable) else backend.get_array_module(b).ascontiguousarray(b))
 
 
-def fits(q: Array, k: Array, hidden: Hidden | None) -> Array:
+def scores(q: Array, k: Array, hidden: Hidden | None) -> Array:
     """q kᵀ, (…, T, S); where keys are hidden a number so low that it counts for nothing beside any other, or 0 if all are."""
     s = times_turned(q, k)
     if hidden is not None:
@@ -121,7 +121,7 @@ class Sums:
     def add(self, k: Array, v: Array, hidden: Hidden | None) -> None:
         """Let them look at the keys of a tile."""
         xp = backend.get_array_module(k)
-        s = fits(self.q, wide(k), hidden)
+        s = scores(self.q, wide(k), hidden)
         top = s.max(axis=-1, keepdims=True)
         if self.top is not None:
             top = xp.maximum(top, self.top)
@@ -153,7 +153,7 @@ class Probabilities(FunctionNode):
     def forward(self, q: Array, k: Array, lse: Array) -> Array:
         self.retain_inputs((0, 1))
         self.retain_outputs((0,))
-        p, xp = fits(wide(q), wide(k), self.hidden), backend.get_array_module(q)
+        p, xp = scores(wide(q), wide(k), self.hidden), backend.get_array_module(q)
         larger = np.broadcast_shapes(p.shape, lse.shape) != p.shape  # the values have axes that the keys have not
         p = xp.subtract(p, lse, out=None if larger else p)
         return xp.exp(p, out=p).astype(q.dtype, copy=False)
@@ -170,7 +170,7 @@ class Probabilities(FunctionNode):
 
 
 def blinded(gs: Any, hidden: Hidden | None) -> Any:
-    """A gradient of fits: none flows to what is hidden. Only of blind queries is there one."""
+    """A gradient of scores: none flows to what is hidden. Only of blind queries is there one."""
     if hidden is None or hidden.blind is None:
         return gs
     return gs * (~hidden.where).astype(gs.dtype)

@@ -27,7 +27,7 @@ _NAME = "vocabulary_parallel_softmax_cross_entropy"
 
 
 class ShiftedScores(FunctionNode):
-    """Of a block (M, C) of scores: Σ exp(x - top) and, of the labels in the block, x - top there; (2, M).
+    """For a block (M, C) of scores: Σ exp(x - top), and x - top at the label if that is in the block; (2, M).
 
     Args:
         top: (M,) what is subtracted, a constant, of the dtype in which is computed.

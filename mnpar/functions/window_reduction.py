@@ -69,6 +69,8 @@ def _expand(windows: Windows, y: Array) -> Array:
 
 
 class MaxPooling(FunctionNode):
+    """``y`` is the maximum of each window; ``gx`` adds ``gy`` where the maximum was, at the first of equal ones."""
+
     generic = True
 
     def __init__(self, windows: Windows) -> None:

@@ -80,5 +80,5 @@ class MultiprocessIterator(ReadAheadIterator):
 
 
 def _cores() -> int:
-    """Those that this process may use; a launcher may have bound it to a few."""
+    """How many cores this process may use; a launcher may have bound it to a few."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -180,7 +180,7 @@ class MultiHeadAttention(Divided):
         return self._joined(self._attend(q, k, v, mask, cut))
 
     def _attend(self, q: Variable, k: Variable, v: Variable, mask: Any, cut: Any) -> Variable:
-        """Of this rank's heads."""
+        """The attention of this rank's heads."""
         comm = self.heads_comm
         if mask is not None and comm is not None and mask.ndim > 2 and mask.shape[-3] > 1:
             mask = mask[..., slice(*block(self.n_heads, comm.size, comm.rank)), :, :]

@@ -104,7 +104,7 @@ class BinaryHierarchicalSoftmax(Link):
 
 
 def _paths(tree: Any) -> tuple[dict[int, list[tuple[int, int]]], int]:
-    """Of each word the inner nodes from the root on, with 1 where its path turns left, −1 where right; how many there are."""
+    """The path to each word: inner nodes from the root on, with 1 where it turns left, −1 where right; and how many nodes."""
     paths: dict[int, list[tuple[int, int]]] = {}
     left_to_do: list[tuple[Any, list[tuple[int, int]]]] = [(tree, [])]
     nodes = 0

@@ -210,7 +210,7 @@ class MixtureOfExperts(Chain):
         return self._trade(results, here.sum(axis=1))
 
     def _trade(self, rows: Variable, lengths: Any) -> Variable:
-        """So many rows for each rank; theirs for this one, in the order of ranks."""
+        """Give each rank its number of rows; what the ranks give this one, in their order."""
         return concat(alltoall(self.comm, cut(rows, lengths)), axis=0)
 
 
@@ -279,7 +279,7 @@ class Listed(Serializer):
 
 
 def cut(rows: Variable, lengths: Any) -> tuple[Variable, ...]:
-    """So many rows each."""
+    """The rows in pieces of these lengths."""
     parts = split_axis(rows, np.cumsum(lengths)[:-1].tolist(), axis=0)
     assert isinstance(parts, tuple)
     return parts

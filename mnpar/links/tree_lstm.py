@@ -26,7 +26,7 @@ def _family(name: str, inputs: tuple[Any, ...], state_size: int, n_ary: int | No
 
 
 class ChildSumTreeLSTM(Chain):
-    """Of any number of children, whose outputs are summed; each has a forget gate of its own.
+    """An LSTM over a tree whose nodes have any number of children: their outputs are summed, each has a forget gate of its own.
 
     Args:
         in_size: D; None takes it from the first batch.
@@ -71,7 +71,7 @@ class ChildSumTreeLSTM(Chain):
 
 
 class NaryTreeLSTM(Chain):
-    """Of a fixed number of children, each with weights of its own.
+    """An LSTM over a tree whose nodes have a fixed number of children, each with weights of its own.
 
     Args:
         in_size: D; None takes it from the first batch.

@@ -53,7 +53,7 @@ class AverageValueMeter:
         self._w, self._w2 = total, self._w2 + w2
 
     def value(self) -> Average:
-        """Of everything since the last reset."""
+        """The average of everything since the last reset."""
         if not self._w:
             return Average(float("nan"), float("nan"), 0.0)
         free = self._w - self._w2 / self._w

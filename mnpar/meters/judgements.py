@@ -39,7 +39,7 @@ class CountMeter(Sums):
         self._sums = np.zeros(self._size, np.int64)
 
     def add(self, index: int, count: int = 1) -> None:
-        """So many of one thing.
+        """Count so many more of one thing.
 
         Raises:
             IndexError: there is no such thing.
@@ -49,7 +49,7 @@ class CountMeter(Sums):
         self._sums[index] += count
 
     def value(self) -> list[int]:
-        """Of each thing."""
+        """How many there were of each thing."""
         return [int(n) for n in self._sums]
 
 
@@ -81,7 +81,7 @@ class EditDistanceMeter(Sums):
         self._sums += [len(target), *_edits(_plain(output), _plain(target))]
 
     def value(self) -> Edits:
-        """Of everything since the last reset."""
+        """The rate of everything since the last reset."""
         length, *edits = [int(n) for n in self._sums]
         return Edits(self._share(sum(edits), length), length, *edits)
 

@@ -27,19 +27,38 @@ Pieces: TypeAlias = Iterator[tuple[Arena, slice, list[Parameter]]]  # of gradien
 
 
 class Team(Protocol):
-    """What an optimizer needs of those who step with it (parallel/data_parallel.py)."""
+    """What an optimizer needs of the ranks that step with it; parallel/team.py has it, and says more of each method."""
 
     @property
-    def keeps(self) -> bool: ...
-    def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any: ...
-    def listen(self) -> None: ...
-    def give_up(self) -> None: ...
-    def reduce(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None: ...
-    def stepping(self) -> AbstractContextManager[None]: ...
-    def saving(self) -> AbstractContextManager[None]: ...
-    def serialize(self, serializer: Any) -> None: ...
-    def no_sync(self) -> AbstractContextManager[None]: ...
-    def join(self) -> None: ...
+    def keeps(self) -> bool:
+        """Whether this update's gradients are added to those of the updates before it."""
+
+    def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
+        """This rank's loss, weighted so that the ranks' losses add up to the one to be minimized."""
+
+    def listen(self) -> None:
+        """Called before backward: gradients may leave while it goes on."""
+
+    def give_up(self) -> None:
+        """Called after a backward that failed."""
+
+    def reduce(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:
+        """Called after backward: add the ranks' gradients up; whether to step, or what to step with."""
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """Around a step."""
+
+    def saving(self) -> AbstractContextManager[None]:
+        """Around saving and loading."""
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load what the next update needs of the last one."""
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Inside, updates only add up gradients."""
+
+    def join(self) -> None:
+        """Take part in the updates of the ranks that still have samples."""
 
 
 class GradientMethod(Optimizer):

@@ -194,6 +194,7 @@ def _optional(serializer: Any) -> Callable[[str, Any], Any]:
 
 
 def add_hook(hooks: dict[str, Any], hook: Any, name: str | None, timing: str) -> None:
+    """Put a hook under its name (given, its own, or its class's), to be called before (``'pre'``) or after (``'post'``)."""
     if not callable(hook):
         raise TypeError(f"a hook is called: {type(hook).__name__} cannot be")
     if timing == "auto":
@@ -207,6 +208,7 @@ def add_hook(hooks: dict[str, Any], hook: Any, name: str | None, timing: str) ->
 
 
 def call_hooks(hooks: dict[str, Any], timing: str, *args: Any) -> None:
+    """Call those of one timing, in the order in which they were added."""
     for when, hook in hooks.values():
         if when == timing:
             hook(*args)

@@ -7,6 +7,7 @@ from mnpar.parallel.balancing import balance, measure
 from mnpar.parallel.data_parallel import create_multi_node_optimizer
 from mnpar.parallel.distributed import DistributedDataParallel
 from mnpar.parallel.ensemble import Ensemble
+from mnpar.parallel.known_schedules import SCHEDULES, eager, gpipe, interleaved, make_schedule, one_f_one_b, zb1p, zbv
 from mnpar.parallel.mesh import Mesh
 from mnpar.parallel.models import bcast_data, multi_node_mean_grad
 from mnpar.parallel.multi_node_chain_list import MultiNodeChainList
@@ -20,19 +21,7 @@ from mnpar.parallel.reducing import (
     allreduce_parameters,
     distribute_module_grads,
 )
-from mnpar.parallel.schedule import (
-    SCHEDULES,
-    Action,
-    Schedule,
-    eager,
-    gpipe,
-    interleaved,
-    make_schedule,
-    one_f_one_b,
-    own_schedule,
-    zb1p,
-    zbv,
-)
+from mnpar.parallel.schedule import Action, Schedule, own_schedule
 from mnpar.parallel.shared_data import SharedData
 from mnpar.parallel.shared_variable import SharedVariable
 from mnpar.parallel.simulation import Simulation, draw, simulate

@@ -24,8 +24,9 @@ Seeds = Iterable[tuple[VariableNode, Gradient]]
 def reverse_abreast(tapes: Sequence[Tape], seeds: Sequence[Seeds], later: list[Owed]) -> list[dict[Any, Gradient]]:
     """:func:`mnpar.backprop.reverse` of each tape, from its seeds; where their graphs are alike, in step with each other.
 
-    ``later`` takes what the weights wait for. Each visits its functions in its own order; none waits for another rank's
-    answer to what a later one of them sends, which makes it right for a pipeline's last stage only.
+    ``later`` collects the gradients of weights, to be computed after this. Each walk visits its functions in its own order. To
+    go on with several at once is right only where no visit waits for another rank's answer to what a later visit sends: in a
+    pipeline's last stage.
     """
     walks = [Gradients(False, tape.finished().records, set(), None) for tape in tapes]
     for walk, some in zip(walks, seeds, strict=True):
@@ -75,7 +76,7 @@ def _share_matrix(row: Sequence[Any]) -> bool:
 
 
 def _pull_joined(row: Sequence[Any], walks: Sequence[Gradients], later: list[Owed]) -> None:
-    """One product for all."""
+    """Visit functions that share a matrix: one product for all of them."""
     functions: list[Any] = [function for function, _ in row]
     whole, gy = Linear.joined(functions, [gys[0] for _, gys in row])
     x, weights = VariableNode(whole._kept_inputs[0], True), functions[0].inputs[1:]

@@ -1,4 +1,4 @@
-"""Which layers make a stage: consecutive ones, such that the dearest stage, which sets the pace, is as cheap as can be."""
+"""Which layers make a stage: consecutive ones, such that the slowest stage, which sets the pace, is as fast as can be."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def balance(costs: Sequence[float], stages: int) -> list[int]:
         stages: how many to make.
 
     Returns:
-        The number of consecutive layers of each stage: the dearest stage is as cheap as possible, the first ones take more
-        layers where that costs nothing.
+        The number of consecutive layers of each stage: the stage that costs most costs as little as possible, and the first
+        stages take more layers where that costs nothing.
 
     Raises:
         ValueError: there is no stage to be made.

@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 
 
 class End(FunctionNode):
-    """Stands before all else, and so at the end of backward, which visits it whatever happened (law 4).
+    """A function at the beginning of the tape, which backward therefore visits last, whatever happened (law 4).
 
-    Before the forward alone would not do: what read a parameter earlier, a penalty say, gives it a gradient later.
+    To stand before the model's forward would not be enough: a function that read a parameter before it, a penalty say, gives
+    that parameter a gradient after it.
     """
 
     communicates = True

@@ -29,7 +29,7 @@ _NUMBERS = struct.Struct("<2d6B")
 class Row(NamedTuple):
     """What a rank tells the others when they meet, once in each update."""
 
-    weight: float  # of its loss: samples, or 1; -1: it has a loss of it does not know how many samples; 0: it has none
+    weight: float  # what its loss counts: its samples, or 1; 0: it has no loss; -1: it has one of nobody knows how many samples
     held: float = 0.0  # the weight of the gradients that it added up before
     stale: bool = False  # its parameters are not those that were made equal
     final: bool = False  # its forward cannot be run again: it communicated, or changed persistent values

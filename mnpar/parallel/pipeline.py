@@ -21,9 +21,10 @@ from mnpar.chain import ChainList
 from mnpar.communicators.communicator import needed
 from mnpar.config import is_recording
 from mnpar.link import Link
+from mnpar.parallel.known_schedules import make_schedule
 from mnpar.parallel.layers import Makers, Stage, check_tied, make_stages, tie
 from mnpar.parallel.line import Line
-from mnpar.parallel.schedule import Action, Schedule, make_schedule
+from mnpar.parallel.schedule import Action, Schedule
 from mnpar.parallel.simulation import simulate
 from mnpar.parallel.step import Piece, Step, joined
 from mnpar.parameter import Parameter
@@ -178,7 +179,7 @@ class Pipeline(ChainList):
             )
 
     def _company(self, action: Action) -> Any:
-        """The same for actions that are done together if nothing else comes between them."""
+        """What is equal for actions that are done together where nothing else comes between them."""
         kind, stage, _ = action
         abreast = self.abreast and kind in "BI" and stage == self.schedule.stages - 1
         return kind if kind == "W" else (kind, stage) if abreast else action

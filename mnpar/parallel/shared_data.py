@@ -98,7 +98,7 @@ class SharedData:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of what it holds now."""
+        """The shape of what it holds now."""
         return self._shape
 
     @property

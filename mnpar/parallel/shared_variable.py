@@ -131,7 +131,7 @@ class SharedVariable:
         return self.comm.bcast(self.array, rank)
 
     def get_shapes(self) -> list[tuple[int, ...]]:
-        """Of what each rank holds."""
+        """The shapes of what the ranks hold."""
         return self.comm.allgather_obj(self.array.shape)
 
     def get_lengths(self) -> list[int]:

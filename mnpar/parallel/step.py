@@ -137,7 +137,7 @@ class Step:
         return self.owed[keys[-1]]
 
     def _backward(self, visits: list[Visit], owed: list[Owed]) -> None:
-        """Of one micro-batch, or of several abreast."""
+        """The backward of one micro-batch, or of several abreast."""
         if len(visits) == 1:
             visits[0].backward(self._seeds(visits[0]), self._collect, owed)
             return
@@ -217,7 +217,7 @@ class Step:
 
 
 def means(observed: Sequence[dict[str, Any]], weights: Sequence[float]) -> dict[str, Any]:
-    """Of each value, over micro-batches; of pairs (value, weight) by their own weights, which are added up."""
+    """The mean of each value over micro-batches; pairs (value, weight) count by their own weights, which are added up."""
     totals: dict[str, tuple[Any, Any, bool]] = {}
     for found in observed:
         share = weights[found.pop("")]

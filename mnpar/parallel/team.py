@@ -61,11 +61,11 @@ class Team:
         self._copies = Copies(self.comm, None if placement is None else placement.among)
         self._alone = False  # inside no_sync
         self._held = 0.0  # the weight of the gradients that were added up there
-        self._added = 0.0  # by this update
-        self._adds_up = False  # some were
+        self._added = 0.0  # what this update has added to that
+        self._adds_up = False  # whether there are such gradients
         self.keeps = False  # this update's are added to them
         self._factor: float | None = None  # of the sum over ranks, once they have met
-        self._only_synchronizes = False  # this update
+        self._only_synchronizes = False  # this update: it makes the copies equal, and takes no step
         self._base = 1.0  # what weights are divided by before those of the others are known
 
     def take_as_given(self) -> None:
@@ -73,7 +73,7 @@ class Team:
         self._copies.take_as_equal(self.optimizer.target)
 
     def _make_equal(self, final: bool = False) -> bool:
-        """Let copies be copies; whether that may have changed values. ``final``: what was computed of them cannot be again."""
+        """Make the copies equal; returns whether that may have changed values. ``final``: the forward cannot be run again."""
         model, placement = self.optimizer.target, self._placement
         updates = [int(t) for t in self.comm.allgather(np.array(self.optimizer.t))]
         if len(set(updates)) > 1:  # values are given to all ranks, and states are not
@@ -138,7 +138,7 @@ class Team:
         return weighted(loss, own, self._share(rows), self.optimizer.loss_scale)
 
     def _begin(self) -> list[Persistent] | None:
-        """An update begins; what its forward may change, if it may have to be run again: it makes missing parameters."""
+        """Begin an update; returns what its forward may change, if it may have to be run again: it makes missing parameters."""
         self._added, self.keeps = 0.0, self._adds_up
         copies, model = self._copies, self.optimizer.target
         if copies.settled is structure.now or (copies.complete and not copies.stale(model)):

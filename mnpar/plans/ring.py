@@ -240,7 +240,7 @@ class Ways(NamedTuple):
 
 @lru_cache(maxsize=200)
 def ways(queries: Cut, keys: Cut, ahead: int | None, thorough: tuple[bool, ...], width: int) -> Ways:
-    """The same for the same cuts; remembered."""
+    """The plans of a ring, remembered: the same object for the same cuts."""
     ring = Ring(queries, keys, ahead, thorough)
     hops = range(ring.length)
     return Ways(ring, tuple([ring.onward(h, width) for h in hops]), tuple([ring.homeward(h + 1, width) for h in hops]))

@@ -31,7 +31,7 @@ _GRACE = 2.0  # s for the other ranks to finish after one has failed
 
 
 class Pool:
-    """So many ranks, started when the first test asks, and again after a test has broken them."""
+    """A number of ranks, started when the first test asks, and again after a test has broken them."""
 
     def __init__(self, size: int, files: list[str], config: pytest.Config, forks: Forks | None) -> None:
         self.size, self._files, self._config, self._forks = size, files, config, forks

@@ -31,7 +31,7 @@ def hand_over(
 
 
 def exit_code(line: socket.socket) -> int:
-    """Of the fork, once it has ended; of one that was ended by signal N, -N.
+    """The fork's exit code, once it has ended; -N if signal N has ended it.
 
     Raises:
         TimeoutError: the line has a limit of time. When it is closed the fork is killed.

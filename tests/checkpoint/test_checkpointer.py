@@ -206,11 +206,6 @@ def test_an_iterator_over_scattered_data_goes_on_at_the_same_share_of_the_epoch(
         assert mnpar.run(program, ranks=read) == [(1.5, 24 // read, 2.0)] * read
 
 
-def test_the_page_about_checkpoints_runs():
-    page = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text()
-    exec(page.split("```python\n")[1].split("```")[0], {})
-
-
 def test_random_numbers_go_on_on_the_ranks_that_had_them(tmp_path):
     def write(comm):
         mnpar.random.seed([0, comm.rank])

@@ -44,6 +44,7 @@ TWINS = {
     "gather": (lambda f, c, root, x: f(c, x, root), uneven),
     "scatter": (lambda f, c, root, *x: f(c, x, root), lambda c, s, root: parts(c, s, root) * (c.rank == root)),
     "reduce_scatter": (lambda f, c, root, *x: f(c, x), parts),
+    "reduce_scatter, axis": (lambda f, c, root, x: f(c, x, axis=-1), lambda c, s, root: one(c, (3, *s), root)),
     "reduce_scatter, min": (lambda f, c, root, *x: f(c, x, "min"), parts),
     "reduce_scatter, mean": (lambda f, c, root, *x: f(c, x, "mean"), parts),
     "alltoall": (lambda f, c, root, *x: f(c, x), lambda c, s, root: [values(c, (r, c.rank, *s)) for r in range(c.size)]),

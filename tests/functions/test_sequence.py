@@ -212,15 +212,15 @@ def test_heads_are_exchanged_once_forward_and_once_backward(ranks, length):
 
 
 def work(ranks, cut, monkeypatch):
-    """Tiles and cells of fits that each rank computes, forward and backward."""
-    counts, fits = Counter(), tiles.fits
+    """Tiles and cells of scores that each rank computes, forward and backward."""
+    counts, scores = Counter(), tiles.scores
 
     def counted(q, k, hidden):
         counts[threading.get_ident(), "tiles"] += 1
         counts[threading.get_ident(), "cells"] += q.shape[-2] * k.shape[-2]
-        return fits(q, k, hidden)
+        return scores(q, k, hidden)
 
-    monkeypatch.setattr(tiles, "fits", counted)
+    monkeypatch.setattr(tiles, "scores", counted)
 
     def program(comm):
         x = mnpar.Variable(np.ones((len(positions(cut[comm.rank])), 2)))
@@ -240,7 +240,7 @@ def test_zigzag_makes_equal_work(ranks, monkeypatch):
 
 
 def test_no_array_has_all_fits():
-    """One rank, and four ranks in one process together: less than half of an array of all fits."""
+    """One rank, and four ranks in one process together: less than half of an array of all scores."""
     length, arrays = 1024, numbers(*[(1024, 4)] * 3)
 
     def peak(program):
@@ -318,7 +318,7 @@ def test_ranks_that_differ_are_told():
 @pytest.mark.parametrize("fit", [-1000.0, -50.0, 0.0, 50.0, 1000.0])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_fits_of_any_size_are_weighed_alike(monkeypatch, kept, fit, dtype):
-    """What is added to all fits of a query changes no weight, though exponentials of it overflow or vanish."""
+    """What is added to all scores of a query changes no weight, though exponentials of it overflow or vanish."""
     if not kept:
         monkeypatch.setattr(blocked_attention, "KEPT", 0)
     q, k, v = [x.astype(dtype) for x in numbers(*[(2, 70, 4)] * 3)]

@@ -239,9 +239,12 @@ def test_evaluation_sends_nothing(comm):
     model = mnpar.DistributedDataParallel(MLP(), comm)
     model(np.ones((1, 4)))
     mnpar.backward()
+    before = copy.copy(comm.traffic)
+    assert before.collectives > 0  # of the step that was recorded
     if comm.rank == 0:
         with mnpar.no_backprop_mode():
             model(np.ones((1, 4)))
+    assert comm.traffic == before
 
 
 @RANKS

@@ -57,6 +57,7 @@ def test_a_parameter_without_an_array_is_a_number(tmp_path):
     trainer.updater.model.w.array = np.zeros(2, "f")
     trainer.extend(extensions.FailOnNonNumber())
     trainer.run()
+    assert trainer.updater.iteration == 1
 
 
 # Averages.

@@ -76,7 +76,7 @@ class StandardUpdater(Updater):
 
     @property
     def epoch_detail(self) -> float:
-        """The same, with the fraction of the one under way."""
+        """Sweeps of the main iterator, with the fraction of the one under way."""
         return self._iterators["main"].epoch_detail  # type: ignore[no-any-return]
 
     @property
