@@ -32,7 +32,7 @@ FORM = slice(18, 140)  # kind, ndim, dtype, nbytes, shape
 NBYTES = slice(36, 44)  # of these, the number of bytes
 FLAGS = 140
 _FOLLOWS = struct.Struct("<2xBxB5xQ18xQ")  # op, order, seq, nbytes
-WANTS, RECORDING, ON_DEVICE = 1, 2, 4
+WANTS, RECORDING, ON_DEVICE, WAITED_FOR = 1, 2, 4, 8  # the last: who sent it goes on when it has been taken
 MAX_NDIM = 12
 _MAGIC = 0x6D6E
 _SMALL = 8192  # bytes: to join strings is faster up to here than to fill an array
@@ -227,6 +227,11 @@ def header_of(x: Any, call: Call, seq: int) -> bytes:
         header = pack_header(call, 0, ARRAY, x.nbytes, x.shape, check(x))
         known = _FORMS[key] = header[: IDENTITY - 8], header[IDENTITY:]
     return known[0] + seq.to_bytes(8, "little") + known[1]
+
+
+def waited_for(header: bytes) -> bytes:
+    """The header of the same message whose sender goes on only when it has been taken, which the receiver may rely on."""
+    return header[:FLAGS] + bytes((header[FLAGS] | WAITED_FOR,)) + header[FLAGS + 1 :]
 
 
 def what_follows(head: bytes | Array) -> tuple[bool, int, int, int]:
