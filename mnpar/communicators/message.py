@@ -85,7 +85,6 @@ class Header(NamedTuple):
     order: int
     later: bool
     root: int
-    seq: int
     kind: int
     shape: tuple[int, ...]
     dtype: str
@@ -93,6 +92,7 @@ class Header(NamedTuple):
     flags: int
     tag: int
     site: str
+    seq: int
 
     @property
     def wants(self) -> bool:
@@ -160,7 +160,7 @@ def read_header(raw: bytes | memoryview | Array) -> Header:
             _READ.clear()
         _READ[key] = known
         return known
-    return tuple.__new__(Header, (*known[:5], int.from_bytes(head[NUMBER], "little"), *known[6:]))
+    return tuple.__new__(Header, (*known[:-1], int.from_bytes(head[NUMBER], "little")))
 
 
 def _read(head: bytes) -> Header:
@@ -168,8 +168,8 @@ def _read(head: bytes) -> Header:
     if f[0] != _MAGIC:
         raise MismatchError("a message arrived that mnpar did not send: use a communicator of your own for mpi4py's calls")
     return Header(
-        OPS[f[1]], REDUCTIONS[f[2]], f[3], bool(f[4]), f[5], f[6], f[7], f[11 : 11 + (f[8] if f[7] == ARRAY else 2)],
-        f[9].rstrip(b"\0").decode(), f[10], f[23], f[24], f[25].rstrip(b"\0").decode(),
+        OPS[f[1]], REDUCTIONS[f[2]], f[3], bool(f[4]), f[5], f[7], f[11 : 11 + (f[8] if f[7] == ARRAY else 2)],
+        f[9].rstrip(b"\0").decode(), f[10], f[23], f[24], f[25].rstrip(b"\0").decode(), f[6],
     )  # fmt: skip
 
 
