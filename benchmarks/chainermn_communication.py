@@ -5,7 +5,8 @@ mpiexec -n 2 python benchmarks/chainermn_communication.py LEAST MOST SECONDS
 It needs Chainer 7.8.1 with its chainermn, numpy < 1.24 and mpi4py.
 
 Its allreduce is not differentiable: the communicator's method is measured. Its sends wait for their receivers: so in the ring
-even ranks send first and the odd ones receive first, in backward too: the number of ranks is even.
+even ranks send first and the odd ones receive first, in backward too: the number of ranks is even. And they take an array for
+a list of its rows, each a message: it goes in a tuple, as one.
 """
 
 import json
@@ -27,10 +28,10 @@ right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 def ring(v):
     """What comes from the left. Backward goes by depth: delegates and identities make the depths that do not hang."""
     if comm.rank % 2 == 0:
-        phi = F.send(v, comm, rank=right)
+        phi = F.send((v,), comm, rank=right)
         return F.recv(comm, rank=left, delegate_variable=phi)
     y = F.recv(comm, rank=left)
-    phi = F.send(chainer.functions.identity(chainer.functions.identity(v)), comm, rank=right)
+    phi = F.send((chainer.functions.identity(chainer.functions.identity(v)),), comm, rank=right)
     return F.pseudo_connect(phi, y)[0]
 
 

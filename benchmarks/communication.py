@@ -6,7 +6,7 @@ python benchmarks/communication.py --ranks 2 4          (--most 32768 for small 
 which returns new arrays, knows no shape beforehand, and checks that all ranks mean the same; ``and backward`` adds its
 gradient. (New arrays cost nothing by themselves: the memory of those before them is kept. Some 20 µs of a function are its
 Python, and three times as many where 2 MiB have just gone through the processor's caches: much beside a copy of 2 MiB, nothing
-beside one of 64. sendrecv copies what it gives, as send does, so that it never waits for who takes it; shift does not.)
+beside one of 64.)
 ``gloo`` is torch.distributed on tensors that are there already, where PyTorch is installed. The other calls are measured up to
 4 KiB and at 16 MiB, without gloo.
 ``--chainermn /path/to/python`` adds ChainerMN's naive communicator, run by that Python under its own mpiexec.

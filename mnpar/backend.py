@@ -359,8 +359,8 @@ def owner(x: Any) -> Any:
     base = getattr(x, "base", None)
     if base is None:
         return x
-    size = getattr(base, "size", 0)
-    whole = 7 * size <= 8 * x.size <= 8 * size and base.base is None and getattr(x.flags, "writeable", True)
+    nbytes = getattr(base, "nbytes", 0)
+    whole = 7 * nbytes <= 8 * x.nbytes <= 8 * nbytes and base.base is None and getattr(x.flags, "writeable", True)
     return base if whole else None
 
 

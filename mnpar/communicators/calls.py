@@ -86,12 +86,7 @@ class Calls:
         return (yield from self.channel(0).recv(self._call("recv"), self.peer(source, ANY), self.tag(tag, ANY)))[0]
 
     def _shift(self, data: Any, steps: int) -> Steps[Any]:
-        dest, source = (self.rank + steps) % self.size, (self.rank - steps) % self.size
-        _, given = self.channel(0).hand(data, self._call("send"), dest, 0)
-        value = yield from self._recv(source, 0)
-        if given is not None:
-            yield given
-        return value
+        return (yield from self._sendrecv(data, (self.rank + steps) % self.size, (self.rank - steps) % self.size, 0))
 
     def _bcast(self, x: Any, root: int, later: bool = False) -> Steps[Any]:
         value, _ = yield from self.channel(0).steps(BCAST, x, self._call("bcast", self.peer(root), later=later))
@@ -193,8 +188,12 @@ class Calls:
         return _folded(objs, op) if objs else None
 
     def _sendrecv(self, data: Any, dest: int, source: int, tag: int) -> Steps[Any]:
-        self._send(data, dest, tag)
-        return (yield from self._recv(source, tag))
+        source, tag = self.peer(source, ANY), self.tag(tag)  # a bad argument is refused before anything is sent
+        _, given = self.channel(0).hand(data, self._call("send", tag=tag), self.peer(dest), tag)
+        value = yield from self._recv(source, tag)
+        if given is not None:
+            yield given
+        return value
 
     def _sendrecv_obj(self, obj: Any, dest: int, source: int, tag: int) -> Steps[Any]:
         self._send_obj(obj, dest, tag)

@@ -236,11 +236,11 @@ class Communicator(Objects):
         return self._later(self._recv(source, tag))
 
     def sendrecv(self, data: Any, dest: int, source: int, tag: int = 0) -> Any:
-        """Send to one rank and receive from another."""
+        """Send to one rank and receive from another; it may return only when both are done, as large arrays are not copied."""
         return self._now(self._sendrecv(data, dest, source, tag))
 
     def isendrecv(self, data: Any, dest: int, source: int, tag: int = 0) -> Operation:
-        """:meth:`sendrecv`, later."""
+        """:meth:`sendrecv`, later; the array must not change before it is done."""
         return self._later(self._sendrecv(data, dest, source, tag))
 
     def shift(self, data: Any, steps: int = 1) -> Any:

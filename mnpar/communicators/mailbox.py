@@ -71,12 +71,13 @@ class Mailbox:
         return self.send(x, call, dest, tag), None
 
     def hand(self, x: Any, call: Call, dest: int, tag: int) -> tuple[int, Pending | None]:
-        """:meth:`send` of what will not be changed before the step is done: a large array is not copied."""
+        """:meth:`send` of what will not be changed before the step is done: a large array is not copied, and the step is
+        done when it has been taken."""
         if not lies_apart(x):
             return self.send(x, call, dest, tag), None
         seq = self._sent[dest]
         self._sent[dest] += 1
-        header = message.header_of(x, call, seq)
+        header = message.waited_for(message.header_of(x, call, seq))
         waiting = Waiting(call.name, call.site, dest, tag, order=self.order)
         return seq, self.transport.post_apart(header, x.reshape(-1).view(np.uint8), dest, tag, self.lane, waiting)
 

@@ -32,7 +32,7 @@ FORM = slice(18, 140)  # kind, ndim, dtype, nbytes, shape
 NBYTES = slice(36, 44)  # of these, the number of bytes
 FLAGS = 140
 _FOLLOWS = struct.Struct("<2xBxB5xQ18xQ")  # op, order, seq, nbytes
-WANTS, RECORDING, ON_DEVICE = 1, 2, 4
+WANTS, RECORDING, ON_DEVICE, WAITED_FOR = 1, 2, 4, 8  # the last: who sent it goes on when it has been taken
 MAX_NDIM = 12
 _MAGIC = 0x6D6E
 _SMALL = 8192  # bytes: to join strings is faster up to here than to fill an array
@@ -85,7 +85,6 @@ class Header(NamedTuple):
     order: int
     later: bool
     root: int
-    seq: int
     kind: int
     shape: tuple[int, ...]
     dtype: str
@@ -93,6 +92,7 @@ class Header(NamedTuple):
     flags: int
     tag: int
     site: str
+    seq: int
 
     @property
     def wants(self) -> bool:
@@ -160,7 +160,7 @@ def read_header(raw: bytes | memoryview | Array) -> Header:
             _READ.clear()
         _READ[key] = known
         return known
-    return tuple.__new__(Header, (*known[:5], int.from_bytes(head[NUMBER], "little"), *known[6:]))
+    return tuple.__new__(Header, (*known[:-1], int.from_bytes(head[NUMBER], "little")))
 
 
 def _read(head: bytes) -> Header:
@@ -168,8 +168,8 @@ def _read(head: bytes) -> Header:
     if f[0] != _MAGIC:
         raise MismatchError("a message arrived that mnpar did not send: use a communicator of your own for mpi4py's calls")
     return Header(
-        OPS[f[1]], REDUCTIONS[f[2]], f[3], bool(f[4]), f[5], f[6], f[7], f[11 : 11 + (f[8] if f[7] == ARRAY else 2)],
-        f[9].rstrip(b"\0").decode(), f[10], f[23], f[24], f[25].rstrip(b"\0").decode(),
+        OPS[f[1]], REDUCTIONS[f[2]], f[3], bool(f[4]), f[5], f[7], f[11 : 11 + (f[8] if f[7] == ARRAY else 2)],
+        f[9].rstrip(b"\0").decode(), f[10], f[23], f[24], f[25].rstrip(b"\0").decode(), f[6],
     )  # fmt: skip
 
 
@@ -227,6 +227,11 @@ def header_of(x: Any, call: Call, seq: int) -> bytes:
         header = pack_header(call, 0, ARRAY, x.nbytes, x.shape, check(x))
         known = _FORMS[key] = header[: IDENTITY - 8], header[IDENTITY:]
     return known[0] + seq.to_bytes(8, "little") + known[1]
+
+
+def waited_for(header: bytes) -> bytes:
+    """The header of the same message whose sender goes on only when it has been taken, which the receiver may rely on."""
+    return header[:FLAGS] + bytes((header[FLAGS] | WAITED_FOR,)) + header[FLAGS + 1 :]
 
 
 def what_follows(head: bytes | Array) -> tuple[bool, int, int, int]:

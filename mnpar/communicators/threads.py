@@ -177,8 +177,11 @@ class ThreadTransport:
     def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
         self._world.mail.setdefault((self._group, lane, self.rank, dest), deque()).append((tag, frame))
 
-    def post_apart(self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting) -> None:
-        self.post(np.concatenate([np.frombuffer(header, np.uint8), body]), dest, tag, lane)
+    def post_apart(self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting) -> Pending:
+        frame = np.concatenate([np.frombuffer(header, np.uint8), body])
+        self.post(frame, dest, tag, lane)
+        queue = self._world.mail[self._group, lane, self.rank, dest]
+        return Pending(lambda: all([other is not frame for _, other in queue]), lambda: None, waiting)
 
     def wait(self, pending: Pending) -> None:
         world, group = self._world, self._group

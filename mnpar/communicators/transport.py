@@ -43,6 +43,8 @@ class Waiting(NamedTuple):
         if self.order:  # its tag is a number that no user gave; what comes back to who sent is the gradient of a send
             back = self.order % 2 and self.what.endswith("recv")
             return f"{self.what[:-4]}send to rank {self.peer} at {self.site}" if back else f"{self.what}{whom} at {self.site}"
+        if self.what == "send":  # until it has been taken
+            whom = f" to rank {self.peer}"
         tag = f", tag {self.tag}" if self.peer is not None and self.tag != ANY else ""
         return f"{self.what}{whom}{tag} at {self.site}"
 
@@ -115,9 +117,9 @@ class Transport(Protocol):
     def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
         """Start sending bytes; ``frame`` belongs to the transport from now on."""
 
-    def post_apart(self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting) -> Pending | None:
-        """The same of a header and the bytes that follow it, without a copy: they must not change before it is ready (None: it
-        is)."""
+    def post_apart(self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting) -> Pending:
+        """The same of a header and the bytes that follow it, without a copy: they must not change before it is ready, when they
+        have been taken."""
 
     def probe(self, source: int, tag: int, lane: int) -> Letter | None:
         """Take the oldest matching message out of the queue, if there is one."""

@@ -73,17 +73,16 @@ class Communication(FunctionNode):
         return channel if self.answers is None else Answer(channel, self.answers)
 
     def prepare(self, inputs: tuple[Any, ...]) -> list[Variable]:
-        return self.all_there(super().prepare(as_variables(inputs)))
+        return super().prepare(self.all_there(inputs))
 
-    def all_there(self, variables: list[Variable]) -> list[Variable]:
+    def all_there(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The inputs, all there: only gradients may be missing. (None comes from a model that forgot to return something.)"""
-        if self.order == 0:
-            for i, x in enumerate(variables):
-                if x.array is None:
-                    raise ValueError(
-                        f"{self.label} has nothing to give: its input {i} of {len(variables)} has no array, it is None"
-                    )
-        return variables
+        if self.order:
+            return as_variables(inputs)
+        for i, x in enumerate(inputs):
+            if x is None or (isinstance(x, Variable) and x.array is None):
+                raise ValueError(f"{self.label} has nothing to give: its input {i} of {len(inputs)} has no array, it is None")
+        return inputs
 
     def steps(self, *xs: Any) -> Steps[Any]:
         """What ``forward`` does, in steps."""

@@ -16,7 +16,7 @@ from mnpar.communicators.operation import Operation
 from mnpar.config import is_recording
 from mnpar.function_hook import FunctionHook, function_hooks
 from mnpar.function_node import FunctionNode
-from mnpar.functions.communication import Communication, as_variables
+from mnpar.functions.communication import Communication
 from mnpar.future import Future, Once, when_used
 from mnpar.graph import tick
 from mnpar.variable import Variable
@@ -74,7 +74,7 @@ class Halves:
     def start(self, inputs: tuple[Any, ...]) -> None:
         """Give the values, and return at once."""
         what, first = self.what, self._first
-        self._variables = what.all_there(first.prepare(as_variables(inputs)))
+        self._variables = first.prepare(what.all_there(inputs))
         what.differentiable = first.differentiable
         first.number = tick()
         arrays = tuple([x.array for x in self._variables])

@@ -1,6 +1,8 @@
 """sendrecv and shift: every rank gives something to one rank and takes something from another, in one function.
 
-It says the same to its peers as a send and a recv do, so either end may be one of those.
+It says the same to its peers as a send and a recv do, so either end may be one of those. A large array leaves from where it is,
+and its sender goes on when it has been taken, as MPI's does; in backward only where the other end has done so too, else a copy
+leaves (docs/backward_order.md).
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mnpar.communicators.communicator import needed
-from mnpar.communicators.message import WANTS, Call, Header, call_of
+from mnpar.communicators.message import WAITED_FOR, WANTS, Call, Header, call_of
 from mnpar.communicators.operation import wait
 from mnpar.communicators.transport import ANY
 from mnpar.config import is_recording
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
 
 _SEVERAL = (tuple, list)
-_SMALL = 2**15  # bytes: what is not larger is copied, and nobody waits until it has been taken
 
 
 class SendRecv(Communication):
@@ -31,7 +32,7 @@ class SendRecv(Communication):
         dest, source: ranks or None.
         tags: of what is given and of what is taken.
         as_tuple: whether a tuple is given.
-        together: all ranks do this at the same time, so that each may wait until what it gave has been taken.
+        patient: a large array is not copied, and has been taken before this ends.
         of: as in Communication.
     """
 
@@ -39,18 +40,19 @@ class SendRecv(Communication):
     numbers = (0, 0)  # of the message given and the message taken, between their two ranks
     wants = asked = False  # a gradient from dest; one for source
     of_tuple = False  # whether a tuple was taken
+    mutual = False  # whether source, too, waited until this rank had taken it
 
     def __init__(
         self, comm: Communicator, dest: int | None, source: int | None, tags: tuple[int, int], as_tuple: bool = False,
-        together: bool = False, of: Communication | None = None,
+        patient: bool = True, of: Communication | None = None,
     ) -> None:  # fmt: skip
         super().__init__(comm, of)
-        self.dest, self.source, self.tags, self.as_tuple, self.together = dest, source, tags, as_tuple, together
+        self.dest, self.source, self.tags, self.as_tuple, self.patient = dest, source, tags, as_tuple, patient
 
     def forward(self, *xs: Any) -> Any:
         channel, call, value, given = self.comm.channel(self.order), self.gift(), (), None
         if self.dest is not None:
-            give = channel.hand if self.together else channel.give
+            give = channel.hand if self.patient else channel.give
             number, given = give(xs if self.as_tuple else xs[0], call, self.dest, self.tags[0])
             self.numbers = number, 0
         if self.source is not None:
@@ -64,7 +66,7 @@ class SendRecv(Communication):
     def steps(self, *xs: Any) -> Steps[Any]:
         channel, call, value, given = self.channel, self.gift(), (), None
         if self.dest is not None:
-            give = channel.hand if self.together else channel.give
+            give = channel.hand if self.patient else channel.give
             number, given = give(xs if self.as_tuple else xs[0], call, self.dest, self.tags[0])
             self.numbers = number, 0
         if self.source is not None:
@@ -88,6 +90,7 @@ class SendRecv(Communication):
         """What came."""
         wanted = header.flags & WANTS
         self.source, self.numbers, self.of_tuple = source, (self.numbers[0], header.seq), type(value) is tuple
+        self.mutual = header.flags & WAITED_FOR != 0
         if wanted and self.recording:
             self.asked = True
         elif wanted:
@@ -98,7 +101,7 @@ class SendRecv(Communication):
         back = self.comm.channel(self.order + 1)
         given, taken = [back.reply_tag(number) for number in self.numbers]
         dest, source = self.source if self.asked else None, self.dest if self.wants else None
-        function = SendRecv(self.comm, dest, source, (taken, given), self.of_tuple, self.together, of=self)
+        function = SendRecv(self.comm, dest, source, (taken, given), self.of_tuple, self.mutual, of=self)
         gxs = self.adjoint(function, *(gys if self.asked else ()))
         return gxs if len(gxs) == len(self.inputs) else (None,) * len(self.inputs)  # of a tuple there may be none at all
 
@@ -110,6 +113,8 @@ def _run(function: SendRecv, x: Any) -> Any:
 
 def sendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: int = 0) -> Any:
     """Send to one rank and receive from another, as both ends of a shift do.
+
+    As with MPI's, it may be that it returns only when ``dest`` has taken the array: large ones are not copied.
 
     Args:
         x: a Variable or array, or a tuple or list of them, for ``dest``.
@@ -150,4 +155,4 @@ def shift(comm: Communicator, x: Any, steps: int = 1) -> Any:
     """
     needed(comm, "shift(comm, x)")
     dest, source = (comm.rank + steps) % comm.size, (comm.rank - steps) % comm.size
-    return _run(SendRecv(comm, dest, source, (0, 0), isinstance(x, _SEVERAL), together=True), x)
+    return _run(SendRecv(comm, dest, source, (0, 0), isinstance(x, _SEVERAL)), x)

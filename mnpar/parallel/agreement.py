@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
 
-def broadcast_model(comm: Communicator, model: Link, arenas: Arenas | None = None, among: Among | None = None) -> None:
+def broadcast_model(model: Link, comm: Communicator, arenas: Arenas | None = None, among: Among | None = None) -> None:
     """Give all ranks rank 0's parameters and persistent values.
 
     A parameter that has no array yet on rank 0 takes those of the first rank where it has; what has none anywhere keeps none.
 
     Args:
-        comm: the ranks that hold copies of the model; all of them call this.
         model: of the same structure on all ranks.
+        comm: the ranks that hold copies of the model; all of them call this.
         arenas: where the parameters live, if they do.
         among: for parameters of which only some of the ranks have copies (``param.summed``): which ranks those are.
 
@@ -43,12 +43,12 @@ def broadcast_model(comm: Communicator, model: Link, arenas: Arenas | None = Non
         >>> from mnpar.parallel import broadcast_model
         >>> def program(comm):
         ...     model = L.Linear(1, 1, initialW=comm.rank + 5)
-        ...     broadcast_model(comm, model)
+        ...     broadcast_model(model, comm)
         ...     return float(model.W.array[0, 0])
         >>> mnpar.run(program, ranks=3)
         [5.0, 5.0, 5.0]
     """
-    needed(comm, "broadcast_model(comm, model)")
+    needed(comm, "broadcast_model(model, comm)")
     params = list(model.namedparams())
     forms = comm.allgather_obj([(path, None if p.array is None else (p.shape, p.dtype.str)) for path, p in params])
     _check_paths(comm, [[path for path, _ in form] for form in forms], "parameters")
@@ -109,7 +109,7 @@ class Copies:
         if equal:
             _broadcast_persistents(self.comm, model)
         else:
-            broadcast_model(self.comm, model, arenas, self._among)
+            broadcast_model(model, self.comm, arenas, self._among)
         self.take_as_equal(model)
 
     def take_as_equal(self, model: Link) -> None:

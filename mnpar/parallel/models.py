@@ -34,7 +34,7 @@ def bcast_data(comm: Communicator, model: Link) -> None:
         [5.0, 5.0, 5.0]
     """
     needed(comm, "bcast_data(comm, model)")
-    broadcast_model(comm, model)
+    broadcast_model(model, comm)
 
 
 def multi_node_mean_grad(comm: Communicator, model: Link, zero_fill: bool = False) -> None:

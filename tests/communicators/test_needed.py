@@ -24,6 +24,10 @@ SWAPPED = {
     "irecv(comm, rank)": lambda comm: F.irecv(0, comm),
     "sendrecv(x, comm, dest, source)": lambda comm: F.sendrecv(comm, X, 0, 0),
     "scatter_dataset(dataset, comm)": lambda comm: mnpar.scatter_dataset(comm, [1, 2]),
+    "broadcast_model(model, comm)": lambda comm: mnpar.parallel.broadcast_model(comm, L.Linear(1, 1)),
+    "allreduce_gradients(model, comm)": lambda comm: mnpar.parallel.allreduce_gradients(comm, L.Linear(1, 1)),
+    "allreduce_parameters(model, comm)": lambda comm: mnpar.parallel.allreduce_parameters(comm, L.Linear(1, 1)),
+    "check_parameter_closeness(model, comm)": lambda comm: mnpar.check_parameter_closeness(comm, L.Linear(1, 1)),
     "create_multi_node_optimizer(optimizer, communicator)": lambda comm: mnpar.create_multi_node_optimizer(
         comm, mnpar.optimizers.SGD()
     ),
@@ -37,6 +41,22 @@ def test_swapped_arguments_are_told_with_the_right_order(call):
     with pytest.raises(TypeError) as caught:
         SWAPPED[call](mnpar.create_communicator("self"))
     assert str(caught.value).startswith(f"{call}: a communicator is needed where ")
+
+
+def test_a_model_comes_before_its_communicator():
+    """As in scatter_dataset, create_multi_node_optimizer and ChainerMN's create_mnbn_model; but comm.bcast_data(model)."""
+    of_communicators = {method.__name__ for method in mnpar.parallel.models.METHODS.values()}
+    names = set()
+    for module in (mnpar, L, mnpar.parallel, mnpar.checkpoint, mnpar.extensions, mnpar.datasets, mnpar.iterators):
+        for name in module.__all__:
+            thing = getattr(module, name)
+            free = inspect.isfunction(thing) and name not in of_communicators
+            parameters = list(inspect.signature(thing).parameters) if free else []
+            both = [p for p in parameters if p in ("model", "link", "actual_link", "module", "comm", "communicator")]
+            if len(both) == 2:
+                names.add(name)
+                assert both[1] in ("comm", "communicator"), name
+    assert len(names) >= 6
 
 
 def takers():

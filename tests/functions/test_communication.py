@@ -1,12 +1,14 @@
 """Communications as functions: each is the exact adjoint of its backward, to any order, whoever uses its results."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 import mnpar
 import mnpar.functions as F
 from mnpar.communicators import message
-from mnpar.errors import MismatchError
+from mnpar.errors import DeadlockError, MismatchError
 from mnpar.testing import check_adjoint
 
 SHAPES = [(), (0,), (3,), (2, 3), (40, 5)]  # the last travels outside the opening of a collective
@@ -505,3 +507,55 @@ def test_a_tuple_whose_receiver_records_nothing_gets_no_gradients(comm, call):
             F.shift(comm, (x, y)) if call == "shift" else F.sendrecv((x, y), comm, right, left)
     F.sum(x).backward()
     np.testing.assert_array_equal(x.grad, np.ones(3))
+
+
+@pytest.mark.ranks(2, on="mpi")
+def test_a_large_array_leaves_a_sendrecv_from_where_it_is(comm):
+    """Gradients too, as the other end waits as well: nothing of its size is made but what is received."""
+    n = 2**20
+    x, other = mnpar.Variable(np.full(n, comm.rank + 1.0)), 1 - comm.rank
+
+    def step():
+        y = F.sendrecv(x, comm, other, other)
+        y.grad = y.array
+        mnpar.backward([y])
+        return y
+
+    step()
+    x.cleargrad()
+    comm.barrier()
+    tracemalloc.start()
+    y = step()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert y.array[0] == 2.0 - comm.rank
+    assert x.grad[0] == comm.rank + 1
+    assert peak < 2.5 * x.array.nbytes  # what is received, twice: x.grad is the second; 5 with copies of all
+
+
+@pytest.mark.ranks(2)
+def test_backward_of_a_sendrecv_waits_for_nobody_who_did_not_wait(comm):
+    """Rank 1 sends plainly, and takes the gradient of that as its last: were it waited for, each would wait for the other."""
+    n, other = 20_000, 1 - comm.rank
+    x, z = mnpar.Variable(np.ones(n)), mnpar.Variable(np.ones(n))
+    if comm.rank == 0:
+        u = F.recv(comm, other, tag=2)
+        y = F.sendrecv(x, comm, other, other)
+        F.sum(y * 3 + u).backward()
+        assert x.grad[0] == 5
+    else:
+        F.send(z, comm, other)
+        F.send(x, comm, other, tag=2)
+        F.sum(F.recv(comm, other) * 5).backward()
+        assert (z.grad[0], x.grad[0]) == (3, 1)
+
+
+def test_a_sendrecv_that_nobody_takes_says_to_whom():
+    def program(comm):
+        if comm.rank == 1:
+            comm.send(np.ones(3), 0)
+        else:
+            F.sendrecv(np.ones(20_000), comm, 1, 1)
+
+    with pytest.raises(DeadlockError, match=r"rank 0: waits in send to rank 1, tag 0 at .*test_communication.py"):
+        mnpar.run(program, ranks=2)
