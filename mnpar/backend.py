@@ -346,24 +346,6 @@ def copyto(dst: Array, src: Array) -> None:
     copy_to(dst, src)
 
 
-def owner(x: Any) -> Any:
-    """Whose memory this is: its own, or that of an array of which it shows all but an eighth at most, a rim that may be kept
-    for nothing; None where it shows less, or is read-only.
-
-    Example:
-        >>> import numpy as np
-        >>> x = np.ones((2, 3))
-        >>> owner(x.T) is x, owner(x[0])
-        (True, None)
-    """
-    base = getattr(x, "base", None)
-    if base is None:
-        return x
-    size = getattr(base, "size", 0)
-    whole = 7 * size <= 8 * x.size <= 8 * size and base.base is None and getattr(x.flags, "writeable", True)
-    return base if whole else None
-
-
 def vector(size: int, other: Array) -> Array:
     """Room for that many elements, of the dtype of ``other`` and where that is."""
     xp = get_array_module(other)

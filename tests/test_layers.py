@@ -27,7 +27,7 @@ LAYERS = """
     datasets initializer
     iterators
     arraylike
-    gradients
+    gradients owning
     backprop
     variable
     function_node future

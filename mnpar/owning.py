@@ -1,0 +1,135 @@
+"""Who owns the memory of gradients: functions hand on what they are given, and views of it; what stays is somebody's alone.
+
+A gradient that a leaf keeps can be changed in place, so it shares no memory with another one's, nor with the arrays that
+backward started from. Parts that fill an array between them, as those that ``concat`` hands on, have it together; what is the
+same all along an axis, as the gradient of a sum, is kept as a view that cannot be written to, until somebody asks for it.
+Everything else that is shared is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mnpar import backend
+from mnpar.backend import Array, unscalar
+from mnpar.graph import Gradient, VariableNode
+
+
+class Leaves:
+    """Adds the gradients of one backward to those that leaves have.
+
+    Args:
+        seeds: what backward starts from: arrays with a user.
+        loss_scale: what optimizers are to divide by.
+    """
+
+    def __init__(self, seeds: Iterable[tuple[VariableNode, Gradient]], loss_scale: float | None) -> None:
+        self._given = [g for _, g in seeds]
+        self._loss_scale = loss_scale
+
+    def keep(self, node: VariableNode, g: Gradient) -> None:
+        """While backward goes on: functions that are still to come may hold the same array."""
+        if self._is_first(node, g):
+            (node.gradient,) = own([g], [g])
+
+    def keep_all(self, found: dict[VariableNode, Gradient]) -> None:
+        """At the end."""
+        first = [node for node, g in found.items() if self._is_first(node, g)]
+        for node, g in zip(first, own([found[node] for node in first], self._given, late=True), strict=True):
+            node.gradient = g
+
+    def _is_first(self, node: VariableNode, g: Gradient) -> bool:
+        """Add to the gradient that is there, or to that of a parameter at home; True if there is none."""
+        if not node.requires_grad or g is node.gradient:  # an output may be a constant, or a leaf: it has its seed already
+            return False
+        node.loss_scale = self._loss_scale
+        if node.home is not None and node.home.take(node, g):
+            return False
+        if node.gradient is None:
+            return True
+        node.gradient = unscalar(node.gradient + g)
+        return False
+
+
+def own(gs: Sequence[Gradient], given: Iterable[Gradient], late: bool = False) -> list[Gradient]:
+    """The gradients (or Nones) in memory that nobody else refers to: copies where that is not so.
+
+    Args:
+        gs: nobody but ``given`` and these themselves refers to their memory.
+        given: arrays that somebody has.
+        late: what cannot be written to is :func:`lent`, and copied later.
+
+    Example:
+        >>> import numpy as np
+        >>> g = np.ones(3)
+        >>> a, b = own([g, g], [])
+        >>> a is g, np.shares_memory(a, b)
+        (True, False)
+    """
+    results, places = list(gs), dict[int, list[int]]()
+    for i, g in enumerate(results):
+        if g is not None:
+            places.setdefault(id(_memory(g)), []).append(i)
+    taken = {id(_memory(g)) for g in given if g is not None}
+    for memory, shared in places.items():
+        if memory in taken:
+            stay = 0
+        elif _fill([_array(results[i]) for i in shared]):
+            continue
+        else:  # the first can stay, if it has it all
+            stay = int(len(shared) > 1 and _fill([_array(results[shared[0]])]))
+        for i in shared[stay:]:
+            results[i] = lent(results[i]) if late else copied(results[i])
+    return results
+
+
+def copied(g: Gradient) -> Gradient:
+    """An array's copy; for a Variable one with a copy of its array, in the same place of the graph."""
+    return g.of(g.array.copy(order="K"), g.node) if hasattr(g, "node") else g.copy(order="K")
+
+
+def lent(g: Gradient) -> Gradient:
+    """A copy; of what is the same all along an axis a copy of one place there, in a view that cannot be written to.
+
+    Example:
+        >>> import numpy as np
+        >>> lent(np.broadcast_to(np.ones(2), (1000, 2))).base.shape
+        (1, 2)
+    """
+    if hasattr(g, "node") or getattr(g.flags, "writeable", True) or 0 not in g.strides:
+        return copied(g)
+    core = g[tuple([slice(0, 1) if step == 0 else slice(None) for step in g.strides])].copy()
+    return backend.get_array_module(g).broadcast_to(core, g.shape)
+
+
+def redeemed(node: VariableNode, g: Array) -> Array:
+    """The gradient of a node, which somebody asks for: an array that can be written to."""
+    if not getattr(g.flags, "writeable", True):
+        node.gradient = g = g.copy()
+    return g
+
+
+def _array(g: Gradient) -> Array:
+    return getattr(g, "array", g)
+
+
+def _memory(g: Gradient) -> Any:
+    """The array whose memory it is."""
+    g = getattr(g, "array", g)
+    return g if g.base is None else g.base
+
+
+def _fill(parts: list[Array]) -> bool:
+    """Whether views of one array show no element twice, and all but an eighth at most, a rim that may be kept for nothing."""
+    base = parts[0].base
+    if base is None:
+        return len(parts) == 1
+    size, shown = getattr(base, "size", 0), sum([g.size for g in parts])
+    if not 7 * size <= 8 * shown <= 8 * size or base.base is not None:
+        return False
+    if len(parts) > 1 and len(parts) ** 2 * 2**12 > base.nbytes:  # to compare each with each would take longer than to copy
+        return False
+    shared = backend.get_array_module(base).shares_memory
+    pairs = [(g, h) for i, g in enumerate(parts) for h in parts[:i]]
+    return all([getattr(g.flags, "writeable", True) for g in parts]) and not any([shared(g, h) for g, h in pairs])
