@@ -65,12 +65,12 @@ class Sum(Reduction):
 class Mean(Reduction):
     def forward(self, x: Array) -> Array:
         y = add_up(wide(x), self.axis, self.keepdims)
-        self.count = x.size // (y.size or 1)
+        self.count = x.size // (y.size or 1) or 1  # of no elements it is 0, as the losses are
         y = y / self.count
         return y.astype(x.dtype) if x.dtype.kind == "f" else y
 
     def backward(self, gy: Any) -> Any:
-        return lambda: self.spread(gy * (1 / (self.count or 1)))
+        return lambda: self.spread(gy * (1 / self.count))
 
 
 class Max(Reduction):
@@ -139,7 +139,7 @@ def average(x: Any, axis: Axis = None, weights: Any = None, keepdims: bool = Fal
         keepdims: whether the averaged axes stay, with length 1.
 
     Returns:
-        A Variable; the mean of no elements is NaN, with numpy's warning.
+        A Variable; the mean of no elements is 0, as that of the losses.
 
     Raises:
         ValueError: the weights have other axes.

@@ -55,6 +55,8 @@ BAD = {
     "roi_pooling_2d": (lambda: F.roi_pooling_2d(IMAGE, ONES, 1, 1, 1), r"regions \(R, 5\)"),
     "roi_average_align_2d": (lambda: F.roi_average_align_2d(IMAGE, np.ones((1, 4)), np.array([1]), 1, 1), "x has 1"),
     "roi_max_align_2d": (lambda: F.roi_max_align_2d(IMAGE, np.ones((1, 4)), np.array([0]), 1, 1, 0), "sampling_ratio = 0"),
+    "shift_channels: even": (lambda: F.shift_channels(IMAGE, (1, 2)), "1 × 2 has no middle"),
+    "shift_channels: few": (lambda: F.shift_channels(IMAGE), "with C of 9 = 3 · 3 or more"),
     "unpooling_1d": (lambda: F.unpooling_1d(IMAGE, 2), r"x of shape \(1, 1, 2, 2\) must be .* with 1 spatial"),
     "unpooling_2d": (lambda: F.unpooling_2d(IMAGE[0], 2), r"x of shape \(1, 2, 2\) must be .* with 2 spatial"),
     "upsampling_2d": (lambda: F.upsampling_2d(IMAGE[0], IMAGE[0], 2), "with 2 spatial"),
