@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -329,6 +329,25 @@ def checked(x: Any) -> Array:
     elif not isinstance(x, int | float | complex) and not hasattr(x, "__array__"):
         advice = "it has no numbers"
     raise TypeError(f"a Variable holds a numpy or cupy array, not {given}: {advice}")
+
+
+def unfit(xs: Sequence[Array]) -> str:
+    """Why a function cannot compute with its inputs, arrays or Nones; empty if nothing is wrong with them as such.
+
+    Example:
+        >>> import numpy as np
+        >>> unfit([np.ones(2), np.array([{}])])
+        'input 1 is of dtype object, and functions compute with numbers: give astype a dtype of numbers'
+    """
+    for i, x in enumerate(xs):
+        if x is None:
+            return (
+                f"input {i} has no array yet: initialize(shape) makes a parameter's (Parameter(0) waits for its shape, "
+                "Parameter(numpy.zeros(())) has one)"
+            )
+        if x.dtype.kind in "OSUmM":
+            return f"input {i} is of dtype {x.dtype}, and functions compute with numbers: give astype a dtype of numbers"
+    return ""
 
 
 def copy_to(target: Array, x: Array) -> None:

@@ -27,7 +27,8 @@ LAYERS = """
     datasets initializer
     iterators
     arraylike
-    gradients owning
+    owning
+    gradients
     backprop
     variable
     function_node future
