@@ -9,11 +9,14 @@ Everything else that is shared is copied.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+
+import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, unscalar
 from mnpar.graph import Gradient, VariableNode
+
+SMALL = 2**12  # elements: to copy fewer costs less than to find out whether that can be saved
 
 
 class Leaves:
@@ -25,19 +28,28 @@ class Leaves:
     """
 
     def __init__(self, seeds: Iterable[tuple[VariableNode, Gradient]], loss_scale: float | None) -> None:
-        self._given = [g for _, g in seeds]
-        self._loss_scale = loss_scale
+        self._seeds, self._loss_scale = seeds, loss_scale
 
     def keep(self, node: VariableNode, g: Gradient) -> None:
         """While backward goes on: functions that are still to come may hold the same array."""
         if self._is_first(node, g):
-            (node.gradient,) = own([g], [g])
+            node.gradient = copied(g)
 
     def keep_all(self, found: dict[VariableNode, Gradient]) -> None:
         """At the end."""
-        first = [node for node, g in found.items() if self._is_first(node, g)]
-        for node, g in zip(first, own([found[node] for node in first], self._given, late=True), strict=True):
-            node.gradient = g
+        taken, shared = memory_of([g for _, g in self._seeds]), []
+        for node, g in found.items():
+            if self._is_first(node, g):
+                if type(g) is np.ndarray and g.base is None and id(g) not in taken:  # nearly always
+                    taken.add(id(g))
+                    node.gradient = g
+                elif g.size < SMALL:
+                    node.gradient = copied(g)
+                else:
+                    shared.append(node)
+        if shared:
+            for node, g in zip(shared, own([found[node] for node in shared], taken, late=True), strict=True):
+                node.gradient = g
 
     def _is_first(self, node: VariableNode, g: Gradient) -> bool:
         """Add to the gradient that is there, or to that of a parameter at home; True if there is none."""
@@ -52,36 +64,46 @@ class Leaves:
         return False
 
 
-def own(gs: Sequence[Gradient], given: Iterable[Gradient], late: bool = False) -> list[Gradient]:
+def own(gs: Sequence[Gradient], taken: set[int], late: bool = False) -> list[Gradient]:
     """The gradients (or Nones) in memory that nobody else refers to: copies where that is not so.
 
     Args:
-        gs: nobody but ``given`` and these themselves refers to their memory.
-        given: arrays that somebody has.
-        late: what cannot be written to is :func:`lent`, and copied later.
+        gs: who else refers to their memory is in ``taken``, or is one of them.
+        taken: :func:`memory_of` what others have.
+        late: what cannot be written to is :func:`lent`, and copied when it is asked for.
 
     Example:
         >>> import numpy as np
         >>> g = np.ones(3)
-        >>> a, b = own([g, g], [])
+        >>> a, b = own([g, g], set())
         >>> a is g, np.shares_memory(a, b)
         (True, False)
     """
-    results, places = list(gs), dict[int, list[int]]()
-    for i, g in enumerate(results):
-        if g is not None:
-            places.setdefault(id(_memory(g)), []).append(i)
-    taken = {id(_memory(g)) for g in given if g is not None}
-    for memory, shared in places.items():
-        if memory in taken:
-            stay = 0
-        elif _fill([_array(results[i]) for i in shared]):
+    results, views = list(gs), dict[int, list[int]]()
+    for i, g in enumerate(gs):
+        if g is None:
             continue
-        else:  # the first can stay, if it has it all
-            stay = int(len(shared) > 1 and _fill([_array(results[shared[0]])]))
-        for i in shared[stay:]:
-            results[i] = lent(results[i]) if late else copied(results[i])
+        x = getattr(g, "array", g)
+        if x.base is None and id(x) not in taken:
+            taken.add(id(x))
+        elif x.base is None or x.size < SMALL:
+            results[i] = copied(g)
+        else:
+            views.setdefault(id(x.base), []).append(i)
+    for memory, places in views.items():
+        stay = 0
+        if memory not in taken:
+            parts = [getattr(gs[i], "array", gs[i]) for i in places]
+            stay = len(parts) if _fill(parts) else int(len(parts) > 1 and _fill(parts[:1]))  # the first, if it shows it all
+        for i in places[stay:]:
+            results[i] = lent(gs[i]) if late else copied(gs[i])
     return results
+
+
+def memory_of(gs: Iterable[Gradient]) -> set[int]:
+    """The ids of the arrays whose memory gradients have."""
+    arrays = [getattr(g, "array", g) for g in gs]
+    return {id(x if x.base is None else x.base) for x in arrays}
 
 
 def copied(g: Gradient) -> Gradient:
@@ -110,26 +132,15 @@ def redeemed(node: VariableNode, g: Array) -> Array:
     return g
 
 
-def _array(g: Gradient) -> Array:
-    return getattr(g, "array", g)
-
-
-def _memory(g: Gradient) -> Any:
-    """The array whose memory it is."""
-    g = getattr(g, "array", g)
-    return g if g.base is None else g.base
-
-
 def _fill(parts: list[Array]) -> bool:
     """Whether views of one array show no element twice, and all but an eighth at most, a rim that may be kept for nothing."""
     base = parts[0].base
-    if base is None:
-        return len(parts) == 1
     size, shown = getattr(base, "size", 0), sum([g.size for g in parts])
     if not 7 * size <= 8 * shown <= 8 * size or base.base is not None:
+        return False
+    if not all([getattr(g.flags, "writeable", True) for g in parts]):
         return False
     if len(parts) > 1 and len(parts) ** 2 * 2**12 > base.nbytes:  # to compare each with each would take longer than to copy
         return False
     shared = backend.get_array_module(base).shares_memory
-    pairs = [(g, h) for i, g in enumerate(parts) for h in parts[:i]]
-    return all([getattr(g.flags, "writeable", True) for g in parts]) and not any([shared(g, h) for g, h in pairs])
+    return not any([shared(g, h) for i, g in enumerate(parts) for h in parts[:i]])

@@ -13,7 +13,7 @@ from mnpar.arraylike import ArrayLike
 from mnpar.backend import Array
 from mnpar.backprop import reverse
 from mnpar.graph import Function, Gradient, Hook, VariableNode
-from mnpar.owning import Leaves, own, redeemed
+from mnpar.owning import Leaves, memory_of, own, redeemed
 
 
 class Variable(ArrayLike):
@@ -220,7 +220,7 @@ def grad(
         seeds, [x.node for x in inputs], record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape
     )
     results: list[Variable | None] = []
-    gs = own([found.get(x.node.key) for x in inputs], [g for _, g in seeds])
+    gs = own([found.get(x.node.key) for x in inputs], memory_of([g for _, g in seeds]))
     for i, (x, g) in enumerate(zip(inputs, gs, strict=True)):
         more = grad_inputs[i] if grad_inputs else None
         g = more if g is None else g if more is None else backend.unscalar(more + g)

@@ -94,13 +94,13 @@ def test_results_of_grad_for_the_same_variable_share_no_memory():
 
 
 def test_the_gradient_of_a_sum_takes_memory_when_it_is_asked_for():
-    x = leaf(1000, 3)
+    x = leaf(10000, 3)
     (x.sum(axis=0) * np.array([1.0, 2.0, 3.0])).sum().backward()
     assert x.node.gradient.base.size == 3
     g = x.grad
     assert g is x.grad
     g += 1.0
-    np.testing.assert_array_equal(x.grad, np.tile([2.0, 3.0, 4.0], (1000, 1)))
+    np.testing.assert_array_equal(x.grad, np.tile([2.0, 3.0, 4.0], (10000, 1)))
 
 
 @pytest.mark.parametrize(
