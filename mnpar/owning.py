@@ -102,7 +102,7 @@ def own(gs: Sequence[Gradient], taken: set[int], late: bool = False) -> list[Gra
 
 def memory_of(gs: Iterable[Gradient]) -> set[int]:
     """The ids of the arrays whose memory gradients have."""
-    arrays = [getattr(g, "array", g) for g in gs]
+    arrays: list[Array] = [getattr(g, "array", g) for g in gs]
     return {id(x if x.base is None else x.base) for x in arrays}
 
 
