@@ -103,7 +103,8 @@ class Variable(ArrayLike):
 
         Args:
             hook: called with the gradient (an array; a Variable if the backward is recorded) as soon as it is complete, while
-                backward goes on, in an order that is the same on ranks with the same program; may return another one.
+                backward goes on, in an order that is the same on ranks with the same program; may return another one, but not
+                change this one: functions that are still to come may have it.
             after: call it instead after a leaf's gradient was added to ``grad``, with the leaf's node.
 
         Returns:

@@ -15,7 +15,7 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import BroadcastTo
 from mnpar.functions.elementwise import Exp
-from mnpar.functions.generic import either, plain, wide
+from mnpar.functions.generic import constant, either, wide
 from mnpar.functions.rows import add_up
 from mnpar.functions.shape import cast
 from mnpar.variable import Variable, as_variable
@@ -217,8 +217,7 @@ def argmax(x: Any, axis: int | None = None) -> Variable:
         >>> F.argmax(np.array([[1.0, 2.0], [4.0, 3.0]]), axis=1).array
         array([1, 0], dtype=int32)
     """
-    x = plain(x)
-    return Variable(backend.get_array_module(x).asarray(x.argmax(axis=axis), "i4"), requires_grad=False)
+    return constant("argmax", lambda x: backend.get_array_module(x).asarray(x.argmax(axis=axis), "i4"), x)
 
 
 def argmin(x: Any, axis: int | None = None) -> Variable:
@@ -236,8 +235,7 @@ def argmin(x: Any, axis: int | None = None) -> Variable:
         >>> F.argmin(np.array([[1.0, 2.0], [4.0, 3.0]]), axis=1).array
         array([0, 1], dtype=int32)
     """
-    x = plain(x)
-    return Variable(backend.get_array_module(x).asarray(x.argmin(axis=axis), "i4"), requires_grad=False)
+    return constant("argmin", lambda x: backend.get_array_module(x).asarray(x.argmin(axis=axis), "i4"), x)
 
 
 def logsumexp(x: Any, axis: Axis = None) -> Variable:

@@ -16,6 +16,8 @@ NO_NUMBERS = {
     "a method": (lambda: NO_ARRAY.sum(), "Sum: input 0 has no array yet"),
     "an index": (lambda: NO_ARRAY[0], "GetItem: input 0 has no array yet"),
     "a Variable of nothing": (lambda: F.exp(mnpar.Variable()), "Exp: input 0 has no array yet"),
+    "what has no derivative": (lambda: F.floor(NO_ARRAY), "floor: input 0 has no array yet"),
+    "the largest of objects": (lambda: F.argmax(OBJECTS), "argmax: input 0 is of dtype object"),
     "objects": (lambda: F.sigmoid(OBJECTS), "Sigmoid: input 0 is of dtype object"),
     "letters": (lambda: F.mean(LETTERS), "Mean: input 0 is of dtype <U1"),
 }
