@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -331,6 +331,25 @@ def checked(x: Any) -> Array:
     raise TypeError(f"a Variable holds a numpy or cupy array, not {given}: {advice}")
 
 
+def unfit(xs: Sequence[Array]) -> str:
+    """Why a function cannot compute with its inputs, arrays or Nones; empty if nothing is wrong with them as such.
+
+    Example:
+        >>> import numpy as np
+        >>> unfit([np.ones(2), np.array([{}])])
+        'input 1 is of dtype object, and functions compute with numbers: give astype a dtype of numbers'
+    """
+    for i, x in enumerate(xs):
+        if x is None:
+            return (
+                f"input {i} has no array yet: initialize(shape) makes a parameter's (Parameter(0) waits for its shape, "
+                "Parameter(numpy.zeros(())) has one)"
+            )
+        if x.dtype.kind in "OSUmM":
+            return f"input {i} is of dtype {x.dtype}, and functions compute with numbers: give astype a dtype of numbers"
+    return ""
+
+
 def copy_to(target: Array, x: Array) -> None:
     """Write the values of ``x``, on any device, into ``target``."""
     target[...] = beside(x, target)
@@ -344,24 +363,6 @@ def copyto(dst: Array, src: Array) -> None:
         src: an array of a shape that broadcasts to it.
     """
     copy_to(dst, src)
-
-
-def owner(x: Any) -> Any:
-    """Whose memory this is: its own, or that of an array of which it shows all but an eighth at most, a rim that may be kept
-    for nothing; None where it shows less, or is read-only.
-
-    Example:
-        >>> import numpy as np
-        >>> x = np.ones((2, 3))
-        >>> owner(x.T) is x, owner(x[0])
-        (True, None)
-    """
-    base = getattr(x, "base", None)
-    if base is None:
-        return x
-    nbytes = getattr(base, "nbytes", 0)
-    whole = 7 * nbytes <= 8 * x.nbytes <= 8 * nbytes and base.base is None and getattr(x.flags, "writeable", True)
-    return base if whole else None
 
 
 def vector(size: int, other: Array) -> Array:

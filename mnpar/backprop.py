@@ -44,7 +44,7 @@ def reverse(
                 sums.add(node, seed)
             for function, gys in sums:
                 if retain_grad:
-                    leave(function, gys, record)
+                    leave(function, gys)
                 wanted = list(map(wants, function.inputs))
                 wanted = wanted if later is None else put_off(function, gys, wanted, later)
                 if function.communicates or True in wanted:  # else nobody wants what would come of it

@@ -100,7 +100,13 @@ class FunctionNode(Hookable):
         """Run forward on Variables (or arrays) and record it, if a gradient can flow; the outputs, always a tuple."""
         variables, hooks = self.prepare(inputs), function_hooks()
         forward = around_forward(self, self.forward, hooks) if hooks else self.forward
-        return self.connect(variables, forward(*[x.array for x in variables]))
+        try:
+            ys = forward(*[x.array for x in variables])
+        except (TypeError, AttributeError) as error:
+            if not self.communicates and (reason := backend.unfit([x.array for x in variables])):
+                raise TypeError(f"{self.label}: {reason}") from error
+            raise
+        return self.connect(variables, ys)
 
     def prepare(self, inputs: tuple[Any, ...]) -> list[Variable]:
         """The first half of ``apply``: the inputs as Variables, and whether a gradient can flow."""

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Any
 
-from mnpar import backend
 from mnpar.backend import unscalar
 from mnpar.graph import Function, Gradient, VariableNode
+from mnpar.owning import copied
 from mnpar.reach import earliest_readers
 
 
@@ -138,19 +138,11 @@ def heard(node: VariableNode, g: Gradient) -> Gradient:
     return g
 
 
-def own(g: Gradient, taken: set[int]) -> Gradient:
-    """A gradient to keep: a copy if others may refer to its memory (``taken``: ids of the arrays whose memory has a user)."""
-    if (owner := backend.owner(g)) is None or (id(owner) in taken and not hasattr(g, "node")):
-        g = owner = None if g is None else g.copy(order="K")
-    taken.add(id(owner))
-    return g
-
-
-def leave(function: Function, gys: list[Gradient], record: bool) -> None:
+def leave(function: Function, gys: list[Gradient]) -> None:
     """Leave gradients on the outputs that somebody holds still: copies, because functions pass arrays on."""
     for node, gy in zip([reference() for reference in function.outputs], gys, strict=True):
         if node is not None:
-            node.gradient = gy if record or gy is None else gy.copy()
+            node.gradient = None if gy is None else copied(gy)
 
 
 _SPENT = (

@@ -108,9 +108,8 @@ class Parameter(Variable):
 
     def _known(self) -> Array:
         if self.array is None:
-            raise AttributeError(
-                f"parameter {self.name or ''} has no array yet: call its initialize(shape) first, or make it with a shape"
-            )
+            name = f"{self.name} " if self.name else ""
+            raise AttributeError(f"parameter {name}has no array yet: call its initialize(shape) first, or make it with a shape")
         return self.array
 
     @property

@@ -12,8 +12,8 @@ from mnpar import backend
 from mnpar.arraylike import ArrayLike
 from mnpar.backend import Array
 from mnpar.backprop import reverse
-from mnpar.gradients import own
 from mnpar.graph import Function, Gradient, Hook, VariableNode
+from mnpar.owning import Leaves, memory_of, own, redeemed
 
 
 class Variable(ArrayLike):
@@ -58,7 +58,9 @@ class Variable(ArrayLike):
     def grad(self) -> Array:
         """Its gradient, an array of the same shape and dtype, or None."""
         g = self.node.gradient
-        return g.array if isinstance(g, Variable) else g
+        if isinstance(g, Variable):
+            return g.array
+        return g if g is None or g.base is None else redeemed(self.node, g)
 
     @grad.setter
     def grad(self, g: Array) -> None:
@@ -72,10 +74,9 @@ class Variable(ArrayLike):
     @property
     def grad_var(self) -> Variable | None:
         """Its gradient as a Variable: connected to the graph after a backward with ``enable_double_backprop``."""
-        g = self.node.gradient
-        if g is not None and not isinstance(g, Variable):
-            self.node.gradient = g = Variable(g)
-        return g  # type: ignore[no-any-return]
+        if self.node.gradient is not None and not isinstance(self.node.gradient, Variable):
+            self.node.gradient = Variable(self.grad)
+        return self.node.gradient
 
     @grad_var.setter
     def grad_var(self, g: Variable | None) -> None:
@@ -102,7 +103,8 @@ class Variable(ArrayLike):
 
         Args:
             hook: called with the gradient (an array; a Variable if the backward is recorded) as soon as it is complete, while
-                backward goes on, in an order that is the same on ranks with the same program; may return another one.
+                backward goes on, in an order that is the same on ranks with the same program; may return another one, but not
+                change this one: functions that are still to come may have it.
             after: call it instead after a leaf's gradient was added to ``grad``, with the leaf's node.
 
         Returns:
@@ -183,18 +185,10 @@ def backward(
         8.0
     """
     seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop)
-    taken = {id(backend.owner(g)) for _, g in seeds}
-
-    def keep(node: VariableNode, g: Gradient) -> None:
-        if node.requires_grad and g is not node.gradient:  # an output may be a constant, or a leaf: it has its seed already
-            node.loss_scale = loss_scale
-            if node.home is None or not node.home.take(node, g):
-                g = own(g, taken)
-                node.gradient = g if node.gradient is None else backend.unscalar(node.gradient + g)
-
-    found = reverse(seeds, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape, keep=keep)
-    for node, g in found.items():
-        keep(node, g)
+    leaves = Leaves(seeds, loss_scale)
+    leaves.keep_all(
+        reverse(seeds, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape, keep=leaves.keep)
+    )
 
 
 def grad(
@@ -227,9 +221,9 @@ def grad(
         seeds, [x.node for x in inputs], record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape
     )
     results: list[Variable | None] = []
-    taken = {id(backend.owner(g)) for _, g in seeds}
-    for i, x in enumerate(inputs):
-        g, more = own(found.get(x.node.key), taken), grad_inputs[i] if grad_inputs else None
+    gs = own([found.get(x.node.key) for x in inputs], memory_of([g for _, g in seeds]))
+    for i, (x, g) in enumerate(zip(inputs, gs, strict=True)):
+        more = grad_inputs[i] if grad_inputs else None
         g = more if g is None else g if more is None else backend.unscalar(more + g)
         results.append(None if g is None else as_variable(g))
         if set_grad:

@@ -27,6 +27,7 @@ LAYERS = """
     datasets initializer
     iterators
     arraylike
+    owning
     gradients
     backprop
     variable

@@ -10,6 +10,7 @@ from mnpar.functions.angles import arccos, arcsin, arctan2, arctanh
 from mnpar.functions.arithmetic import add, floor_divide, identity, linear_interpolate, squared_difference
 from mnpar.functions.attention import embed_id, scaled_dot_product_attention
 from mnpar.functions.broadcasting import broadcast, broadcast_to, sum_to
+from mnpar.functions.channel_shift import shift_channels
 from mnpar.functions.channelwise import bias, maxout, prelu, scale
 from mnpar.functions.classification import softmax_cross_entropy
 from mnpar.functions.collective import allgather, allreduce, alltoall, barrier, exscan, reduce_scatter, scan
@@ -388,6 +389,7 @@ __all__ = [
     "sendrecv",
     "separate",
     "shift",
+    "shift_channels",
     "sigmoid",
     "sigmoid_cross_entropy",
     "sign",

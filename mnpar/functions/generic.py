@@ -7,6 +7,7 @@ by nature; :func:`either` makes one of any other function.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.variable import Variable
+from mnpar.variable import Variable, as_variable
 
 
 def either(function: FunctionNode, *xs: Any) -> Any:
@@ -36,6 +37,17 @@ def either(function: FunctionNode, *xs: Any) -> Any:
 def plain(x: Any) -> Array:
     """The array of a Variable, or the array itself: for masks and labels, through which nothing is differentiated."""
     return x.array if isinstance(x, Variable) else x
+
+
+def constant(name: str, compute: Callable[[Array], Array], x: Any) -> Variable:
+    """What a function computes that has no derivative, or the derivative 0: nothing flows back."""
+    array = as_variable(x).array
+    try:
+        return Variable(backend.unscalar(compute(array)), requires_grad=False)
+    except (TypeError, AttributeError) as error:
+        if reason := backend.unfit([array]):
+            raise TypeError(f"{name}: {reason}") from error
+        raise
 
 
 def operand(x: Any, other: Any) -> Any:

@@ -67,7 +67,7 @@ def dropout(
     if not config.train:
         return (x, None) if return_mask else x
     if mask is None:
-        mask = _draw(x.array, ratio, rng or generator())
+        mask = _draw(x, ratio, rng or generator())
     elif mask.shape != x.shape:
         raise ValueError(f"dropout: a mask of shape {mask.shape} does not fit x of shape {x.shape}")
     (y,) = Dropout(mask).apply((x,))

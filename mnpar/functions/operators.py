@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mnpar import backend
 from mnpar.function_node import FunctionNode
 from mnpar.functions.arithmetic import (
     Add,
@@ -38,16 +39,20 @@ def _binary(symbol: str, node: type[FunctionNode], number: Callable[[Any], Funct
     """``x ∘ other``; ``number`` makes the node for a plain number beside floats."""
 
     def method(x: Variable, other: Any) -> Any:
-        if not isinstance(other, Variable):
-            if number is not None and type(other) in _NUMBERS and x.node.dtype.kind == "f":
-                return number(other).apply((x,))[0]
-            other = operand(other, x)
-            if other is NotImplemented:
-                return other
         try:
+            if not isinstance(other, Variable):
+                if number is not None and type(other) in _NUMBERS and x.node.dtype.kind == "f":
+                    return number(other).apply((x,))[0]
+                other = operand(other, x)
+                if other is NotImplemented:
+                    return other
             return node().apply((x, other))[0]
         except ValueError as error:
             raise explain(symbol, x, other, error) from None
+        except AttributeError:
+            if reason := backend.unfit([x.array]):
+                raise TypeError(f"{symbol}: {reason}") from None
+            raise
 
     return method
 

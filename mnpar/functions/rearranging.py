@@ -71,10 +71,11 @@ class OnDiagonal(FunctionNode):
         self.offset, self.shape = offset, shape
 
     def forward(self, y: Array) -> Array:
-        xp, rows = backend.get_array_module(y), np.arange(y.shape[-1])
-        x = xp.zeros(self.shape, y.dtype)
-        x[..., xp.asarray(rows - min(self.offset, 0)), xp.asarray(rows + max(self.offset, 0))] = y
-        return x
+        *lead, H, W = self.shape
+        x = backend.get_array_module(y).zeros((*lead, H * W), y.dtype)
+        first = max(self.offset, -self.offset * W)
+        x[..., first : first + y.shape[-1] * (W + 1) : W + 1] = y
+        return x.reshape(self.shape)
 
     def backward(self, gx: Any) -> Any:
         return lambda: either(Diagonal(self.offset), gx)

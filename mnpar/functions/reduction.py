@@ -15,7 +15,7 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import BroadcastTo
 from mnpar.functions.elementwise import Exp
-from mnpar.functions.generic import either, plain, wide
+from mnpar.functions.generic import constant, either, wide
 from mnpar.functions.rows import add_up
 from mnpar.functions.shape import cast
 from mnpar.variable import Variable, as_variable
@@ -69,12 +69,12 @@ class Mean(Reduction):
 
     def forward(self, x: Array) -> Array:
         y = add_up(wide(x), self.axis, self.keepdims)
-        self.count = x.size // (y.size or 1)
+        self.count = x.size // (y.size or 1) or 1  # of no elements it is 0, as the losses are
         y = y / self.count
         return y.astype(x.dtype) if x.dtype.kind == "f" else y
 
     def backward(self, gy: Any) -> Any:
-        return lambda: self.spread(gy * (1 / (self.count or 1)))
+        return lambda: self.spread(gy * (1 / self.count))
 
 
 class Max(Reduction):
@@ -149,7 +149,7 @@ def average(x: Any, axis: Axis = None, weights: Any = None, keepdims: bool = Fal
         keepdims: whether the averaged axes stay, with length 1.
 
     Returns:
-        A Variable; the mean of no elements is NaN, with numpy's warning.
+        A Variable; the mean of no elements is 0, as that of the losses.
 
     Raises:
         ValueError: the weights have other axes.
@@ -227,8 +227,7 @@ def argmax(x: Any, axis: int | None = None) -> Variable:
         >>> F.argmax(np.array([[1.0, 2.0], [4.0, 3.0]]), axis=1).array
         array([1, 0], dtype=int32)
     """
-    x = plain(x)
-    return Variable(backend.get_array_module(x).asarray(x.argmax(axis=axis), "i4"), requires_grad=False)
+    return constant("argmax", lambda x: backend.get_array_module(x).asarray(x.argmax(axis=axis), "i4"), x)
 
 
 def argmin(x: Any, axis: int | None = None) -> Variable:
@@ -246,8 +245,7 @@ def argmin(x: Any, axis: int | None = None) -> Variable:
         >>> F.argmin(np.array([[1.0, 2.0], [4.0, 3.0]]), axis=1).array
         array([0, 1], dtype=int32)
     """
-    x = plain(x)
-    return Variable(backend.get_array_module(x).asarray(x.argmin(axis=axis), "i4"), requires_grad=False)
+    return constant("argmin", lambda x: backend.get_array_module(x).asarray(x.argmin(axis=axis), "i4"), x)
 
 
 def logsumexp(x: Any, axis: Axis = None) -> Variable:

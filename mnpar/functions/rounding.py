@@ -8,14 +8,12 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import fit
-from mnpar.functions.generic import operand, plain
-from mnpar.variable import Variable, as_variable
+from mnpar.functions.generic import constant, operand
+from mnpar.variable import Variable
 
 
 def _flat(name: str, x: Any) -> Variable:
-    array = plain(as_variable(x))
-    function = getattr(backend.get_array_module(array), name)
-    return Variable(backend.unscalar(function(array)), requires_grad=False)
+    return constant(name, lambda array: getattr(backend.get_array_module(array), name)(array), x)
 
 
 def floor(x: Any) -> Variable:
@@ -48,7 +46,7 @@ def fix(x: Any) -> Variable:
         >>> F.fix(np.array([1.5, -1.5])).array
         array([ 1., -1.])
     """
-    return _flat("trunc", x)
+    return constant("fix", lambda array: backend.get_array_module(array).trunc(array), x)
 
 
 def sign(x: Any) -> Variable:

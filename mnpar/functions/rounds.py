@@ -147,12 +147,14 @@ def shift(comm: Communicator, x: Any, steps: int = 1) -> Any:
     Returns:
         What rank - steps gave.
 
+    Chainer's function of this name, which moves the channels of images, is :func:`shift_channels`.
+
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
         >>> mnpar.run(lambda comm: F.shift(comm, np.array(comm.rank)).item(), ranks=3)
         [2, 0, 1]
     """
-    needed(comm, "shift(comm, x)")
+    needed(comm, "shift(comm, x), which hands x to the next rank (of channels: shift_channels)")
     dest, source = (comm.rank + steps) % comm.size, (comm.rank - steps) % comm.size
     return _run(SendRecv(comm, dest, source, (0, 0), isinstance(x, _SEVERAL)), x)

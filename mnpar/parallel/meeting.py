@@ -85,7 +85,7 @@ def own_weight(loss: Any, samples: float, how: str) -> float:
 
 
 def weighted(loss: Any, own: float, weight: float, scale: float | None) -> Any:
-    """A loss whose backward starts from the weight instead of from 1; a mean over no samples may be NaN, and is left out."""
+    """A loss whose backward starts from the weight instead of from 1; a loss of no samples may be NaN, and is left out."""
     if own == 0:
         return loss if getattr(loss, "array", None) is None or not loss.array.size else None
     if isinstance(loss, Variable):

@@ -9,7 +9,7 @@ from case import Case, N
 from cases_spatial import pool
 
 import mnpar.functions as F
-from mnpar.functions import blockwise, local_contrast, lp_pooling
+from mnpar.functions import blockwise, channel_shift, local_contrast, lp_pooling
 
 
 def gaussian(ksize):
@@ -38,6 +38,20 @@ def contrast(x, ksize):
     return v / np.where(s == 0, 1, s)
 
 
+def shifted(x, ksize, dilate):
+    """Each channel of an image moved to its group's place in the window, the middle of which is that of the last group."""
+    kh, kw = ksize
+    places = [((i - kh // 2) * dilate[0], (j - kw // 2) * dilate[1]) for i in range(kh) for j in range(kw)]
+    middle = len(places) // 2
+    places[middle], places[-1] = places[-1], places[middle]
+    y, (_, C, H, W) = np.zeros_like(x), x.shape
+    for c, h, w in np.ndindex(C, H, W):
+        down, right = places[min(c // (C // len(places)), len(places) - 1)]
+        if 0 <= h - down < H and 0 <= w - right < W:
+            y[:, c, h, w] = x[:, c, h - down, w - right]
+    return y
+
+
 def length(p):
     return lambda window, axis: (abs(window) ** p).sum(axis=axis) ** (1 / p)
 
@@ -54,6 +68,12 @@ HALVES = 2e-2
 
 # fmt: off
 CASES = [
+    Case("shift_channels", (channel_shift.ShiftChannels,), F.shift_channels, lambda x: shifted(x, (3, 3), (1, 1)),
+         ((N, 11, 3, 2),)),
+    Case("shift_channels: far", (), lambda x: F.shift_channels(x, (1, 3), (2, 3)), lambda x: shifted(x, (1, 3), (2, 3)),
+         ((N, 6, 2, 5),)),
+    Case("shift_channels: back", (), lambda x: F.shift_channels(x, (3, 1), -1), lambda x: shifted(x, (3, 1), (-1, -1)),
+         ((N, 3, 4, 2),)),
     Case("lp_pooling_nd", (lp_pooling.LpPooling,), lambda x: F.lp_pooling_nd(x, 2, 1),
          lambda x: pool(x, length(2), 2, 1), (IMAGE,), halves=HALVES),
     Case("lp_pooling_nd: the third norm, padded", (), lambda x: F.lp_pooling_nd(x, 3, 2, 1, p=3),

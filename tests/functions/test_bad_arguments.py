@@ -3,8 +3,24 @@
 import numpy as np
 import pytest
 
+import mnpar
 import mnpar.functions as F
 
+NO_ARRAY = mnpar.Parameter(0)
+OBJECTS, LETTERS = (mnpar.Variable(np.array(given)) for given in ([{}, None], ["a"]))
+NO_NUMBERS = {
+    "relu of a number without a shape": (lambda: F.relu(NO_ARRAY), "ReLU: input 0 has no array yet"),
+    "+ a number": (lambda: NO_ARRAY + 1, r"\+: input 0 has no array yet.*Parameter\(numpy.zeros\(\(\)\)\) has one"),
+    "a number *": (lambda: 2 * NO_ARRAY, r"\*: input 0 has no array yet"),
+    "+ the second": (lambda: mnpar.Variable(np.ones(2)) + NO_ARRAY, "Add: input 1 has no array yet"),
+    "a method": (lambda: NO_ARRAY.sum(), "Sum: input 0 has no array yet"),
+    "an index": (lambda: NO_ARRAY[0], "GetItem: input 0 has no array yet"),
+    "a Variable of nothing": (lambda: F.exp(mnpar.Variable()), "Exp: input 0 has no array yet"),
+    "what has no derivative": (lambda: F.floor(NO_ARRAY), "floor: input 0 has no array yet"),
+    "the largest of objects": (lambda: F.argmax(OBJECTS), "argmax: input 0 is of dtype object"),
+    "objects": (lambda: F.sigmoid(OBJECTS), "Sigmoid: input 0 is of dtype object"),
+    "letters": (lambda: F.mean(LETTERS), "Mean: input 0 is of dtype <U1"),
+}
 ONES, IMAGE = np.ones((2, 3)), np.ones((1, 1, 2, 2))
 BAD = {
     "einsum: operands": (lambda: F.einsum("ij,jk->ik", ONES), "a formula for 2 operands, not 1"),
@@ -55,6 +71,8 @@ BAD = {
     "roi_pooling_2d": (lambda: F.roi_pooling_2d(IMAGE, ONES, 1, 1, 1), r"regions \(R, 5\)"),
     "roi_average_align_2d": (lambda: F.roi_average_align_2d(IMAGE, np.ones((1, 4)), np.array([1]), 1, 1), "x has 1"),
     "roi_max_align_2d": (lambda: F.roi_max_align_2d(IMAGE, np.ones((1, 4)), np.array([0]), 1, 1, 0), "sampling_ratio = 0"),
+    "shift_channels: even": (lambda: F.shift_channels(IMAGE, (1, 2)), "1 × 2 has no middle"),
+    "shift_channels: few": (lambda: F.shift_channels(IMAGE), "with C of 9 = 3 · 3 or more"),
     "unpooling_1d": (lambda: F.unpooling_1d(IMAGE, 2), r"x of shape \(1, 1, 2, 2\) must be .* with 1 spatial"),
     "unpooling_2d": (lambda: F.unpooling_2d(IMAGE[0], 2), r"x of shape \(1, 2, 2\) must be .* with 2 spatial"),
     "upsampling_2d": (lambda: F.upsampling_2d(IMAGE[0], IMAGE[0], 2), "with 2 spatial"),
@@ -88,3 +106,18 @@ def test_gaussian_draws_from_the_generator_that_it_is_given():
     y, eps = F.gaussian(mean, ln_var, rng=np.random.default_rng(0), return_eps=True)
     np.testing.assert_allclose(y.array, 2 * eps)
     np.testing.assert_allclose(y.array.std(), 2, rtol=0.1)
+
+
+@pytest.mark.parametrize(("call", "told"), NO_NUMBERS.values(), ids=NO_NUMBERS)
+def test_what_has_no_numbers_is_told(call, told):
+    with pytest.raises(TypeError, match=told):
+        call()
+
+
+def test_what_is_wrong_with_a_function_of_numbers_is_told_as_it_is():
+    class Wrong(mnpar.FunctionNode):
+        def forward(self, x):
+            return x.nothing
+
+    with pytest.raises(AttributeError, match="nothing"):
+        Wrong().apply((ONES,))

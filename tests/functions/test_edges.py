@@ -121,12 +121,12 @@ def test_mean_loss_of_many_halves_does_not_overflow():
     np.testing.assert_allclose(F.mean(np.full(100000, 2, np.float16)).array, 2)
 
 
-def test_the_mean_of_nothing_is_nan_and_its_gradient_empty():
+@pytest.mark.parametrize("axis", [None, 0, 1, (0, 1)], ids=str)
+def test_the_mean_of_nothing_is_0_and_its_gradient_empty(axis):
     x = Variable(np.zeros((0, 3)))
-    with pytest.warns(RuntimeWarning):
-        y = F.mean(x)
-    assert np.isnan(y.array)
-    assert grad([y], [x])[0].shape == (0, 3)
+    y = F.mean(x, axis)
+    np.testing.assert_array_equal(y.array, np.zeros(x.array.sum(axis).shape))
+    assert grad([F.sum(y)], [x])[0].shape == (0, 3)
 
 
 def test_dropout_keeps_the_mean_and_scales_what_stays():

@@ -1,0 +1,146 @@
+"""Who owns the memory of gradients: functions hand on what they are given, and views of it; what stays is somebody's alone.
+
+A gradient that a leaf keeps can be changed in place, so it shares no memory with another one's, nor with the arrays that
+backward started from. Parts that fill an array between them, as those that ``concat`` hands on, have it together; what is the
+same all along an axis, as the gradient of a sum, is kept as a view that cannot be written to, until somebody asks for it.
+Everything else that is shared is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array, unscalar
+from mnpar.graph import Gradient, VariableNode
+
+SMALL = 2**12  # elements: to copy fewer costs less than to find out whether that can be saved
+
+
+class Leaves:
+    """Adds the gradients of one backward to those that leaves have.
+
+    Args:
+        seeds: what backward starts from: arrays with a user.
+        loss_scale: what optimizers are to divide by.
+    """
+
+    def __init__(self, seeds: Iterable[tuple[VariableNode, Gradient]], loss_scale: float | None) -> None:
+        self._seeds, self._loss_scale = seeds, loss_scale
+
+    def keep(self, node: VariableNode, g: Gradient) -> None:
+        """While backward goes on: functions that are still to come may hold the same array."""
+        if self._is_first(node, g):
+            node.gradient = copied(g)
+
+    def keep_all(self, found: dict[VariableNode, Gradient]) -> None:
+        """At the end."""
+        taken, shared = memory_of([g for _, g in self._seeds]), []
+        for node, g in found.items():
+            if self._is_first(node, g):
+                if type(g) is np.ndarray and g.base is None and id(g) not in taken:  # nearly always
+                    taken.add(id(g))
+                    node.gradient = g
+                elif g.size < SMALL:
+                    node.gradient = copied(g)
+                else:
+                    shared.append(node)
+        if shared:
+            for node, g in zip(shared, own([found[node] for node in shared], taken, late=True), strict=True):
+                node.gradient = g
+
+    def _is_first(self, node: VariableNode, g: Gradient) -> bool:
+        """Add to the gradient that is there, or to that of a parameter at home; True if there is none."""
+        if not node.requires_grad or g is node.gradient:  # an output may be a constant, or a leaf: it has its seed already
+            return False
+        node.loss_scale = self._loss_scale
+        if node.home is not None and node.home.take(node, g):
+            return False
+        if node.gradient is None:
+            return True
+        node.gradient = unscalar(node.gradient + g)
+        return False
+
+
+def own(gs: Sequence[Gradient], taken: set[int], late: bool = False) -> list[Gradient]:
+    """The gradients (or Nones) in memory that nobody else refers to: copies where that is not so.
+
+    Args:
+        gs: who else refers to their memory is in ``taken``, or is one of them.
+        taken: :func:`memory_of` what others have.
+        late: what cannot be written to is :func:`lent`, and copied when it is asked for.
+
+    Example:
+        >>> import numpy as np
+        >>> g = np.ones(3)
+        >>> a, b = own([g, g], set())
+        >>> a is g, np.shares_memory(a, b)
+        (True, False)
+    """
+    results, views = list(gs), dict[int, list[int]]()
+    for i, g in enumerate(gs):
+        if g is None:
+            continue
+        x = getattr(g, "array", g)
+        if x.base is None and id(x) not in taken:
+            taken.add(id(x))
+        elif x.base is None or x.size < SMALL:
+            results[i] = copied(g)
+        else:
+            views.setdefault(id(x.base), []).append(i)
+    for memory, places in views.items():
+        stay = 0
+        if memory not in taken:
+            parts = [getattr(gs[i], "array", gs[i]) for i in places]
+            stay = len(parts) if _fill(parts) else int(len(parts) > 1 and _fill(parts[:1]))  # the first, if it shows it all
+        for i in places[stay:]:
+            results[i] = lent(gs[i]) if late else copied(gs[i])
+    return results
+
+
+def memory_of(gs: Iterable[Gradient]) -> set[int]:
+    """The ids of the arrays whose memory gradients have."""
+    arrays: list[Array] = [getattr(g, "array", g) for g in gs]
+    return {id(x if x.base is None else x.base) for x in arrays}
+
+
+def copied(g: Gradient) -> Gradient:
+    """An array's copy; for a Variable one with a copy of its array, in the same place of the graph."""
+    return g.of(g.array.copy(order="K"), g.node) if hasattr(g, "node") else g.copy(order="K")
+
+
+def lent(g: Gradient) -> Gradient:
+    """A copy; of what is the same all along an axis a copy of one place there, in a view that cannot be written to.
+
+    Example:
+        >>> import numpy as np
+        >>> lent(np.broadcast_to(np.ones(2), (1000, 2))).base.shape
+        (1, 2)
+    """
+    if hasattr(g, "node") or getattr(g.flags, "writeable", True) or 0 not in g.strides:
+        return copied(g)
+    core = g[tuple([slice(0, 1) if step == 0 else slice(None) for step in g.strides])].copy()
+    return backend.get_array_module(g).broadcast_to(core, g.shape)
+
+
+def redeemed(node: VariableNode, g: Array) -> Array:
+    """The gradient of a node, which somebody asks for: an array that can be written to."""
+    if not getattr(g.flags, "writeable", True):
+        node.gradient = g = g.copy()
+    return g
+
+
+def _fill(parts: list[Array]) -> bool:
+    """Whether views of one array show no element twice, and all but an eighth at most, a rim that may be kept for nothing."""
+    base = parts[0].base
+    nbytes, shown = getattr(base, "nbytes", 0), sum([g.nbytes for g in parts])
+    if not 7 * nbytes <= 8 * shown <= 8 * nbytes or base.base is not None:
+        return False
+    if not all([getattr(g.flags, "writeable", True) for g in parts]):
+        return False
+    if len(parts) > 1 and len(parts) ** 2 * 2**12 > base.nbytes:  # to compare each with each would take longer than to copy
+        return False
+    shared = backend.get_array_module(base).shares_memory
+    return not any([shared(g, h) for i, g in enumerate(parts) for h in parts[:i]])
