@@ -179,7 +179,7 @@ def parse():
     parser.add_argument("--letters", type=int, default=200, help="how many to write at the end (200)")
     parser.add_argument("--report", type=int, default=20, help="updates between lines (20)")
     parser.add_argument("--run", metavar="DIR", help="go on from the checkpoint there, and leave one")
-    parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and texts (0)")
+    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and texts (0)")
     parser.add_argument("--threads", action="store_true", help="run on ranks that are threads of this process")
     args = mnpar.launch.parse_args(parser, steps=1, batchsize=1, length=1, blocks=1, unit=1, heads=1, micro_batches=1, report=1)
     if args.unit % args.heads:

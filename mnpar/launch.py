@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import functools
 import importlib.util
 import math
@@ -149,6 +150,53 @@ def ranks_of_grid(parser: argparse.ArgumentParser, args: argparse.Namespace, fla
         names = "rows x columns" if axes == 2 else f"{axes} numbers"
         parser.error(f"--{flag} is {names} of all ranks: {grid} is for {needed}, and there are {ranks}")
     return needed
+
+
+def seed(text: str) -> int:
+    """The number that a flag ``--seed`` means: ``parser.add_argument("--seed", type=mnpar.launch.seed)``.
+
+    Args:
+        text: a number that all of numpy's generators take.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none; argparse makes it a usage error.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.launch.seed("-1")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: a seed is a whole number from 0 to 4294967295, not -1
+    """
+    if not (text.isdecimal() and int(text) < 2**32):
+        raise argparse.ArgumentTypeError(f"a seed is a whole number from 0 to {2**32 - 1}, not {text}")
+    return int(text)
+
+
+def folder(text: str) -> str:
+    """The folder that a flag ``--out`` means, made if need be: better now than when hours of training are to be written there.
+
+    ``parser.add_argument("--out", type=mnpar.launch.folder)``.
+
+    Args:
+        text: its path; empty: none.
+
+    Raises:
+        argparse.ArgumentTypeError: nothing can be written there; argparse makes it a usage error.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.launch.folder("/dev/null/result")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: nothing can be written to /dev/null/result: Not a directory
+    """
+    try:
+        if text:
+            os.makedirs(text, exist_ok=True)
+            if not os.access(text, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"nothing can be written to {text}: {error.strerror}") from None
+    return text
 
 
 def dims(text: str) -> tuple[int, ...]:

@@ -154,7 +154,9 @@ BAD = {
     "no number": (["--epoch", "x"], "invalid int value"),
     "a flag that is not there": (["--gpus"], "unrecognized arguments"),
     "groups that do not divide": (["--groups", "3"], "ranks do not make members of 3 ranks each"),
-    "a negative seed": (["--seed", "-1"], "--seed is at least 0, not -1"),
+    "a negative seed": (["--seed", "-1"], "a seed is a whole number from 0 to 4294967295, not -1"),
+    "a seed that is too large": (["--seed", "4294967296"], "a seed is a whole number from 0 to 4294967295, not 4294967296"),
+    "no folder to write to": (["--out", "/dev/null/result"], "nothing can be written to /dev/null/result: Not a directory"),
     "no such folder": (["--data", NOWHERE], f"--data: there is no folder {NOWHERE}"),
 }
 
