@@ -220,7 +220,7 @@ def dims(text: str) -> tuple[int, ...]:
 
 
 def relaunch(ranks: int) -> bool:
-    """Start this script again on ``ranks`` ranks, if it runs alone; call it first, before anything starts MPI.
+    """Start this program again on ``ranks`` ranks, if it runs alone; call it first, before anything starts MPI.
 
     ``python script.py`` and ``mpiexec python script.py`` (which with MPICH starts one rank) so become ``mpiexec -n ranks``;
     under a launcher with several ranks, and in the second run, nothing happens. It replaces the process: the exit code is the
@@ -247,10 +247,29 @@ def relaunch(ranks: int) -> bool:
         if importlib.util.find_spec("mpi4py") is None:
             raise LauncherError("mpi4py is missing: pip install 'mnpar[mpi]'")
         command, environment = mpiexec_command(ranks)
+        program = _this_program()
     except LauncherError as error:
         print(f"mnpar: running alone, because {error}")
         return False
-    return _become([*command, sys.executable, *sys.argv], ranks, environment)
+    return _become([*command, sys.executable, *program], ranks, environment)
+
+
+def _this_program() -> list[str]:
+    """What Python was started with: options of its own, a script or ``-m`` or ``-c``, and arguments.
+
+    Raises:
+        LauncherError: the program came through standard input, and cannot come there again.
+    """
+    if sys.argv[0] in ("", "-"):
+        raise LauncherError("this program is not in a file: save it, and start that")
+    given, before = sys.orig_argv[1:], len(sys.orig_argv) - len(sys.argv) - 2  # of what a flag and its value are
+    if given[-len(sys.argv) :] == sys.argv:
+        return given
+    if before >= 0 and given[before] in ("-m", "-c") and given[before + 2 :] == sys.argv[1:]:
+        spec = getattr(sys.modules["__main__"], "__spec__", None)
+        if sys.argv[0] == (given[before] if given[before] == "-c" else getattr(spec, "origin", None)):
+            return given
+    return sys.argv  # which were changed since
 
 
 def start(ranks: int, command: Sequence[str], hosts: str | None = None, module: bool = False) -> NoReturn:
@@ -279,5 +298,9 @@ def _become(command: list[str], ranks: int, environment: dict[str, str]) -> NoRe
     environment[_AGAIN] = "1"  # a script that would start ranks itself has them
     if hasattr(os, "memfd_create") and not _is_open_mpi(command[0]):
         command = [sys.executable, "-I", "-S", waiter.__file__, str(ranks), *command]
-    sys.stdout.flush()
+    for number, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
+        if stream is None and os.open(os.devnull, os.O_RDWR) == number:  # closed by who started this: mpiexec needs all three
+            os.set_inheritable(number, True)
+    if sys.stdout is not None:
+        sys.stdout.flush()
     os.execve(command[0], command, environment)
