@@ -81,14 +81,7 @@ class MixtureOfExperts(Chain):
         model.experts = L.MixtureOfExperts(mesh.expert, make, 8, 32, input_is_parallel=True, whole_gradients=False)
         optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), mesh, axes=("data", "expert")).setup(model)
 
-    Without a mesh let the multi-node optimizer have the rest only, and another optimizer this layer: the weights of the ranks'
-    samples come with the loss::
-
-        rest = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm).setup(model.rest)
-        experts = mnpar.optimizers.Adam().setup(model.experts)
-        model.experts.cleargrads()
-        rest.update(model.loss, x, t)
-        experts.update()
+    Without a mesh the multi-node optimizer has the rest only, and another one this layer (docs/experts_and_ensembles.md).
 
     First weights do not depend on how many ranks there are: rank 0 draws a seed, and each expert is made, and sized by its
     first batch, with a generator of the seed and its number. An expert's path has its number (``/experts/5/W``): a checkpoint

@@ -121,8 +121,7 @@ class Placement:
         return equal
 
     def sums(self, path: str) -> tuple[str, ...]:
-        """The axes along which the gradients of a parameter are parts: all that are summed, but those that divide it, or along
-        which one rank has it."""
+        """The axes along which the gradients of a parameter are parts: all that are summed, and along which there are copies."""
         return tuple([axis for axis in self.summed if self.kinds[path][axis] not in ("divided", "alone")])
 
     def _counted(self) -> tuple[str, ...]:
@@ -157,10 +156,8 @@ class Placement:
                 wrong = wrong or self._wrong(path, link)
             except ValueError as error:
                 wrong = wrong or f"{path}, {type(link).__name__}: {error}"
-        params = {
-            path: _held(param, id(param) in tied, alone.get(id(param), ()))
-            for path, param in model.namedparams(include_uninit=False)
-        }
+        named = model.namedparams(include_uninit=False)
+        params = {path: _held(param, id(param) in tied, alone.get(id(param), ())) for path, param in named}
         return Table(params, tuple(dict.fromkeys(staged)), wrong)
 
     def _wrong(self, path: str, link: Link) -> str:
