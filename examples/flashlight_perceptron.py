@@ -106,7 +106,7 @@ if __name__ == "__main__":
     parser.add_argument("--samples", "-n", type=int, default=10000, help="samples of an epoch, of all ranks (10000)")
     parser.add_argument("--unit", "-u", type=int, default=100, help="width of the hidden layer (100)")
     parser.add_argument("--lr", type=float, default=1e-4, help="learning rate (0.0001); the momentum is 0.9")
-    parser.add_argument("--seed", "-s", type=int, default=0, help="of data and weights (0)")
+    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of data and weights (0)")
     parser.add_argument(
         "--tutorial", action="store_true", help="each rank draws its data, and weights of which all take the mean"
     )
@@ -116,8 +116,6 @@ if __name__ == "__main__":
     args = mnpar.launch.parse_args(parser, epoch=1, samples=1, unit=1, ranks=1, threads=1)
     if not args.lr > 0:
         parser.error(f"--lr is positive, not {args.lr}")
-    if args.seed < 0:
-        parser.error(f"--seed is at least 0, not {args.seed}")
     if args.check and args.tutorial:
         parser.error("--check compares ranks that share their data with one: not with --tutorial")
     if args.threads:

@@ -280,14 +280,14 @@ def parse():
     parser.add_argument("--pretrain-lr", type=float, default=0.01, help="learning rate of reconstruction (0.01)")
     parser.add_argument("--lr", type=float, default=0.02, help="learning rate of the labels (0.02)")
     parser.add_argument("--sparsity", type=float, default=0.1, help="the weight λ of the pools (0.1)")
-    parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and order (0)")
+    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and order (0)")
     parser.add_argument("--images", choices=("digits", "mnist", "cifar10", "synthetic"), default="digits", help="(digits)")
     parser.add_argument("--data", metavar="DIR", help="the folder of MNIST's or CIFAR's files, if MNPAR_DATA does not say it")
     parser.add_argument("--train", type=int, default=400, help="how many images to train (400)")
     parser.add_argument("--test", type=int, default=200, help="and to test (200)")
-    parser.add_argument("--out", "-o", default="result", metavar="DIR", help="where the plot goes (result)")
+    parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", metavar="DIR", help="for the plot (result)")
     parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
-    least = {"pretrain": 0, "initial": 0, "epoch": 0, "batchsize": 1, "seed": 0, "train": 1, "test": 10, "threads": 1}
+    least = {"pretrain": 0, "initial": 0, "epoch": 0, "batchsize": 1, "train": 1, "test": 10, "threads": 1}
     args = mnpar.launch.parse_args(parser, **least)
     args.ranks = mnpar.launch.ranks_of_grid(parser, args, "halopar")
     return args

@@ -165,7 +165,7 @@ def parse():
     parser.add_argument(
         "--grid", type=mnpar.launch.dims, metavar="RxC", help="blocks: R rows and C columns (as square as the ranks allow)"
     )
-    parser.add_argument("--out", "-o", default="result", metavar="DIR", help="where the plot goes (result)")
+    parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", metavar="DIR", help="for the plot (result)")
     parser.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
     parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
     args = mnpar.launch.parse_args(parser, size=2, steps=5, iterations=1, ranks=1, threads=1)

@@ -81,8 +81,15 @@ if __name__ == "__main__":
     parser.add_argument("--batchsize", "-b", type=int, default=50, help="images of each rank per step (50)")
     parser.add_argument("--epoch", "-e", type=int, default=10, help="epochs (10)")
     parser.add_argument("--unit", "-u", type=int, default=100, help="width of the hidden layers (100)")
-    parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and orders (0)")
-    parser.add_argument("--out", "-o", default="result", metavar="DIR", help="where log, graph and snapshot go (result)")
+    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)")
+    parser.add_argument(
+        "--out",
+        "-o",
+        type=mnpar.launch.folder,
+        default="result",
+        metavar="DIR",
+        help="where log, graph and snapshot go (result)",
+    )
     parser.add_argument("--resume", "-r", metavar="FILE", help="a snapshot to go on from")
     parser.add_argument("--data", metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz")
     parser.add_argument("--progress", action="store_true", help="show a progress bar")

@@ -84,7 +84,6 @@ def main(comm, args):
             right = F.accuracy(model(x), t).item()
         say(f"{right:.1%} of {len(x)} test images; a rank has {sizes[0]} weights and has sent {sizes[1] / 1e6:.1f} MB")
         if comm.is_root and args.out:
-            Path(args.out).mkdir(parents=True, exist_ok=True)
             mnpar.serializers.save_npz(Path(args.out) / "model.npz", whole)
         if comm.is_root:
             compare(whole, train(None, data, args)[0], comm.size)
@@ -108,10 +107,17 @@ def parse():
     parser.add_argument("--batchsize", "-b", type=int, default=50, help="examples per step (50)")
     parser.add_argument("--train", type=int, default=1442, help="images to train on, at most 1442 (1442)")
     parser.add_argument("--learnrate", "-l", type=float, default=0.05, help="of MomentumSGD (0.05)")
-    parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and order (0)")
-    parser.add_argument("--out", "-o", default="result", metavar="DIR", help="folder of model.npz; '' for none (result)")
+    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and order (0)")
+    parser.add_argument(
+        "--out",
+        "-o",
+        type=mnpar.launch.folder,
+        default="result",
+        metavar="DIR",
+        help="folder of model.npz; '' for none (result)",
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
-    return mnpar.launch.parse_args(parser, filters=1, unit=1, epoch=1, batchsize=1, train=1, seed=0, threads=1)
+    return mnpar.launch.parse_args(parser, filters=1, unit=1, epoch=1, batchsize=1, train=1, threads=1)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", type=mnpar.launch.dims, default=(1024,) * 3, metavar="MxKxN", help="(1024x1024x1024)")
     parser.add_argument("--dtype", choices=["f4", "f8"], default="f4", help="float32 or float64 (f4)")
-    parser.add_argument("--seed", "-s", type=int, default=0, help="of the matrices (0)")
+    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of the matrices (0)")
     parser.add_argument("--ranks", type=int, default=2, help="ranks to start where no launcher has started several (2)")
     parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
     args = mnpar.launch.parse_args(parser)
@@ -76,8 +76,6 @@ if __name__ == "__main__":
     for name in ("ranks", "threads"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             parser.error(f"--{name} is at least 1, not {getattr(args, name)}")
-    if args.seed < 0:
-        parser.error(f"--seed is at least 0, not {args.seed}")
     if args.threads:
         mnpar.run(main, ranks=args.threads, args=(args,))
     else:

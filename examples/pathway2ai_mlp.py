@@ -118,7 +118,7 @@ def parse():
     parser.add_argument("--stop", type=int, metavar="N", help="stop after N steps; the learning rate falls as if it went on")
     parser.add_argument("--batch-mean", action="store_true", help="count the short last batch like the others in train_loss")
     parser.add_argument("--train-fraction", type=float, default=0.1, help="of the samples, trained on (0.1)")
-    parser.add_argument("--seed", "-s", type=int, default=0, help="of the weights (0)")
+    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of the weights (0)")
     parser.add_argument("--world-size", type=int, default=1, help="workers to start where no launcher has started several (1)")
     parser.add_argument("--threads", type=int, metavar="N", help="workers that are threads of this process")
     names = [name.replace("-", "_") for name in (*numbers, "stop", "world-size", "threads")]

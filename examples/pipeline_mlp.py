@@ -125,7 +125,7 @@ if __name__ == "__main__":
     parser.add_argument("--epoch", "-e", type=int, default=3, help="sweeps over the data (3)")
     parser.add_argument("--layers", type=int, default=8, help="layers of the network (8)")
     parser.add_argument("--unit", "-u", type=int, default=100, help="width of the hidden layers (100)")
-    parser.add_argument("--out", "-o", default="result", help="folder of the timeline; '' for none (result)")
+    parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", help="of the timeline; '' for none (result)")
     parser.add_argument("--threads", type=int, default=0, help="run so many ranks as threads of this process")
     args = mnpar.launch.parse_args(parser, micro_batches=1, batchsize=1, batches=1, epoch=1, layers=1, unit=1, threads=0)
     if args.threads:

@@ -113,16 +113,17 @@ def main(comm, args):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--schedule", default="1f1b", help="gpipe, 1f1b or zb1p (1f1b)")
+    schedules = ("gpipe", "1f1b", "zb1p", "eager")  # those of one stage on each rank
+    parser.add_argument("--schedule", default="1f1b", choices=schedules, help="who works when (1f1b)")
     parser.add_argument("--micro-batches", "-m", type=int, default=4, help="pieces of a batch (4)")
     parser.add_argument("--batchsize", "-b", type=int, default=50, help="lines per step (50)")
     parser.add_argument("--lines", type=int, default=1000, help="lines to learn from (1000)")
     parser.add_argument("--longest", type=int, default=6, help="digits in the longest line (6)")
     parser.add_argument("--epoch", "-e", type=int, default=8, help="sweeps over the lines (8)")
     parser.add_argument("--unit", "-u", type=int, default=64, help="width of the states (64)")
-    parser.add_argument("--seed", type=int, default=0, help="of the lines (0)")
+    parser.add_argument("--seed", type=mnpar.launch.seed, default=0, help="of the lines (0)")
     parser.add_argument("--threads", action="store_true", help="run both ranks as threads of this process")
-    args = mnpar.launch.parse_args(parser, micro_batches=1, batchsize=1, lines=1, longest=1, epoch=1, unit=1, seed=0)
+    args = mnpar.launch.parse_args(parser, micro_batches=1, batchsize=1, lines=1, longest=1, epoch=1, unit=1)
     if args.threads:
         mnpar.run(main, ranks=2, args=(args,))
     else:

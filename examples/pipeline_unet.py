@@ -200,9 +200,9 @@ if __name__ == "__main__":
     parser.add_argument("--width", "-w", type=int, default=8, help="channels (8)")
     parser.add_argument("--noise", type=float, default=0.1, help="standard deviation of the noise (0.1)")
     parser.add_argument("--recompute", action="store_true", help="keep what stages receive, and compute the rest again")
-    parser.add_argument("--out", "-o", default="result", help="folder of the picture (result)")
+    parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", help="folder of the picture (result)")
     parser.add_argument("--threads", type=int, default=0, help="run 2 or 4 ranks as threads of this process")
-    args = mnpar.launch.parse_args(parser, micro_batches=1, batchsize=1, steps=1, width=1)
+    args = mnpar.launch.parse_args(parser, micro_batches=1, batchsize=1, steps=1, width=1, threads=0)
     if args.threads:
         mnpar.run(main, ranks=args.threads, args=(args,))
     else:

@@ -149,8 +149,8 @@ if __name__ == "__main__":
     parser.add_argument("--unit", "-u", type=int, default=128, help="width of a layer (128)")
     parser.add_argument("--rate", type=float, default=0.005, help="Adam's alpha (0.005)")
     parser.add_argument("--longest", type=int, default=7, help="letters of the longest words (7); the shortest have 3")
-    parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and orders (0)")
-    parser.add_argument("--out", "-o", default="result", metavar="DIR", help="where the log goes (result)")
+    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)")
+    parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", metavar="DIR", help="for the log (result)")
     parser.add_argument("--threads", action="store_true", help="run both ranks as threads of this process")
     args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, layer=1, unit=1, longest=3)
     if args.threads:

@@ -17,7 +17,6 @@ same mesh or another, goes on from there. The text is that of Python's own help,
 
 import argparse
 import math
-import os
 from functools import partial
 from pydoc_data.topics import topics
 
@@ -178,19 +177,14 @@ def parse():
     )
     parser.add_argument("--letters", type=int, default=200, help="how many to write at the end (200)")
     parser.add_argument("--report", type=int, default=20, help="updates between lines (20)")
-    parser.add_argument("--run", metavar="DIR", help="go on from the checkpoint there, and leave one")
-    parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and texts (0)")
+    parser.add_argument("--run", type=mnpar.launch.folder, metavar="DIR", help="go on from the checkpoint there, and leave one")
+    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and texts (0)")
     parser.add_argument("--threads", action="store_true", help="run on ranks that are threads of this process")
     args = mnpar.launch.parse_args(parser, steps=1, batchsize=1, length=1, blocks=1, unit=1, heads=1, micro_batches=1, report=1)
     if args.unit % args.heads:
         parser.error(f"--unit {args.unit} is not divided by --heads {args.heads}")
     if unknown := [name for name in args.mesh or {} if name not in AXES]:
         parser.error(f"--mesh: there is no axis {unknown[0]} here, only {', '.join(AXES)}")
-    if args.run:
-        try:
-            os.makedirs(args.run, exist_ok=True)  # before the training that it is to keep
-        except OSError as error:
-            parser.error(f"--run: {error}")
     launched = mnpar.launch.launched_ranks() > 1
     if args.mesh is None:
         args.mesh = {"data": -1} if launched and not args.threads else {"data": 2, "model": 2}

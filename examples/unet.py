@@ -164,10 +164,10 @@ def parse():
     parser.add_argument("--batchsize", "-b", type=int, default=8, help="images per step (8)")
     parser.add_argument("--train", type=int, default=96, help="images to train (96)")
     parser.add_argument("--test", type=int, default=24, help="and to test (24)")
-    parser.add_argument("--seed", "-s", type=int, default=0, help="of weights and images (0)")
-    parser.add_argument("--out", "-o", default="result", metavar="DIR", help="where the plot goes (result)")
+    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and images (0)")
+    parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", metavar="DIR", help="for the plot (result)")
     parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
-    least = {"size": 8, "scales": 0, "filters": 1, "epoch": 1, "batchsize": 1, "train": 1, "test": 1, "seed": 0, "threads": 1}
+    least = {"size": 8, "scales": 0, "filters": 1, "epoch": 1, "batchsize": 1, "train": 1, "test": 1, "threads": 1}
     args = mnpar.launch.parse_args(parser, **least)
     if args.size < 2**args.scales:
         parser.error(f"--size {args.size} cannot be halved {args.scales} times (--scales)")

@@ -36,6 +36,24 @@ def is_array(x: object) -> bool:
     return cupy is not None and isinstance(x, cupy.ndarray)
 
 
+def plain(x: Array) -> Array:
+    """``x`` without what a subclass of numpy's arrays makes of operators: a product of np.matrix is not one of elements.
+
+    Raises:
+        TypeError: it has a mask, of which gradients and other ranks know nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> plain(np.matrix([[1.0, 2.0]]))
+        array([[1., 2.]])
+    """
+    if not isinstance(x, np.ndarray) or type(x) is np.ndarray:
+        return x
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError("the mask of a masked array would be lost: fill it first, x.filled(0), or use F.where")
+    return x.view(np.ndarray)
+
+
 def unscalar(x: Array) -> Array:
     """An operation on 0-d numpy arrays returns a scalar; this makes an array of it again, and leaves the rest alone.
 
@@ -303,7 +321,7 @@ def get_device_from_array(*arrays: Any) -> Device:
 
 
 def checked(x: Any) -> Array:
-    """``x``, if it is an array.
+    """``x``, if it is an array; of a subclass (np.matrix, np.memmap) the plain array in it.
 
     Raises:
         TypeError: no Variable can hold it; and what may have been meant.
@@ -314,7 +332,7 @@ def checked(x: Any) -> Array:
         TypeError: a Variable holds a numpy or cupy array, not None: did a model or a function forget to return something?
     """
     if is_array(x):
-        return x
+        return plain(x)
     given, advice = type(x).__name__, "wrap it in numpy.asarray"
     if x is None:
         given, advice = "None", "did a model or a function forget to return something?"

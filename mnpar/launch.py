@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import functools
 import importlib.util
 import math
@@ -151,6 +152,53 @@ def ranks_of_grid(parser: argparse.ArgumentParser, args: argparse.Namespace, fla
     return needed
 
 
+def seed(text: str) -> int:
+    """The number that a flag ``--seed`` means: ``parser.add_argument("--seed", type=mnpar.launch.seed)``.
+
+    Args:
+        text: a number that all of numpy's generators take.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none; argparse makes it a usage error.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.launch.seed("-1")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: a seed is a whole number from 0 to 4294967295, not -1
+    """
+    if not (text.isdecimal() and int(text) < 2**32):
+        raise argparse.ArgumentTypeError(f"a seed is a whole number from 0 to {2**32 - 1}, not {text}")
+    return int(text)
+
+
+def folder(text: str) -> str:
+    """The folder that a flag ``--out`` means, made if need be: better now than when hours of training are to be written there.
+
+    ``parser.add_argument("--out", type=mnpar.launch.folder)``.
+
+    Args:
+        text: its path; empty: none.
+
+    Raises:
+        argparse.ArgumentTypeError: nothing can be written there; argparse makes it a usage error.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.launch.folder("/dev/null/result")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: nothing can be written to /dev/null/result: Not a directory
+    """
+    try:
+        if text:
+            os.makedirs(text, exist_ok=True)
+            if not os.access(text, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"nothing can be written to {text}: {error.strerror}") from None
+    return text
+
+
 def dims(text: str) -> tuple[int, ...]:
     """The grid that a flag like ``--halopar 2x3`` means: ``parser.add_argument("--halopar", type=mnpar.launch.dims)``.
 
@@ -172,7 +220,7 @@ def dims(text: str) -> tuple[int, ...]:
 
 
 def relaunch(ranks: int) -> bool:
-    """Start this script again on ``ranks`` ranks, if it runs alone; call it first, before anything starts MPI.
+    """Start this program again on ``ranks`` ranks, if it runs alone; call it first, before anything starts MPI.
 
     ``python script.py`` and ``mpiexec python script.py`` (which with MPICH starts one rank) so become ``mpiexec -n ranks``;
     under a launcher with several ranks, and in the second run, nothing happens. It replaces the process: the exit code is the
@@ -199,10 +247,29 @@ def relaunch(ranks: int) -> bool:
         if importlib.util.find_spec("mpi4py") is None:
             raise LauncherError("mpi4py is missing: pip install 'mnpar[mpi]'")
         command, environment = mpiexec_command(ranks)
+        program = _this_program()
     except LauncherError as error:
         print(f"mnpar: running alone, because {error}")
         return False
-    return _become([*command, sys.executable, *sys.argv], ranks, environment)
+    return _become([*command, sys.executable, *program], ranks, environment)
+
+
+def _this_program() -> list[str]:
+    """What Python was started with: options of its own, a script or ``-m`` or ``-c``, and arguments.
+
+    Raises:
+        LauncherError: the program came through standard input, and cannot come there again.
+    """
+    if sys.argv[0] in ("", "-"):
+        raise LauncherError("this program is not in a file: save it, and start that")
+    given, before = sys.orig_argv[1:], len(sys.orig_argv) - len(sys.argv) - 2  # of what a flag and its value are
+    if given[-len(sys.argv) :] == sys.argv:
+        return given
+    if before >= 0 and given[before] in ("-m", "-c") and given[before + 2 :] == sys.argv[1:]:
+        spec = getattr(sys.modules["__main__"], "__spec__", None)
+        if sys.argv[0] == (given[before] if given[before] == "-c" else getattr(spec, "origin", None)):
+            return given
+    return sys.argv  # which were changed since
 
 
 def start(ranks: int, command: Sequence[str], hosts: str | None = None, module: bool = False) -> NoReturn:
@@ -231,5 +298,9 @@ def _become(command: list[str], ranks: int, environment: dict[str, str]) -> NoRe
     environment[_AGAIN] = "1"  # a script that would start ranks itself has them
     if hasattr(os, "memfd_create") and not _is_open_mpi(command[0]):
         command = [sys.executable, "-I", "-S", waiter.__file__, str(ranks), *command]
-    sys.stdout.flush()
+    for number, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
+        if stream is None and os.open(os.devnull, os.O_RDWR) == number:  # closed by who started this: mpiexec needs all three
+            os.set_inheritable(number, True)
+    if sys.stdout is not None:
+        sys.stdout.flush()
     os.execve(command[0], command, environment)

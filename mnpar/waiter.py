@@ -90,7 +90,8 @@ def main(ranks: int, command: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     code = wait(start(command))
     wrong = unended(os.pread(file, ranks, 0)) if code in (0, _KILLED) else ""
-    sys.stderr.write(wrong)
+    if wrong and sys.stderr is not None:
+        sys.stderr.write(wrong)
     return code or bool(wrong)
 
 

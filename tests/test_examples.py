@@ -137,7 +137,7 @@ SMALL_PRINT = {
     "pipeline_seq2seq.py": (["--lines", "0"], "--lines is at least 1, not 0"),
     "pipeline_unet.py": (["--steps", "0"], "--steps is at least 1, not 0"),
     "seq2seq_model_parallel.py": (["--longest", "2"], "--longest is at least 3, not 2"),
-    "transformer_lm.py": (["--run", "/dev/null/x"], "--run: [Errno 20] Not a directory: '/dev/null/x'"),
+    "transformer_lm.py": (["--run", "/dev/null/x"], "argument --run: nothing can be written to /dev/null/x: Not a directory"),
 }
 
 
@@ -154,7 +154,9 @@ BAD = {
     "no number": (["--epoch", "x"], "invalid int value"),
     "a flag that is not there": (["--gpus"], "unrecognized arguments"),
     "groups that do not divide": (["--groups", "3"], "ranks do not make members of 3 ranks each"),
-    "a negative seed": (["--seed", "-1"], "--seed is at least 0, not -1"),
+    "a negative seed": (["--seed", "-1"], "a seed is a whole number from 0 to 4294967295, not -1"),
+    "a seed that is too large": (["--seed", "4294967296"], "a seed is a whole number from 0 to 4294967295, not 4294967296"),
+    "no folder to write to": (["--out", "/dev/null/result"], "nothing can be written to /dev/null/result: Not a directory"),
     "no such folder": (["--data", NOWHERE], f"--data: there is no folder {NOWHERE}"),
 }
 

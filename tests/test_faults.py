@@ -92,6 +92,7 @@ JOBS = {
     "error_while_others_receive": fails("1", "error_while_others_receive"),
     "error_while_others_reduce": fails("1", "error_while_others_reduce", 3),
     "error_while_others_compute": fails("1", "error_while_others_compute"),
+    "error_without_streams": fails("1", "error_without_streams"),
     "error_in_a_group": fails("1", "error_in_a_group", 3),
     "error_on_all": fails("1", "error_on_all", rank=0),
     "error_in_backward": fails("2", "error_in_backward", also=["in the backward of Bad"]),

@@ -65,6 +65,45 @@ def test_a_script_alone_becomes_an_mpiexec_job_of_itself(started):
     assert environment["PATH"] == os.environ["PATH"]
 
 
+STARTED = {
+    "a script": (["-W", "error", "train.py", "--epochs", "3"], ["train.py", "--epochs", "3"]),
+    "a command": (["-Ic", "-c", "import mnpar", "3"], ["-c", "3"]),
+    "arguments that were changed since": (["-m", "pytest", "-q"], ["train.py", "3"]),
+    "fewer words than arguments": ([], ["train.py", "3"]),
+}
+
+
+@pytest.mark.parametrize(("words", "argv"), STARTED.values(), ids=STARTED)
+def test_ranks_start_as_the_program_was_started(started, monkeypatch, words, argv):
+    monkeypatch.setattr(sys, "orig_argv", ["python", *words])
+    monkeypatch.setattr(sys, "argv", argv)
+    mnpar.relaunch(4)
+    ((_, arguments, _),) = started
+    as_started = words[-len(argv) :] == argv or argv[0] == "-c"
+    assert arguments[arguments.index("-n") + 1 :] == ["4", sys.executable, *(words if as_started else argv)]
+
+
+def test_a_program_from_standard_input_stays_alone_and_is_told(started, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["-"])
+    assert mnpar.relaunch(4) is False
+    assert not started
+    assert capsys.readouterr().out == "mnpar: running alone, because this program is not in a file: save it, and start that\n"
+
+
+def test_a_module_in_a_package_stays_one_on_the_ranks_and_nobody_needs_a_terminal(tmp_path):
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").write_text("word = 'inside'")
+    (tmp_path / "pkg" / "train.py").write_text(
+        "import os, sys, warnings, mnpar\nfrom . import word\nmnpar.relaunch(2)\ncomm = mnpar.create_communicator()\n"
+        "words = comm.allgather_obj((word, sys.warnoptions, sys.argv[1:]))\n"
+        "if comm.is_root:\n    open('said', 'w').write(repr(words))\n"
+    )
+    command = f"{sys.executable} -W ignore::FutureWarning -m pkg.train a 'b c' >&-"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "said").read_text() == repr([("inside", ["ignore::FutureWarning"], ["a", "b c"])] * 2)
+
+
 def test_what_a_launcher_of_one_rank_left_is_hidden_from_the_next(started, monkeypatch):
     """``mpiexec python script.py`` with MPICH starts one rank."""
     for name in MARKS:

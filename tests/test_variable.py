@@ -20,6 +20,23 @@ def test_only_arrays_are_held(data):
         mnpar.Variable(data)
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_a_subclass_of_arrays_brings_no_operators_of_its_own():
+    x = np.arange(4.0).reshape(2, 2)
+    v = mnpar.Variable(np.matrix(x))
+    y = F.sum(v * np.matrix(x), axis=0)
+    y.grad = np.ones(2)
+    y.backward()
+    np.testing.assert_array_equal(y.array, (x * x).sum(axis=0))
+    assert type(v.array) is type(y.array) is type(v.grad) is np.ndarray
+
+
+@pytest.mark.parametrize("take", [mnpar.Variable, mnpar.Parameter, F.relu], ids=["Variable", "Parameter", "relu"])
+def test_a_mask_is_not_lost_without_a_word(take):
+    with pytest.raises(TypeError, match="the mask of a masked array would be lost: fill it first"):
+        take(np.ma.masked_array([1.0, 2.0], mask=[True, False]))
+
+
 @pytest.mark.parametrize(
     ("x", "words"),
     [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mnpar.checkpoint import store
 from mnpar.checkpoint.opened import Checkpoint
-from mnpar.checkpoint.together import together
+from mnpar.checkpoint.together import in_folder, together
 from mnpar.communicators.communicator import needed
 from mnpar.errors import CheckpointError
 
@@ -63,7 +63,7 @@ def collect_garbage(directory: str | os.PathLike[str], comm: Communicator, keep:
     if keep < 1:
         raise ValueError(f"keep = {keep}: 1 checkpoint or more is kept")
     mine = os.path.abspath(directory)
-    folder, listed = together(comm, lambda: (mine, store.names(mine) if comm.rank == 0 else []))[0]
+    folder, (listed, *_) = in_folder(comm, mine, lambda: store.names(mine) if comm.rank == 0 else [])
     return [name.step for name in keep_newest(folder, listed, comm, keep)]
 
 

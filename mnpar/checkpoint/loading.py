@@ -18,7 +18,7 @@ from mnpar.checkpoint.contents import Record
 from mnpar.checkpoint.entries import Place, divided
 from mnpar.checkpoint.opened import Checkpoint, choose, first_good
 from mnpar.checkpoint.saving import RANDOM, by_name, part
-from mnpar.checkpoint.together import together
+from mnpar.checkpoint.together import in_folder, together
 from mnpar.communicators import create_communicator
 from mnpar.communicators.communicator import needed
 from mnpar.errors import CheckpointError
@@ -156,6 +156,7 @@ def load(
             saved cannot be divided among this number of ranks.
         KeyError, ValueError, TypeError: it was saved by another program: a value is not there, or of another shape or kind.
             The objects are then partly read.
+        ValueError: on all ranks: they name different directories.
 
     See :func:`save` for an example.
     """
@@ -183,10 +184,9 @@ def load_folder(path: str | os.PathLike[str], objects: Any, comm: Communicator |
 
     See :func:`save_folder` for an example.
     """
-    directory, name = os.path.split(os.path.abspath(path))
-    found = load_newest(
-        directory, lambda: store.versions(directory, name), objects, comm or create_communicator("self"), strict
-    )
+    comm = comm or create_communicator("self")
+    directory, name = os.path.split(in_folder(comm, path, lambda: None)[0])
+    found = load_newest(directory, lambda: store.versions(directory, name), objects, comm, strict)
     if found is None:
         raise CheckpointError(f"{path} is not there, or is no checkpoint")
     return found
@@ -196,7 +196,7 @@ def load_newest(
     directory: str, names: Callable[[], Sequence[str]], objects: Any, comm: Communicator, strict: bool = True
 ) -> int | None:
     """Read objects from the newest undamaged one of those checkpoints that rank 0 lists, oldest first; its step. Collective."""
-    directory, listed = together(comm, lambda: (directory, list(names()) if comm.rank == 0 else []))[0]
+    directory, (listed, *_) = in_folder(comm, directory, lambda: list(names()) if comm.rank == 0 else [])
     checkpoint = first_good(directory, listed[::-1], comm)
     return None if checkpoint is None else _fill(checkpoint, objects, comm, strict)
 

@@ -13,7 +13,7 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.checkpoint import store
 from mnpar.checkpoint.contents import Piece, Record, from_json
-from mnpar.checkpoint.together import together
+from mnpar.checkpoint.together import in_folder, together
 from mnpar.errors import CheckpointError
 from mnpar.plans import Box
 from mnpar.serializers.safetensors import NAMES, Entry, read_entry, read_header
@@ -137,7 +137,7 @@ def _within(common: Box, box: Box) -> tuple[slice, ...]:
 
 def choose(directory: str, comm: Communicator, step: int | None) -> Checkpoint | None:
     """The newest undamaged checkpoint (of a step), opened on each rank."""
-    directory, listed = together(comm, lambda: (directory, store.names(directory) if comm.rank == 0 else []))[0]
+    directory, (listed, *_) = in_folder(comm, directory, lambda: store.names(directory) if comm.rank == 0 else [])
     candidates = [name for name in reversed(listed) if step is None or name.step == step]
     if step is not None and not candidates:
         there = ", ".join(str(name.step) for name in listed) or "none"

@@ -16,7 +16,7 @@ from mnpar.backend import Array
 from mnpar.checkpoint import store
 from mnpar.checkpoint.contents import Record, combine, to_json
 from mnpar.checkpoint.entries import Entry, Recorder
-from mnpar.checkpoint.together import together
+from mnpar.checkpoint.together import in_folder, together
 from mnpar.communicators import create_communicator
 from mnpar.communicators.communicator import needed
 from mnpar.serializers.safetensors import NAMES, write_safetensors
@@ -45,7 +45,8 @@ def save(directory: str | os.PathLike[str], objects: Any, comm: Communicator, st
 
     Raises:
         OSError: on all ranks, if one of them could not write; no trace of the attempt is left.
-        TypeError: something in it is no array, number, string or None. ValueError: parts do not make a whole.
+        TypeError: something in it is no array, number, string or None. ValueError: parts do not make a whole, or ranks name
+            different directories.
 
     Example:
         >>> import tempfile, mnpar, mnpar.links as L
@@ -131,9 +132,9 @@ def begin(
         copies: take copies of the values, which may change as soon as this returns.
     """
     recorder = Recorder(copies)
-    gathered = together(comm, lambda: _record(recorder, objects, step))
+    path, gathered = in_folder(comm, os.path.join(directory, name or ""), lambda: _record(recorder, objects, step))
+    directory = path if name is None else os.path.dirname(path)
     records = combine(gathered)  # the same error on all ranks, if any
-    directory = os.path.abspath(directory)
     named = store.Name(step, 1) if name is None else name
     hidden = together(comm, lambda: store.begin(directory, named) if comm.rank == 0 else None)[0]
     assert hidden is not None

@@ -203,6 +203,8 @@ def check(x: Array) -> str:
     """
     if not backend.is_array(x):
         raise TypeError(f"a numpy or cupy array is sent here, not {type(x).__name__}: use the _obj methods for objects")
+    if type(x) is not np.ndarray:
+        backend.plain(x)  # it refuses a mask
     if x.ndim > MAX_NDIM:
         raise TypeError(f"arrays of at most {MAX_NDIM} axes can be sent, not {x.ndim}: reshape it first")
     return dtype_name(x.dtype)

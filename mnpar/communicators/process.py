@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from mnpar import waiter
 from mnpar.communicators import message, neighbours, traces
 from mnpar.communicators.neighbours import CARD, Heart, Look, Neighbours
-from mnpar.communicators.watch import Watch
+from mnpar.communicators.watch import Watch, speak
 from mnpar.errors import DeadlockError, MnparError
 
 _GRACE = 12  # heartbeats, 3 s
@@ -209,9 +209,7 @@ class Process:
             self._on_error(args.exc_type, args.exc_value, args.exc_traceback)
 
     def _abort(self, text: str, code: int) -> NoReturn:
-        sys.stdout.flush()
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        speak(text)
         time.sleep(_SPEAK)
         self.MPI.COMM_WORLD.Abort(code)
         time.sleep(_SPEAK)  # MPICH's returns: the launcher is about to end this process
@@ -227,7 +225,7 @@ class Process:
 
     def _finalize(self) -> None:
         """Wait until all ranks are there, so that one which still waits for this one can learn that it has ended."""
-        sys.stdout.flush()
+        speak()
         try:
             if self.watch.lost:
                 self._meet_survivors()
@@ -257,4 +255,4 @@ class Process:
     def _report_unreceived(self) -> None:
         for transport in self.transports:
             for source, tag, text in transport.unreceived() if transport is not None else ():
-                sys.stderr.write(f"mnpar: rank {self.rank} never received a message from rank {source}, tag {tag}: {text}\n")
+                speak(f"mnpar: rank {self.rank} never received a message from rank {source}, tag {tag}: {text}\n")

@@ -9,6 +9,7 @@ gone or stopped is an error too; one that is busy, or that nobody can see, is a 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -30,10 +31,20 @@ _LONGEST_PAUSE = 600.0  # s between warnings
 
 ASK, ANSWER, COMPLAINT = 1, 2, 3
 
-
 _SAID = {
     "waiting": "waits in ", "finished": "", "running": "is running", "gone": "is gone: ", "stopped": "is ", "silent": "",
 }  # fmt: skip
+
+
+def speak(text: str = "") -> None:
+    """Write to the user, after all that the program has written; it may have closed its streams, or replaced them."""
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+    for stream in (sys.stderr, sys.__stderr__):
+        with contextlib.suppress(Exception):
+            stream.write(text)  # type: ignore[union-attr]
+            stream.flush()  # type: ignore[union-attr]
+            return
 
 
 class Post(Protocol):
@@ -245,7 +256,7 @@ class Watch:
             seen = [f"rank {rank} is {self._looks[rank].detail}" for rank in silent if rank in self._looks]
             unseen = ", ".join(str(rank) for rank in silent if rank not in self._looks)
             told = [*seen, f"no answer from rank {unseen}: busy in its own code, or stopped"] if unseen else seen
-            sys.stderr.write(f"mnpar: rank {self._post.rank} has waited {elapsed:.0f} s in {what}; {', '.join(told)}\n")
+            speak(f"mnpar: rank {self._post.rank} has waited {elapsed:.0f} s in {what}; {', '.join(told)}\n")
 
     def _table(self, wait: Wait) -> str:
         return f"rank {self._post.rank} waits for ever in {wait.waiting}:\n{self._rows()}"

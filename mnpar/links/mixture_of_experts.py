@@ -67,19 +67,21 @@ class MixtureOfExperts(Chain):
             learn nothing).
         rng: of the noise; None: the rank's generator.
         initialW: initializer of the gate's W; None is LeCunNormal.
+        whole_gradients: False, with ``input_is_parallel``: the gradient of the gate's W is each rank's share, for a multi-node
+            optimizer over a mesh that adds up the rest of the model over these ranks too (below).
 
     Whose gradient is what: every gradient is whole, that of the sum of the losses on which the ranks call backward. An expert
     sees the tokens of all ranks, and its gradient is complete where it is, zeros if no token came. The gate's W is the same
     on all ranks, and so is its gradient. The rows of x have theirs where they are. So neither W nor the experts may be summed
     over ``comm`` once more; a data-parallel optimizer over *other* ranks, which hold copies of the whole layer, sums both.
-    If the ranks of ``comm`` are themselves data-parallel in the rest of the model, let the multi-node optimizer have the rest
-    only, and another optimizer this layer: the weights of the ranks' samples come with the loss::
+    If the ranks of ``comm`` are themselves data-parallel in the rest of the model, make them an axis of a mesh, and leave the
+    gate's gradient to the optimizer, which adds up that of each parameter where there are copies of it::
 
-        rest = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm).setup(model.rest)
-        experts = mnpar.optimizers.Adam().setup(model.experts)
-        model.experts.cleargrads()
-        rest.update(model.loss, x, t)
-        experts.update()
+        mesh = mnpar.Mesh(comm, data=2, expert=4)
+        model.experts = L.MixtureOfExperts(mesh.expert, make, 8, 32, input_is_parallel=True, whole_gradients=False)
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), mesh, axes=("data", "expert")).setup(model)
+
+    Without a mesh the multi-node optimizer has the rest only, and another one this layer (docs/experts_and_ensembles.md).
 
     First weights do not depend on how many ranks there are: rank 0 draws a seed, and each expert is made, and sized by its
     first batch, with a generator of the seed and its number. An expert's path has its number (``/experts/5/W``): a checkpoint
@@ -94,7 +96,7 @@ class MixtureOfExperts(Chain):
         dropped: how many choices were dropped, of all ranks.
 
     Raises:
-        ValueError: sizes below 1, or k that is not in 1 … E.
+        ValueError: sizes below 1, k that is not in 1 … E, or shares of a gradient that all ranks have alike.
 
     Example:
         >>> import numpy as np, mnpar
@@ -112,6 +114,7 @@ class MixtureOfExperts(Chain):
         self, comm: Communicator, make: Callable[[int], Link], n_experts: int, in_size: int, out_size: int | None = None,
         k: int = 2, *, input_is_parallel: bool = False, capacity_factor: float | None = None, noise: float = 0.0,
         normalize: bool | None = None, rng: np.random.Generator | None = None, initialW: Any = None,
+        whole_gradients: bool = True,
     ) -> None:  # fmt: skip
         needed(comm, "MixtureOfExperts(comm, make, n_experts, in_size)")
         super().__init__()
@@ -120,15 +123,18 @@ class MixtureOfExperts(Chain):
                 f"a mixture of {n_experts} experts for {in_size} features with k = {k}, capacity_factor = {capacity_factor}: "
                 "sizes are 1 or more, k is from 1 to the number of experts, a capacity is positive"
             )
+        if not (whole_gradients or input_is_parallel):
+            raise ValueError("whole_gradients=False is for ranks with tokens of their own: input_is_parallel=True")
         self.comm, self.in_size, self.out_size = comm, in_size, in_size if out_size is None else out_size
         self.n_experts, self.k, self.capacity_factor, self.noise, self.rng = n_experts, k, capacity_factor, noise, rng
         self.normalize, self.input_is_parallel = k > 1 if normalize is None else normalize, input_is_parallel
+        self.whole_gradients = whole_gradients
         seed = int(comm.bcast(random.generator().integers(2**63, size=1))[0])
         with random.using(np.random.default_rng([seed, n_experts])):
             self.gate = Linear(in_size, n_experts, nobias=True, initialW=initialW)
         if comm.size > 1:
             self.gate.W.array[...] = comm.bcast(self.gate.W.array)
-        self.experts = Experts(comm, make, n_experts, seed)
+        self.experts = Experts(comm, make, n_experts, seed, whole_gradients)
         self.balance: Variable | None = None
         self.load, self.dropped = np.zeros(n_experts, np.int64), 0
 
@@ -177,7 +183,7 @@ class MixtureOfExperts(Chain):
 
     def _gate(self, x: Variable, noise: Array | None) -> tuple[Variable, Array, Variable]:
         """Probabilities (n, E), the k choices of each token (on the host), and their weights (n, k)."""
-        scores = linear(x, copy_to(self.comm, self.gate.W))
+        scores = linear(x, copy_to(self.comm, self.gate.W) if self.whole_gradients else self.gate.W)
         if noise is not None:
             scores = scores + scores.xp.asarray(noise, scores.dtype)
         probabilities = softmax(scores)
@@ -220,11 +226,14 @@ class Experts(Chain):
     Args:
         comm, make, n_experts: as :class:`MixtureOfExperts` has them.
         seed: of all first weights, the same on all ranks.
+        whole_gradients: as :class:`MixtureOfExperts` has it; theirs are whole either way.
     """
 
-    def __init__(self, comm: Communicator, make: Callable[[int], Link], n_experts: int, seed: int) -> None:
+    def __init__(
+        self, comm: Communicator, make: Callable[[int], Link], n_experts: int, seed: int, whole_gradients: bool = True
+    ) -> None:
         super().__init__()
-        self.comm, self.n_experts = comm, n_experts
+        self.comm, self.n_experts, self.whole_gradients = comm, n_experts, whole_gradients
         self._generators = {}  # of experts that do not know their sizes yet
         for i in range(*block(n_experts, comm.size, comm.rank)):
             rng = np.random.default_rng([seed, i])

@@ -23,7 +23,8 @@ from mnpar.checkpoint.contents import Piece, Record, check_cover
 from mnpar.communicators.communicator import Communicator, described
 from mnpar.errors import MismatchError
 from mnpar.link import Link
-from mnpar.links import MultiNodeBatchNormalization
+from mnpar.links import MixtureOfExperts, MultiNodeBatchNormalization
+from mnpar.links.mixture_of_experts import Experts
 from mnpar.parallel.mesh import Mesh
 from mnpar.parallel.pipeline import Pipeline
 from mnpar.parallel.reducer import Among, Reducer
@@ -31,6 +32,7 @@ from mnpar.parameter import Parameter
 from mnpar.plans import Box
 
 Total = Callable[[Array], Array]
+_BY_SHARE = (MultiNodeBatchNormalization, MixtureOfExperts, Experts)  # over their ``comm``, unless ``whole_gradients``
 
 
 class Held(NamedTuple):
@@ -41,6 +43,7 @@ class Held(NamedTuple):
     dtype: str
     divided: bool  # whether the parameter says so
     tied: bool  # a pipeline sums its gradients over stages
+    alone: tuple[str, ...]  # the axes along which one rank of each line has it, as experts are
     digest: bytes
 
 
@@ -61,7 +64,7 @@ class Placement:
 
     Attributes:
         kinds: of each parameter of the whole model by its path, for each axis of more than one rank: ``'replicated'``,
-            ``'divided'`` or ``'some'``.
+            ``'divided'``, ``'some'`` or ``'alone'``: on one rank of each line, which hears of the samples of all.
         tables: what each rank has, by the mesh's numbers of ranks.
     """
 
@@ -118,12 +121,12 @@ class Placement:
         return equal
 
     def sums(self, path: str) -> tuple[str, ...]:
-        """The axes along which the gradients of a parameter are parts: all that are summed, but those that divide it."""
-        return tuple([axis for axis in self.summed if self.kinds[path][axis] != "divided"])
+        """The axes along which the gradients of a parameter are parts: all that are summed, and along which there are copies."""
+        return tuple([axis for axis in self.summed if self.kinds[path][axis] not in ("divided", "alone")])
 
     def _counted(self) -> tuple[str, ...]:
         """The axes along which ranks have different parameters, or parts."""
-        divide = [axis for kinds in self.kinds.values() for axis in self.summed if kinds[axis] == "divided"]
+        divide = [axis for kinds in self.kinds.values() for axis in self.summed if kinds[axis] in ("divided", "alone")]
         return self.mesh.span((*self.others, *divide))
 
     def _are_equal(self, path: str, holders: dict[int, Held]) -> bool:
@@ -141,16 +144,20 @@ class Placement:
 
     def _table(self, model: Link) -> Table:
         wrong, tied = "", set()
+        alone: dict[int, tuple[str, ...]] = {}
         staged: list[str] = []
         for path, link in model.namedlinks():
             if isinstance(link, Pipeline):
                 staged += self.mesh.axes_of(link.line.comm)
                 tied |= {id(param) for param in link.tied}
+            if isinstance(link, Experts) and not link.whole_gradients:
+                alone |= dict.fromkeys(map(id, link.params()), tuple(self.mesh.axes_of(link.comm)))
             try:
                 wrong = wrong or self._wrong(path, link)
             except ValueError as error:
                 wrong = wrong or f"{path}, {type(link).__name__}: {error}"
-        params = {path: _held(param, id(param) in tied) for path, param in model.namedparams(include_uninit=False)}
+        named = model.namedparams(include_uninit=False)
+        params = {path: _held(param, id(param) in tied, alone.get(id(param), ())) for path, param in named}
         return Table(params, tuple(dict.fromkeys(staged)), wrong)
 
     def _wrong(self, path: str, link: Link) -> str:
@@ -165,7 +172,7 @@ class Placement:
         shares: list[Communicator] = []  # whose ranks get their share, which the optimizer has to sum
         for name, comm in vars(link).items():
             if isinstance(comm, Communicator):
-                by_share = name == "comm" if isinstance(link, MultiNodeBatchNormalization) else name == "sequence_comm"
+                by_share = name == ("comm" if isinstance(link, _BY_SHARE) else "sequence_comm")
                 (shares if by_share and not getattr(link, "whole_gradients", False) else whole).append(comm)
         inside, over = ([axis for comm in comms for axis in self.mesh.axes_of(comm)] for comms in (whole, shares))
         unsummed = [axis for axis in over if axis not in (*inside, *self.summed)]
@@ -204,6 +211,8 @@ class Placement:
                 )
             kinds.setdefault("divided" if several else "some" if len(boxes) < len(line) else "replicated", line)
         kind = next(kind for kind in ("some", "divided", "replicated") if kind in kinds)
+        if kind == "some" and all([axis in held.alone for held in holders.values()]):
+            return "alone"
         if kind == "some" and axis in self.summed and there:
             raise MismatchError(
                 f"{path} is on {[r for r in kinds[kind] if r in holders]} only, of ranks {kinds[kind]} of {self.mesh!s}, along "
@@ -254,10 +263,10 @@ class Placement:
         return 1 / sum([path in params and params[path].box == mine for params in tables])
 
 
-def _held(param: Parameter, tied: bool) -> Held:
+def _held(param: Parameter, tied: bool, alone: tuple[str, ...]) -> Held:
     digest = hashlib.blake2b(np.ascontiguousarray(backend.to_host(param.array)).reshape(-1).view(np.uint8).data, digest_size=16)
     whole, box = (param.shape, Box.whole(param.shape)) if param.box is None or param.whole is None else (param.whole, param.box)
-    return Held(tuple(whole), box, param.dtype.name, param.box is not None, tied, digest.digest())
+    return Held(tuple(whole), box, param.dtype.name, param.box is not None, tied, alone, digest.digest())
 
 
 def _summing(pieces: Communicator | None, comm: Communicator, share: float) -> Total:
@@ -279,7 +288,7 @@ _SHARES = (
 )
 _OVER_DATA = (
     "it is divided among ranks along {}, which have samples of their own: give it a communicator of the other axes, such as "
-    "mesh.model"
+    "mesh.model, or let it leave each rank its share, MixtureOfExperts(…, input_is_parallel=True, whole_gradients=False)"
 )
 _UNTIED = (
     "{} is on ranks {} of {!s}, in several stages along {!r}, and nothing adds their gradients up: name it in "

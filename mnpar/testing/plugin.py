@@ -75,8 +75,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
     """Before the first test, while nothing of one is there, keep a copy of the session: its ranks are forks of that."""
     config = session.config
-    if not config.stash.get(WORKER, None) and not config.option.collectonly and any(map(_mpi_size, session.items)):
-        config.stash[_FORKS] = ranks_of(session) if forks.possible() else None
+    if not config.stash.get(WORKER, None) and not config.option.collectonly:
+        folders = getattr(config, "_tmp_path_factory", None)
+        if folders is not None:
+            folders.getbasetemp()  # whose --basetemp it is, or xdist's, each fork would empty it once more
+        if any(map(_mpi_size, session.items)):
+            config.stash[_FORKS] = ranks_of(session) if forks.possible() else None
     try:
         return (yield)
     finally:

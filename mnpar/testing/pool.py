@@ -27,7 +27,7 @@ from mnpar.testing.forks import Forks
 
 WORKER = pytest.StashKey[Any]()  # of a session that is a rank: its Worker
 _START = 120.0  # s for all ranks to import, collect and connect
-_GRACE = 2.0  # s for the other ranks to finish after one has failed
+_GRACE = 2.0  # s for the other ranks to finish after one has failed, or skipped the test
 
 
 class Pool:
@@ -42,7 +42,7 @@ class Pool:
         self._folder: Path | None = None
 
     def run(self, nodeid: str, ranks: int) -> str:
-        """Run a test on the first ``ranks`` ranks; what failed, rank by rank, or nothing."""
+        """Run a test on the first ``ranks`` ranks; what failed, rank by rank, or nothing; skipped if a rank skips it."""
         if self._process is None:
             trouble = self._start()
             if trouble:
@@ -50,7 +50,12 @@ class Pool:
         for line in self._lines.values():
             line.sendall(json.dumps({"nodeid": nodeid, "ranks": ranks}).encode() + b"\n")
         answers, silent = self._collect(self._timeout)
-        failed = {rank: text for rank, text in sorted(answers.items()) if text}
+        failed = {rank: answer["failure"] for rank, answer in sorted(answers.items()) if answer["failure"]}
+        skipped = [answer["skipped"] for _, answer in sorted(answers.items()) if answer["skipped"]]
+        if skipped and not failed:
+            if silent:  # they wait for those that skipped it
+                self.close(kill=True)
+            raise pytest.skip.Exception(skipped[0], _use_item_location=True)
         if not failed and not silent:
             return ""
         report = [f"---------- rank {rank} of {ranks} ----------\n{text}" for rank, text in failed.items()]
@@ -101,9 +106,9 @@ class Pool:
         options += ["--processes=1", "--runxfail", "-q", "-W", quiet]
         return [sys.executable, "-m", "mnpar.testing.worker", str(self._folder), *options, *self._files]
 
-    def _collect(self, timeout: float) -> tuple[dict[int, str], list[int]]:
-        """The ranks' answers ("" is success), and those that gave none."""
-        answers: dict[int, str] = {}
+    def _collect(self, timeout: float) -> tuple[dict[int, dict[str, str]], list[int]]:
+        """The ranks' answers (what failed, why it was skipped), and those that gave none."""
+        answers: dict[int, dict[str, str]] = {}
         deadline = time.monotonic() + timeout
         with selectors.DefaultSelector() as selector:
             for rank, line in self._lines.items():
@@ -113,8 +118,8 @@ class Pool:
                     text = self._lines[key.data].makefile().readline()
                     selector.unregister(key.fileobj)
                     if text:
-                        answers[key.data] = json.loads(text)["failure"]
-                        if answers[key.data]:
+                        answers[key.data] = json.loads(text)
+                        if any(answers[key.data].values()):
                             deadline = min(deadline, time.monotonic() + _GRACE)
                 if not selector.get_map():
                     break

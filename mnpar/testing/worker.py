@@ -45,10 +45,10 @@ class Worker:
         for text in self._line.makefile():
             order = json.loads(text)
             self._sub = self._first(order["ranks"])
-            failure = "" if self._sub is None else self._run(items.get(order["nodeid"]))
-            if self._sub is not None and not failure:
+            failure, skipped = ("", "") if self._sub is None else self._run(items.get(order["nodeid"]))
+            if self._sub is not None and not (failure or skipped):
                 self._sub.finalize()
-            self._say({"failure": failure})
+            self._say({"failure": failure, "skipped": skipped})
         return True
 
     def _first(self, ranks: int) -> Any:
@@ -58,11 +58,14 @@ class Worker:
         group = self._groups[ranks]
         return None if group is None else group.split(0, group.rank)
 
-    def _run(self, item: pytest.Item | None) -> str:
+    def _run(self, item: pytest.Item | None) -> tuple[str, str]:
+        """What failed, and why it was skipped; or nothing."""
         if item is None:
-            return "this rank did not collect the test: the ranks see different files or parameters"
+            return "this rank did not collect the test: the ranks see different files or parameters", ""
         reports = runtestprotocol(item, log=False, nextitem=None)
-        return "\n".join(report.longreprtext for report in reports if report.failed)
+        reasons: list[Any] = [report.longrepr for report in reports if report.skipped]  # (file, line, reason)
+        skipped = [reason[2].removeprefix("Skipped: ") for reason in reasons]
+        return "\n".join(report.longreprtext for report in reports if report.failed), "\n".join(skipped)
 
     def call(self, test: Any, arguments: dict[str, Any]) -> None:
         """Run a test function with this rank's communicator (called by the plugin)."""

@@ -232,3 +232,23 @@ def test_a_draft_of_another_name_that_this_process_is_filling_is_left_alone(tmp_
     store.after_step.reset(token)
     assert (load(tmp_path / "first"), load(tmp_path / "second")) == ((1, 0), (2, 0))
     assert not store.UNDER_WAY
+
+
+WAYS = {
+    "save": lambda folder, comm: checkpoint.save(folder, layer(1), comm, 1),
+    "load": lambda folder, comm: checkpoint.load(folder, layer(0), comm),
+    "save_folder": lambda folder, comm: checkpoint.save_folder(folder, layer(1), comm),
+    "load_folder": lambda folder, comm: checkpoint.load_folder(folder, layer(0), comm),
+    "collect_garbage": lambda folder, comm: checkpoint.collect_garbage(folder, comm, 1),
+    "a checkpointer": lambda folder, comm: mnpar.create_multi_node_checkpointer("run", comm, path=folder).save(layer(1), 1),
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_ranks_that_name_different_folders_are_told_and_nothing_is_written(way, tmp_path):
+    def program(comm):
+        with pytest.raises(ValueError, match=r"different folders for one checkpoint, .*0\b.* on rank 0 and .*2\b.* on rank 2"):
+            way(tmp_path / ("0" if comm.rank < 2 else "2"), comm)
+
+    mnpar.run(program, ranks=3)
+    assert not [name for _, _, names in os.walk(tmp_path) for name in names if not name.startswith(".")]

@@ -687,6 +687,7 @@ BAD_ARRAYS = {
     "number": (3.0, TypeError, "a numpy or cupy array is sent here, not float"),
     "list": ([1.0], TypeError, "not list"),
     "object array": (np.array([None]), TypeError, "arrays of dtype object cannot be sent"),
+    "a mask": (np.ma.masked_array([1.0], mask=[True]), TypeError, "the mask of a masked array would be lost"),
     "records": (np.zeros(2, "i4,f4"), TypeError, "cannot be sent"),
     "13 axes": (np.zeros((1,) * 13), TypeError, "at most 12 axes"),
 }

@@ -42,6 +42,14 @@ def error_while_others_compute(comm):
         pass
 
 
+def error_without_streams(comm):
+    if comm.rank == 1:
+        sys.stdout.close()
+        sys.stderr = None
+        raise ValueError("boom")
+    comm.recv(1)
+
+
 def error_on_all(comm):
     raise ValueError("boom")
 

@@ -357,6 +357,7 @@ def test_the_bytes_are_those_of_the_rows_that_travel(ranks, monkeypatch):
 WRONG = {
     "no expert": ({"n_experts": 0}, "a mixture of 0 experts"),
     "more choices than experts": ({"k": 6}, "with k = 6"),
+    "shares of what all have alike": ({"whole_gradients": False}, "for ranks with tokens of their own: input_is_parallel=True"),
     "no capacity": ({"capacity_factor": 0}, "capacity_factor = 0"),
 }
 

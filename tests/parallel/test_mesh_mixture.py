@@ -1,4 +1,5 @@
-"""A mixture of experts on one axis of a mesh, and copies of the whole network on another, against one process."""
+"""A mixture of experts on one axis of a mesh, whose ranks have the same samples or their own, and copies on another, against
+one process."""
 
 import numpy as np
 import pytest
@@ -17,10 +18,10 @@ def expert(i):
 
 
 class Model(mnpar.Chain):
-    def __init__(self, comm, k):
+    def __init__(self, comm, k, **whose):
         super().__init__()
         self.first = L.Linear(D, D)
-        self.experts = L.MixtureOfExperts(comm, expert, E, D, k=k)
+        self.experts = L.MixtureOfExperts(comm, expert, E, D, k=k, **whose)
         self.last = L.Linear(D, CLASSES)
 
     def forward(self, x, t):
@@ -38,13 +39,16 @@ def train(comm, axes, k, make, hooks, options):
     with mnpar.using_config("dtype", np.dtype("f8")):
         mnpar.random.seed(3)
         mesh = mnpar.Mesh(comm, **axes)
-        model = Model(mesh.model, k)
-        optimizer = mnpar.create_multi_node_optimizer(make(), mesh, **options).setup(model)
+        if "expert" in axes:  # its ranks have samples of their own
+            model, summed = Model(mesh.expert, k, input_is_parallel=True, whole_gradients=False), ("data", "expert")
+        else:
+            model, summed = Model(mesh.model, k), ("data",)
+        optimizer = mnpar.create_multi_node_optimizer(make(), mesh, axes=summed, **options).setup(model)
         for hook in hooks:
             optimizer.add_hook(hook())
         gradients = {}
         for step in range(STEPS):
-            mine = slice(*block(N, mesh.data.size, mesh.data.rank))
+            mine = slice(*block(N, mesh[summed].size, mesh[summed].rank))
             optimizer.update(model, *[a[mine] for a in batch(step)])
             gradients = gradients or {path: param.grad.copy() for path, param in model.namedparams()}
         return gradients, {path: param.array.copy() for path, param in model.namedparams()}
@@ -57,6 +61,7 @@ RULES = {
     "LAMB": (lambda: optimizers.LAMB(0.01), ()),
 }
 MESHES = [({"data": 2, "model": 2}, 1), ({"data": 3, "model": 1}, 2), ({"data": 2, "model": 3}, 2)]  # and k
+MESHES += [({"data": 2, "expert": 2}, 1), ({"expert": 3}, 2), ({"data": 2, "expert": 3}, 2), ({"expert": 6}, 1)]
 OPTIONS = {"": {}, "buckets": {"bucket_bytes": 64}, "sharded": {"sharded": True}}
 
 
@@ -65,9 +70,22 @@ OPTIONS = {"": {}, "buckets": {"bucket_bytes": 64}, "sharded": {"sharded": True}
 @pytest.mark.parametrize(("make", "hooks"), RULES.values(), ids=RULES)
 def test_a_mixture_learns_as_in_one_process(make, hooks, axes, k, options):
     ((gradients, weights),) = mnpar.run(train, ranks=1, args=({"data": 1, "model": 1}, k, make, hooks, {}))
-    ranks = mnpar.run(train, ranks=axes["data"] * axes["model"], args=(axes, k, make, hooks, options))
+    ranks = mnpar.run(train, ranks=int(np.prod(list(axes.values()))), args=(axes, k, make, hooks, options))
     for found, expected in [(0, gradients), (1, weights)] if not options.get("sharded") else [(1, weights)]:
         for rank in ranks:
             for path, array in rank[found].items():
                 np.testing.assert_allclose(array, expected[path], rtol=1e-10, atol=1e-10, err_msg=path)
         assert set().union(*[rank[found] for rank in ranks]) == set(expected)
+
+
+def test_gradients_that_would_be_summed_twice_are_refused_and_the_remedy_is_named():
+    def program(comm):
+        mesh = mnpar.Mesh(comm, data=1, expert=2)
+        model = Model(mesh.expert, 1, input_is_parallel=True)
+        optimizer = mnpar.create_multi_node_optimizer(optimizers.SGD(), mesh, axes=("data", "expert")).setup(model)
+        with pytest.raises(
+            mnpar.errors.MismatchError, match=r"MixtureOfExperts\(…, input_is_parallel=True, whole_gradients=False\)"
+        ):
+            optimizer.update(model, *[a.astype("f4") if a.dtype == "f8" else a for a in batch(0)])
+
+    mnpar.run(program, ranks=2)

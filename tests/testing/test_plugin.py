@@ -178,3 +178,43 @@ def test_next(comm):
     assert outcomes == expected(2, test_ring="FAILED", test_next="PASSED")
     assert "no rank can go on" in text
     assert re.search(r"waits for ever in recv from rank [01], tag 0 at .*test_it\.py:\d+:\n.*rank 0: waits in recv", text)
+
+
+def test_a_test_that_ranks_skip_while_it_runs_is_skipped_on_all_kinds_of_ranks(session):
+    outcomes, text, code = session(
+        """
+@pytest.mark.ranks(2)
+def test_all(comm):
+    pytest.skip("not today")
+@pytest.mark.ranks(2)
+def test_one(comm):
+    if comm.rank == 1:
+        pytest.skip("not here")
+@pytest.mark.ranks(2)
+def test_next(comm):
+    assert comm.allreduce_obj(1) == 2
+""",
+        "-rs",
+    )
+    assert code == 0, text
+    assert outcomes == expected(2, test_all="SKIPPED", test_one="SKIPPED", test_next="PASSED")
+    assert text.count("not today") == text.count("not here") >= 2
+
+
+@pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["one process", "two"])
+def test_the_ranks_leave_a_given_folder_of_temporary_files_as_it_is(session, tmp_path_factory, options):
+    folder = tmp_path_factory.mktemp("given") / "base"
+    outcomes, text, code = session(
+        """
+@pytest.mark.ranks(3, on="mpi")
+@pytest.mark.parametrize("number", range(3))
+def test_mine(comm, tmp_path, number):
+    (tmp_path / "mine").write_text("mine")
+    comm.barrier()
+    assert [file.name for file in tmp_path.iterdir()] == ["mine"]
+""",
+        "--basetemp", str(folder), *options,
+    )  # fmt: skip
+    assert code == 0, text
+    assert set(outcomes.values()) == {"PASSED"}
+    assert len([name for name in os.listdir(folder) if name.startswith("test_mine")]) >= 3 * 4
