@@ -182,7 +182,8 @@ def _become(
     for number, file in enumerate(files[:3]):
         os.dup2(file, number)
         os.close(file)
-    watch._EAGER, watch._SPIN, mpi_room.SPINS = 3, 0.0, 1  # forks share the cores with all that is tested: they nap at once
+    watch._EAGER, watch._SPIN = 3, 0.0  # forks share the cores with all that is tested: they nap at once, instead of polling
+    mpi_room.SPINS = 1  # type: ignore[attr-defined]
     os.environ.clear()
     os.environ.update(environment | dict(zip(lines, map(str, files[3:]), strict=True)))
     os.chdir(folder)
