@@ -228,7 +228,7 @@ def test_processes_go_on_where_the_mpi_lets_them_and_say_so_where_not(how, ranks
     environment = {**environment, "PYTHONPATH": str(Path(__file__).parents[2])}
     program = [tmp_path / "program.py", how, each]
     done = subprocess.run(
-        [*command, *([python, *map(str, program)] if ulfm else stand_in_for(*program))],
+        [*command, *([python, *map(str, program)] if ulfm or python != sys.executable else stand_in_for(*program))],
         capture_output=True, text=True, env=environment, timeout=100, check=False,
     )  # fmt: skip
     if not ulfm:
