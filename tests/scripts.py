@@ -1,22 +1,27 @@
-"""``python script.py flags``, alone or under mpiexec, without the start of Python: a process that has imported mnpar forks.
+"""``python script.py flags`` or ``python -m module flags``, alone or under mpiexec, without the start of Python: a process
+that has imported mnpar forks.
 
 What a script sees is what a start of its own gives it: arguments, environment, folder, files, launcher, ``__main__``, exit
-code. Only mnpar, numpy and matplotlib are there already, which takes half a second each time (``mnpar/testing/forks.py``).
+code. Only mnpar, numpy, pytest and matplotlib are there already, which takes half a second each time
+(``mnpar/testing/forks.py``). Tests of how a rank starts, or is ended by others, start Python.
 """
 
 import atexit
+import importlib
 import os
 import runpy
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 from mnpar.launch import find_mpiexec
 from mnpar.testing import stand_in
 
+QUIET = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")  # of pytest, which comes after mnpar here
 folder_of_session = None  # where sockets lie: the session that shares its tests removes it at the end
-_server = None
+_server, _one_starts_it = None, threading.Lock()
 
 
 def run_script(script, flags, env, cwd, command=(), timeout=120):
@@ -44,27 +49,32 @@ def run_script(script, flags, env, cwd, command=(), timeout=120):
     return subprocess.CompletedProcess(arguments, code, said, errors)
 
 
-def stand_in_for(script):
-    """What a launcher starts instead of ``[python, script]``."""
-    return [sys.executable, "-IS", stand_in.__file__, _socket(), str(script)]
+def stand_in_for(*script):
+    """What a launcher starts instead of ``[python, script]`` or ``[python, "-m", module]``."""
+    return [sys.executable, "-IS", stand_in.__file__, _socket(), *map(str, script)]
 
 
 def _socket():
     """Where the process listens that forks: one for each process of pytest."""
+    with _one_starts_it:
+        if _server is None or _server[0] != os.getpid() or _server[2].poll() is not None:
+            _start()
+        return _server[1]
+
+
+def _start():
     global _server
-    if _server is None or _server[0] != os.getpid() or _server[2].poll() is not None:
-        folder = tempfile.mkdtemp(dir=folder_of_session)
-        _write_program(f"{folder}/mpiexec", f'exec {find_mpiexec()} "$@"')
-        _write_program(
-            f"{folder}/python",
-            f'case "$1" in -*) exec {sys.executable} "$@";; esac',
-            f'exec {sys.executable} -IS {stand_in.__file__} {folder}/socket "$@"',
-        )
-        process = subprocess.Popen([sys.executable, "-m", "tests.scripts", f"{folder}/socket"], stdout=subprocess.PIPE)
-        _server = os.getpid(), f"{folder}/socket", process
-        process.stdout.readline()  # it listens
-        atexit.register(_end, process)
-    return _server[1]
+    folder = tempfile.mkdtemp(dir=folder_of_session)
+    _write_program(f"{folder}/mpiexec", f'exec {find_mpiexec()} "$@"')
+    _write_program(
+        f"{folder}/python",
+        f'case "$1" in -m) ;; -*) exec {sys.executable} "$@";; esac',
+        f'exec {sys.executable} -IS {stand_in.__file__} {folder}/socket "$@"',
+    )
+    process = subprocess.Popen([sys.executable, "-m", "tests.scripts", f"{folder}/socket"], stdout=subprocess.PIPE)
+    _server = os.getpid(), f"{folder}/socket", process
+    process.stdout.readline()  # it listens
+    atexit.register(_end, process)
 
 
 def _write_program(path, *lines):
@@ -82,13 +92,18 @@ def _main(socket):
     forks.die_with_parent()
     with forks.listening(socket) as listener:
         print(flush=True)
-        sys.argv[:] = forks.serve(listener)
-    sys.path[0] = os.path.dirname(sys.argv[0])
+        arguments = forks.serve(listener)
+    module = arguments[:1] == ["-m"]
+    sys.argv[:] = arguments[module:]
+    sys.path[0] = os.getcwd() if module else os.path.dirname(sys.argv[0])
     sys.executable = os.path.join(os.path.dirname(socket), "python")  # ranks that the script starts are forks too
     if "OMP_NUM_THREADS" in os.environ:  # what is read where BLAS is loaded
         threadpoolctl.threadpool_limits(int(os.environ["OMP_NUM_THREADS"]))
     try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        if module:
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(sys.argv[0], run_name="__main__")
         code = 0
     except SystemExit as end:
         code = end.code or 0
@@ -102,8 +117,13 @@ def _main(socket):
 
 if __name__ == "__main__":
     import matplotlib.pyplot  # noqa: F401 - for the scripts
+    import pytest  # noqa: F401 - and so is what follows it
     import threadpoolctl
+    from _pytest.config import default_plugins
 
+    for name in default_plugins:
+        importlib.import_module(f"_pytest.{name}")
+    import mnpar.testing.plugin  # noqa: F401
     from mnpar.testing import forks
 
     _main(sys.argv[1])

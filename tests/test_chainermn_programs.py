@@ -8,7 +8,6 @@ fixed random numbers. The programs with a multi-node optimizer are not among the
 import importlib
 import json
 import subprocess
-import sys
 import zlib
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 
 import mnpar
 from mnpar.launch import mpiexec_command
+from tests.scripts import stand_in_for
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,7 +51,7 @@ def under_mpiexec(ranks, name, out, *flags):
     command, environment = mpiexec_command(ranks)
     module = f"tests.chainermn_programs.{name}"
     return subprocess.run(
-        [*command, sys.executable, "-m", module, "-o", str(out), *flags],
+        [*command, *stand_in_for("-m", module), "-o", str(out), *flags],
         capture_output=True, text=True, env=environment, timeout=120, check=False, cwd=ROOT,
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from mnpar.launch import clean_environment, mpiexec_command
+from tests.scripts import run_script
 
 
 def examine(ranks, **more):
@@ -43,6 +44,6 @@ def test_of_the_ranks_of_another_mpis_launcher_the_first_speaks():
 
 
 def test_an_unknown_command_is_a_usage_error():
-    done = subprocess.run([sys.executable, "-m", "mnpar", "nurse"], capture_output=True, text=True, timeout=60, check=False)
+    done = run_script("-m", ["mnpar", "nurse"], os.environ, os.getcwd())
     assert done.returncode == 2
     assert "doctor" in done.stderr

@@ -53,6 +53,7 @@ class Row(NamedTuple):
     options: tuple[str, ...] = ()  # of mpiexec
     limit: float = LIMIT
     once: str = "Traceback"  # what stderr has exactly one of, if the job fails
+    fresh: bool = True  # its ranks really start Python: False where they only speak to each other, or raise an error
 
 
 def traceback_of(rank, ranks, program, error):
@@ -61,20 +62,20 @@ def traceback_of(rank, ranks, program, error):
 
 
 def fails(cases, program, ranks=2, rank=1, also=(), error="ValueError: boom"):
-    return Row(cases, BAD, (traceback_of(rank, ranks, program, error), *also), ranks)
+    return Row(cases, BAD, (traceback_of(rank, ranks, program, error), *also), ranks, fresh=False)
 
 
 def ends(cases, how, code=BAD):
-    return Row(cases, code, rf"^  rank 0: waits in .* at {HERE}\n  rank 1: {how}$")
+    return Row(cases, code, rf"^  rank 0: waits in .* at {HERE}\n  rank 1: {how}$", fresh=False)
 
 
 def deadlock(cases, *rows):
     table = "".join(rf"\n  rank {rank}: {row}" for rank, row in enumerate(rows))
-    return Row(cases, BAD, ("DeadlockError: rank 0 waits for ever in", rf":{table}\n"), len(rows), "0.5")
+    return Row(cases, BAD, ("DeadlockError: rank 0 waits for ever in", rf":{table}\n"), len(rows), "0.5", fresh=False)
 
 
 def mismatch(cases, match):
-    return Row(cases, BAD, rf"mnpar.errors.MismatchError: (.|\n)*{match}")
+    return Row(cases, BAD, rf"mnpar.errors.MismatchError: (.|\n)*{match}", fresh=False)
 
 
 def different(cases, one, other):
@@ -82,14 +83,14 @@ def different(cases, one, other):
 
 
 def works(cases, ranks=2, stall="30", out="done", says=(), limit=LIMIT):
-    return Row(cases, 0, says, ranks, stall, out, limit=limit, once="")
+    return Row(cases, 0, says, ranks, stall, out, limit=limit, once="", fresh=False)
 
 
 DONE = "has finished its program"
 BUSY = rf"busy in its own code at {HERE}"
 JOBS = {
     "slow_steps": works("44", stall="0.5", limit=45),  # the longest first: the others run beside it
-    "error_while_others_receive": fails("1", "error_while_others_receive"),
+    "error_while_others_receive": fails("1", "error_while_others_receive")._replace(fresh=True),
     "error_while_others_reduce": fails("1", "error_while_others_reduce", 3),
     "error_while_others_compute": fails("1", "error_while_others_compute"),
     "error_without_streams": fails("1", "error_without_streams"),
@@ -98,7 +99,7 @@ JOBS = {
     "error_in_backward": fails("2", "error_in_backward", also=["in the backward of Bad"]),
     "error_in_a_thread": Row("3", BAD, r"mnpar: rank 1 of 2 failed, the job ends\nTraceback(.|\n)*^ValueError: boom"),
     "error_in_training": fails("1", "fail", also=[r"\(in the training loop, after 5 iterations\)"]),
-    "exit_3": ends("4", rf"{DONE}, by sys.exit\(3\) at {HERE}", 3),
+    "exit_3": ends("4", rf"{DONE}, by sys.exit\(3\) at {HERE}", 3)._replace(fresh=True),
     "exit_3_on_all": Row("4", 3, out="", once=""),
     "exit_0": ends("5", rf"{DONE}, by sys.exit\(0\) at {HERE}"),
     "early_end": ends("5", DONE),
@@ -155,16 +156,16 @@ JOBS = {
     "unreceived": works(
         "29", out="", says=rf"^mnpar: rank 1 never received a message from rank 0, tag 5: send of float32 \(2, 3\) at {HERE}$"
     ),
-    "loads_in_processes": works("43", limit=10),
+    "loads_in_processes": works("43", limit=10)._replace(fresh=True),
     "forks": works("43"),
-    "fine": works("", out="is done"),
+    "fine": works("", out="is done")._replace(fresh=True),
     "forgotten_communicator": works(""),
 }  # fmt: skip
 
 
 def carry_out(name):
     row = JOBS[name]
-    job = Job(name.partition(",")[0], row.ranks, row.stall, row.options)
+    job = Job(name.partition(",")[0], row.ranks, row.stall, row.options, fresh=row.fresh)
     if row.act is not None:
         job.expect("ready", row.ranks)
         row.act(job)

@@ -12,6 +12,7 @@ import pytest
 
 from mnpar import launch, waiter
 from mnpar.launch import clean_environment
+from tests.scripts import run_script
 
 SCRIPT = """
 import sys, mnpar
@@ -61,7 +62,7 @@ def test_a_module_and_a_file_of_hosts(script, tmp_path):
     ids=["no script", "no such script", "no ranks", "no hosts", "no command"],
 )
 def test_bad_command_lines_are_usage_errors(arguments, message):
-    done = command(*arguments)
+    done = run_script("-m", ["mnpar", *arguments], clean_environment(os.environ), os.getcwd())
     assert done.returncode == 2
     assert message in done.stderr
 

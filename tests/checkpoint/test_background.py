@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from mnpar.errors import CheckpointError
 from mnpar.launch import mpiexec_command
 from tests.checkpoint.test_protocol import STEPS
 from tests.checkpoint.training import ITERATIONS, train, train_in_background
+from tests.scripts import stand_in_for
 
 
 def of_run(comm, folder, **settings):
@@ -227,14 +227,13 @@ def test_a_job_killed_at_any_step_goes_on_bit_for_bit(tmp_path):
 
 def test_processes_killed_by_the_system_go_on_bit_for_bit(tmp_path):
     command, environment = mpiexec_command(2)
-    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
     program = Path(__file__).parent / "training.py"
     for death, possible in (
         ((1, "shard begun", 2), [[2]]),
         ((0, "note left", 1), [[2]]),
         ((1, "note left", 2), [[2, 4], [2, 4, 6]]),
     ):
-        job = [*command, sys.executable, str(program), str(tmp_path / "killed"), *map(str, death), "in background"]
+        job = [*command, *stand_in_for(program, tmp_path / "killed", *death, "in background")]
         done = subprocess.run(job, capture_output=True, text=True, env=environment, timeout=60, check=False)
         assert done.returncode, done.stderr
         assert checkpoint.steps(tmp_path / "killed") in possible, death

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,14 @@ import mnpar.links as L
 from mnpar import checkpoint
 from mnpar.launch import mpiexec_command
 from tests.checkpoint.told import train
+from tests.scripts import stand_in_for
 
 PROGRAM = Path(__file__).parent / "told.py"
 
 
 def start(folder, *more):
     command, environment = mpiexec_command(2)
-    environment["PYTHONPATH"] = str(PROGRAM.parents[2])
-    arguments = [*command, sys.executable, str(PROGRAM), str(folder), *map(str, more)]
+    arguments = [*command, *stand_in_for(PROGRAM, folder, *more)]
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 

@@ -4,7 +4,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from mnpar import checkpoint
 from mnpar.checkpoint import store
 from mnpar.launch import mpiexec_command
 from tests.checkpoint.training import ITERATIONS, train
+from tests.scripts import stand_in_for
 
 STEPS = (
     "recorded", "folder made", "shard opened", "shard begun", "shard written", "shard on the disk", "folder on the disk",
@@ -64,10 +64,8 @@ def test_no_step_leaves_fewer_good_checkpoints_than_are_kept(disks):
 
 def run_job(folder, *death):
     command, environment = mpiexec_command(2)
-    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
-    program = Path(__file__).parent / "training.py"
     done = subprocess.run(
-        [*command, sys.executable, str(program), str(folder), *map(str, death)],
+        [*command, *stand_in_for(Path(__file__).parent / "training.py", folder, *death)],
         capture_output=True, text=True, env=environment, timeout=60, check=False,
     )  # fmt: skip
     return done.returncode, sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))

@@ -12,6 +12,7 @@ import uuid
 from pathlib import Path
 
 from mnpar.launch import mpiexec_command
+from tests.scripts import stand_in_for
 
 PYTHON = os.environ.get("MNPAR_TEST_PYTHON", sys.executable)
 FOREIGN = "MNPAR_TEST_PYTHON" in os.environ
@@ -22,9 +23,13 @@ HANGS = 20.0  # s
 
 
 class Job:
-    """A job in a session of its own, as a terminal's foreground job is."""
+    """A job in a session of its own, as a terminal's foreground job is.
 
-    def __init__(self, program, ranks=2, stall="30", options=(), command=None, **environment):
+    Args:
+        fresh: its ranks start Python, instead of being forks of a process that has (tests/scripts.py).
+    """
+
+    def __init__(self, program, ranks=2, stall="30", options=(), command=None, fresh=True, **environment):
         if command is None:
             command, inherited = mpiexec_command(ranks, PYTHON)
         else:
@@ -34,7 +39,7 @@ class Job:
         self.program = program
         self.begin = time.monotonic()
         self.process = subprocess.Popen(
-            [*command, *options, PYTHON, str(PROGRAMS), program],
+            [*command, *options, *([PYTHON, str(PROGRAMS)] if fresh or FOREIGN else stand_in_for(PROGRAMS)), program],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=inherited, start_new_session=True,
         )  # fmt: skip

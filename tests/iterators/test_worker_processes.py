@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from mnpar.launch import clean_environment, mpiexec_command
+from tests.scripts import stand_in_for
 
 SCRIPT = """
 import os, sys
@@ -37,7 +38,7 @@ def start(tmp_path, main, *arguments, ranks=0, top=""):
     script.write_text(top + SCRIPT + main)
     command, environment = mpiexec_command(ranks) if ranks else ([], clean_environment(os.environ))
     return subprocess.Popen(
-        [*command, sys.executable, str(script), *arguments],
+        [*command, *stand_in_for(script, *arguments)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

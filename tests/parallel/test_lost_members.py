@@ -12,6 +12,7 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.launch import mpiexec_command
+from tests.scripts import stand_in_for
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -225,8 +226,9 @@ def test_processes_go_on_where_the_mpi_lets_them_and_say_so_where_not(how, ranks
     ulfm = "Open MPI" in version
     command[1:1] = ["--with-ft", "ulfm"] if ulfm else []
     environment = {**environment, "PYTHONPATH": str(Path(__file__).parents[2])}
+    program = [tmp_path / "program.py", how, each]
     done = subprocess.run(
-        [*command, python, str(tmp_path / "program.py"), how, str(each)],
+        [*command, *([python, *map(str, program)] if ulfm or python != sys.executable else stand_in_for(*program))],
         capture_output=True, text=True, env=environment, timeout=100, check=False,
     )  # fmt: skip
     if not ulfm:

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from mnpar.communicators import watch
 from mnpar.testing import forks
 from tests.scripts import run_script, stand_in_for
 
@@ -39,6 +40,21 @@ def test_a_fork_has_the_arguments_environment_folder_and_files_of_its_stand_in(s
         input="typed\n", capture_output=True, text=True, env=os.environ | {"HERE": "1"}, cwd=tmp_path, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, f"['a b', 'é\\n'] 1 {tmp_path} __main__\n", "typed\n")
+
+
+def test_a_fork_may_run_a_module_of_its_folder(script):
+    folder = script(SHOWN).parent
+    done = subprocess.run(
+        [*stand_in_for("-m", "script"), "a b"],
+        input="typed\n", capture_output=True, text=True, env=os.environ | {"HERE": "1"}, cwd=folder, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, f"['a b'] 1 {folder} __main__\n"), done.stderr
+
+
+def test_ranks_that_are_forks_nap_where_they_wait(script):
+    polls = "from mnpar.communicators import watch\nprint(watch._SPIN)"
+    assert run_script(script(polls), [], os.environ, os.getcwd()).stdout == "0.0\n"
+    assert watch._SPIN > 0
 
 
 @pytest.mark.parametrize(("text", "code"), ENDS.values(), ids=ENDS)

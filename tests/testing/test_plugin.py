@@ -3,9 +3,10 @@
 import os
 import re
 import subprocess
-import sys
 
 import pytest
+
+from tests.scripts import QUIET, stand_in_for
 
 INI = "[pytest]\naddopts = --strict-markers\nfilterwarnings = error\n"
 
@@ -17,22 +18,13 @@ def session(tmp_path):
     def run(text, *options):
         (tmp_path / "pytest.ini").write_text(INI)
         (tmp_path / "test_it.py").write_text(f"import os, signal\nimport numpy as np\nimport pytest\nimport mnpar\n{text}")
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "no:cacheprovider",
-            "-v",
-            "--rank-timeout",
-            "20",
-            *options,
-            str(tmp_path),
-        ]
+        command = [*stand_in_for("-m", "pytest"), *QUIET, "-p", "no:cacheprovider", "-v", "--rank-timeout", "20", *options]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {
             "MNPAR_STALL": "1"
         }
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run(
+            [*command, str(tmp_path)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False
+        )
         pairs = re.findall(r"^test_it\.py::(\S+) (PASSED|FAILED|ERROR|SKIPPED)", done.stdout, re.MULTILINE)
         return dict(pairs), done.stdout + done.stderr, done.returncode
 

@@ -5,13 +5,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 import xml.etree.ElementTree as ET
 
 import pytest
 
 from mnpar.testing import grids, product
+from tests.scripts import QUIET, stand_in_for
 
 MANY = "@pytest.mark.parametrize('n', range(40))\ndef test_many(n):\n    pass\n"
 ON_MPI = "@pytest.mark.ranks(2, on='mpi')\ndef test_mpi(comm):\n    comm.barrier()\n"
@@ -25,7 +25,7 @@ def start(tmp_path):
         (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers --processes 2\n")
         for name, text in texts.items():
             (tmp_path / f"test_{name}.py").write_text(f"import os, signal, time, warnings\nimport pytest\n{text}")
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, str(tmp_path)]
+        command = [*stand_in_for("-m", "pytest"), *QUIET, "-p", "no:cacheprovider", *options, str(tmp_path)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         return subprocess.Popen(
             command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -111,7 +111,7 @@ def test_ctrl_c_ends_all_processes(start, tmp_path):
 
 
 def test_few_tests_and_tests_that_are_looked_at_run_in_the_session(start):
-    alone = f"def test_it():\n    assert os.getppid() == {os.getpid()}\n"
+    alone = "SESSION = os.getpid()  # it collects\ndef test_it():\n    assert os.getpid() == SESSION\n"
     assert ended(start("-q", a=alone, b=alone))[1] == 0
     assert ended(start("-q", "-s", a=MANY, b=MANY, c=alone))[1] == 0
     assert ended(start("-q", a=MANY, b=MANY, c=alone))[1] == 1
