@@ -77,14 +77,21 @@ class QuietTeam(Team):
         arenas = self.optimizer.arenas
         if not arenas.filled:
             arenas.fill(self.optimizer.loss_scale)
-        added = self.reducer.reduce_noted(arenas, note, self._usual)
-        self._forget_held()
+        self.reducer.begin_noted(arenas, note)
+        at_once = by_pieces()  # while those of the others arrive
+        added = self.reducer.end_noted(arenas, self._usual)
+        if self._adds_up or self._held:
+            self._forget_held()
         forward, self._forward = self._forward, None
         if added and (self.optimizer.t % self._check == 0 or is_debugging()):
             self._compare()
-        if self._rows is None:  # the common case
-            return True
-        return self._corrected(self._rows) if added else self._set_right(self._rows, forward)
+        if self._rows is not None:  # not as the last time
+            steps = self._corrected(self._rows) if added else self._set_right(self._rows, forward)
+            if not steps:
+                return steps
+        if at_once and self._placement is None:
+            return [(arena, None, arena.params) for arena in arenas.learning]
+        return True
 
     def _usual(self, notes: list[bytes]) -> bool:
         """Whether the sum of the gradients, with the weights that they have, is what is wanted but for a factor."""

@@ -15,6 +15,7 @@ import numpy as np
 from mnpar.arena import Arena, Arenas
 from mnpar.backend import Array
 from mnpar.communicators.board import FEW
+from mnpar.communicators.noted import NotedSum
 from mnpar.graph import Home, Hook, VariableNode
 from mnpar.tape import current_tape
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from mnpar.communicators.vectors import Vectors
 
 
+_NOTHING = np.empty(0, np.float32)
 Among = Callable[[tuple[str, ...]], "Communicator"]
 
 
@@ -40,7 +42,7 @@ class Bucket:
         self.arena, self.place = arena, slice(arena.slices[start].start, arena.slices[stop - 1].stop)
         self.grad = arena.grad[self.place]
         self.shared: Vectors | None = None  # what travels, in memory that all ranks have in common
-        self._sent: Array = None
+        self.sent: Array = None  # by an operation, or to be sent: the same each time
         self.operation: Operation | None = None
         self.awaited = 0  # parameters whose gradients are not final yet
 
@@ -48,23 +50,25 @@ class Bucket:
         """What is sent: the gradients themselves, if they travel as they are."""
         if reducer.weight != 1:
             self.grad *= reducer.weight
-        self._sent = reducer.wire(self.grad, None if self.shared is None else self.shared.mine)
-        return self._sent
+        self.sent = reducer.wire(self.grad, self.sent)
+        return self.sent
 
     def share(self, vectors: Vectors | None) -> None:
         """Let the gradients live in memory that all ranks have in common; or what is sent, where that is something else."""
         self.shared = vectors
-        if vectors is not None and vectors.mine.dtype == self.grad.dtype:
-            self.arena.house(vectors.mine)
-            self.grad = vectors.mine
+        if vectors is not None:
+            self.sent = vectors.mine
+            if self.sent.dtype == self.grad.dtype:
+                self.arena.house(self.sent)
+                self.grad = self.sent
 
     def unpack(self) -> None:
         """Wait for the sums."""
         if self.operation is not None:
             self.operation.wait()
-        if self._sent is not self.grad:
-            self.grad[...] = self._sent
-        self._sent = self.operation = None
+            self.operation = None
+        if self.sent is not self.grad:
+            self.grad[...] = self.sent
 
 
 class Reducer:
@@ -94,6 +98,7 @@ class Reducer:
         self._strays: list[VariableNode] = []
         self.buckets: list[Bucket] = []
         self._first: Bucket | None = None  # whose gradients all ranks have copies of
+        self._noted: NotedSum | None = None  # its sum, with notes
         self.left = 0  # how many buckets are on their way
         self._off: list[Callable[[], None]] = []
         self._listening = False
@@ -247,21 +252,27 @@ class Reducer:
             yield bucket
         self._reduce_at_once(arenas, [])
 
-    def reduce_noted(self, arenas: Arenas, note: bytes, usual: Callable[[list[bytes]], bool]) -> bool:
-        """:meth:`reduce` without buckets; with the first gradients a note travels, and if by all notes something is unusual
-        nothing is added up (:meth:`Communicator.allreduce_noted`): whether it was. They go by the ranks' own communicator, so
-        that a rank that is in an update, and another in anything else, hear of it at once."""
+    def begin_noted(self, arenas: Arenas, note: bytes) -> None:
+        """:meth:`reduce` without buckets, which :meth:`end_noted` ends; with the first gradients a note travels. They go by the
+        ranks' own communicator, so that a rank that is in an update, and another in anything else, hear of it at once."""
         if arenas.learning is not self._attached:
             self.attach(arenas)
-        first, buckets = self._first, self.buckets
-        if first is None:
-            added = self.comm.allreduce_noted(nothing := np.empty(0, np.float32), note, usual, nothing)
-        else:
-            sent = first.pack(self)
-            if added := self.comm.allreduce_noted(sent, note, usual, sent):
+        first, noted = self._first, self._noted
+        if first is None or noted is None or first.grad is not noted.x:
+            sent = _NOTHING if first is None else first.pack(self)
+            if noted is None or noted.x is not sent:
+                self._noted = noted = NotedSum(self.comm, sent)
+        noted.begin(note)
+
+    def end_noted(self, arenas: Arenas, usual: Callable[[list[bytes]], bool]) -> bool:
+        """If by all notes something is unusual nothing is added up (:meth:`Communicator.allreduce_noted`): whether it was."""
+        assert self._noted is not None
+        first, added = self._first, self._noted.end(usual)
+        if added:
+            if first is not None and first.sent is not first.grad:
                 first.unpack()
-        if added and (len(buckets) != 1 or first is None or arenas.strays):
-            self._reduce_at_once(arenas, [bucket for bucket in buckets if bucket is not first])
+            if len(self.buckets) != 1 or first is None or arenas.strays:
+                self._reduce_at_once(arenas, [bucket for bucket in self.buckets if bucket is not first])
         return added
 
     def prepare(self, arenas: Arenas) -> None:
