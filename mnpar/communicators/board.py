@@ -95,7 +95,8 @@ class Board:
         self._form: Any = None  # of its values
         self._said: list[tuple[Form | None, bytes]] = [(None, b"")] * 2  # by this rank, in its slots
         self._times = [0, 0]  # that it has said something else there
-        self._known = [[(at, -(2**62)) for at in self._others] for turn in (0, 1)]  # the times that the others had, and
+        self._nothing_known = [(at, -(2**62)) for at in self._others]
+        self._known = [self._nothing_known] * 2  # how often the others had said something else, and
         self._heard: list[tuple[bool, list[bytes]]] = [(False, [])] * 2  # whether all said the same form then; the notes
         self._forms: dict[Any, Form] = {}
         self._vectors: WeakValueDictionary[int, Vectors] = WeakValueDictionary()  # by the id of this rank's
@@ -193,7 +194,7 @@ class Board:
         start, text = self._slots[turn][self._rank], len(note).to_bytes(2, "little") + form.head + note
         self._bytes[start : start + len(text)] = text
         self._times[turn] = (self._times[turn] + 1) % _TIMES
-        self._said[turn] = form, note
+        self._said[turn], self._known[turn] = (form, note), self._nothing_known
 
     def _hear(self, begin: int, turn: int) -> None:
         """All have come; some may have said something else than the last time."""
