@@ -147,8 +147,12 @@ class Board:
             self.memory.sync()
         self._words[self._mine] = self._seq * _TIMES + self._times[turn]
 
-    def end(self, usual: Callable[[list[bytes]], bool], x: Array, channel: Meeting) -> bool | None:
-        """The sum, into the array, if the notes are as usual: whether they are; None: not all ranks are here, or alike."""
+    def end(self, usual: Callable[[list[bytes]], bool], x: Array, channel: Meeting, later: bool = False) -> bool | None:
+        """The sum, into the array, if the notes are as usual: whether they are; None: not all ranks are here, or alike.
+
+        Args:
+            later: of ``Vectors`` only this rank's part is there then, and the others' after :meth:`rest`.
+        """
         words, turn, form, begin = self._words, self._turn, self._form, self._seq * _TIMES
         for at, times in self._known[turn]:
             if words[at] != begin + times:  # it has not come, or says something else than the last time
@@ -166,29 +170,31 @@ class Board:
         if not alike:
             self._leave(channel)
             return None
-        if form.mine:
-            form.add[turn](x)
-        else:
-            self._add_up(self._vectors[id(x)])
-        self._seq = 0
         traffic = self._transport.traffic
         traffic.collectives += 1
         traffic.collective_bytes += form.sent
+        if form.mine:
+            form.add[turn](x)
+            self._seq = 0
+            return True
+        self._vectors[id(x)].add_up()
+        self.memory.sync()
+        self._words[self._mine] = begin + _TIMES + self._times[turn]
+        if not later:
+            self.rest()
         return True
+
+    def rest(self) -> None:
+        """Wait for what others add up in a sum of ``Vectors``."""
+        if self._seq:
+            self._wait((self._seq + 1) * _TIMES)
+            self._seq = 0
 
     def _leave(self, channel: Meeting) -> None:
         """There is no sum here: go to where the others are, or hear what is not alike."""
         seq, self._seq, self._turn = self._seq, 0, 1 - self._turn  # the slot of this turn is nobody's
         channel.give_back(seq)
         self.elsewhere(seq)
-
-    def _add_up(self, vectors: Vectors) -> None:
-        """This rank's part, and wait for those of the others."""
-        vectors.add_up()
-        self.memory.sync()
-        added = (self._seq + 1) * _TIMES
-        self._words[self._mine] = added + self._times[self._turn]
-        self._wait(added)
 
     def _say(self, form: Form, note: bytes, turn: int) -> None:
         start, text = self._slots[turn][self._rank], len(note).to_bytes(2, "little") + form.head + note

@@ -34,10 +34,15 @@ class NotedSum:
         if board is not None and self._form is not None:
             board.begin(self._form, self.x, note, self._channel)
 
-    def end(self, usual: Callable[[list[bytes]], bool]) -> bool:
-        """The sum, if all notes are as usual: whether they are."""
+    def end(self, usual: Callable[[list[bytes]], bool], later: bool = False) -> bool:
+        """The sum, if all notes are as usual: whether they are. ``later``: what others add up is there after :meth:`rest`."""
         comm, board, x = self._comm, self._board, self.x
         if board is None or self._form is None:
             return comm.allreduce_noted(x, self._note, usual, x)
-        summed = board.end(usual, x, self._channel)
+        summed = board.end(usual, x, self._channel, later)
         return self._channel.allreduce_noted(x, comm._call("allreduce"), self._note, usual, x) if summed is None else summed
+
+    def rest(self) -> None:
+        """Wait for the parts of the sum that are not there yet."""
+        if self._board is not None:
+            self._board.rest()

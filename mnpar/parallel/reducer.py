@@ -7,7 +7,7 @@ ranks, whatever their backward does. What some rank has no gradient for counts a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,58 +17,15 @@ from mnpar.backend import Array
 from mnpar.communicators.board import FEW
 from mnpar.communicators.noted import NotedSum
 from mnpar.graph import Home, Hook, VariableNode
+from mnpar.parallel.bucket import Bucket
 from mnpar.tape import current_tape
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
-    from mnpar.communicators.operation import Operation
-    from mnpar.communicators.vectors import Vectors
 
 
 _NOTHING = np.empty(0, np.float32)
 Among = Callable[[tuple[str, ...]], "Communicator"]
-
-
-class Bucket:
-    """A stretch of an arena's gradients.
-
-    Args:
-        arena: where they live.
-        start, stop: the numbers of the parameters in it.
-    """
-
-    def __init__(self, arena: Arena, start: int, stop: int) -> None:
-        self.params, self.homes, self.summed = arena.params[start:stop], arena.homes[start:stop], arena.summed
-        self.arena, self.place = arena, slice(arena.slices[start].start, arena.slices[stop - 1].stop)
-        self.grad = arena.grad[self.place]
-        self.shared: Vectors | None = None  # what travels, in memory that all ranks have in common
-        self.sent: Array = None  # by an operation, or to be sent: the same each time
-        self.operation: Operation | None = None
-        self.awaited = 0  # parameters whose gradients are not final yet
-
-    def pack(self, reducer: Reducer) -> Array:
-        """What is sent: the gradients themselves, if they travel as they are."""
-        if reducer.weight != 1:
-            self.grad *= reducer.weight
-        self.sent = reducer.wire(self.grad, self.sent)
-        return self.sent
-
-    def share(self, vectors: Vectors | None) -> None:
-        """Let the gradients live in memory that all ranks have in common; or what is sent, where that is something else."""
-        self.shared = vectors
-        if vectors is not None:
-            self.sent = vectors.mine
-            if self.sent.dtype == self.grad.dtype:
-                self.arena.house(self.sent)
-                self.grad = self.sent
-
-    def unpack(self) -> None:
-        """Wait for the sums."""
-        if self.operation is not None:
-            self.operation.wait()
-            self.operation = None
-        if self.sent is not self.grad:
-            self.grad[...] = self.sent
 
 
 class Reducer:
@@ -99,6 +56,9 @@ class Reducer:
         self.buckets: list[Bucket] = []
         self._first: Bucket | None = None  # whose gradients all ranks have copies of
         self._noted: NotedSum | None = None  # its sum, with notes
+        self.parts: Sequence[
+            slice
+        ] = ()  # of the only bucket, in memory that ranks have in common: what this one adds up; others
         self.left = 0  # how many buckets are on their way
         self._off: list[Callable[[], None]] = []
         self._listening = False
@@ -154,6 +114,7 @@ class Reducer:
             off()
         self._arenas, self._strays = now, strays
         self.buckets = [bucket for arena in reversed(now) for bucket in self._cut(arena)]
+        self.parts = ()
         self._first = next((bucket for bucket in self.buckets if bucket.summed is None), None)
         self._off = []
         if self.bucket_bytes is None:
@@ -264,16 +225,25 @@ class Reducer:
                 self._noted = noted = NotedSum(self.comm, sent)
         noted.begin(note)
 
-    def end_noted(self, arenas: Arenas, usual: Callable[[list[bytes]], bool]) -> bool:
-        """If by all notes something is unusual nothing is added up (:meth:`Communicator.allreduce_noted`): whether it was."""
+    def end_noted(self, arenas: Arenas, usual: Callable[[list[bytes]], bool], later: bool = False) -> bool:
+        """If by all notes something is unusual nothing is added up (:meth:`Communicator.allreduce_noted`): whether it was.
+
+        Args:
+            later: of the ``parts``, if there are any, all but the first are there after :meth:`rest` only.
+        """
         assert self._noted is not None
-        first, added = self._first, self._noted.end(usual)
+        first, added = self._first, self._noted.end(usual, later)
         if added:
             if first is not None and first.sent is not first.grad:
                 first.unpack()
             if len(self.buckets) != 1 or first is None or arenas.strays:
                 self._reduce_at_once(arenas, [bucket for bucket in self.buckets if bucket is not first])
         return added
+
+    def rest(self) -> None:
+        """Wait for what is not there yet."""
+        if self._noted is not None:
+            self._noted.rest()
 
     def prepare(self, arenas: Arenas) -> None:
         """Let gradients be summed in memory that the ranks have in common, where they have any; all ranks call it."""
@@ -288,6 +258,8 @@ class Reducer:
             return  # by messages: they go from devices too, and say what is not alike
         if self.comm.open_board() and grad.size * dtype.itemsize > FEW and not known:
             bucket.share(self.comm.share_vectors(np.empty(grad.shape, dtype)))
+            if bucket.shared is not None and bucket.grad is bucket.shared.mine and len(self.buckets) == 1:
+                self.parts = bucket.shared.parts
 
     def _reduce_at_once(self, arenas: Arenas, buckets: list[Bucket]) -> None:
         """Buckets one after the other, and what has no place in one."""
