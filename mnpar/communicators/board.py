@@ -2,10 +2,14 @@
 
 Each rank has a word, to which it writes how far it has come, and two slots, by turns: in them stands what it says of its values
 and, if they are few, the values. Who sees that all have come adds up the slots, in rank order. A slot is written again two sums
-later, when nobody reads it any more: all have been in the sum between.
+later, when nobody reads it any more: all have been in the sum between. Beside how far a rank has come, its word says how often
+it has said something else in this slot, so that what is said again and again is read once.
 
 Many values are not copied at all: they live in common memory (``Vectors``), each rank adds up its part of all vectors and
 writes the sum into all of them, and says when it is done. So every rank reads as many bytes as it has, and writes as many.
+
+A sum begins, where values are said, and ends, where those of all are added up: what a rank does in between keeps nobody
+waiting, and ranks that come at slightly different times do not wait for each other.
 
 Ranks may also be in different collectives by mistake. A rank that waits for another one's opening, in MPI, writes the number
 to a second word; who waits here goes there then, and all hear of it as ever. Waits are watched like all others.
@@ -15,6 +19,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -38,8 +43,9 @@ _TEXT = HEAD - 2  # before it stands how long the note is
 FEW = 2**15  # bytes of values that are copied to a slot: one wait less, and they stay in the cache
 _LINE = 64  # bytes of a cache line
 _SLOT = HEAD + NOTE + FEW
-_ELSEWHERE, _SAID = 1, 2  # the words after the first: what was said in the slots, as numbers that grow
-_POLLS = 4 * SPINS  # each is short
+_ELSEWHERE = 1  # the word after the first
+_TIMES = 2**16  # that a rank has said something else: counted up to so many in the last bits of its word
+_POLLS = 24 * SPINS  # each is short
 _ORDERED = platform.machine() in ("x86_64", "AMD64")  # processors that let others see (ordinary) writes in their order
 
 
@@ -49,13 +55,22 @@ class Form:
     Args:
         head: what says it.
         sent: bytes that a rank sends.
-        slots: for each turn, where few values of all ranks stand.
+        mine, add: for each turn, the slot of this rank, and what writes the sum of all slots to an array. None: ``Vectors``.
     """
 
-    __slots__ = ("head", "sent", "slots")
+    __slots__ = ("add", "fenced", "head", "mine", "sent")
 
-    def __init__(self, head: bytes, sent: int, slots: Sequence[list[Array]] = ()) -> None:
-        self.head, self.sent, self.slots = head, sent, slots
+    def __init__(self, head: bytes, sent: int, slots: Sequence[list[Array]], rank: int) -> None:
+        self.head, self.sent = head, sent
+        self.mine: Sequence[Array] = [one[rank] for one in slots]
+        self.add: Sequence[Callable[[Array], Any]] = [_adder(one) for one in slots]
+        self.fenced = not (slots and _ORDERED)  # much is written past the cache, and that in no order
+
+
+def _adder(arrays: list[Array]) -> Callable[[Array], Any]:
+    """What writes the sum of arrays to another one."""
+    two = len(arrays) == 2 and arrays[0].dtype.itemsize > 2
+    return partial(np.add, *arrays) if two else partial(reduce_arrays, arrays, "sum")
 
 
 class Board:
@@ -74,13 +89,15 @@ class Board:
         self._at = [start // 8 for start in starts]
         self._mine = self._at[transport.rank]
         self._others = [at for at in self._at if at != self._mine]
-        self._said_at = [[at + _SAID + turn for at in self._at] for turn in (0, 1)]
         self._slots = [[start + _LINE + turn * _SLOT for start in starts] for turn in (0, 1)]
         self._turn = 0  # the same on all ranks
         self._seq = 0  # of the sum that this rank is in
-        self._said: list[Any] = [None, None]  # by this rank, in its slots
-        self._numbers: list[list[int]] = [[], []]  # of what was heard last, from all ranks
-        self._heard: list[tuple[bool, list[bytes]]] = [(False, []), (False, [])]  # whether all said the same form; notes
+        self._form: Any = None  # of its values
+        self._said: list[tuple[Form | None, bytes]] = [(None, b"")] * 2  # by this rank, in its slots
+        self._times = [0, 0]  # that it has said something else there
+        self._nothing_known = [(at, -(2**62)) for at in self._others]
+        self._known = [self._nothing_known] * 2  # how often the others had said something else, and
+        self._heard: list[tuple[bool, list[bytes]]] = [(False, [])] * 2  # whether all said the same form then; the notes
         self._forms: dict[Any, Form] = {}
         self._vectors: WeakValueDictionary[int, Vectors] = WeakValueDictionary()  # by the id of this rank's
 
@@ -91,114 +108,134 @@ class Board:
 
     def know(self, vectors: Vectors) -> None:
         """Sum these in place from now on; all ranks do so, in the same order."""
-        vectors.form = self._form(vectors.mine, vectors.number)
+        vectors.form = self._form_of(vectors.mine, vectors.number)
         self._vectors[id(vectors.mine)] = vectors
 
-    def _form(self, x: Array, number: int = 0) -> Form:
+    def form(self, x: Any) -> Form | None:
+        """How an array is summed here; None: it is not."""
+        if type(x) is not np.ndarray:
+            return None
+        if x.nbytes <= FEW:
+            return self._forms.get((x.shape, x.dtype)) or self._form_of(x)
+        vectors = self._vectors.get(id(x))
+        return vectors.form if vectors is not None and vectors.mine is x else None
+
+    def _form_of(self, x: Array, number: int = 0) -> Form:
         head = f"{number} {x.dtype.str} {x.shape} {x.dtype.name}".encode()[:_TEXT].ljust(_TEXT, b" ")
-        form = Form(head, bytes_of_reduction(x, self._rank, self._transport.size, None))
-        if not number:
-            starts = [[start + HEAD + NOTE for start in both] for both in self._slots]
-            form.slots = [[np.ndarray(x.shape, x.dtype, self._bytes, start) for start in one] for one in starts]
-            self._forms[x.shape, x.dtype] = form
+        sent = bytes_of_reduction(x, self._rank, self._transport.size, None)
+        if number:
+            return Form(head, sent, (), self._rank)
+        starts = [[start + HEAD + NOTE for start in both] for both in self._slots]
+        slots = [[np.ndarray(x.shape, x.dtype, self._bytes, start) for start in one] for one in starts]
+        form = self._forms[x.shape, x.dtype] = Form(head, sent, slots, self._rank)
         return form
 
-    def sum(self, x: Array, note: bytes, usual: Callable[[list[bytes]], bool], out: Array, channel: Meeting) -> bool | None:
-        """The sum into ``out`` if the notes are as usual: whether they are; None: not all ranks are here, or alike.
+    def begin(self, form: Form, x: Array, note: bytes, channel: Meeting) -> None:
+        """Say this rank's values, of a form that is summed here.
 
         Args:
-            x, note, usual, out: as :meth:`Communicator.allreduce_noted` has them.
             channel: gives the collective its number, which is even, and larger than any before.
         """
-        if type(x) is not np.ndarray or (out is not x and type(out) is not np.ndarray):
-            return None
-        vectors = None
-        if x.nbytes <= FEW:
-            form = self._forms.get((x.shape, x.dtype)) or self._form(x)
-        elif (vectors := self._vectors.get(id(x))) is not None and vectors.mine is x is out:
-            form = vectors.form
-        else:
-            return None
-        self._seq, self._turn = channel.next_exchange(), 1 - self._turn
-        if vectors is None:
-            form.slots[self._turn][self._rank][...] = x
-        fence = vectors is not None or not _ORDERED  # much is written past the cache, and that in no order
-        agreed = self._agree(form, note, usual, channel, fence)
-        if agreed:
-            if vectors is None:
-                reduce_arrays(form.slots[self._turn], "sum", out)
-            else:
-                vectors.add_up()
-                self._come(self._seq + 1, fence)
-            traffic = self._transport.traffic
-            traffic.collectives += 1
-            traffic.collective_bytes += form.sent
-        self._seq = 0
-        return agreed
-
-    def _agree(
-        self, form: Form, note: bytes, usual: Callable[[list[bytes]], bool], channel: Meeting, fence: bool
-    ) -> bool | None:
-        """Whether all say what is usual; None: not all are here, or of one form."""
-        words, turn = self._words, self._turn
+        turn = self._turn = 1 - self._turn
+        self._seq, self._form = channel.next_exchange(), form
+        if form.mine:
+            form.mine[turn][...] = x
         said = self._said[turn]
-        if said is None or said[1] is not note or said[0] is not form:
+        if said[1] is not note or said[0] is not form:
             self._say(form, note, turn)
-        alike = self._come(self._seq, fence)
-        if alike:
-            numbers = [words[at] for at in self._said_at[turn]]
-            alike, notes = self._heard[turn] if numbers == self._numbers[turn] else self._hear(numbers, turn)
-            if not usual(notes):
-                return False
-        if alike:
+        if form.fenced:
+            self.memory.sync()
+        self._words[self._mine] = self._seq * _TIMES + self._times[turn]
+
+    def end(self, usual: Callable[[list[bytes]], bool], x: Array, channel: Meeting, later: bool = False) -> bool | None:
+        """The sum, into the array, if the notes are as usual: whether they are; None: not all ranks are here, or alike.
+
+        Args:
+            later: of ``Vectors`` only this rank's part is there then, and the others' after :meth:`rest`.
+        """
+        words, turn, form, begin = self._words, self._turn, self._form, self._seq * _TIMES
+        for at, times in self._known[turn]:
+            if words[at] != begin + times:  # it has not come, or says something else than the last time
+                if not self._wait(begin):
+                    self._leave(channel)
+                    return None
+                self._hear(begin, turn)
+                break
+        if form.fenced:
+            self.memory.sync()
+        alike, notes = self._heard[turn]
+        if not usual(notes):
+            self._seq = 0
+            return False
+        if not alike:
+            self._leave(channel)
+            return None
+        traffic = self._transport.traffic
+        traffic.collectives += 1
+        traffic.collective_bytes += form.sent
+        if form.mine:
+            form.add[turn](x)
+            self._seq = 0
             return True
-        seq, self._turn, self._seq = self._seq, 1 - turn, 0  # the slot of this turn is nobody's
+        self._vectors[id(x)].add_up()
+        self.memory.sync()
+        self._words[self._mine] = begin + _TIMES + self._times[turn]
+        if not later:
+            self.rest()
+        return True
+
+    def rest(self) -> None:
+        """Wait for what others add up in a sum of ``Vectors``."""
+        if self._seq:
+            self._wait((self._seq + 1) * _TIMES)
+            self._seq = 0
+
+    def _leave(self, channel: Meeting) -> None:
+        """There is no sum here: go to where the others are, or hear what is not alike."""
+        seq, self._seq, self._turn = self._seq, 0, 1 - self._turn  # the slot of this turn is nobody's
         channel.give_back(seq)
         self.elsewhere(seq)
-        return None
 
     def _say(self, form: Form, note: bytes, turn: int) -> None:
         start, text = self._slots[turn][self._rank], len(note).to_bytes(2, "little") + form.head + note
         self._bytes[start : start + len(text)] = text
-        self._words[self._mine + _SAID + turn] += 1
-        self._said[turn] = form, note
+        self._times[turn] = (self._times[turn] + 1) % _TIMES
+        self._said[turn], self._known[turn] = (form, note), self._nothing_known
 
-    def _hear(self, numbers: list[int], turn: int) -> tuple[bool, list[bytes]]:
-        texts = [bytes(self._bytes[start : start + HEAD + NOTE]) for start in self._slots[turn]]
-        heads = {text[2:HEAD] for text in texts}
-        notes = [text[HEAD : HEAD + int.from_bytes(text[:2], "little")] for text in texts]
-        self._numbers[turn], self._heard[turn] = numbers, (len(heads) == 1, notes)
-        return self._heard[turn]
+    def _hear(self, begin: int, turn: int) -> None:
+        """All have come; some may have said something else than the last time."""
+        ahead = [self._words[at] - begin for at in self._others]  # in the next sum the times are those of the other slot
+        known = [(at, n % _TIMES if n < 2 * _TIMES else n) for at, n in zip(self._others, ahead, strict=True)]
+        if known != self._known[turn]:
+            texts = [bytes(self._bytes[start : start + HEAD + NOTE]) for start in self._slots[turn]]
+            heads = {text[2:HEAD] for text in texts}
+            notes = [text[HEAD : HEAD + int.from_bytes(text[:2], "little")] for text in texts]
+            self._known[turn], self._heard[turn] = known, (len(heads) == 1, notes)
 
-    def _come(self, number: int, fence: bool) -> bool:
-        """Say that this rank has come so far, and wait for the others; False: some are in another collective."""
-        words = self._words
-        if fence:
-            self.memory.sync()
-        words[self._mine] = number
-        here = True
+    def _wait(self, least: int) -> bool:
+        """Until the words of all others are as large, or these are elsewhere; whether they are."""
+        words, transport = self._words, self._transport
         for at in self._others:
-            if words[at] < number:
-                here = self._wait(number)
-                break
-        if fence:
+            for _ in range(1 if transport.active else _POLLS):
+                if words[at] >= least:
+                    break
+            else:
+                return self._wait_long(least)
+        if self._form.fenced:
             self.memory.sync()
-        return here
+        return True
 
-    def _wait(self, number: int) -> bool:
-        """Until all ranks have come so far, or are elsewhere; whether they have come."""
+    def _wait_long(self, least: int) -> bool:
         words, others, transport = self._words, self._others, self._transport
 
-        for _ in range(1 if transport.active else _POLLS):
-            if all([words[at] >= number for at in others]):
-                return True
-
         def ready() -> bool:
-            return all([words[at] >= number or words[at + _ELSEWHERE] >= number for at in others])
+            return all([words[at] >= least or words[at + _ELSEWHERE] * _TIMES >= least for at in others])
 
         what = Waiting("allreduce", call_site(), None, 0, self._seq)
         wait(transport, Pending(lambda: ready() or transport.go_on() or ready(), _nothing, what, transport.meeting(what)))
-        return all([words[at] >= number for at in others])
+        if self._form.fenced:
+            self.memory.sync()
+        return all([words[at] >= least for at in others])
 
     def elsewhere(self, seq: int) -> None:
         """This rank waits in a collective of this number, and not here."""
@@ -207,6 +244,8 @@ class Board:
 
     def free(self) -> None:
         """Give the memory back."""
+        for form in self._forms.values():
+            form.mine = form.add = ()  # arrays that stand here
         self._forms.clear()
         self._words.release()
         self._bytes.release()

@@ -298,8 +298,10 @@ class Communicator(Objects):
             [False, False]
         """
         board, channel = self.transport.board, self.channel(0)
-        if board is not None and (summed := board.sum(x, note, usual, out, channel)) is not None:
-            return bool(summed)
+        if board is not None and out is x and (form := board.form(x)) is not None:
+            board.begin(form, x, note, channel)
+            if (summed := board.end(usual, x, channel)) is not None:
+                return bool(summed)
         return channel.allreduce_noted(x, self._call("allreduce"), note, usual, out)
 
     def open_board(self, wanted: bool = True) -> bool:

@@ -35,9 +35,11 @@ class Vectors:
         self.arrays, self.mine, self.number = arrays, arrays[rank], number
         size, ranks, line = self.mine.size, len(arrays), _LINE // self.mine.itemsize
         start, stop = [size * r // ranks // line * line if r < ranks else size for r in (rank, rank + 1)]
+        self.parts = [slice(start, stop), slice(0, start), slice(stop, size)]  # that this rank adds up; the others
         step = _BLOCK // self.mine.itemsize
-        self._places = [slice(at, min(at + step, stop)) for at in range(start, stop, step)]
-        self._total = np.empty(step, self.mine.dtype)
+        places = [slice(at, min(at + step, stop)) for at in range(start, stop, step)]
+        self._blocks = [[array[place] for array in arrays] for place in places]
+        self._rank, self._total = rank, None if rank < 2 else np.empty(step, self.mine.dtype)
         self.form: Any = None  # board.py's
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Vectors:
@@ -46,11 +48,12 @@ class Vectors:
 
     def add_up(self) -> None:
         """This rank's part: the sum, in rank order, in all vectors."""
-        for place in self._places:
-            total = self._total[: place.stop - place.start]
-            reduce_arrays([array[place] for array in self.arrays], "sum", total)
-            for array in self.arrays:
-                array[place] = total
+        for block in self._blocks:
+            mine = block[self._rank]  # of the first two ranks it has been read when it is written
+            total = reduce_arrays(block, "sum", mine if self._total is None else self._total[: mine.size])
+            for array in block:
+                if array is not total:
+                    array[...] = total
 
 
 def share_vectors(comm: Communicator, like: Array, number: int) -> Vectors | None:

@@ -5,7 +5,7 @@ An update has two halves: ``differentiate`` (backward) and ``step``. Ranks that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeAlias
 
@@ -23,7 +23,7 @@ from mnpar.variable import backward
 _ALONE = nullcontext()
 
 
-Pieces: TypeAlias = Iterator[tuple[Arena, slice, list[Parameter]]]  # of gradients, as they arrive
+Pieces: TypeAlias = Iterable[tuple[Arena, slice | None, list[Parameter]]]  # of gradients, as they arrive; None: all of an arena
 
 
 class Team(Protocol):
@@ -183,8 +183,9 @@ class GradientMethod(Optimizer):
 
     def _takes_pieces(self) -> bool:
         """Whether a part of the gradients is enough to update a part of the parameters."""
-        hooked = any([timing == "pre" for timing, _ in self._hooks.values()])
-        return self._scaling is None and not (hooked or self.arenas.strays) and all(map(whole.is_whole, self.arenas.learning))
+        if self._scaling is not None or self.arenas.strays or any([timing == "pre" for timing, _ in self._hooks.values()]):
+            return False
+        return all(map(whole.is_whole, self.arenas.learning))
 
     def _change_by(self, pieces: Pieces) -> None:
         """A step with gradients that are still arriving."""
@@ -193,7 +194,8 @@ class GradientMethod(Optimizer):
             whole.begin(arena)
         for arena, place, params in pieces:
             for param in params:
-                unscale(param)
+                if param.node.loss_scale is not None:
+                    unscale(param)
             arena.whole.step(place)
         for arena in self.arenas.learning:
             arena.whole.end(arena)

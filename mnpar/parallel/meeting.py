@@ -133,9 +133,8 @@ class Weighted:
 
     def __init__(self, loss: Variable, weight: float, scale: float | None) -> None:
         self.loss, array = loss, loss.array
-        given: Any = None if isinstance(loss, Parameter) else loss.grad
-        if given is not None:
-            self._start = backend.unscalar(given * array.dtype.type(weight))
+        if loss.node.gradient is not None and not isinstance(loss, Parameter):
+            self._start = backend.unscalar(loss.grad * array.dtype.type(weight))
         elif array.size == 1:
             self._start = backend.get_array_module(array).array(weight * (scale or 1.0), array.dtype, ndmin=array.ndim)
         else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mnpar.arena import Arena
 from mnpar.config import is_debugging
 from mnpar.graph import structure
 from mnpar.optimizers.gradient_method import Pieces
@@ -67,24 +68,50 @@ class QuietTeam(Team):
     def reduce(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:
         if self._alone:
             return False
-        if not self._noted:
-            steps = super().reduce(by_pieces)
-            self._noted, self._base = self._next is not None, (self._next if self._how != "sum" else None) or 1.0
-            if self._noted:
-                self._prepare()
-            return steps
+        if self._noted:
+            return self._meet_in_sum(by_pieces)
+        steps = super().reduce(by_pieces)
+        self._noted, self._base = self._next is not None, (self._next if self._how != "sum" else None) or 1.0
+        if self._noted:
+            self._prepare()
+        return steps
+
+    def _meet_in_sum(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:
+        """As :meth:`reduce`, with what is to be told. What can be done while others' gradients arrive is done then."""
         note, self._note, self._rows = self._note or self._now(0.0, manual=True).packed(), b"", None
-        arenas = self.optimizer.arenas
+        arenas, reducer = self.optimizer.arenas, self.reducer
         if not arenas.filled:
             arenas.fill(self.optimizer.loss_scale)
-        added = self.reducer.reduce_noted(arenas, note, self._usual)
-        self._forget_held()
+        reducer.begin_noted(arenas, note)
+        at_once = self._placement is None and by_pieces()
+        compares = self.optimizer.t % self._check == 0 or is_debugging()
+        parts = reducer.parts if at_once and not compares else ()
+        if parts and any([param.node.loss_scale is not None for param in arenas.learning[0].params]):
+            parts = ()  # whole gradients are divided by it
+        added = reducer.end_noted(arenas, self._usual, bool(parts))
+        if self._adds_up or self._held:
+            self._forget_held()
         forward, self._forward = self._forward, None
-        if added and (self.optimizer.t % self._check == 0 or is_debugging()):
+        if compares and added:
             self._compare()
-        if self._rows is None:  # the common case
-            return True
-        return self._corrected(self._rows) if added else self._set_right(self._rows, forward)
+        if self._rows is not None:  # not as the last time
+            reducer.rest()
+            steps = self._corrected(self._rows) if added else self._set_right(self._rows, forward)
+            if not steps:
+                return steps
+        if parts:
+            return self._in_parts(arenas.learning[0], *parts)
+        return [(arena, None, arena.params) for arena in arenas.learning] if at_once else True
+
+    def _in_parts(self, arena: Arena, own: slice, *others: slice) -> Pieces:
+        """A vector that is still being summed: its values change where this rank has added up while others do theirs."""
+        try:
+            yield arena, own, arena.params
+        finally:
+            self.reducer.rest()
+        for place in others:
+            if place.start < place.stop:
+                yield arena, place, []
 
     def _usual(self, notes: list[bytes]) -> bool:
         """Whether the sum of the gradients, with the weights that they have, is what is wanted but for a factor."""

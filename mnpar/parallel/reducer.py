@@ -7,7 +7,7 @@ ranks, whatever their backward does. What some rank has no gradient for counts a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,56 +15,17 @@ import numpy as np
 from mnpar.arena import Arena, Arenas
 from mnpar.backend import Array
 from mnpar.communicators.board import FEW
+from mnpar.communicators.noted import NotedSum
 from mnpar.graph import Home, Hook, VariableNode
+from mnpar.parallel.bucket import Bucket
 from mnpar.tape import current_tape
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
-    from mnpar.communicators.operation import Operation
-    from mnpar.communicators.vectors import Vectors
 
 
+_NOTHING = np.empty(0, np.float32)
 Among = Callable[[tuple[str, ...]], "Communicator"]
-
-
-class Bucket:
-    """A stretch of an arena's gradients.
-
-    Args:
-        arena: where they live.
-        start, stop: the numbers of the parameters in it.
-    """
-
-    def __init__(self, arena: Arena, start: int, stop: int) -> None:
-        self.params, self.homes, self.summed = arena.params[start:stop], arena.homes[start:stop], arena.summed
-        self.arena, self.place = arena, slice(arena.slices[start].start, arena.slices[stop - 1].stop)
-        self.grad = arena.grad[self.place]
-        self.shared: Vectors | None = None  # what travels, in memory that all ranks have in common
-        self._sent: Array = None
-        self.operation: Operation | None = None
-        self.awaited = 0  # parameters whose gradients are not final yet
-
-    def pack(self, reducer: Reducer) -> Array:
-        """What is sent: the gradients themselves, if they travel as they are."""
-        if reducer.weight != 1:
-            self.grad *= reducer.weight
-        self._sent = reducer.wire(self.grad, None if self.shared is None else self.shared.mine)
-        return self._sent
-
-    def share(self, vectors: Vectors | None) -> None:
-        """Let the gradients live in memory that all ranks have in common; or what is sent, where that is something else."""
-        self.shared = vectors
-        if vectors is not None and vectors.mine.dtype == self.grad.dtype:
-            self.arena.house(vectors.mine)
-            self.grad = vectors.mine
-
-    def unpack(self) -> None:
-        """Wait for the sums."""
-        if self.operation is not None:
-            self.operation.wait()
-        if self._sent is not self.grad:
-            self.grad[...] = self._sent
-        self._sent = self.operation = None
 
 
 class Reducer:
@@ -94,6 +55,10 @@ class Reducer:
         self._strays: list[VariableNode] = []
         self.buckets: list[Bucket] = []
         self._first: Bucket | None = None  # whose gradients all ranks have copies of
+        self._noted: NotedSum | None = None  # its sum, with notes
+        self.parts: Sequence[
+            slice
+        ] = ()  # of the only bucket, in memory that ranks have in common: what this one adds up; others
         self.left = 0  # how many buckets are on their way
         self._off: list[Callable[[], None]] = []
         self._listening = False
@@ -149,6 +114,7 @@ class Reducer:
             off()
         self._arenas, self._strays = now, strays
         self.buckets = [bucket for arena in reversed(now) for bucket in self._cut(arena)]
+        self.parts = ()
         self._first = next((bucket for bucket in self.buckets if bucket.summed is None), None)
         self._off = []
         if self.bucket_bytes is None:
@@ -247,22 +213,37 @@ class Reducer:
             yield bucket
         self._reduce_at_once(arenas, [])
 
-    def reduce_noted(self, arenas: Arenas, note: bytes, usual: Callable[[list[bytes]], bool]) -> bool:
-        """:meth:`reduce` without buckets; with the first gradients a note travels, and if by all notes something is unusual
-        nothing is added up (:meth:`Communicator.allreduce_noted`): whether it was. They go by the ranks' own communicator, so
-        that a rank that is in an update, and another in anything else, hear of it at once."""
+    def begin_noted(self, arenas: Arenas, note: bytes) -> None:
+        """:meth:`reduce` without buckets, which :meth:`end_noted` ends; with the first gradients a note travels. They go by the
+        ranks' own communicator, so that a rank that is in an update, and another in anything else, hear of it at once."""
         if arenas.learning is not self._attached:
             self.attach(arenas)
-        first, buckets = self._first, self.buckets
-        if first is None:
-            added = self.comm.allreduce_noted(nothing := np.empty(0, np.float32), note, usual, nothing)
-        else:
-            sent = first.pack(self)
-            if added := self.comm.allreduce_noted(sent, note, usual, sent):
+        first, noted = self._first, self._noted
+        if first is None or noted is None or first.grad is not noted.x:
+            sent = _NOTHING if first is None else first.pack(self)
+            if noted is None or noted.x is not sent:
+                self._noted = noted = NotedSum(self.comm, sent)
+        noted.begin(note)
+
+    def end_noted(self, arenas: Arenas, usual: Callable[[list[bytes]], bool], later: bool = False) -> bool:
+        """If by all notes something is unusual nothing is added up (:meth:`Communicator.allreduce_noted`): whether it was.
+
+        Args:
+            later: of the ``parts``, if there are any, all but the first are there after :meth:`rest` only.
+        """
+        assert self._noted is not None
+        first, added = self._first, self._noted.end(usual, later)
+        if added:
+            if first is not None and first.sent is not first.grad:
                 first.unpack()
-        if added and (len(buckets) != 1 or first is None or arenas.strays):
-            self._reduce_at_once(arenas, [bucket for bucket in buckets if bucket is not first])
+            if len(self.buckets) != 1 or first is None or arenas.strays:
+                self._reduce_at_once(arenas, [bucket for bucket in self.buckets if bucket is not first])
         return added
+
+    def rest(self) -> None:
+        """Wait for what is not there yet."""
+        if self._noted is not None:
+            self._noted.rest()
 
     def prepare(self, arenas: Arenas) -> None:
         """Let gradients be summed in memory that the ranks have in common, where they have any; all ranks call it."""
@@ -277,6 +258,8 @@ class Reducer:
             return  # by messages: they go from devices too, and say what is not alike
         if self.comm.open_board() and grad.size * dtype.itemsize > FEW and not known:
             bucket.share(self.comm.share_vectors(np.empty(grad.shape, dtype)))
+            if bucket.shared is not None and bucket.grad is bucket.shared.mine and len(self.buckets) == 1:
+                self.parts = bucket.shared.parts
 
     def _reduce_at_once(self, arenas: Arenas, buckets: list[Bucket]) -> None:
         """Buckets one after the other, and what has no place in one."""

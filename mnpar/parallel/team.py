@@ -231,7 +231,7 @@ class Team:
 
     def _compare(self) -> None:
         if self._compares:
-            compare(self.comm, self.optimizer.target, self.optimizer.t, self._placement)
+            compare(self.comm, self.optimizer.target, self.optimizer.arenas, self.optimizer.t, self._placement)
 
     def _count_once(self) -> None:
         """On a mesh: let what is computed of the whole model in this step count each parameter once."""

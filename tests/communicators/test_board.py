@@ -8,6 +8,7 @@ import pytest
 
 import mnpar
 from mnpar.communicators.board import FEW
+from mnpar.communicators.noted import NotedSum
 from mnpar.errors import MismatchError
 
 PROCESSES = pytest.mark.ranks(2, 3, on="mpi")
@@ -227,4 +228,100 @@ def test_vectors_have_no_name_in_any_folder(comm, monkeypatch):
     assert comm.share_vectors(np.empty(20_000)) is not None
     (path,) = seen
     assert path.endswith("(deleted)")
+    comm.open_board(False)
+
+
+@PROCESSES
+@pytest.mark.parametrize("n", [7, 20_000])
+def test_a_sum_begins_and_ends_apart(comm, n):
+    """Who has begun waits for nobody before the end; what is said may change each time."""
+    comm.open_board()
+    vectors = comm.share_vectors(np.empty(n)) if n > 7 else None
+    x = np.empty(n) if vectors is None else vectors.mine
+    noted = NotedSum(comm, x)
+    for step, note in enumerate([b"0", b"1", b"2", b"3", b"3", b"3", b"3"]):
+        x[...] = step + comm.rank
+        late, heard = step % comm.size, []
+        for rank in range(comm.size if comm.rank == late else 0):
+            if rank != late:
+                comm.recv(rank)
+        noted.begin(note)
+        if comm.rank != late:
+            comm.send(np.ones(1), late)  # who is late begins when all others have begun
+        assert noted.end(lambda notes, heard=heard: heard.append(notes) is None)
+        assert heard == [[note] * comm.size]
+        np.testing.assert_array_equal(x, comm.size * step + comm.size * (comm.size - 1) / 2)
+    comm.open_board(False)
+
+
+@PROCESSES
+def test_parts_that_others_add_up_may_come_later(comm):
+    vectors = comm.share_vectors(np.empty(20_000))
+    noted, x = NotedSum(comm, vectors.mine), vectors.mine
+    own, *others = vectors.parts
+    for step in range(5):
+        x[...] = step + comm.rank
+        total = comm.size * step + comm.size * (comm.size - 1) / 2
+        noted.begin(b"")
+        assert noted.end(lambda notes: True, later=True)
+        assert own.stop > own.start
+        np.testing.assert_array_equal(x[own], total)
+        noted.rest()
+        np.testing.assert_array_equal(np.concatenate([x[place] for place in others]), total)
+    comm.open_board(False)
+    assert comm.allreduce_noted(x, b"", lambda notes: True, x)  # by messages
+
+
+@PROCESSES
+def test_a_prepared_sum_goes_by_messages_where_there_is_no_board(comm):
+    noted = NotedSum(comm, x := np.ones(5))
+    for there in (False, True, False, True):
+        comm.open_board(there)
+        x[...] = 1
+        noted.begin(b"")
+        assert noted.end(lambda notes: True)
+        np.testing.assert_array_equal(x, comm.size)
+    comm.open_board(False)
+
+
+@PROCESSES
+def test_a_rank_in_another_collective_than_a_sum_that_has_begun_is_told_on_all_ranks(comm):
+    comm.open_board()
+    noted = NotedSum(comm, x := np.ones(5))
+
+    def summed():
+        noted.begin(b"")
+        return noted.end(lambda notes: True)
+
+    for odd in range(comm.size):
+        x[...] = 1
+        with pytest.raises(MismatchError, match=r"allgather of float64 \(3,\), at .*test_board"):
+            comm.allgather(np.ones(3)) if comm.rank == odd else summed()
+        assert summed()
+        np.testing.assert_array_equal(x, comm.size)
+    comm.open_board(False)
+
+
+@PROCESSES
+@pytest.mark.parametrize("make", [lambda: mnpar.optimizers.SGD(0.05), lambda: mnpar.optimizers.Adam(0.01)], ids=["SGD", "Adam"])
+@pytest.mark.parametrize("loss_scale", [None, 64.0])
+def test_parts_are_stepped_as_they_come_and_give_the_weights_of_one_rank(comm, make, loss_scale):
+    import mnpar.functions as F
+    import mnpar.links as L
+
+    def taught(optimizer, rows):
+        rng = np.random.default_rng(0)
+        net = mnpar.Sequential(L.Linear(90, 100, initialW=rng.standard_normal((100, 90))), F.tanh, L.Linear(100, 1, initialW=1))
+        optimizer.setup(net)
+        optimizer.set_loss_scale(loss_scale)
+        for step in range(5):
+            x = np.random.default_rng(step).standard_normal((3 * comm.size - (step == 3), 90))  # a rank has fewer once
+            optimizer.update(lambda x: F.mean(net(x) ** 2), x[rows])
+        return np.concatenate([param.array.ravel() for param in net.params()])
+
+    with mnpar.using_config("dtype", np.float64):
+        optimizer = mnpar.create_multi_node_optimizer(make(), comm)
+        mine = taught(optimizer, slice(3 * comm.rank, 3 * comm.rank + 3))
+        assert len(optimizer.team.reducer.parts) == 3
+        np.testing.assert_allclose(mine, taught(make(), slice(None)), rtol=1e-9, atol=1e-11)
     comm.open_board(False)

@@ -652,3 +652,17 @@ def test_copies_that_have_drifted_apart_are_told(comm, drift, options):
     told = rf"update 9: the values of /first/W are not the same on ranks \[0, {comm.size - 1}\]"
     with pytest.raises(mnpar.errors.MismatchError, match=told):
         update()
+
+
+@pytest.mark.ranks(2, 3, on="threads")
+def test_copies_of_the_same_bits_are_compared_by_a_digest(comm):
+    net = L.Linear(3, 2, initialW=comm.rank)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm, check=1).setup(net)
+    for step in range(4):
+        before = comm.traffic.collectives
+        optimizer.update(lambda x: F.mean(net(x)), np.ones((1, 3), net.W.dtype))
+        assert step < 2 or comm.traffic.collectives == before + 2  # of the gradients, and of the digests
+    net.W.array[0, 0] *= 1 + comm.rank * np.finfo(net.W.dtype).eps  # not drifted apart: rounding is
+    before = comm.traffic.collectives
+    optimizer.update(lambda x: F.mean(net(x)), np.ones((1, 3), net.W.dtype))
+    assert comm.traffic.collectives == before + 3

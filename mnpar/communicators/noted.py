@@ -1,0 +1,48 @@
+"""The sum of an array over ranks with a note beside it, made again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mnpar.backend import Array
+
+if TYPE_CHECKING:
+    from mnpar.communicators.board import Board, Form
+    from mnpar.communicators.communicator import Communicator
+
+
+class NotedSum:
+    """:meth:`Communicator.allreduce_noted` of one array, in two halves: what is done in between keeps no other rank waiting.
+
+    Args:
+        comm: the ranks.
+        x: where the values are, and then their sum; it must not change in between.
+    """
+
+    def __init__(self, comm: Communicator, x: Array) -> None:
+        self._comm, self.x, self._note = comm, x, b""
+        self._board: Board | None = None  # of the ranks, when that was looked up last
+        self._form: Form | None = None  # there
+
+    def begin(self, note: bytes) -> None:
+        """The values are there, and this is to be said of them."""
+        board, self._note = self._comm.transport.board, note
+        if board is not self._board:
+            self._board, self._channel = board, self._comm.channel(0)
+            self._form = None if board is None else board.form(self.x)
+        if board is not None and self._form is not None:
+            board.begin(self._form, self.x, note, self._channel)
+
+    def end(self, usual: Callable[[list[bytes]], bool], later: bool = False) -> bool:
+        """The sum, if all notes are as usual: whether they are. ``later``: what others add up is there after :meth:`rest`."""
+        comm, board, x = self._comm, self._board, self.x
+        if board is None or self._form is None:
+            return comm.allreduce_noted(x, self._note, usual, x)
+        summed = board.end(usual, x, self._channel, later)
+        return self._channel.allreduce_noted(x, comm._call("allreduce"), self._note, usual, x) if summed is None else summed
+
+    def rest(self) -> None:
+        """Wait for the parts of the sum that are not there yet."""
+        if self._board is not None:
+            self._board.rest()
