@@ -114,8 +114,7 @@ class FunctionNode(Hookable):
             raise RuntimeError(f"{self.label} was applied before: make a new one for each use")
         variables, wanted = [], False
         for x in inputs:
-            if not isinstance(x, Variable):
-                x = as_variable(x)
+            x = x if isinstance(x, Variable) else as_variable(x)
             variables.append(x)
             wanted = x.node.requires_grad or wanted  # x.node first: of a Future it is waited for, and so numbered before this
         self.differentiable = wanted and is_recording()
@@ -152,16 +151,14 @@ class FunctionNode(Hookable):
             gys = [None if gy is None else Variable(gy, requires_grad=False) for gy in gys]
         try:
             gxs = self.backward(*gys)
-            if type(gxs) is not tuple:
-                gxs = (gxs,)
+            gxs = gxs if type(gxs) is tuple else (gxs,)
             if len(gxs) != len(self.inputs):
                 raise ValueError(f"it returned {len(gxs)} gradients for {len(self.inputs)} inputs")
             trusted = not (record or is_debugging())
             for x, want, gx in zip(self.inputs, wanted, gxs, strict=True):
                 if not want:
                     continue
-                if callable(gx):
-                    gx = gx()
+                gx = gx() if callable(gx) else gx
                 if not (trusted and type(gx) is np.ndarray and gx.dtype is x.dtype and gx.shape == x.shape):
                     gx = self._checked(x, gx, record)
                 if gx is not None:
