@@ -4,7 +4,7 @@ Importing this package also gives Variable its operators. The file is long becau
 """
 
 from mnpar.functions import operators as operators
-from mnpar.functions.activation import elu, leaky_relu, log_softmax, relu, sigmoid, softmax, softplus, tanh
+from mnpar.functions.activation import log_softmax, relu, sigmoid, softmax, softplus, tanh
 from mnpar.functions.alignment import connectionist_temporal_classification
 from mnpar.functions.angles import arccos, arcsin, arctan2, arctanh
 from mnpar.functions.arithmetic import add, floor_divide, identity, linear_interpolate, squared_difference
@@ -99,7 +99,7 @@ from mnpar.functions.normal_distribution import erfc, erfcinv, erfcx, erfinv, lo
 from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization
 from mnpar.functions.owned import gather_from, scatter_to
 from mnpar.functions.padding import pad, pad_sequence
-from mnpar.functions.piecewise import clipped_relu, crelu, hard_sigmoid, relu6, selu, swish
+from mnpar.functions.piecewise import clipped_relu, crelu, elu, hard_sigmoid, leaky_relu, relu6, selu, swish
 from mnpar.functions.point_to_point import irecv, isend, isendrecv, ishift, pseudo_connect, recv, send
 from mnpar.functions.pooling import (
     average_pooling_1d,

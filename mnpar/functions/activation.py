@@ -38,43 +38,6 @@ class ReLU(FunctionNode):
         return positive
 
 
-class LeakyReLU(FunctionNode):
-    """``y = a x`` with ``a = 1`` where ``x > 0``, else ``slope``; ``gx = a gy``."""
-
-    generic = True
-
-    def __init__(self, slope: float) -> None:
-        self.slope = slope
-
-    def forward(self, x: Array) -> Array:
-        self.factor = (x > 0).astype(x.dtype)
-        self.factor *= 1 - self.slope
-        self.factor += self.slope
-        return x * self.factor
-
-    def backward(self, gy: Any) -> Any:
-        return lambda: gy * self.factor
-
-
-class ELU(FunctionNode):
-    """``y = x`` where ``x > 0``, else ``α (eˣ - 1)``; ``gx = gy`` where ``x > 0``, else ``α eˣ gy = (y + α) gy``."""
-
-    generic = True
-
-    def __init__(self, alpha: float) -> None:
-        self.alpha = alpha
-
-    def forward(self, x: Array) -> Array:
-        self.retain_outputs((0,))
-        xp = backend.get_array_module(x)
-        self.negative = x <= 0
-        return xp.maximum(x, 0) + self.alpha * xp.expm1(xp.minimum(x, 0))
-
-    def backward(self, gy: Any) -> Any:
-        (y,) = self.get_retained_outputs()
-        return lambda: gy * ((y + self.alpha) * self.negative + ~self.negative)  # αeˣ = y + α
-
-
 class Sigmoid(FunctionNode):
     """``y = 1 / (1 + e⁻ˣ)``; ``gx = y (1 - y) gy``, so only the output is kept."""
 
@@ -208,36 +171,6 @@ def relu(x: Any) -> Variable:
         array([0., 2.])
     """
     return ReLU().apply((x,))[0]
-
-
-def leaky_relu(x: Any, slope: float = 0.2) -> Variable:
-    """``x`` where it is positive, ``slope * x`` elsewhere; the gradient at 0 is ``slope``.
-
-    Args:
-        x: an array or Variable.
-        slope: of the negative side.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.leaky_relu(np.array([-1.0, 2.0])).array
-        array([-0.2,  2. ])
-    """
-    return LeakyReLU(slope).apply((x,))[0]
-
-
-def elu(x: Any, alpha: float = 1.0) -> Variable:
-    """``x`` where it is positive, ``alpha * (exp(x) - 1)`` elsewhere (Clevert et al., 2016); the gradient at 0 is ``alpha``.
-
-    Args:
-        x: an array or Variable.
-        alpha: what negative arguments approach, with the sign changed.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.elu(np.array([-1000.0, 2.0])).array
-        array([-1.,  2.])
-    """
-    return ELU(alpha).apply((x,))[0]
 
 
 def sigmoid(x: Any) -> Variable:

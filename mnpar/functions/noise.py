@@ -10,9 +10,10 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.config import config
 from mnpar.function_node import FunctionNode
-from mnpar.functions.activation import leaky_relu, softmax
+from mnpar.functions.activation import softmax
 from mnpar.functions.broadcasting import broadcast_to
 from mnpar.functions.indexing import where
+from mnpar.functions.piecewise import leaky_relu
 from mnpar.functions.products import linear, matmul
 from mnpar.functions.shape import reshape
 from mnpar.random import generator

@@ -32,6 +32,7 @@ from mnpar.functions import (
     joining,
     loss,
     noise,
+    piecewise,
     products,
     reduction,
     shape,
@@ -213,8 +214,8 @@ _reduction = [
 
 _activation = [
     Case("relu", (activation.ReLU,), F.relu, lambda x: x * (x > 0)),
-    Case("leaky_relu", (activation.LeakyReLU,), lambda x: F.leaky_relu(x, 0.1), lambda x: np.where(x > 0, x, 0.1 * x)),
-    Case("elu", (activation.ELU,), lambda x: F.elu(x, 0.7), lambda x: np.where(x > 0, x, 0.7 * (np.exp(x) - 1))),
+    Case("leaky_relu", (piecewise.LeakyReLU,), lambda x: F.leaky_relu(x, 0.1), lambda x: np.where(x > 0, x, 0.1 * x)),
+    Case("elu", (piecewise.ELU,), lambda x: F.elu(x, 0.7), lambda x: np.where(x > 0, x, 0.7 * (np.exp(x) - 1))),
     Case("sigmoid", (activation.Sigmoid,), F.sigmoid, lambda x: 1 / (1 + np.exp(-x))),
     Case("tanh", (activation.Tanh,), F.tanh, np.tanh),
     Case("softplus", (activation.Softplus,), lambda x: F.softplus(x, 2), lambda x: np.log(1 + np.exp(2 * x)) / 2),
