@@ -38,15 +38,16 @@ class Leaves:
     def keep_all(self, found: dict[VariableNode, Gradient]) -> None:
         """At the end."""
         taken, views = memory_of([g for _, g in self._seeds]), []
-        firsts: dict[int, VariableNode] = {}  # those that have an array, by its id
+        firsts: dict[int, VariableNode] = {}  # those that have an array, or a copy of it, by its id
         for node, g in found.items():
             if not self._is_first(node, g):
                 continue
-            if type(g) is np.ndarray and g.base is None and id(g) not in taken:  # nearly always
-                first = firsts.setdefault(id(g), node)
-                node.gradient = g if first is node else copied(g) if g.size < SMALL else share(g, first, node)
+            if type(g) is np.ndarray and g.base is None and firsts.setdefault(id(g), node) is node:  # nearly always
+                node.gradient = copied(g) if id(g) in taken else g
             elif g.size < SMALL:
                 node.gradient = copied(g)
+            elif id(g) in firsts:
+                node.gradient = share(firsts[id(g)], node)
             else:
                 views.append(node)
         if views:
@@ -131,10 +132,10 @@ class Lent:
         return self.array + other
 
 
-def share(g: Array, first: VariableNode, node: VariableNode) -> Lent:
-    """The gradient of a node, an array that is the gradient of another one, too."""
+def share(first: VariableNode, node: VariableNode) -> Lent:
+    """The gradient of a node that is the same array as the gradient of the first one, for both."""
     if not isinstance(first.gradient, Lent):
-        first.gradient = Lent(g, {id(first)})
+        first.gradient = Lent(first.gradient, {id(first)})
     first.gradient.holders.add(id(node))
     return first.gradient
 

@@ -161,6 +161,19 @@ def test_leaves_that_have_one_gradient_get_copies_when_they_ask_and_the_last_the
     assert [xs[i].grad is array for i in order] == [False, False, True]
 
 
+def test_leaves_that_have_what_backward_started_from_share_a_copy_of_it():
+    x, y, g = leaf(64, 64), leaf(64, 64), np.ones((64, 64))
+    z = x + y
+    z.grad = g
+    z.backward()
+    assert x.node.gradient is y.node.gradient
+    g[...] = 7.0
+    x.grad[...] = np.nan
+    np.testing.assert_array_equal(y.grad, np.ones((64, 64)))
+    y.grad[...] = np.nan
+    np.testing.assert_array_equal(g, np.full((64, 64), 7.0))
+
+
 def test_a_leaf_that_forgets_its_gradient_leaves_copies_to_the_others():
     x, y, z = summed()
     x.cleargrad()
