@@ -1,9 +1,9 @@
 """Who owns the memory of gradients: functions hand on what they are given, and views of it; what stays is somebody's alone.
 
 A gradient that a leaf keeps can be changed in place, so it shares no memory with another one's, nor with the arrays that
-backward started from. Parts that fill an array between them, as those that ``concat`` hands on, have it together; what is the
-same all along an axis, as the gradient of a sum, is kept as a view that cannot be written to, until somebody asks for it.
-Everything else that is shared is copied.
+backward started from. Parts that fill an array between them, as those that ``concat`` hands on, have it together. What several
+leaves would have whole, as the gradient of ``x + y``, and what is the same all along an axis, as that of a sum, is copied when
+somebody asks for it, if ever. Everything else that is shared is copied at once.
 """
 
 from __future__ import annotations
@@ -37,18 +37,22 @@ class Leaves:
 
     def keep_all(self, found: dict[VariableNode, Gradient]) -> None:
         """At the end."""
-        taken, shared = memory_of([g for _, g in self._seeds]), []
+        taken, views = memory_of([g for _, g in self._seeds]), []
+        firsts: dict[int, VariableNode] = {}  # those that have an array, or a copy of it, by its id
         for node, g in found.items():
-            if self._is_first(node, g):
-                if type(g) is np.ndarray and g.base is None and id(g) not in taken:  # nearly always
-                    taken.add(id(g))
-                    node.gradient = g
-                elif g.size < SMALL:
-                    node.gradient = copied(g)
-                else:
-                    shared.append(node)
-        if shared:
-            for node, g in zip(shared, own([found[node] for node in shared], taken, late=True), strict=True):
+            if not self._is_first(node, g):
+                continue
+            if type(g) is np.ndarray and g.base is None and firsts.setdefault(id(g), node) is node:  # nearly always
+                node.gradient = copied(g) if id(g) in taken else g
+            elif g.size < SMALL:
+                node.gradient = copied(g)
+            elif id(g) in firsts:
+                node.gradient = share(firsts[id(g)], node)
+            else:
+                views.append(node)
+        if views:
+            taken.update(firsts)
+            for node, g in zip(views, own([found[node] for node in views], taken, late=True), strict=True):
                 node.gradient = g
 
     def _is_first(self, node: VariableNode, g: Gradient) -> bool:
@@ -70,7 +74,7 @@ def own(gs: Sequence[Gradient], taken: set[int], late: bool = False) -> list[Gra
     Args:
         gs: who else refers to their memory is in ``taken``, or is one of them.
         taken: :func:`memory_of` what others have.
-        late: what cannot be written to is :func:`lent`, and copied when it is asked for.
+        late: what is the same all along an axis is :func:`lent`, and copied when it is asked for.
 
     Example:
         >>> import numpy as np
@@ -111,25 +115,54 @@ def copied(g: Gradient) -> Gradient:
     return g.of(g.array.copy(order="K"), g.node) if hasattr(g, "node") else g.copy(order="K")
 
 
+class Lent:
+    """A gradient whose memory is given to a node when somebody asks for it.
+
+    Args:
+        array: is not changed by anybody.
+        holders: the ids of the nodes that have it.
+    """
+
+    __slots__ = ("array", "holders")
+
+    def __init__(self, array: Array, holders: set[int]) -> None:
+        self.array, self.holders = array, holders
+
+    def __add__(self, other: Array) -> Array:
+        return self.array + other
+
+
+def share(first: VariableNode, node: VariableNode) -> Lent:
+    """The gradient of a node that is the same array as the gradient of the first one, for both."""
+    if not isinstance(first.gradient, Lent):
+        first.gradient = Lent(first.gradient, {id(first)})
+    first.gradient.holders.add(id(node))
+    return first.gradient
+
+
 def lent(g: Gradient) -> Gradient:
-    """A copy; of what is the same all along an axis a copy of one place there, in a view that cannot be written to.
+    """A copy; of what is the same all along an axis a copy of one place there.
 
     Example:
         >>> import numpy as np
-        >>> lent(np.broadcast_to(np.ones(2), (1000, 2))).base.shape
+        >>> lent(np.broadcast_to(np.ones(2), (1000, 2))).array.base.shape
         (1, 2)
     """
     if hasattr(g, "node") or getattr(g.flags, "writeable", True) or 0 not in g.strides:
         return copied(g)
     core = g[tuple([slice(0, 1) if step == 0 else slice(None) for step in g.strides])].copy()
-    return backend.get_array_module(g).broadcast_to(core, g.shape)
+    return Lent(backend.get_array_module(g).broadcast_to(core, g.shape), set())
 
 
-def redeemed(node: VariableNode, g: Array) -> Array:
-    """The gradient of a node, which somebody asks for: an array that can be written to."""
-    if not getattr(g.flags, "writeable", True):
-        node.gradient = g = g.copy()
-    return g
+def asked_for(node: VariableNode) -> Array:
+    """The array of a node's gradient, one that can be changed; the last of those that share one gets it itself."""
+    g = node.gradient
+    if not isinstance(g, Lent):
+        return getattr(g, "array", g)
+    last = g.holders == {id(node)}
+    node.gradient = array = g.array if last else g.array.copy(order="K" if g.holders else "C")
+    g.holders.discard(id(node))  # now that nobody reads it here any more
+    return array
 
 
 def _fill(parts: list[Array]) -> bool:

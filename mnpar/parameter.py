@@ -14,6 +14,7 @@ from mnpar.backend import Array
 from mnpar.config import get_dtype
 from mnpar.graph import VariableNode, structure
 from mnpar.initializers import Constant, generate_array
+from mnpar.owning import asked_for
 from mnpar.plans import Box
 from mnpar.variable import Variable
 
@@ -77,6 +78,7 @@ class Parameter(Variable):
 
     def __copy__(self) -> Parameter:
         """Another Parameter of the same array, gradient and update rule."""
+        asked_for(self.node)  # both have the gradient from now on, and it must not be lent to one of them
         other = Parameter.__new__(type(self))
         other.node, other.array = copy.copy(self.node), self.array
         if not self._sharers:

@@ -13,7 +13,7 @@ from mnpar.arraylike import ArrayLike
 from mnpar.backend import Array
 from mnpar.backprop import reverse
 from mnpar.graph import Function, Gradient, Hook, VariableNode
-from mnpar.owning import Leaves, memory_of, own, redeemed
+from mnpar.owning import Leaves, asked_for, memory_of, own
 
 
 class Variable(ArrayLike):
@@ -58,9 +58,7 @@ class Variable(ArrayLike):
     def grad(self) -> Array:
         """Its gradient, an array of the same shape and dtype, or None."""
         g = self.node.gradient
-        if isinstance(g, Variable):
-            return g.array
-        return g if g is None or g.base is None else redeemed(self.node, g)
+        return g if g is None or type(g) is np.ndarray else asked_for(self.node)
 
     @grad.setter
     def grad(self, g: Array) -> None:

@@ -1,5 +1,7 @@
 """Gradients that stay share no memory: views of one array are handed on as long as nobody can tell."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -96,7 +98,7 @@ def test_results_of_grad_for_the_same_variable_share_no_memory():
 def test_the_gradient_of_a_sum_takes_memory_when_it_is_asked_for():
     x = leaf(10000, 3)
     (x.sum(axis=0) * np.array([1.0, 2.0, 3.0])).sum().backward()
-    assert x.node.gradient.base.size == 3
+    assert x.node.gradient.array.base.size == 3
     g = x.grad
     assert g is x.grad
     g += 1.0
@@ -109,7 +111,7 @@ def test_the_gradient_of_a_sum_takes_memory_when_it_is_asked_for():
 def test_a_later_backward_adds_to_it(make):
     x = leaf(4, 5)
     make(x).backward()
-    once = x.node.gradient.copy()
+    once = np.broadcast_to(x.grad, x.shape).copy()
     make(x).backward()
     np.testing.assert_array_equal(x.grad, 2 * once)
 
@@ -137,6 +139,66 @@ def test_it_is_an_array_of_its_own_as_a_variable_too():
     x.grad_var.array += 1.0
     np.testing.assert_array_equal(x.grad, np.full(4, 2.0))
     np.testing.assert_array_equal(y.grad, np.ones(4))
+
+
+# ---- what several leaves have whole ----
+
+
+def summed():
+    xs = [mnpar.Parameter(leaf(64, 64).array) for _ in range(3)]
+    ((xs[0] + xs[1] + xs[2]) * 2).sum().backward()
+    return xs
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)], ids=str)
+def test_leaves_that_have_one_gradient_get_copies_when_they_ask_and_the_last_the_array(order):
+    xs = summed()
+    array = xs[0].node.gradient.array
+    for i in order:
+        np.testing.assert_array_equal(xs[i].grad, np.full((64, 64), 2.0))
+        assert xs[i].grad is xs[i].grad
+        xs[i].grad[...] = np.nan
+    assert [xs[i].grad is array for i in order] == [False, False, True]
+
+
+def test_leaves_that_have_what_backward_started_from_share_a_copy_of_it():
+    x, y, g = leaf(64, 64), leaf(64, 64), np.ones((64, 64))
+    z = x + y
+    z.grad = g
+    z.backward()
+    assert x.node.gradient is y.node.gradient
+    g[...] = 7.0
+    x.grad[...] = np.nan
+    np.testing.assert_array_equal(y.grad, np.ones((64, 64)))
+    y.grad[...] = np.nan
+    np.testing.assert_array_equal(g, np.full((64, 64), 7.0))
+
+
+def test_a_leaf_that_forgets_its_gradient_leaves_copies_to_the_others():
+    x, y, z = summed()
+    x.cleargrad()
+    y.grad[...] = np.nan
+    (x * 3).sum().backward()
+    x.grad[...] = np.nan
+    np.testing.assert_array_equal(z.grad, np.full((64, 64), 2.0))
+
+
+def test_a_gradient_that_others_have_too_is_added_to_as_one_of_its_own():
+    x, y, z = summed()
+    ((x + y) * 3).sum().backward()
+    x.grad[...] = np.nan
+    np.testing.assert_array_equal(y.grad, np.full((64, 64), 5.0))
+    y.grad[...] = np.nan
+    np.testing.assert_array_equal(z.grad, np.full((64, 64), 2.0))
+
+
+def test_copies_of_a_parameter_have_its_gradient_and_not_that_of_others():
+    x, y, z = summed()
+    other, apart = copy.copy(x), copy.deepcopy(y)
+    assert other.grad is x.grad
+    for changed in (apart, y, x):
+        changed.grad[...] = np.nan
+    np.testing.assert_array_equal(z.grad, np.full((64, 64), 2.0))
 
 
 # ---- hooks, and backwards that are recorded ----
