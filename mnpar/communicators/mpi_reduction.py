@@ -121,8 +121,8 @@ class Reductions:
 
     def _cut(self, array: Array) -> list[Array]:
         """Its bytes, in as many messages as they travel in."""
-        whole = array.view(np.uint8)
-        return [whole[start : start + _WIRE] for start in range(0, whole.size, _WIRE)] if self.apart else [whole]
+        whole, most = array.view(np.uint8), _WIRE if self.apart else PIECE
+        return [whole[start : start + most] for start in range(0, whole.size, most)]
 
     def _all(self, requests: list[Any], waiting: Waiting, what: str) -> Pending:
         return Pending(lambda: self.MPI.Request.Testall(requests), nothing, waiting, self.meeting(waiting, what))
