@@ -53,14 +53,14 @@ class Reductions:
     def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Steps[Array]:
         whole, comm = np.empty(sum(counts), np.uint8), self.lanes[BACKWARD]
         self.traffic.collective_bytes += (self.size - 1) * array.nbytes
-        if self.size > _DIRECT or whole.nbytes > _SHORT:
+        if (self.size > _DIRECT or whole.nbytes > _SHORT) and not (self.apart and self.size == 2):
             request = self.lanes[lane].Iallgatherv(array, [whole, counts])
             yield Pending(request.Test, nothing, waiting, self.meeting(waiting, "data"))
             return whole
         places = [whole[end - count : end] for count, end in zip(counts, itertools.accumulate(counts), strict=True)]
         others = [(self.rank + step) % self.size for step in range(1, self.size)]
-        sent = [comm.Isend(array, r, waiting.tag) for r in others]
-        received = [comm.Irecv(places[r], r, waiting.tag) for r in others]
+        sent = [comm.Isend(piece, r, waiting.tag) for r in others for piece in self._cut(array)]
+        received = [comm.Irecv(piece, r, waiting.tag) for r in others for piece in self._cut(places[r])]
         places[self.rank][...] = array
         yield self._all([*received, *sent], waiting, "data")
         return whole

@@ -150,3 +150,5 @@ def test_between_machines_values_travel_in_messages_that_pass_each_other(comm, m
     np.testing.assert_array_equal(comm.iallreduce(x).wait(), expected)
     total = comm.reduce(x, 1)
     assert total is None if comm.rank != 1 else (total == expected).all()
+    for part, one in zip(comm.allgather(x), [of(rank, n) for rank in range(comm.size)], strict=True):
+        np.testing.assert_array_equal(part, one)
