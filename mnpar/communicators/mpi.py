@@ -187,7 +187,7 @@ class MpiTransport(Reductions):
         rest_tag, _ = self._following(head)
         self._outbox.append((self.lanes[lane].Isend((head, message.SIZE, self._byte), dest, tag), head))
         isend, requests = self.lanes[BACKWARD].Isend, []
-        for piece in _pieces(body):
+        for piece in self._cut(body):
             requests.append(isend((piece, piece.nbytes, self._byte), dest, rest_tag))
             self._outbox.append((requests[-1], piece))
         return requests
@@ -266,7 +266,7 @@ class MpiTransport(Reductions):
         frame = np.empty(message.SIZE + nbytes, np.uint8)
         frame[: message.SIZE] = head
         irecv = self.lanes[BACKWARD].Irecv
-        done = self._test([irecv((piece, piece.nbytes, self._byte), source, tag) for piece in _pieces(frame[message.SIZE :])])
+        done = self._test([irecv((piece, piece.nbytes, self._byte), source, tag) for piece in self._cut(frame[message.SIZE :])])
         if not done():
             yield Pending(done, nothing, waiting())
         return frame
@@ -383,8 +383,3 @@ class MpiTransport(Reductions):
         there = group.Translate_ranks(list(range(left.Get_size())), everyone)
         self.process.lose([rank for rank in self._world_ranks if rank not in there])
         return MpiTransport(self.process, left, own=True).split(0 if well else None, self.rank)
-
-
-def _pieces(body: Array) -> list[Array]:
-    """Of bytes, as much as MPI is asked for at once."""
-    return [body[start : start + PIECE] for start in range(0, body.nbytes, PIECE)]

@@ -15,6 +15,7 @@ from mnpar.communicators.transport import BACKWARD, Pending, Steps, Traffic, Wai
 
 PIECE = 2**30  # bytes: no MPI library is asked for more at once
 _SHORT = 2**20  # bytes: so much in all is sent from each rank to each, which starts sooner than the library's allgather
+_WIRE = 2**20  # bytes of a message between machines: UCX over TCP moves a larger one, often, one way at a time
 _DIRECT = 16  # ranks: with more, the libraries' rings and trees win
 _OPS = {"sum": "SUM", "mean": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
 
@@ -52,14 +53,14 @@ class Reductions:
     def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Steps[Array]:
         whole, comm = np.empty(sum(counts), np.uint8), self.lanes[BACKWARD]
         self.traffic.collective_bytes += (self.size - 1) * array.nbytes
-        if self.size > _DIRECT or whole.nbytes > _SHORT:
+        if (self.size > _DIRECT or whole.nbytes > _SHORT) and not (self.apart and self.size == 2):
             request = self.lanes[lane].Iallgatherv(array, [whole, counts])
             yield Pending(request.Test, nothing, waiting, self.meeting(waiting, "data"))
             return whole
         places = [whole[end - count : end] for count, end in zip(counts, itertools.accumulate(counts), strict=True)]
         others = [(self.rank + step) % self.size for step in range(1, self.size)]
-        sent = [comm.Isend(array, r, waiting.tag) for r in others]
-        received = [comm.Irecv(places[r], r, waiting.tag) for r in others]
+        sent = [comm.Isend(piece, r, waiting.tag) for r in others for piece in self._cut(array)]
+        received = [comm.Irecv(piece, r, waiting.tag) for r in others for piece in self._cut(places[r])]
         places[self.rank][...] = array
         yield self._all([*received, *sent], waiting, "data")
         return whole
@@ -100,12 +101,12 @@ class Reductions:
         if me > 1 and np.may_share_memory(own, total):  # the first two are summed before it is read
             own = own.copy()
         mine = [own if r == me else np.empty_like(own) for r in range(P)]
-        received = [comm.Irecv(mine[r].view(np.uint8), r, tag) for r in others]
-        sent = [comm.Isend(array[parts[r]].view(np.uint8), r, tag) for r in others]
+        received = [comm.Irecv(piece, r, tag) for r in others for piece in self._cut(mine[r])]
+        sent = [comm.Isend(piece, r, tag) for r in others for piece in self._cut(array[parts[r]])]
         yield self._all([*received, *sent], waiting, "parts")
         reduce_arrays(mine, reduction, out=total[parts[me]])
-        received = [comm.Irecv(total[parts[r]].view(np.uint8), r, tag) for r in others if root in (None, me)]
-        sent = [comm.Isend(total[parts[me]].view(np.uint8), r, tag) for r in others if root in (None, r)]
+        received = [comm.Irecv(piece, r, tag) for r in others if root in (None, me) for piece in self._cut(total[parts[r]])]
+        sent = [comm.Isend(piece, r, tag) for r in others if root in (None, r) for piece in self._cut(total[parts[me]])]
         yield self._all([*received, *sent], waiting, "sums")
 
     def _reduce_both(self, array: Array, total: Array, reduction: str, waiting: Waiting) -> Steps[None]:
@@ -113,10 +114,15 @@ class Reductions:
         who computes has to send sums on."""
         other, comm = np.empty_like(array), self.lanes[BACKWARD]
         self.traffic.collective_bytes += array.nbytes
-        received = comm.Irecv(other.view(np.uint8), 1 - self.rank, waiting.tag)
-        sent = comm.Isend(array.view(np.uint8), 1 - self.rank, waiting.tag)
-        yield self._all([received, sent], waiting, "wholes")
+        received = [comm.Irecv(piece, 1 - self.rank, waiting.tag) for piece in self._cut(other)]
+        sent = [comm.Isend(piece, 1 - self.rank, waiting.tag) for piece in self._cut(array)]
+        yield self._all([*received, *sent], waiting, "wholes")
         reduce_arrays([array, other] if self.rank == 0 else [other, array], reduction, out=total)
+
+    def _cut(self, array: Array) -> list[Array]:
+        """Its bytes, in as many messages as they travel in."""
+        whole, most = array.view(np.uint8), _WIRE if self.apart else PIECE
+        return [whole[start : start + most] for start in range(0, whole.size, most)]
 
     def _all(self, requests: list[Any], waiting: Waiting, what: str) -> Pending:
         return Pending(lambda: self.MPI.Request.Testall(requests), nothing, waiting, self.meeting(waiting, what))

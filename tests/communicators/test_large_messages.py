@@ -124,3 +124,31 @@ def test_between_machines_two_ranks_give_each_other_all_with_the_same_result_and
     np.testing.assert_array_equal(comm.allreduce(y, op, out=y), expected)
     total = comm.reduce(x, 1, op)
     assert total is None if comm.rank == 0 else (total == expected).all()
+
+
+@pytest.mark.parametrize("n", [0, 1, 9000, 40_001])
+@pytest.mark.ranks(2, 3, on="mpi")
+def test_between_machines_values_travel_in_messages_that_pass_each_other(comm, monkeypatch, n):
+    x = values(comm, n)
+    expected = comm.allreduce(x)
+    monkeypatch.setattr(comm.transport, "apart", True)
+    monkeypatch.setattr("mnpar.communicators.mpi_reduction._WIRE", 1000)
+    most, isend = [], comm.transport.MPI.Comm.Isend
+
+    class Lane:
+        def __getattr__(self, name):
+            return getattr(lane, name)
+
+        def Isend(self, buffer, *args):
+            most.append(memoryview(buffer).nbytes if isinstance(buffer, np.ndarray) else 0)
+            return isend(lane, buffer, *args)
+
+    lane = comm.transport.lanes[1]
+    monkeypatch.setattr(comm.transport, "lanes", [comm.transport.lanes[0], Lane()])
+    np.testing.assert_array_equal(comm.allreduce(x), expected)
+    assert max(most, default=0) <= 1000 or 8 * n <= 2**15
+    np.testing.assert_array_equal(comm.iallreduce(x).wait(), expected)
+    total = comm.reduce(x, 1)
+    assert total is None if comm.rank != 1 else (total == expected).all()
+    for part, one in zip(comm.allgather(x), [of(rank, n) for rank in range(comm.size)], strict=True):
+        np.testing.assert_array_equal(part, one)
