@@ -121,7 +121,7 @@ class Placement:
         return equal
 
     def sums(self, path: str) -> tuple[str, ...]:
-        """The axes along which the gradients of a parameter are parts: those summed over that have copies of it."""
+        """The axes along which the gradients of a parameter are parts: all summed ones along which there are copies."""
         return tuple([axis for axis in self.summed if self.kinds[path][axis] not in ("divided", "alone")])
 
     def _counted(self) -> tuple[str, ...]:
