@@ -44,7 +44,9 @@ class World:
         self.complaints: dict[int, str] = {}
         self.done = [False] * size
         self.waiting: list[tuple[Callable[[], bool], Waiting] | None] = [None] * size
-        self._batons = [threading.Semaphore(0) for _ in range(size)]
+        self._batons = [threading.Lock() for _ in range(size)]  # plain locks: a Semaphore is a Condition, and that two of them
+        for baton in self._batons:
+            baton.acquire()
 
     def start(self) -> None:
         """Give the baton to rank 0."""

@@ -1,8 +1,9 @@
 """Tests shared by several processes: ``pytest --processes 2``.
 
-The session collects once and forks. Each process takes one file of tests after another, from the last to the first, and tells
-the session what it reports: the session shows, counts and writes it as if it had run the tests itself, so ``-x``,
-``--junitxml``, ``--durations`` and exit codes are its own. A file is never divided: its fixtures are made once. Each
+The session collects once and forks. Each process takes one file of tests after another, from the last to the first, but those
+of hundreds of tests before all others: or one process would be alone with such a file in the end. It tells the session what it
+reports: the session shows, counts and writes it as if it had run the tests itself, so ``-x``, ``--junitxml``,
+``--durations`` and exit codes are its own. A file is never divided: its fixtures are made once. Each
 process has a pool of mpiexec ranks of its own, once a test asks for it. A process that dies fails the test that it ran, and
 another goes on from there.
 
@@ -29,6 +30,7 @@ from _pytest import runner
 from mnpar.testing.forks import die_with_parent, fork
 
 _LEAST = 50  # tests: fewer are not worth a process
+_MANY = 300  # tests: a file of so many takes long
 _GRACE = 10.0  # s for a process to tidy up
 File = list[int]  # the numbers of its tests in the session
 
@@ -59,7 +61,8 @@ class _Shares:
         self._session, self._number, self._close = session, number, close
         self._file = {number: file for file in files for number in file}
         self._queue, tell = os.pipe()  # a read takes the first test of a file that nobody has taken yet
-        os.write(tell, b"".join(file[0].to_bytes(4) for file in reversed(files)))
+        in_turn = sorted(files, key=lambda file: (len(file) < _MANY, -file[0]))
+        os.write(tell, b"".join(file[0].to_bytes(4) for file in in_turn))
         os.close(tell)
         self._selector = selectors.DefaultSelector()
 

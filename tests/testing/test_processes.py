@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from mnpar.testing import grids, product
+from mnpar.testing import grids, processes, product
 from tests.scripts import QUIET, stand_in_for
 
 MANY = "@pytest.mark.parametrize('n', range(40))\ndef test_many(n):\n    pass\n"
@@ -61,6 +61,14 @@ def test_after(tmp_path, capsys):
     print(5)
     assert capsys.readouterr().out == "5\\n"
 """
+
+
+def test_files_of_many_tests_begin_first_and_the_others_follow_from_the_last():
+    files = [[0], [*range(1, 401)], [401, 402], [*range(403, 1000)]]
+    shares = processes._Shares(None, 2, files, None)
+    assert [file[0] for file in shares._tests([])] == [403, 1, 401, 0]
+    os.close(shares._queue)
+    shares._selector.close()
 
 
 def test_a_shared_session_reports_what_one_process_would(start, tmp_path):
