@@ -183,7 +183,9 @@ class GradientMethod(Optimizer):
 
     def _takes_pieces(self) -> bool:
         """Whether a part of the gradients is enough to update a part of the parameters."""
-        if self._scaling is not None or self.arenas.strays or any([timing == "pre" for timing, _ in self._hooks.values()]):
+        if self._scaling is not None or self.arenas.strays:
+            return False
+        if self._hooks and any([timing == "pre" for timing, _ in self._hooks.values()]):
             return False
         return all(map(whole.is_whole, self.arenas.learning))
 
@@ -199,7 +201,8 @@ class GradientMethod(Optimizer):
             arena.whole.step(place)
         for arena in self.arenas.learning:
             arena.whole.end(arena)
-        self.call_hooks("post")
+        if self._hooks:
+            self.call_hooks("post")
 
     def _accepted(self, scaling: LossScaling) -> bool:
         """Whether loss scaling lets the step be taken."""

@@ -1,7 +1,8 @@
 """Whether ranks that have the same parameter have the same gradient of it, and still the same values: told by a few sums.
 
 A gradient that is only a rank's share, where it should be whole, makes no error by itself: the copies drift apart, and the loss
-falls a little less. So it is looked for, by sums of which each rank sends some tens of bytes for each parameter.
+falls a little less. So it is looked for, by sums of which each rank sends some tens of bytes for each parameter. Copies have
+the same bits nearly always, and then one digest tells it; sums are for those that may differ by rounding.
 """
 
 from __future__ import annotations
