@@ -86,7 +86,7 @@ def elsewhere(x: Array, size: int) -> bool:
 
 
 def fill(name: str, x: Array, y: Array) -> bool:
-    """y ← ``Erf`` (the error function) or ``CdfNorm`` (the share of normal numbers below x), if MKL is there; whether it is.
+    """y ← ``Erf``, ``CdfNorm`` (the share of normal numbers below x) or ``Exp`` of x, if MKL is there; whether it is.
 
     Both arrays are contiguous, of the same size; those on a device and those of other dtypes are not for it.
     """
@@ -150,12 +150,13 @@ def library() -> dict[str, Callable[..., None]] | None:
             continue
         _settle(loaded)
         found = {letter: _typed(loaded[f"cblas_{letter}gemm"], real) for letter, real in _REALS.items()}
-        names = [letter + name for letter in _REALS for name in ("Erf", "CdfNorm") if hasattr(loaded, f"v{letter}{name}")]
+        names = [letter + name for letter in _REALS for name in _FUNCTIONS if hasattr(loaded, f"v{letter}{name}")]
         return found | {name: _of_vectors(loaded[f"v{name}"]) for name in names}
     return None
 
 
 _REALS = {"s": ctypes.c_float, "d": ctypes.c_double}
+_FUNCTIONS = "Erf", "CdfNorm", "Exp"
 
 
 def _typed(function: Any, real: Any) -> Any:

@@ -205,6 +205,24 @@ def test_the_error_function_is_the_librarys_where_it_is_worth_a_call(monkeypatch
     assert sum(asked) == 2 * x.size
 
 
+def test_the_exponential_in_the_slope_of_gelu_is_the_librarys_too(monkeypatch):
+    def vector(function):
+        def fill(size, x, y):
+            given, result = [np.ndarray(size, "f8", (ctypes.c_char * (size * 8)).from_address(a)) for a in (x, y)]
+            result[...] = [function(v) for v in given]
+            asked.append(size)
+
+        return fill
+
+    asked, x = [], np.random.default_rng(0).standard_normal((40, 60))
+    slope = mnpar.grad([F.sum(F.gelu(given := mnpar.Variable(x)))], [given])[0].array
+    normal = vector(lambda v: (1 + math.erf(v / math.sqrt(2))) / 2)
+    monkeypatch.setattr(blas, "library", lambda: {"dCdfNorm": normal, "dExp": vector(math.exp)})
+    (found,) = mnpar.grad([F.sum(F.gelu(given))], [given])
+    np.testing.assert_allclose(found.array, slope, rtol=1e-12, atol=1e-15)
+    assert sum(asked) == 2 * x.size
+
+
 @pytest.mark.parametrize("dtype", ["g", np.dtype("f8").newbyteorder()], ids=["longdouble", "other byte order"])
 @pytest.mark.parametrize("function", [F.erf, F.gelu])
 def test_the_error_function_of_other_dtypes_is_left_to_numpy(monkeypatch, function, dtype):

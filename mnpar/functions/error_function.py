@@ -57,13 +57,13 @@ class Erf(FunctionNode):
 
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
-        xp, flat = backend.get_array_module(x), wide(x).reshape(-1)
+        xp, flat = backend.get_array_module(x), _flat(x, x)
         y, n = xp.empty_like(flat), _block(x)
         square = xp.empty(min(n, flat.size), flat.dtype)
         with np.errstate(over="ignore"):  # of x²: the result is 1
             for i in range(0, flat.size, n):
                 self.fill(xp, flat[i : i + n], y[i : i + n], square[: min(n, flat.size - i)])
-        return y.reshape(x.shape).astype(x.dtype, copy=False)
+        return _shaped(y, x)
 
     @staticmethod
     def fill(xp: Any, x: Array, y: Array, square: Array) -> None:
@@ -106,7 +106,7 @@ class Gelu(FunctionNode):
 
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
-        xp, flat = backend.get_array_module(x), wide(x).reshape(-1)
+        xp, flat = backend.get_array_module(x), _flat(x, x)
         y, n = xp.empty_like(flat), _block(x)
         scratch = xp.empty((2, min(n, flat.size)), flat.dtype)
         self.phi: Array = xp.empty_like(flat) if self.differentiable else None
@@ -116,7 +116,7 @@ class Gelu(FunctionNode):
                 phi = scratch[1, : part.size] if self.phi is None else self.phi[i : i + n]
                 self._below(xp, part, phi, scratch[0, : part.size])
                 xp.multiply(part, phi, out=y[i : i + n])
-        return y.reshape(x.shape).astype(x.dtype, copy=False)
+        return _shaped(y, x)
 
     def _below(self, xp: Any, x: Array, phi: Array, square: Array) -> None:
         """phi ← Φ(x)."""
@@ -136,7 +136,7 @@ class Gelu(FunctionNode):
     def _pull(self, x: Array, gy: Array) -> Array:
         """gy (Φ + x Φ′), block by block."""
         xp, phi, n = backend.get_array_module(x), self.phi, _block(x)
-        flat, g = wide(x).reshape(-1), wide(gy).reshape(-1)
+        flat, g = _flat(x, x), _flat(gy, x)
         gx = xp.empty_like(flat)
         with np.errstate(over="ignore"):
             for i in range(0, flat.size, n):
@@ -145,7 +145,7 @@ class Gelu(FunctionNode):
                 slope *= part
                 slope += phi[i : i + n]
                 slope *= g[i : i + n]
-        return gx.reshape(x.shape).astype(x.dtype, copy=False)
+        return _shaped(gx, x)
 
     def _density(self, xp: Any, x: Array, phi: Array, y: Array) -> None:
         """y ← Φ′(x)."""
@@ -159,7 +159,8 @@ class Gelu(FunctionNode):
             y *= rest
         else:
             y *= -0.5
-            xp.exp(y, out=y)
+            if not fill("Exp", y, y):
+                xp.exp(y, out=y)
             y *= 1 / math.sqrt(2 * math.pi)
 
     def _slope(self, x: Variable) -> Variable:
@@ -173,6 +174,18 @@ class Gelu(FunctionNode):
             density = exp(square * -0.5) * (1 / math.sqrt(2 * math.pi))
         slope: Variable = phi + x * density
         return slope
+
+
+def _flat(y: Array, x: Array) -> Array:
+    """All of y, wide, in the order in which x lies in memory: without a copy, if y lies so too."""
+    return wide(y).transpose(backend.order_of(x)).reshape(-1)
+
+
+def _shaped(flat: Array, x: Array) -> Array:
+    """What was computed for x so, as x is."""
+    order = backend.order_of(x)
+    shape, places = [x.shape[axis] for axis in order], sorted(range(x.ndim), key=order.__getitem__)
+    return flat.reshape(shape).transpose(places).astype(x.dtype, copy=False)
 
 
 def _block(x: Array) -> int:

@@ -116,7 +116,7 @@ class LayerNormalization(FunctionNode):
         self.retain_inputs((0, 1))
         (N, D), xp = self.shape, backend.get_array_module(x)
         self.dtype = dtype = np.result_type(dtype_of(x), gamma.dtype, beta.dtype)
-        rows, y, both = cast(x.reshape(N, D), dtype), xp.empty(x.shape, x.dtype), xp.empty((2, D), dtype)
+        rows, y, both = self._rows(x), xp.empty(x.shape, x.dtype), xp.empty((2, D), dtype)
         both[0], both[1] = gamma.reshape(D), beta.reshape(D)
         self._centre(rows)
         scale, move = xp.zeros((2, N, 2), dtype)
@@ -125,6 +125,10 @@ class LayerNormalization(FunctionNode):
             xp.multiply(self._less_shift(rows, n, d), xp.matmul(scale[n], both, out=a), out=d)  # (x - shift)·s·γ
             xp.add(d, xp.matmul(move[n], both, out=a), out=y.reshape(N, D)[n], casting="same_kind")
         return y
+
+    def _rows(self, x: Array) -> Array:
+        """(N, D), row by row: columns, which linear layers hand on, would be read anew for each sum and product."""
+        return backend.get_array_module(x).ascontiguousarray(x.reshape(self.shape), self.dtype)
 
     def _blocks(self, xp: Any, rooms: int) -> Iterator[tuple[Any, ...]]:
         """Slices of N with rooms (n, D), as many as stay in the cache on the host."""
@@ -174,7 +178,7 @@ class LayerNormalization(FunctionNode):
     def _sweep(self, x: Array, gamma: Array, gy: Array) -> tuple[Array, Array, Array]:
         """With z = x - shift, ∂L/∂x = g·(s⊗γ) + z·(k⊗1) + c⊗1."""
         (N, D), xp, s = self.shape, backend.get_array_module(x), self.s
-        rows, gs, both = cast(x.reshape(N, D), self.dtype), cast(gy.reshape(N, D), self.dtype), xp.ones((2, D), self.dtype)
+        rows, gs, both = self._rows(x), self._rows(gy), xp.ones((2, D), self.dtype)
         both[0] = gamma.reshape(D)
         p, k, c = gs @ both[0, :, None], s**3 * (-1 / max(D, 1)), s * (-1 / max(D, 1))
         gx, sums = xp.empty(x.shape, x.dtype), xp.zeros((2, D))

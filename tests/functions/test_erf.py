@@ -39,3 +39,17 @@ def test_blocks_of_all_sizes_are_put_together(shape):
         (g,) = grad([F.sum(F.gelu(v))], [v])
         density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
         np.testing.assert_allclose(g.array, (1 + ERF(x / math.sqrt(2)) if x.size else 1) / 2 + x * density, atol=1e-6)
+
+
+@pytest.mark.parametrize("function", [F.erf, F.gelu])
+def test_what_lies_in_another_order_stays_in_it(function):
+    """As linear layers of few rows hand it on: a gradient in either order is right."""
+    x = np.random.default_rng(0).standard_normal((2, 3, 40))
+    v = Variable(x.transpose(0, 2, 1))
+    y = function(v)
+    assert y.array.strides == v.array.strides
+    np.testing.assert_allclose(y.array, function(np.ascontiguousarray(v.array)).array, rtol=1e-15)
+    gy = np.random.default_rng(1).standard_normal(y.shape)
+    (g,) = grad([y], [v], [Variable(gy)])
+    (expected,) = grad([function(w := Variable(np.ascontiguousarray(v.array)))], [w], [Variable(gy)])
+    np.testing.assert_allclose(g.array, expected.array, rtol=1e-14)

@@ -142,3 +142,20 @@ def test_errors_say_what_is_wrong(f, error, words):
 def test_every_mixture_of_means_is_taken_away(f, axis, eps, offsets):
     x = (RNG.standard_normal((30, 4, 200)) + (np.array(offsets)[:, None])).astype("f4")
     np.testing.assert_allclose(f(x).array, normal(x, axis, eps), rtol=5e-6, atol=5e-6)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_layer_normalization_of_columns_is_that_of_rows(dtype):
+    """Linear layers of few rows hand on arrays whose columns lie together, and their gradients."""
+    rng = np.random.default_rng(0)
+    x, gy = rng.standard_normal((2, 30, 40)).astype(dtype)
+    gamma, beta = rng.standard_normal((2, 40)).astype(dtype)
+
+    def results(order):
+        given = [Variable(np.array(a, order=order)) for a in (x, gamma, beta)]
+        y = F.layer_normalization(*given)
+        return [y, *grad([y], given, [Variable(np.array(gy, order=order))])]
+
+    for found, expected in zip(results("F"), results("C"), strict=True):
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found.array, expected.array)
