@@ -44,8 +44,8 @@ def plain(x: Array) -> Array:
 
     Example:
         >>> import numpy as np
-        >>> plain(np.matrix([[1.0, 2.0]]))
-        array([[1., 2.]])
+        >>> plain(np.ones(2).view(np.recarray))
+        array([1., 1.])
     """
     if not isinstance(x, np.ndarray) or type(x) is np.ndarray:
         return x
