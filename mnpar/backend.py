@@ -47,7 +47,7 @@ def plain(x: Array) -> Array:
         >>> plain(np.ones(2).view(np.recarray))
         array([1., 1.])
     """
-    if not isinstance(x, np.ndarray) or type(x) is np.ndarray:
+    if type(x) is np.ndarray or not isinstance(x, np.ndarray) or get_array_module(x) is not np:
         return x
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError("the mask of a masked array would be lost: fill it first, x.filled(0), or use F.where")

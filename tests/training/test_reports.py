@@ -191,7 +191,8 @@ def test_a_bar_on_a_terminal_is_drawn_in_place_and_wiped_out(tmp_path, monkeypat
     assert not any("\n" in text for text in writes)
 
 
-def test_a_bar_on_a_terminal_is_drawn_by_tqdm(tmp_path):
+def test_a_bar_on_a_terminal_is_drawn_by_tqdm(tmp_path, monkeypatch):
+    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # no thread that stays: it would keep later tests from forking
     text = "".join(bars(tmp_path, Stream(terminal=True), bar_length=10))
     assert "training  50%|#####     | 4/8 iterations" in text
     assert "\n" not in text
