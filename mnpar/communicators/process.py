@@ -195,7 +195,7 @@ class Process:
         with contextlib.suppress(ValueError):  # a thread that is not the main one
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # launchers pass on the Ctrl-C that the terminal has sent already
         if self.rank:
-            time.sleep(2 * _SPEAK)  # if all ranks have failed alike, rank 0 speaks for them, and ends the job
+            time.sleep(4 * _SPEAK)  # if all ranks have failed alike, rank 0 speaks for them, and ends the job
         if issubclass(kind, KeyboardInterrupt):
             self._abort(f"mnpar: interrupted (rank {self.rank} of {self.size})\n", 130)
         text = "".join(traceback.format_exception(kind, error, _own_lines(trace) if isinstance(error, MnparError) else trace))
