@@ -36,6 +36,8 @@ class Einsum(FunctionNode):
         spec = f"{','.join(self.operands)}->{self.output}"
         order = ["einsum_path", (0, 1)] if len(xs) == 2 else len(xs) > 1  # of two there is nothing to search for
         y = xp.einsum(spec, *[wide(x) for x in xs], optimize=order)
+        if not all([x.size for x in xs]):
+            y = xp.zeros_like(y)  # numpy's may be 0 · x with an x that is not there: NaN, if that is what the memory has
         return y.astype(xp.result_type(*xs), copy=len(xs) == 1)  # of one operand it may be a view
 
     def backward(self, gy: Any) -> Any:

@@ -53,6 +53,8 @@ def blocks(x: Array) -> Iterator[slice]:
 
 def sums(x: Array, y: Array | None = None) -> Array:
     """Σ x, or Σ x·y, over A and B: (A, C, B) → (C,), float64. No product is stored."""
+    if not x.size:  # numpy's einsum makes 0 · y of it, with a y that is not there: NaN, if that is what the memory has
+        return backend.get_array_module(x).zeros(x.shape[1])
     if x.shape[2] == 1:
         return _sums_of_rows(x[:, :, 0], None if y is None else y[:, :, 0])
     xp = backend.get_array_module(x)
