@@ -161,11 +161,12 @@ class GradientMethod(Optimizer):
             params = self._give_rules(params)
         self.arenas.gather(params)
         steps = True if self.team is None else self.team.reduce(self._takes_pieces)
+        if steps is False:
+            return
         if steps is None:
             self.step()
         elif steps is not True:
-            if steps is not False:
-                self._change_by(steps)
+            self._change_by(steps)
         elif self.team is None and not self._narrow:
             self._change(params)
         else:

@@ -195,12 +195,17 @@ def check_parameter_closeness(model: Link, comm: Communicator, tolerance: float 
 
 
 def alike(model: Link, comm: Communicator, persistents: bool = False) -> bool:
-    """Whether all ranks have the same bits, by 16 bytes from each."""
-    digest = hashlib.blake2b(digest_size=16)
+    """Whether all ranks have the same bits, by a digest of them."""
+    digest = hashlib.sha256()
     for path, value in _values(model, persistents):
         digest.update(f"{path} {_form(value)} ".encode())
         digest.update(b"" if value is None else np.ascontiguousarray(backend.to_host(value)).view(np.uint8).data)
-    return len({bytes(d) for d in comm.allgather(np.frombuffer(digest.digest(), np.uint8))}) == 1
+    return same_digest(comm, digest.digest())
+
+
+def same_digest(comm: Communicator, digest: bytes) -> bool:
+    """Whether all ranks have the same one."""
+    return len({bytes(d) for d in comm.allgather(np.frombuffer(digest, np.uint8))}) == 1
 
 
 def _differences(model: Link, comm: Communicator, tolerance: float, persistents: bool) -> str:

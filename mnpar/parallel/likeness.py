@@ -18,6 +18,7 @@ from mnpar.backend import Array
 from mnpar.communicators.communicator import Communicator
 from mnpar.errors import MismatchError
 from mnpar.link import Link
+from mnpar.parallel.agreement import same_digest
 from mnpar.parallel.placement import Placement
 
 
@@ -67,9 +68,7 @@ def _same_bits(comm: Communicator, vectors: list[Array]) -> bool:
     digest, here = hashlib.sha256(), all([type(vector) is np.ndarray for vector in vectors])
     for vector in vectors if here else ():
         digest.update(vector.view(np.uint8).data)
-    told = digest.digest() if here else bytes(digest.digest_size)
-    rows = comm.allgather(np.frombuffer(told, np.uint8))
-    return any(told) and all([bytes(row) == told for row in rows])
+    return same_digest(comm, digest.digest() if here else bytes(digest.digest_size)) and here
 
 
 def _compare_copies(comm: Communicator, model: Link, update: int) -> None:
