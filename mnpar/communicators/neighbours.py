@@ -45,19 +45,21 @@ class Heart:
         if self.fd >= 0:
             os.ftruncate(self.fd, _NOTE.size)
             self._memory = mmap.mmap(self.fd, _NOTE.size)
+        self._note()  # a process may be stopped before the first beat
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="mnpar heartbeat", daemon=True)
         self._thread.start()
 
     def _beat(self) -> None:
-        main = threading.main_thread().ident
         while not self._stop.wait(_PULSE):
-            frame = sys._current_frames().get(main or 0)
-            if self.fd >= 0 and frame is not None:
-                _NOTE.pack_into(self._memory, 0, time.monotonic(), site_of(frame).encode())
-            del frame  # it would keep the arrays of its function alive
+            self._note()
             if os.getppid() != self._parent:
                 self._orphaned(self._parent)
+
+    def _note(self) -> None:
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        if self.fd >= 0 and frame is not None:
+            _NOTE.pack_into(self._memory, 0, time.monotonic(), site_of(frame).encode())
 
     def stop(self) -> None:
         """The process is about to end."""

@@ -52,6 +52,14 @@ def test_a_busy_process_is_seen_with_its_source_line(other):
     until(lambda: look() == Look("running", "busy in its own code at <string>:6"))
 
 
+def test_a_process_that_stops_before_the_first_beat_has_said_where_it_is(monkeypatch):
+    monkeypatch.setattr(Heart, "_beat", lambda heart: None)
+    heart = Heart(lambda launcher: None)
+    when, site = Neighbours._note(os.getpid(), heart.fd)
+    assert site.startswith("communicators/test_neighbours.py:")
+    assert 0 <= time.monotonic() - when < 5
+
+
 def test_a_process_whose_program_has_ended_is_not_in_its_own_code():
     """Its last frame is mnpar's, called by the interpreter as it ends."""
     assert site_of(sys._getframe()).startswith("communicators/test_neighbours.py:")
