@@ -261,6 +261,7 @@ def draw(pictures, W, history, path):
     right.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     right.legend(fontsize=8, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.13))
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     print(f"plot: {path}", flush=True)
 

@@ -84,7 +84,9 @@ def main(comm, args):
             right = F.accuracy(model(x), t).item()
         say(f"{right:.1%} of {len(x)} test images; a rank has {sizes[0]} weights and has sent {sizes[1] / 1e6:.1f} MB")
         if comm.is_root and args.out:
-            mnpar.serializers.save_npz(Path(args.out) / "model.npz", whole)
+            path = Path(args.out) / "model.npz"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            mnpar.serializers.save_npz(path, whole)
         if comm.is_root:
             compare(whole, train(None, data, args)[0], comm.size)
     return losses

@@ -147,6 +147,7 @@ def draw(images, labels, found, costs, blocks, path):
     ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     ax.grid(alpha=0.3)
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     print(f"plot: {path}", flush=True)
 
