@@ -96,7 +96,7 @@ def all_to_all_attention(
 
     Returns:
         ``(…, H, T, E)``. Queries, keys and values leave in one message to each rank, means in another; rank r computes
-        :func:`mnpar.plans.block` r of the heads, which may be empty. Each has fits of its heads of n times n.
+        :func:`mnpar.plans.block` r of the heads, which may be empty, over the whole sequence.
 
     Raises:
         ValueError: the shapes do not belong together, or not to the cut.
