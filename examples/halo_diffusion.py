@@ -152,7 +152,6 @@ def draw(truth, found, measured, history, blocks, path):
     axes[1, 2].set(title="mean square of u − measured", xlabel="iteration")
     axes[1, 2].grid(alpha=0.3)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     print(f"plot: {path}", flush=True)
 
