@@ -43,12 +43,12 @@ def peak(step):
     return size / 2**20
 
 
-def all_fits(q, k, v):
+def all_scores(q, k, v):
     """As the formula says, in arrays of queries times keys."""
     n = q.shape[-2]
-    fits = F.matmul(q * q.shape[-1] ** -0.5, k, transb=True)
-    seen = np.broadcast_to(np.tri(n, dtype=bool), fits.shape)
-    return F.matmul(F.softmax(F.where(seen, fits, np.float32(-1e30)), axis=-1), v)
+    scores = F.matmul(q * q.shape[-1] ** -0.5, k, transb=True)
+    seen = np.broadcast_to(np.tri(n, dtype=bool), scores.shape)
+    return F.matmul(F.softmax(F.where(seen, scores, np.float32(-1e30)), axis=-1), v)
 
 
 def torch_step(parts):
@@ -72,7 +72,7 @@ def ways_of(comm, whole):
     """What is compared, and the cells of which each has to be sent."""
     if comm.size == 1:
         steps = {
-            "all fits": step_of(all_fits, whole),
+            "all scores at once": step_of(all_scores, whole),
             "in blocks": step_of(lambda *xs: F.scaled_dot_product_attention(*xs, causal=True), whole),
         }
         return {**steps, **torch_step(whole)}, {}

@@ -255,7 +255,7 @@ def draw(pictures, W, history, path):
     for i in sorted({level for level, _, _ in history}):
         costs = np.array([(recon, sparse) for level, recon, sparse in history if level == i])
         right.plot(np.arange(1, len(costs) + 1), costs[:, 0], ".-", color=f"C{i}", label=f"level {i + 1}: reconstruction")
-        right.plot(np.arange(1, len(costs) + 1), costs[:, 1], ".--", color=f"C{i}", label="sparsity")
+        right.plot(np.arange(1, len(costs) + 1), costs[:, 1], ".--", color=f"C{i}", label=f"level {i + 1}: sparsity")
     right.set(yscale="log", xlabel="epoch of pre-training")
     right.set_title("costs per image", fontsize=10)
     right.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)

@@ -54,7 +54,7 @@ def train(comm, data, args, say=lambda line: None):
     """The network after training, and its loss in each epoch."""
     mnpar.random.seed(args.seed)
     model = Net(comm, args.filters, args.unit)
-    optimizer = mnpar.optimizers.MomentumSGD(lr=args.learnrate).setup(model)
+    optimizer = mnpar.optimizers.MomentumSGD(lr=args.lr).setup(model)
     (x, t), losses = data, []
     for epoch in range(1, args.epoch + 1):
         total, order = 0.0, np.random.default_rng([args.seed, epoch]).permutation(len(x))
@@ -84,7 +84,9 @@ def main(comm, args):
             right = F.accuracy(model(x), t).item()
         say(f"{right:.1%} of {len(x)} test images; a rank has {sizes[0]} weights and has sent {sizes[1] / 1e6:.1f} MB")
         if comm.is_root and args.out:
-            mnpar.serializers.save_npz(Path(args.out) / "model.npz", whole)
+            path = Path(args.out) / "model.npz"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            mnpar.serializers.save_npz(path, whole)
         if comm.is_root:
             compare(whole, train(None, data, args)[0], comm.size)
     return losses
@@ -106,7 +108,7 @@ def parse():
     parser.add_argument("--epoch", "-e", type=int, default=3, help="sweeps over the data (3)")
     parser.add_argument("--batchsize", "-b", type=int, default=50, help="examples per step (50)")
     parser.add_argument("--train", type=int, default=1442, help="images to train on, at most 1442 (1442)")
-    parser.add_argument("--learnrate", "-l", type=float, default=0.05, help="of MomentumSGD (0.05)")
+    parser.add_argument("--lr", type=float, default=0.05, help="of MomentumSGD (0.05)")
     parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and order (0)")
     parser.add_argument(
         "--out",

@@ -95,7 +95,7 @@ def main(comm, args):
         )
     mnpar.random.seed([args.seed, comm.rank])
     model = (Encoder, Decoder)[comm.rank](comm, args.layer, args.unit)
-    optimizer = mnpar.optimizers.Adam(alpha=args.rate).setup(model)
+    optimizer = mnpar.optimizers.Adam(alpha=args.lr).setup(model)
     optimizer.add_hook(mnpar.optimizer_hooks.GradientClipping(5))
 
     corpus = words(args.longest)
@@ -147,7 +147,7 @@ if __name__ == "__main__":
     parser.add_argument("--epoch", "-e", type=int, default=15, help="epochs (15)")
     parser.add_argument("--layer", "-l", type=int, default=1, help="layers of encoder and decoder (1)")
     parser.add_argument("--unit", "-u", type=int, default=128, help="width of a layer (128)")
-    parser.add_argument("--rate", type=float, default=0.005, help="Adam's alpha (0.005)")
+    parser.add_argument("--lr", type=float, default=0.005, help="Adam's alpha (0.005)")
     parser.add_argument("--longest", type=int, default=7, help="letters of the longest words (7); the shortest have 3")
     parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)")
     parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", metavar="DIR", help="for the log (result)")

@@ -130,7 +130,7 @@ def main(comm, args):
     model = mnpar.Pipeline.of(mesh.pipe, made, args.schedule, args.micro_batches, tied=tied)
     initialize_by_path(model, args.seed)
     optimizer = mnpar.create_multi_node_optimizer(
-        mnpar.optimizers.Adam(args.rate), mesh, axes=("data", "sequence"), samples=lambda x, t: t.size
+        mnpar.optimizers.Adam(args.lr), mesh, axes=("data", "sequence"), samples=lambda x, t: t.size
     ).setup(model)
     optimizer.add_hook(mnpar.optimizer_hooks.GradientClipping(1.0))
     mnpar.random.seed(args.seed)  # the same on every rank, whatever each has drawn for its layers
@@ -169,7 +169,7 @@ def parse():
     )
     parser.add_argument("--unit", "-u", type=int, default=64, help="width (64)")
     parser.add_argument("--heads", type=int, default=8, help="heads of attention, which divide the width (8)")
-    parser.add_argument("--rate", type=float, default=0.003, help="Adam's alpha (0.003)")
+    parser.add_argument("--lr", type=float, default=0.003, help="Adam's alpha (0.003)")
     parser.add_argument("--micro-batches", type=int, default=4, help="pieces of a rank's batch in the pipeline (4)")
     parser.add_argument("--schedule", default="1f1b", help="of the pipeline (1f1b)")
     parser.add_argument(

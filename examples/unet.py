@@ -146,6 +146,8 @@ def draw(images, labels, found, costs, blocks, path):
     ax.set(title="cost per pixel", xlabel="epoch")
     ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     ax.grid(alpha=0.3)
+    colours = [plt.Rectangle((0, 0), 1, 1, color=mpl.colormaps["viridis"](c / 2)) for c in range(len(CLASSES))]
+    axes[2, n].legend(colours, CLASSES, loc="upper center")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     print(f"plot: {path}", flush=True)

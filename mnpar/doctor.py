@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import gpu_summary
-from mnpar.communicators.create import THREAD_VARIABLES, create_communicator
+from mnpar.communicators.create import THREAD_VARIABLES, create_communicator, own_cores
 from mnpar.communicators.mpi import launched_ranks, load
 from mnpar.errors import LauncherError
 from mnpar.launch import find_mpiexec, launched_after_first
@@ -88,7 +88,7 @@ def _versions(report: Report) -> None:
 
 
 def _machine(report: Report) -> None:
-    cores = len(os.sched_getaffinity(0))
+    cores = len(own_cores())
     chosen = [f"{name}={os.environ[name]}" for name in THREAD_VARIABLES if name in os.environ]
     threads = ", ".join(chosen) or "BLAS threads are shared out among the ranks of this machine"
     report.add("ok", "cores", f"{cores}; {threads}")
@@ -130,7 +130,7 @@ def _mpi(report: Report) -> Any:
     where = f"{comm.inter_size} machine(s), {comm.intra_size} rank(s) on this one"
     hint = "" if comm.size > 1 else "; to test several ranks: mpiexec -n 4 python -m mnpar doctor"
     report.add("ok", "ranks", f"{comm.size} (the launcher says {started or 'nothing'}), {where}{hint}")
-    cores = len(os.sched_getaffinity(0))
+    cores = len(own_cores())
     if comm.intra_size > cores:
         report.add("note", "ranks", f"more ranks ({comm.intra_size}) than cores ({cores}) on this machine: works, slowly")
     return comm

@@ -120,7 +120,7 @@ def around_pull(function: Any, hooks: Hooks, pull: Callable[..., None] | None = 
     pull = function.pull if pull is None else pull
 
     def watched(gys: list[Any], *args: Any) -> None:
-        kept = dict(zip(function._inputs_kept, function._kept_inputs, strict=True))
+        kept = dict(zip(function._kept_input_indexes, function._kept_inputs, strict=True))
         in_data = tuple([kept.get(i) for i in range(len(function.inputs))])
         out_grad = tuple([getattr(gy, "array", gy) for gy in gys])
         for hook in hooks.values():

@@ -51,8 +51,8 @@ class FunctionNode(Hookable):
     inputs: tuple[VariableNode, ...] = ()
     outputs: tuple[ReferenceType[VariableNode], ...] = ()
     differentiable = False  # while forward runs: does a gradient flow through? A communication agrees on it with its peers.
-    _inputs_kept: tuple[int, ...] = ()  # which ones retain_inputs has named
-    _outputs_kept: tuple[int, ...] = ()
+    _kept_input_indexes: tuple[int, ...] = ()  # which ones retain_inputs has named
+    _kept_output_indexes: tuple[int, ...] = ()
     _kept_inputs: tuple[Array, ...] = ()  # their arrays
     _kept_outputs: tuple[Array, ...] = ()
     number, _on_arrays = 0, False  # its place in time, 0 until it is recorded; whether backward runs on plain arrays
@@ -72,23 +72,23 @@ class FunctionNode(Hookable):
 
     def retain_inputs(self, indexes: tuple[int, ...]) -> None:
         """Called in ``forward``: keep these inputs for ``backward``."""
-        self._inputs_kept = indexes
+        self._kept_input_indexes = indexes
 
     def retain_outputs(self, indexes: tuple[int, ...]) -> None:
         """Called in ``forward``: keep these outputs for ``backward``."""
-        self._outputs_kept = indexes
+        self._kept_output_indexes = indexes
 
     def get_retained_inputs(self) -> tuple[Any, ...]:
         """Called in ``backward``: the inputs that were kept, connected to the graph."""
         if self._on_arrays:
             return self._kept_inputs
-        return tuple(Variable.of(x, self.inputs[i]) for i, x in zip(self._inputs_kept, self._kept_inputs, strict=True))
+        return tuple(Variable.of(x, self.inputs[i]) for i, x in zip(self._kept_input_indexes, self._kept_inputs, strict=True))
 
     def get_retained_outputs(self) -> tuple[Any, ...]:
         """Called in ``backward``: the outputs that were kept, connected to the graph."""
         if self._on_arrays:
             return self._kept_outputs
-        pairs = zip(self._outputs_kept, self._kept_outputs, strict=True)
+        pairs = zip(self._kept_output_indexes, self._kept_outputs, strict=True)
         return tuple(Variable.of(y, self.outputs[i]() or VariableNode(y, True, self, i)) for i, y in pairs)
 
     def room(self, i: int, like: Array) -> Array | None:
@@ -136,10 +136,10 @@ class FunctionNode(Hookable):
             self.number = self.number or tick()
             self.inputs = tuple([x.node for x in variables])
             self.outputs = tuple([ref(node) for node in nodes])
-            if self._inputs_kept:
-                self._kept_inputs = tuple([variables[i].array for i in self._inputs_kept])
-            if self._outputs_kept:
-                self._kept_outputs = tuple([outputs[i].array for i in self._outputs_kept])
+            if self._kept_input_indexes:
+                self._kept_inputs = tuple([variables[i].array for i in self._kept_input_indexes])
+            if self._kept_output_indexes:
+                self._kept_outputs = tuple([outputs[i].array for i in self._kept_output_indexes])
             if self.communicates:
                 current_tape().append(self)
         return outputs

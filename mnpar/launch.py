@@ -7,6 +7,7 @@ import contextlib
 import errno
 import functools
 import importlib.util
+import io
 import math
 import os
 import shutil
@@ -97,7 +98,8 @@ def launched_after_first() -> bool:
 def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namespace:
     """The command line, as ``parser.parse_args()`` has it, with one rank that speaks of errors instead of all of them.
 
-    That holds for a later ``parser.error(…)`` too.
+    That holds for a later ``parser.error(…)`` too. What is printed from here on may hold letters that the output's encoding
+    has not (``LC_ALL=en_US.ISO-8859-1``, ``PYTHONIOENCODING=ascii``): they become question marks, and do not end the job.
 
     Args:
         parser: of the script.
@@ -110,6 +112,8 @@ def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namesp
         >>> mnpar.launch.parse_args(parser, epoch=1)  # doctest: +SKIP
         Namespace(epoch=5)
     """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
     if launched_after_first():
         parser.error = lambda message: sys.exit(2)  # type: ignore[method-assign]
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # --help
@@ -173,9 +177,10 @@ def seed(text: str) -> int:
 
 
 def folder(text: str) -> str:
-    """The folder that a flag ``--out`` means, made if need be: better now than when hours of training are to be written there.
+    """The folder that a flag ``--out`` means: ``parser.add_argument("--out", type=mnpar.launch.folder)``.
 
-    ``parser.add_argument("--out", type=mnpar.launch.folder)``.
+    Every rank reads the command line, and only the one that writes makes the folder. Whether it will be able to is better known
+    now than after hours of training.
 
     Args:
         text: its path; empty: none.
@@ -189,14 +194,16 @@ def folder(text: str) -> str:
         Traceback (most recent call last):
         argparse.ArgumentTypeError: nothing can be written to /dev/null/result: Not a directory
     """
-    try:
-        if text:
-            os.makedirs(text, exist_ok=True)
-            if not os.access(text, os.W_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"nothing can be written to {text}: {error.strerror}") from None
-    return text
+    there = os.path.abspath(text)
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    if not os.path.isdir(there):
+        trouble = errno.ENOTDIR
+    elif text and not os.access(there, os.W_OK | os.X_OK):
+        trouble = errno.EACCES
+    else:
+        return text
+    raise argparse.ArgumentTypeError(f"nothing can be written to {text}: {os.strerror(trouble)}")
 
 
 def dims(text: str) -> tuple[int, ...]:

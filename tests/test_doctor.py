@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from mnpar.communicators.create import own_cores
 from mnpar.launch import clean_environment, mpiexec_command
 from tests.scripts import run_script
 
@@ -47,3 +48,9 @@ def test_an_unknown_command_is_a_usage_error():
     done = run_script("-m", ["mnpar", "nurse"], os.environ, os.getcwd())
     assert done.returncode == 2
     assert "doctor" in done.stderr
+
+
+def test_cores_are_counted_where_processes_cannot_be_bound_to_some(monkeypatch):
+    assert len(own_cores()) <= os.cpu_count()
+    monkeypatch.delattr(os, "sched_getaffinity")  # macOS has none
+    assert len(own_cores()) == os.cpu_count()

@@ -275,3 +275,33 @@ def test_a_later_error_is_spoken_of_once_too(parser, monkeypatch, capsys):
         with pytest.raises(SystemExit):
             launch.parse_args(parser) and parser.error("no such file")
         assert ("no such file" in capsys.readouterr().err) is speaks
+
+
+def test_a_folder_is_looked_at_and_not_made(tmp_path):
+    folder = tmp_path / "new" / "result"
+    assert launch.folder(str(folder)) == str(folder)
+    assert launch.folder("") == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("below", ["", "/new"], ids=["it", "one below it"])
+@pytest.mark.parametrize(("name", "why"), [("file", "Not a directory"), ("shut", "Permission denied")], ids=["file", "shut"])
+def test_a_folder_that_cannot_be_written_to_is_told_before_the_work(tmp_path, monkeypatch, name, why, below):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "shut").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, how: path != str(tmp_path / "shut"))  # root may write everywhere
+    with pytest.raises(argparse.ArgumentTypeError, match=f"nothing can be written to {tmp_path / name}{below}: {why}"):
+        launch.folder(f"{tmp_path / name}{below}")
+
+
+def test_letters_that_the_output_has_not_end_no_program(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        '"""κ, at 8 × 8 places."""\nimport argparse\nfrom mnpar import launch\n'
+        'launch.parse_args(argparse.ArgumentParser(description=__doc__))\nprint("8 × 8 → κ")\n'
+    )
+    for flags, line in ((), "8 ? 8 ? ?\n"), (["--help"], "?, at 8 ? 8 places.\n"):
+        environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+        done = subprocess.run([sys.executable, program, *flags], env=environment, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert line in done.stdout

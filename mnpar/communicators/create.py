@@ -123,6 +123,11 @@ def current_rank() -> int:
     return 0 if process is None else process.rank
 
 
+def own_cores() -> set[int]:
+    """The cores on which this process may run: a launcher may have given each rank some of its own."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
 def share_cores(comm: Communicator) -> int | None:
     """Set the threads of BLAS to cores / ranks on this machine (2 to 3.5 times faster than all using all), unless the user
     chose a number himself; all ranks call it. Returns the number, None where nothing was changed."""
@@ -135,7 +140,7 @@ def share_cores(comm: Communicator) -> int | None:
         if comm.rank == 0:
             warnings.warn("threadpoolctl is missing, so each rank uses all cores: pip install threadpoolctl", stacklevel=3)
         return None
-    mine = os.sched_getaffinity(0)  # a launcher may have given each rank cores of its own
+    mine = own_cores()
     others = [
         set(cores) for machine, cores in comm.allgather_obj((comm.inter_rank, sorted(mine))) if machine == comm.inter_rank
     ]

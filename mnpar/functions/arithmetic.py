@@ -184,6 +184,9 @@ def add(*xs: Any) -> Variable:
     Args:
         xs: arrays or Variables that broadcast.
 
+    Raises:
+        ValueError: fewer than two, or shapes that do not broadcast.
+
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.add(np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array(1.0)).array

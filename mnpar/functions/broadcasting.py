@@ -121,6 +121,9 @@ def broadcast(*args: Any) -> Any:
     Returns:
         A Variable for each argument (the Variable itself for one).
 
+    Raises:
+        ValueError: the shapes have no common one.
+
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> x, y = F.broadcast(np.ones((2, 1)), np.ones(3))

@@ -207,6 +207,9 @@ def depthwise_convolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1, pad
     Returns:
         ``(N, C M, …)``: the M results of the first channel, then those of the second …
 
+    Raises:
+        ValueError: the shapes do not belong together.
+
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.depthwise_convolution_2d(np.ones((1, 2, 2, 2)), np.ones((3, 2, 2, 2))).shape

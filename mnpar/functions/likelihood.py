@@ -93,6 +93,9 @@ def huber_loss(x: Any, t: Any, delta: float, reduce: str = "sum_along_second_axi
     Returns:
         ``(N, …)`` without the second axis, or the shape of ``x``.
 
+    Raises:
+        ValueError: the shapes differ, an unknown option.
+
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.huber_loss(np.array([[0.5, 3.0]]), np.zeros((1, 2)), 1.0).array
@@ -140,6 +143,9 @@ def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
 
     Returns:
         0-d, or ``(N, C)``.
+
+    Raises:
+        ValueError: shapes or labels of another kind, an unknown option.
 
     Example:
         >>> import numpy as np, mnpar.functions as F

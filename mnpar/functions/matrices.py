@@ -223,6 +223,9 @@ def batch_l2_norm_squared(x: Any) -> Variable:
     Returns:
         ``(N,)``.
 
+    Raises:
+        ValueError: x has no axes.
+
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.batch_l2_norm_squared(np.array([[3.0, 4.0]])).array

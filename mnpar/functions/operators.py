@@ -87,6 +87,22 @@ def _single(sequence: tuple[Any, ...]) -> Any:
     return sequence[0] if len(sequence) == 1 else sequence
 
 
+def _reshape(x: Variable, *shape: Any) -> Variable:
+    """The same elements in another shape: ``x.reshape(2, 3)`` or ``x.reshape((2, 3))``; :func:`mnpar.functions.reshape`."""
+    return reshape(x, _single(shape))
+
+
+def _transpose(x: Variable, *axes: Any) -> Variable:
+    """The axes in another order, without arguments the reverse: ``x.transpose(1, 0)`` or ``x.transpose((1, 0))``;
+    :func:`mnpar.functions.transpose`."""
+    return transpose(x, _single(axes) if axes else None)
+
+
+def _mean(x: Variable, axis: Any = None, weights: Any = None, keepdims: bool = False) -> Variable:
+    """The mean over some axes: :func:`mnpar.functions.average`."""
+    return average(x, axis, weights, keepdims)
+
+
 _add = _binary("+", Add, AddConstant)
 _mul = _binary("*", Mul, MulConstant)
 
@@ -108,10 +124,10 @@ METHODS: dict[str, Callable[..., Any]] = {
     "__neg__": lambda x: Neg().apply((x,))[0],
     "__abs__": absolute,
     "__getitem__": get_item,
-    "reshape": lambda x, *shape: reshape(x, _single(shape)),
-    "transpose": lambda x, *axes: transpose(x, _single(axes) if axes else None),
+    "reshape": _reshape,
+    "transpose": _transpose,
     "sum": sum,
-    "mean": lambda x, axis=None, weights=None, keepdims=False: average(x, axis, weights, keepdims),
+    "mean": _mean,
     "max": max,
     "min": min,
     "astype": cast,

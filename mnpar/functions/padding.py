@@ -55,6 +55,9 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
     Returns:
         The larger array.
 
+    Raises:
+        ValueError: widths that are negative or not for all axes, an unknown mode.
+
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.pad(np.array([1.0, 2.0]), 1, "constant").array

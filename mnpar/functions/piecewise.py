@@ -160,6 +160,9 @@ def swish(x: Any, beta: Any) -> Variable:
     Returns:
         The shape of ``x``.
 
+    Raises:
+        ValueError: beta has another shape.
+
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.swish(np.array([[1.0, -1.0]]), np.ones(1)).array.round(4)

@@ -113,7 +113,7 @@ class Linear(FunctionNode):
         """
         xp = backend.get_array_module(gys[0])
         whole, (_, W) = Linear(), functions[0]._kept_inputs
-        whole.inputs, whole._inputs_kept = functions[0].inputs, (0, 1)
+        whole.inputs, whole._kept_input_indexes = functions[0].inputs, (0, 1)
         whole._kept_inputs = xp.concatenate([function._kept_inputs[0] for function in functions]), W
         return whole, xp.concatenate(gys)
 

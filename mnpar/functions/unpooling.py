@@ -109,6 +109,9 @@ def upsampling_2d(
         indexes: as max_pooling_2d returned them, of the shape of ``x``.
         ksize, stride, pad, outsize, cover_all: as in :func:`unpooling_nd`.
 
+    Raises:
+        ValueError: the indexes have another shape than x, or the windows do not fit outsize.
+
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> y, places = F.max_pooling_2d(np.arange(4.0).reshape(1, 1, 2, 2), 2, return_indices=True)

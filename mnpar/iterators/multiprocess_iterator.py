@@ -8,9 +8,9 @@ is killed.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
+from mnpar.communicators.create import own_cores
 from mnpar.iterators.brood import TimeoutWarning as _TimeoutWarning
 from mnpar.iterators.order_samplers import OrderSampler
 from mnpar.iterators.processes import Processes
@@ -68,7 +68,7 @@ class MultiprocessIterator(ReadAheadIterator):
         for name, number in numbers.items():
             if number is not None and number <= 0:
                 raise ValueError(f"{name} = {number}: it must be positive, or None")
-        self.n_processes = n_processes or _cores()
+        self.n_processes = n_processes or len(own_cores())
         self.shared_mem = shared_mem
         self.dataset_timeout = dataset_timeout
         self.maxtasksperchild = maxtasksperchild
@@ -77,8 +77,3 @@ class MultiprocessIterator(ReadAheadIterator):
     def _hire(self) -> Readers:
         n = min(self.n_processes, self.batch_size)  # a batch has no work for more
         return Processes(self.dataset, n, self.n_prefetch + 1, self.dataset_timeout, self.maxtasksperchild)
-
-
-def _cores() -> int:
-    """How many cores this process may use; a launcher may have bound it to a few."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Optimizers: what all of them have: a target, counts, loss scaling, and hooks before and after each step."""
+"""What all optimizers have: a target, counts, loss scaling, and hooks before and after each step."""
 
 from __future__ import annotations
 

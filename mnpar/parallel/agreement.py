@@ -51,7 +51,7 @@ def broadcast_model(model: Link, comm: Communicator, arenas: Arenas | None = Non
     needed(comm, "broadcast_model(model, comm)")
     params = list(model.namedparams())
     forms = comm.allgather_obj([(path, None if p.array is None else (p.shape, p.dtype.str)) for path, p in params])
-    _check_paths(comm, [[path for path, _ in form] for form in forms], "parameters")
+    _check_paths([[path for path, _ in form] for form in forms], "parameters")
     for i, (path, param) in enumerate(params):
         known = [(rank, form[i][1]) for rank, form in enumerate(forms) if form[i][1] is not None]
         if not known or param.summed is not None:
@@ -146,7 +146,7 @@ def _give(comm: Communicator, param: Parameter, root: int, shape: tuple[int, ...
 
 def _broadcast_persistents(comm: Communicator, model: Link) -> None:
     owners = [(f"{path.rstrip('/')}/{name}", link, name) for path, link in model.namedlinks() for name in link._persistent]
-    _check_paths(comm, comm.allgather_obj([path for path, _, _ in owners]), "persistent values")
+    _check_paths(comm.allgather_obj([path for path, _, _ in owners]), "persistent values")
     values = [getattr(link, name) for _, link, name in owners]
     others = comm.bcast_obj([None if backend.is_array(value) else value for value in values])
     for (_, link, name), value, other in zip(owners, values, others, strict=True):
@@ -156,7 +156,7 @@ def _broadcast_persistents(comm: Communicator, model: Link) -> None:
             setattr(link, name, other)
 
 
-def _check_paths(comm: Communicator, lists: list[list[str]], what: str) -> None:
+def _check_paths(lists: list[list[str]], what: str) -> None:
     for rank, paths in enumerate(lists):
         if paths != lists[0]:
             here, there = [p for p in paths if p not in lists[0]], [p for p in lists[0] if p not in paths]
@@ -213,7 +213,7 @@ def _differences(model: Link, comm: Communicator, tolerance: float, persistents:
     if alike(model, comm, persistents):
         return ""
     values = list(_values(model, persistents))
-    _check_paths(comm, comm.allgather_obj([path for path, _ in values]), "parameters")
+    _check_paths(comm.allgather_obj([path for path, _ in values]), "parameters")
     differences = []
     for path, value in values:
         reference = comm.bcast_obj(None if value is None else (value.shape, value.dtype))

@@ -89,7 +89,7 @@ class QuietTeam(Team):
         if parts and any([param.node.loss_scale is not None for param in arenas.learning[0].params]):
             parts = ()  # whole gradients are divided by it
         added = reducer.end_noted(arenas, self._usual, bool(parts))
-        if self._adds_up or self._held:
+        if self._holding or self._held:
             self._forget_held()
         forward, self._forward = self._forward, None
         if compares and added:
@@ -161,7 +161,7 @@ class QuietTeam(Team):
         """The loss of this update once more; None on a rank that joins."""
         if forward is None:
             self._share(self._meet(0.0, joining=True))
-            self.keeps = self._adds_up
+            self.keeps = self._holding
             return None
         lossfun, args, kwds, before = forward
         restore(before)
@@ -170,7 +170,7 @@ class QuietTeam(Team):
     def _joins(self) -> bool:
         if not self._noted and not self._all_joined:
             return super()._joins()
-        self.keeps = self._adds_up
+        self.keeps = self._holding
         self._note = self._now(0.0, joining=True).packed()
         joins, self._all_joined = not self._all_joined, False
         return joins

@@ -56,9 +56,7 @@ class Reducer:
         self.buckets: list[Bucket] = []
         self._first: Bucket | None = None  # whose gradients all ranks have copies of
         self._noted: NotedSum | None = None  # its sum, with notes
-        self.parts: Sequence[
-            slice
-        ] = ()  # of the only bucket, in memory that ranks have in common: what this one adds up; others
+        self.parts: Sequence[slice] = ()  # of the only bucket, summed where it lives: what this rank adds up, then the others
         self.left = 0  # how many buckets are on their way
         self._off: list[Callable[[], None]] = []
         self._listening = False

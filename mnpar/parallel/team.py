@@ -32,7 +32,7 @@ from mnpar.parallel.shards import Shards
 from mnpar.tape import current_tape
 
 REDUCTIONS = ("weighted", "mean", "sum")
-_ALONE = nullcontext()
+_AS_EVER = nullcontext()
 
 
 class Team:
@@ -62,7 +62,7 @@ class Team:
         self._alone = False  # inside no_sync
         self._held = 0.0  # the weight of the gradients that were added up there
         self._added = 0.0  # what this update has added to that
-        self._adds_up = False  # whether there are such gradients
+        self._holding = False  # whether there are such gradients
         self.keeps = False  # this update's are added to them
         self._factor: float | None = None  # of the sum over ranks, once they have met
         self._only_synchronizes = False  # this update: it makes the copies equal, and takes no step
@@ -139,7 +139,7 @@ class Team:
 
     def _begin(self) -> list[Persistent] | None:
         """Begin an update; returns what its forward may change, if it may have to be run again: it makes missing parameters."""
-        self._added, self.keeps = 0.0, self._adds_up
+        self._added, self.keeps = 0.0, self._holding
         copies, model = self._copies, self.optimizer.target
         if copies.settled is structure.now or (copies.complete and not copies.stale(model)):
             return None
@@ -156,7 +156,7 @@ class Team:
                 f"rank {self.comm.rank}: no_sync cannot know the weights of losses that other ranks of a model-parallel model "
                 "have: use reduce='sum', and divide the losses yourself"
             )
-        self._adds_up = True
+        self._holding = True
         self._held += own
         self._added = own
 
@@ -221,7 +221,7 @@ class Team:
             yield bucket.arena, bucket.place, bucket.params
 
     def _forget_held(self) -> None:
-        self._held, self._adds_up, self.keeps = 0.0, False, False
+        self._held, self._holding, self.keeps = 0.0, False, False
 
     @property
     def _compares(self) -> bool:
@@ -249,11 +249,11 @@ class Team:
         if self._shards is not None:
             return self._in_pieces(self._shards)
         self._count_once()
-        return _ALONE
+        return _AS_EVER
 
     def saving(self) -> AbstractContextManager[None]:
         """Around saving and loading."""
-        return _ALONE if self._shards is None else self._shards.whole(self.optimizer)
+        return _AS_EVER if self._shards is None else self._shards.whole(self.optimizer)
 
     def serialize(self, serializer: Any) -> None:
         """Save or load what the next update needs of the last one."""
@@ -289,7 +289,7 @@ class Team:
 
     def _joins(self) -> bool:
         """Whether there is another update, of other ranks."""
-        self.keeps = self._adds_up
+        self.keeps = self._holding
         rows = self._meet(0.0, joining=True)
         if all([row.joining for row in rows]):
             return False

@@ -8,6 +8,7 @@ itself.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import selectors
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,13 @@ from mnpar.launch import mpiexec_command
 from mnpar.testing.forks import Forks
 
 WORKER = pytest.StashKey[Any]()  # of a session that is a rank: its Worker
+LEAVING: dict[str, Callable[..., BaseException]] = {  # ways to leave a test that do not fail it: pytest's exceptions
+    "Skipped": functools.partial(pytest.skip.Exception, _use_item_location=True),
+    "XFailed": pytest.xfail.Exception,
+    "Exit": pytest.exit.Exception,
+}
 _START = 120.0  # s for all ranks to import, collect and connect
-_GRACE = 2.0  # s for the other ranks to finish after one has failed, or skipped the test
+_GRACE = 2.0  # s for the other ranks to finish after one has failed, or left the test
 
 
 class Pool:
@@ -42,7 +49,11 @@ class Pool:
         self._folder: Path | None = None
 
     def run(self, nodeid: str, ranks: int) -> str:
-        """Run a test on the first ``ranks`` ranks; what failed, rank by rank, or nothing; skipped if a rank skips it."""
+        """Run a test on the first ``ranks`` ranks; what failed, rank by rank, or nothing.
+
+        Raises:
+            Exception: no rank failed, and one called ``pytest.skip``, ``xfail`` or ``exit``: what these raise.
+        """
         if self._process is None:
             trouble = self._start()
             if trouble:
@@ -51,11 +62,12 @@ class Pool:
             line.sendall(json.dumps({"nodeid": nodeid, "ranks": ranks}).encode() + b"\n")
         answers, silent = self._collect(self._timeout)
         failed = {rank: answer["failure"] for rank, answer in sorted(answers.items()) if answer["failure"]}
-        skipped = [answer["skipped"] for _, answer in sorted(answers.items()) if answer["skipped"]]
-        if skipped and not failed:
-            if silent:  # they wait for those that skipped it
+        left = [answer["left"] for _, answer in sorted(answers.items()) if answer["left"]]
+        if left and not failed:
+            if silent:  # they wait for those that left it
                 self.close(kill=True)
-            raise pytest.skip.Exception(skipped[0], _use_item_location=True)
+            name, *arguments = left[0]
+            raise LEAVING[name](*arguments)
         if not failed and not silent:
             return ""
         report = [f"---------- rank {rank} of {ranks} ----------\n{text}" for rank, text in failed.items()]
@@ -103,12 +115,12 @@ class Pool:
         inifile = self._config.inipath
         quiet = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"  # the worker imports mnpar before pytest
         options = [f"--rootdir={self._config.rootpath}", *(["-c", str(inifile)] if inifile else []), "-p", "no:cacheprovider"]
-        options += ["--processes=1", "--runxfail", "-q", "-W", quiet]
+        options += ["--processes=1", "-q", "-W", quiet, *["--runxfail"] * self._config.option.runxfail]
         return [sys.executable, "-m", "mnpar.testing.worker", str(self._folder), *options, *self._files]
 
-    def _collect(self, timeout: float) -> tuple[dict[int, dict[str, str]], list[int]]:
-        """The ranks' answers (what failed, why it was skipped), and those that gave none."""
-        answers: dict[int, dict[str, str]] = {}
+    def _collect(self, timeout: float) -> tuple[dict[int, dict[str, Any]], list[int]]:
+        """The ranks' answers (what failed, how they left the test before its end), and those that gave none."""
+        answers: dict[int, dict[str, Any]] = {}
         deadline = time.monotonic() + timeout
         with selectors.DefaultSelector() as selector:
             for rank, line in self._lines.items():

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest import skipping
 from _pytest.runner import runtestprotocol
 
 from mnpar.communicators.create import create_communicator
@@ -40,15 +39,17 @@ class Worker:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Instead of pytest's own loop over the tests."""
+        session.config.option.runxfail = True  # of the mark xfail: the session that has started the pool knows what is expected
         items = {item.nodeid: item for item in session.items}
         self._say({"rank": self._world.rank, "pid": os.getpid()})
         for text in self._line.makefile():
             order = json.loads(text)
             self._sub = self._first(order["ranks"])
-            failure, skipped = ("", "") if self._sub is None else self._run(items.get(order["nodeid"]))
-            if self._sub is not None and not (failure or skipped):
+            self._left: list[Any] = []  # how the rank left the test before its end: the exception's name and arguments
+            failure = "" if self._sub is None else self._run(items.get(order["nodeid"]))
+            if self._sub is not None and not (failure or self._left):
                 self._sub.finalize()
-            self._say({"failure": failure, "skipped": skipped})
+            self._say({"failure": failure, "left": self._left})
         return True
 
     def _first(self, ranks: int) -> Any:
@@ -58,20 +59,29 @@ class Worker:
         group = self._groups[ranks]
         return None if group is None else group.split(0, group.rank)
 
-    def _run(self, item: pytest.Item | None) -> tuple[str, str]:
-        """What failed, and why it was skipped; or nothing."""
+    def _run(self, item: pytest.Item | None) -> str:
+        """What failed, or nothing."""
         if item is None:
-            return "this rank did not collect the test: the ranks see different files or parameters", ""
+            return "this rank did not collect the test: the ranks see different files or parameters"
         reports = runtestprotocol(item, log=False, nextitem=None)
-        reasons: list[Any] = [report.longrepr for report in reports if report.skipped]  # (file, line, reason)
-        skipped = [reason[2].removeprefix("Skipped: ") for reason in reasons]
-        return "\n".join(report.longreprtext for report in reports if report.failed), "\n".join(skipped)
+        for report in reports:
+            if report.skipped:  # by a fixture, on this rank alone
+                reason: Any = report.longrepr  # (file, line, reason)
+                self._left = ["Skipped", reason[2].removeprefix("Skipped: ")]
+        return "\n".join(report.longreprtext for report in reports if report.failed)
 
     def call(self, test: Any, arguments: dict[str, Any]) -> None:
         """Run a test function with this rank's communicator (called by the plugin)."""
         __tracebackhide__ = True
-        with Tape():  # what a test records and does not visit is not for the next one
-            test(**{**arguments, "comm": self._sub})
+        try:
+            with Tape():  # what a test records and does not visit is not for the next one
+                test(**{**arguments, "comm": self._sub})
+        except (pytest.skip.Exception, pytest.xfail.Exception) as error:
+            self._left = [type(error).__name__, error.msg]
+            return
+        except pytest.exit.Exception as error:
+            self._left = ["Exit", error.msg, error.returncode]
+            return
         self._sub.barrier()
         left = self._sub.transport.unreceived()
         assert not left, "messages that nobody received: " + ", ".join(f"from {s}, tag {t}: {text}" for s, t, text in left)
@@ -91,8 +101,6 @@ def ranks_of(session: pytest.Session) -> Forks:
         faulthandler.register(signal.SIGUSR1, log)
         capture.start_global_capturing()
         capture.suspend_global_capture(in_=True)
-        config.option.runxfail = True  # the session knows what was expected
-        skipping.pytest_configure(config)
         worker = Worker(Path(arguments[0]))
         worker.pytest_configure(config)
         worker.pytest_runtestloop(session)

@@ -25,7 +25,7 @@ def session(tmp_path):
         done = subprocess.run(
             [*command, str(tmp_path)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False
         )
-        pairs = re.findall(r"^test_it\.py::(\S+) (PASSED|FAILED|ERROR|SKIPPED)", done.stdout, re.MULTILINE)
+        pairs = re.findall(r"^test_it\.py::(\S+) (PASSED|FAILED|ERROR|SKIPPED|XFAIL)", done.stdout, re.MULTILINE)
         return dict(pairs), done.stdout + done.stderr, done.returncode
 
     return run
@@ -191,6 +191,51 @@ def test_next(comm):
     assert code == 0, text
     assert outcomes == expected(2, test_all="SKIPPED", test_one="SKIPPED", test_next="PASSED")
     assert text.count("not today") == text.count("not here") >= 2
+
+
+LEFT = """
+@pytest.mark.ranks(2)
+def test_expected(comm):
+    pytest.xfail("not yet")
+    raise KeyError
+@pytest.mark.ranks(2)
+def test_one(comm):
+    if comm.rank == 1:
+        pytest.xfail("not here")
+    comm.barrier()
+@pytest.mark.ranks(2)
+def test_missing(comm):
+    pytest.importorskip("no_such_module")
+@pytest.mark.ranks(2)
+def test_next(comm):
+    assert comm.allreduce_obj(1) == 2
+"""
+
+
+@pytest.mark.parametrize("fork", [True, False], ids=["forks", "sessions of their own"])
+def test_a_test_may_be_left_in_all_of_pytests_ways_on_all_kinds_of_ranks(session, fork):
+    text = LEFT if fork else f"import sys\nsys.modules.setdefault('jax', os)\n{LEFT}"
+    outcomes, said, code = session(text, "-rxs")
+    assert code == 0, said
+    assert outcomes == expected(2, test_expected="XFAIL", test_one="XFAIL", test_missing="SKIPPED", test_next="PASSED")
+    assert said.count("not yet") == said.count("not here") >= 2
+    outcomes, said, code = session(text, "--runxfail")
+    assert outcomes == expected(2, test_expected="FAILED", test_one="PASSED", test_missing="SKIPPED", test_next="PASSED")
+
+
+@pytest.mark.parametrize("on", ["threads", "mpi"])
+def test_a_rank_may_end_the_session(session, on):
+    text = f"""
+@pytest.mark.ranks(2, on={on!r})
+def test_it(comm):
+    if comm.rank == 1:
+        pytest.exit("enough", returncode=7)
+def test_next():
+    pass
+"""
+    outcomes, said, code = session(text)
+    assert (outcomes, code) == ({}, 7)
+    assert "Exit: enough" in said
 
 
 @pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["one process", "two"])
