@@ -601,7 +601,7 @@ def test_parameters_that_had_no_gradient_are_left_alone_an_update_late_too(comm)
 
 @pytest.mark.parametrize("before", [0, 1, 2])
 @pytest.mark.parametrize("options", [{}, {"bucket_bytes": 100}, {"sharded": True}, {"double_buffering": True}], ids=str)
-@pytest.mark.ranks(2, on="threads")
+@pytest.mark.ranks(2)
 def test_a_deep_copy_of_an_optimizer_goes_on_by_itself(comm, options, before):
     net = L.Linear(D, 1, initialW=1)
     optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.MomentumSGD(0.1), comm, **options).setup(net)
