@@ -352,6 +352,17 @@ def test_a_rank_that_forgets_backward_is_told_what_to_call():
         mnpar.run(other, 2)
 
 
+@pytest.mark.parametrize("ranks", [0, "2", 1.5], ids=str)
+def test_run_takes_a_number_of_ranks(ranks):
+    with pytest.raises(ValueError, match="runs on 1 rank or more, not on "):
+        mnpar.run(lambda comm: None, ranks)
+
+
+def test_run_is_given_the_program_and_not_its_result():
+    with pytest.raises(TypeError, match=r"run\(program, ranks\): the program is a function of the communicator, not None"):
+        mnpar.run(print(end=""), 2)
+
+
 def test_messages_that_nobody_took_are_listed_at_the_end():
     def program(comm):
         if comm.rank == 0:
