@@ -354,3 +354,8 @@ def test_different_plans_have_different_fingerprints():
 def test_what_makes_no_sense_is_said(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+def test_half_a_cell_of_padding_is_told():
+    with pytest.raises(TypeError, match=r"of a window are whole numbers, not 1\.5"):
+        reads(Box((0,), (4,)), 3, pad=3 / 2)

@@ -140,7 +140,7 @@ def begin(
     assert hidden is not None
     written = {r.key for r in records.values() if any([p.dtype is not None and p.file == comm.rank for p in r.pieces])}
     arrays = {key: array for key, array in recorder.arrays.items() if key in written}
-    return Draft(directory, hidden, named, step, comm.rank, comm.size, records, arrays)
+    return Draft(directory, hidden, named, int(step), comm.rank, comm.size, records, arrays)
 
 
 def name_it(draft: Draft, shards: Sequence[store.Shard | None]) -> str:

@@ -8,9 +8,11 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from mnpar import random
 from mnpar.communicators import mpi
-from mnpar.communicators.communicator import Communicator
+from mnpar.communicators.communicator import Communicator, described
 from mnpar.communicators.process import Process
 from mnpar.communicators.threads import ThreadTransport, World, current_transport, run_threads
 from mnpar.errors import LauncherError
@@ -45,11 +47,14 @@ def create_communicator(communicator_name: str = "auto", mpi_comm: Any = None, *
         >>> comm.rank, comm.size
         (0, 1)
     """
-    stated = kwargs.pop("patience", None) or os.environ.get("MNPAR_STALL") or 10
+    stated = kwargs.pop("patience", None)
+    stated = (os.environ.get("MNPAR_STALL") or 10) if stated is None else stated
     try:
         patience = float(stated)
     except ValueError:
         raise ValueError(f"patience (or MNPAR_STALL) is a number of seconds, not {stated!r}") from None
+    if not patience > 0:
+        raise ValueError(f"patience (or MNPAR_STALL) is a number of seconds above 0, not {stated!r}")
     configs = {name: kwargs.pop(name) for name in ("allreduce_grad_dtype", "batched_copy") if name in kwargs}
     if kwargs:
         raise TypeError(f"create_communicator takes patience, not {', '.join(kwargs)}")
@@ -77,6 +82,9 @@ def _create(name: str, mpi_comm: Any, patience: float) -> Communicator:
         raise LauncherError(f"this is rank {told[0]} of {told[1]} by {told[2]}, but no MPI launcher started it: {_INSTEAD}")
     if name == "mpi" or mpi_comm is not None or (name in ("auto", "env") and mpi.under_launcher()):
         process = Process.get(mpi.load(), patience)
+        if mpi_comm is not None and not (mpi_comm and isinstance(mpi_comm, process.MPI.Intracomm)):
+            what = "COMM_NULL" if isinstance(mpi_comm, process.MPI.Comm) and not mpi_comm else described(mpi_comm)
+            raise TypeError(f"mpi_comm is one of mpi4py's Intracomm, of which this rank is a member, not {what}")
         communicator = Communicator(mpi.MpiTransport(process, mpi_comm or process.MPI.COMM_WORLD))
         if name == "env" and told is not None:
             communicator = _in_told_order(communicator, told)
@@ -188,8 +196,10 @@ def run(program: Callable[..., Any], ranks: int = 2, args: tuple[Any, ...] = ())
         [6, 6, 6, 6]
     """
 
-    if ranks < 1:
-        raise ValueError(f"a program runs on 1 rank or more, not on {ranks}")
+    if not callable(program):
+        raise TypeError(f"run(program, ranks): the program is a function of the communicator, not {described(program)}")
+    if not isinstance(ranks, int | np.integer) or ranks < 1:
+        raise ValueError(f"a program runs on 1 rank or more, not on {ranks!r}")
     streams = random.spawn(ranks)  # the caller's context is copied to each thread, and its generator must not be shared
 
     def body(transport: ThreadTransport) -> Any:

@@ -202,7 +202,10 @@ def check(x: Array) -> str:
         TypeError: it cannot.
     """
     if not backend.is_array(x):
-        raise TypeError(f"a numpy or cupy array is sent here, not {type(x).__name__}: use the _obj methods for objects")
+        instead = "use the _obj methods for objects"
+        if hasattr(x, "node"):
+            instead = "mnpar.functions has the same for Variables, with their gradients"
+        raise TypeError(f"a numpy or cupy array is sent here, not {type(x).__name__}: {instead}")
     if type(x) is not np.ndarray:
         backend.plain(x)  # it refuses a mask
     if x.ndim > MAX_NDIM:

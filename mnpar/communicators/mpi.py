@@ -39,11 +39,16 @@ from mnpar.communicators.transport import (
     Waiting,
     numbered_tag,
 )  # fmt: skip
-from mnpar.communicators.watch import COMPLAINT, SPINS
+from mnpar.communicators.watch import COMPLAINT, SPINS, speak
 from mnpar.errors import DeadlockError, LauncherError
 
 _WORLD_SIZES = ("PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
 
+_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+_FROM_STDIN = (  # the others have no program, and end: this one would wait for them in MPI_Init without a word
+    "mnpar: this program comes from the standard input, which most launchers give to rank 0 only: if nothing follows, save it "
+    "in a file, and start that\n"
+)
 _RANK_AND_SIZE = (("RANK", "WORLD_SIZE", "torchrun"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "Slurm"))
 
 
@@ -97,6 +102,8 @@ def load() -> Any:
     if not MPI.Is_initialized():
         if told > 1 and _under_open_mpi() and library.startswith("MPICH"):
             raise LauncherError(f"Open MPI's launcher started {told} ranks, but their MPI library is {library}. {own}")
+        if told > 1 and sys.argv[:1] in ([""], ["-"]) and {os.environ.get(name, "0") for name in _RANKS} == {"0"}:
+            speak(_FROM_STDIN)
         MPI.Init_thread(MPI.THREAD_SERIALIZED)
     if MPI.COMM_WORLD.Get_size() == 1 and told > 1:
         atexit.register(_finalize, MPI)  # or a file would stay in shared memory
@@ -210,9 +217,11 @@ class MpiTransport(Reductions):
 
     def _next_message(self) -> str:
         """Of the messages that have come and are not what is awaited, the first."""
-        for lane in self.lanes:
-            if lane.Iprobe(self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status):
-                return f"; what has come is from rank {self._status.Get_source()}, tag {self._status.Get_tag()}"
+        for lane, comm in enumerate(self.lanes):
+            if comm.Iprobe(self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status):
+                source, tag = self._status.Get_source(), self._status.Get_tag()
+                what = f"a message with tag {tag}" if lane == FORWARD else "a gradient or a part of a collective"
+                return f"; {what} from rank {source} has come, which nobody has received"
         return ""
 
     def pause(self) -> None:

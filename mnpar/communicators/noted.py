@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mnpar.backend import Array
 
@@ -24,6 +25,10 @@ class NotedSum:
         self._comm, self.x, self._note = comm, x, b""
         self._board: Board | None = None  # of the ranks, when that was looked up last
         self._form: Form | None = None  # there
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NotedSum:
+        """Between the same ranks, of a copy of the values."""
+        return NotedSum(self._comm, copy.deepcopy(self.x, memo))
 
     def begin(self, note: bytes) -> None:
         """The values are there, and this is to be said of them."""

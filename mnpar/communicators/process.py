@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 from mnpar import waiter
 from mnpar.communicators import message, neighbours, traces
 from mnpar.communicators.neighbours import CARD, Heart, Look, Neighbours
+from mnpar.communicators.transport import untaken
 from mnpar.communicators.watch import Watch, speak
 from mnpar.errors import DeadlockError, MnparError
 
@@ -255,4 +256,4 @@ class Process:
     def _report_unreceived(self) -> None:
         for transport in self.transports:
             for source, tag, text in transport.unreceived() if transport is not None else ():
-                speak(f"mnpar: rank {self.rank} never received a message from rank {source}, tag {tag}: {text}\n")
+                speak(f"mnpar: {untaken(self.rank, source, tag, text)}\n")

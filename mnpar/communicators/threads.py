@@ -24,7 +24,18 @@ from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import GATHERED, bytes_of_reduction, reduce_arrays
 from mnpar.communicators.rooms import Room, Rooms, sizes_for
 from mnpar.communicators.shared_memory import OwnMemory, allocate
-from mnpar.communicators.transport import ANY, BACKWARD, FORWARD, Letter, Pending, Steps, Traffic, Waiting
+from mnpar.communicators.transport import (
+    ANY,
+    BACKWARD,
+    BACKWARD_TOO,
+    FORWARD,
+    Letter,
+    Pending,
+    Steps,
+    Traffic,
+    Waiting,
+    untaken,
+)
 from mnpar.errors import DeadlockError, MismatchError, RankFailedError, UnreceivedWarning
 
 
@@ -124,8 +135,8 @@ class World:
         """The messages that nobody took, in words."""
         found = []
         for (group, _, source, dest), queue in self.mail.items():
-            who, whom = [f"rank {self.members[group][rank]}" for rank in (dest, source)]
-            found += [f"{who} never received a message from {whom}, tag {t}: {read_header(frame).text}" for t, frame in queue]
+            who, whom = self.members[group][dest], self.members[group][source]
+            found += [untaken(who, whom, tag, read_header(frame).text) for tag, frame in queue]
         return found
 
     def _table(self) -> str:
@@ -133,7 +144,8 @@ class World:
             f"  rank {rank}: " + (f"waits in {entry[1]}" if entry else "has finished" if self.done[rank] else "has not started")
             for rank, entry in enumerate(self.waiting)
         ]
-        return "no rank can go on, each waits for another:\n" + "\n".join(rows)
+        forgotten = any(self.done) and any(entry is not None and entry[1].of_gradient for entry in self.waiting)
+        return "\n".join(["no rank can go on, each waits for another:", *rows, *([BACKWARD_TOO] if forgotten else [])])
 
 
 class ThreadRoom(Room):

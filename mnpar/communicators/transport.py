@@ -23,6 +23,16 @@ FORWARD, BACKWARD = 0, 1
 REPLY, PART, EXCHANGE, PIECE_OF_MESSAGE, PIECE_OF_PART, OPENING = KINDS = range(6)
 
 
+BACKWARD_TOO = "every rank that has communicated runs backward: mnpar.backward(), if it has no loss"  # advice
+
+
+def untaken(who: int, whom: int, tag: int, text: str) -> str:
+    """What is said of a message from rank ``whom`` that rank ``who`` never took: of its header's ``text``."""
+    if text.startswith("gradient of"):  # its tag is a number that no user gave
+        return f"rank {who} never took a gradient from rank {whom}: {text}; {BACKWARD_TOO}"
+    return f"rank {who} never received a message from rank {whom}, tag {tag}: {text}"
+
+
 def numbered_tag(limit: int, seq: int, order: int, kind: int) -> int:
     """The tag of what belongs to message, collective or exchange ``seq`` of an order of differentiation."""
     return len(KINDS) * ((8 * seq + order) % (limit // len(KINDS))) + kind
@@ -37,6 +47,11 @@ class Waiting(NamedTuple):
     tag: int = 0
     seq: int = 0
     order: int = 0
+
+    @property
+    def of_gradient(self) -> bool:
+        """Whether it is in a backward."""
+        return self.order > 0
 
     def __str__(self) -> str:
         whom = "" if self.peer is None else f" from {'any rank' if self.peer == ANY else f'rank {self.peer}'}"

@@ -181,4 +181,6 @@ def scatter(comm: Communicator, xs: Any = None, root: int = 0) -> Variable:
         array([2, 2])
     """
     root = peer(comm, root, "scatter(comm, …)")
+    if comm.rank == root and xs is None:
+        raise ValueError(f"scatter(comm, xs): rank {root} is the root and gives {comm.size} arrays, not None")
     return Scatter(comm, root).apply(tuple(xs) if comm.rank == root else ())[0]

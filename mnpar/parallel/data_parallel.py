@@ -81,6 +81,8 @@ def create_multi_node_optimizer(
     if isinstance(communicator, Mesh):
         placement = Placement(communicator, (axes,) if isinstance(axes, str) else axes)
         communicator = placement.data
+    elif axes != "data":
+        raise ValueError(f"axes = {axes!r} are of a mesh, but the second argument is {described(communicator)}: give the mesh")
     needed(communicator, "create_multi_node_optimizer(optimizer, communicator)")
     if not isinstance(actual_optimizer, GradientMethod):
         given = f"the class {actual_optimizer.__name__}" if isinstance(actual_optimizer, type) else described(actual_optimizer)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from mnpar.chain import ChainList
@@ -90,8 +91,8 @@ class Pipeline(ChainList):
         needed(comm, "Pipeline(comm, stage, schedule)")
         stages = list(stage) if isinstance(stage, list | tuple) else [stage]
         super().__init__(*[one for one in stages if isinstance(one, Link)])
-        self.sizes = None if isinstance(micro_batches, int) else list(micro_batches)
-        M = micro_batches if isinstance(micro_batches, int) else len(micro_batches)
+        self.sizes = None if isinstance(micro_batches, Integral) else list(micro_batches)  # type: ignore[arg-type]
+        M = int(micro_batches) if self.sizes is None else len(self.sizes)  # type: ignore[arg-type]
         self.schedule = make_schedule(schedule, comm.size, M) if isinstance(schedule, str) else schedule
         self.labels, self.recompute = labels, recompute
         self.late_weights = self.schedule.name == "gpipe" if late_weights is None else late_weights

@@ -38,7 +38,7 @@ class Reducer:
         among: for parameters of which only some of the ranks have copies (``param.summed``): which ranks those are.
 
     Raises:
-        ValueError: the size is not positive.
+        ValueError: the size is not positive, or the dtype has no fractions.
     """
 
     def __init__(
@@ -48,6 +48,8 @@ class Reducer:
             raise ValueError(f"a bucket has a positive number of bytes, or is None, not {bucket_bytes}")
         self.comm, self.bucket_bytes = comm, bucket_bytes
         self._wire_dtype = None if wire_dtype is None else np.dtype(wire_dtype)
+        if self._wire_dtype is not None and self._wire_dtype.kind not in "fV":  # bfloat16 is a V
+            raise ValueError(f"gradients travel in a floating-point dtype, not in {self._wire_dtype}")
         self._among = among
         self._channels: dict[tuple[str, ...] | None, Communicator] = {}
         self._arenas: list[Arena] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from mnpar.plans.box import Box, blocks
@@ -31,9 +32,13 @@ class Window(NamedTuple):
 
         Raises:
             ValueError: not one for each axis, or a kernel, stride or dilation below 1.
+            TypeError: not whole numbers.
         """
         kernels, strides, pads, dilations = [_each(ndim, what) for what in (kernel, stride, pad, dilation)]
         pairs = tuple([(p[0], p[1]) if isinstance(p, Sequence) else (p, p) for p in pads])
+        for number in (*kernels, *strides, *dilations, *[end for pair in pairs for end in pair]):
+            if not isinstance(number, Integral):  # 3 / 2 for one
+                raise TypeError(f"the kernel, stride, pad and dilation of a window are whole numbers, not {number!r}")
         if min((*kernels, *strides, *dilations), default=1) < 1:
             raise ValueError(f"a window of kernel {kernel}, stride {stride}, dilation {dilation} needs numbers from 1 on")
         return cls(kernels, strides, pairs, dilations, cover_all)

@@ -329,3 +329,9 @@ def test_bfloat16_comes_back_in_every_kind_of_file(tmp_path):
         write(tmp_path / "file", Bag(x=values))
         read(tmp_path / "file", bag)
         np.testing.assert_array_equal(bag.values["x"], values)
+
+
+def test_the_step_may_be_one_of_numpys_numbers(tmp_path):
+    comm, link = mnpar.create_communicator("self"), L.Linear(1, 1)
+    checkpoint.save(tmp_path, {"link": link}, comm, np.arange(5)[3])
+    assert checkpoint.load(tmp_path, {"link": link}, comm) == 3

@@ -1041,14 +1041,37 @@ def test_two_communicators_of_one_rank_do_not_share_messages():
     same(a.recv(0), np.array([1.0]))
 
 
+@pytest.mark.ranks(3, on="mpi")
+def test_a_communicator_on_one_of_mpi4pys_beside_which_raw_calls_go_on(comm):
+    world = comm.mpi_comm
+    half = world.Split(0 if comm.rank < 2 else comm.transport.MPI.UNDEFINED, -comm.rank)
+    if comm.rank == 2:
+        with pytest.raises(TypeError, match="of which this rank is a member, not COMM_NULL"):
+            mnpar.create_communicator(mpi_comm=half)
+        return
+    ours = mnpar.create_communicator(mpi_comm=half)
+    assert (ours.rank, ours.size) == (1 - comm.rank, 2)
+    request = half.Isend(np.array([float(comm.rank)]), ours.rank, tag=0)  # to itself, under way meanwhile
+    assert ours.allreduce(np.array([comm.rank]))[0] == 1
+    ours.send(np.array([7.0]), 1 - ours.rank)
+    taken = np.empty(1)
+    half.Recv(taken, ours.rank, tag=0)
+    request.Wait()
+    assert (taken[0], ours.recv(1 - ours.rank)[0]) == (comm.rank, 7.0)
+    ours.finalize()
+    half.Free()
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "match"),
     [
         (("nccl9",), {}, ValueError, "unknown communicator 'nccl9': auto, mpi, threads, self"),
         (("threads",), {}, ValueError, r"thread ranks are made by mnpar.run\(program, ranks=4\)"),
         (("self",), {"patient": 3}, TypeError, "takes patience, not patient"),
+        (("self",), {"patience": 0}, ValueError, "a number of seconds above 0, not 0"),
+        (("self",), {"patience": float("nan")}, ValueError, "a number of seconds above 0, not nan"),
     ],
-    ids=["name", "threads outside", "option"],
+    ids=["name", "threads outside", "option", "no patience", "patience that is no number"],
 )
 def test_bad_arguments_of_create_communicator(arguments, options, error, match):
     with pytest.raises(error, match=match):

@@ -62,6 +62,18 @@ def test_a_file_cannot_bring_processes_together():
         mnpar.create_communicator("file")
 
 
+def test_a_program_from_the_standard_input_is_told_of_the_ranks_that_get_none(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import mnpar; mnpar.create_communicator()")
+    command, environment = mpiexec_command(2)
+    done = subprocess.run(
+        [*command, "sh", "-c", f"{sys.executable} - < {script}"],  # here all get it, so that the job ends
+        env=clean_environment(environment), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert done.stderr.count("comes from the standard input, which most launchers give to rank 0 only") == 1
+
+
 SCRIPT = """
 import os, mnpar
 os.environ["RANK"] = str(2 - int(os.environ["PMI_RANK"])) if "{good}" else "0"

@@ -191,6 +191,14 @@ def no_backward_on_rank_1(comm):
     comm.barrier()
 
 
+def forgotten_backward(comm):
+    x = mnpar.Variable(np.ones(3))
+    if comm.rank == 1:
+        F.sum(F.recv(comm, rank=0)).backward()
+    else:
+        F.send(x, comm, rank=1)
+
+
 def other_collectives(comm):
     if comm.rank == 1:
         comm.bcast(np.ones(3))

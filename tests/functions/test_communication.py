@@ -559,3 +559,8 @@ def test_a_sendrecv_that_nobody_takes_says_to_whom():
 
     with pytest.raises(DeadlockError, match=r"rank 0: waits in send to rank 1, tag 0 at .*test_communication.py"):
         mnpar.run(program, ranks=2)
+
+
+def test_a_root_that_gives_nothing_to_scatter_is_told():
+    with pytest.raises(ValueError, match="rank 0 is the root and gives 1 arrays, not None"):
+        F.scatter(mnpar.create_communicator("self"), None)

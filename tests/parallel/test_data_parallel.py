@@ -599,9 +599,22 @@ def test_parameters_that_had_no_gradient_are_left_alone_an_update_late_too(comm)
     np.testing.assert_allclose(used, [(1, 1), (0.85, 1), (0.85, 0.85), (0.7075, 0.85)])
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"wire_dtype": np.int8}, "gradients travel in a floating-point dtype, not in int8"),
+        ({"axes": ("data", "model")}, "are of a mesh, but the second argument is a Communicator: give the mesh"),
+    ],
+    ids=["wire", "axes"],
+)
+def test_arguments_that_would_make_wrong_gradients_without_a_word(options, words):
+    with pytest.raises(ValueError, match=words):
+        mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), mnpar.create_communicator("self"), **options)
+
+
 @pytest.mark.parametrize("before", [0, 1, 2])
 @pytest.mark.parametrize("options", [{}, {"bucket_bytes": 100}, {"sharded": True}, {"double_buffering": True}], ids=str)
-@pytest.mark.ranks(2, on="threads")
+@pytest.mark.ranks(2)
 def test_a_deep_copy_of_an_optimizer_goes_on_by_itself(comm, options, before):
     net = L.Linear(D, 1, initialW=1)
     optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.MomentumSGD(0.1), comm, **options).setup(net)

@@ -744,3 +744,8 @@ def test_shared_gradients_are_added_up_before_buckets_leave():
     for one, other in zip(*(mnpar.run(program, ranks=4, args=(size,)) for size in (None, 64)), strict=True):
         for path, array in one.items():
             np.testing.assert_allclose(other[path], array, rtol=1e-12, err_msg=path)
+
+
+def test_the_number_of_micro_batches_may_be_one_of_numpys():
+    pipeline = mnpar.Pipeline(mnpar.create_communicator("self"), L.Linear(2, 2), "1f1b", micro_batches=np.int64(2))
+    assert (pipeline.sizes, pipeline.schedule.micro_batches) == (None, 2)
