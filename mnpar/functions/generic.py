@@ -7,7 +7,7 @@ by nature; :func:`either` makes one of any other function.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -76,3 +76,23 @@ def listed(shapes: Any) -> str:
         '(2, 3) and (4,)'
     """
     return " and ".join(str(tuple(shape)) for shape in shapes)
+
+
+def places(name: str, x: Any, axes: Iterable[int]) -> list[int]:
+    """Axes of an array, counted from 0.
+
+    Raises:
+        ValueError: there is no such axis, or one is named twice.
+
+    Example:
+        >>> places("sum", np.ones((2, 3)), (-1, 0))
+        [1, 0]
+    """
+    found = []
+    for axis in axes:
+        if not -x.ndim <= axis < x.ndim:
+            raise ValueError(f"{name}: x of shape {x.shape} has no axis {axis}")
+        if axis % x.ndim in found:
+            raise ValueError(f"{name}: axis {axis} of shape {x.shape} is named twice")
+        found.append(axis % x.ndim)
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import broadcast_to
-from mnpar.functions.generic import either, wide
+from mnpar.functions.generic import either, places, wide
 from mnpar.functions.indexing import get_item
 from mnpar.functions.shape import reshape
 from mnpar.variable import Variable, as_variable
@@ -97,11 +98,11 @@ def repeat(x: Any, repeats: Any, axis: int | None = None) -> Variable:
     x = as_variable(x)
     if axis is None:
         x, axis = reshape(x, (x.size,)), 0
-    axis %= max(x.ndim, 1)
-    counts = tuple(repeats) if isinstance(repeats, tuple | list) else (repeats,)
+    (axis,) = places("repeat", x, [axis])
+    counts = tuple(map(index, repeats)) if isinstance(repeats, tuple | list) else (index(repeats),)
     if min(counts, default=0) < 0:
         raise ValueError(f"repeat: repeats {repeats} are 0 or more")
-    if len(counts) == 1 and counts[0] and x.ndim:
+    if len(counts) == 1 and counts[0]:
         return Repeat(counts[0], axis).apply((x,))[0]
     counts = counts * x.shape[axis] if len(counts) == 1 else counts
     if len(counts) != x.shape[axis]:

@@ -11,7 +11,7 @@ from mnpar.backend import Array
 from mnpar.config import as_dtype
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import Shape
-from mnpar.functions.generic import either
+from mnpar.functions.generic import either, places
 from mnpar.variable import Variable, as_variable
 
 
@@ -147,7 +147,8 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Variable:
     """
     x = as_variable(x)
     axes = list(range(x.ndim))
-    axes[axis1], axes[axis2] = axes[axis2], axes[axis1]
+    (first,), (second,) = places("swapaxes", x, [axis1]), places("swapaxes", x, [axis2])
+    axes[first], axes[second] = second, first
     return transpose(x, axes)
 
 
@@ -164,12 +165,12 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
         (3, 4, 2)
     """
     x = as_variable(x)
-    sources, places = ([n % x.ndim for n in ([a] if isinstance(a, int) else a)] for a in (source, destination))
-    if len(sources) != len(places):
-        raise ValueError(f"moveaxis: {len(sources)} axes cannot go to {len(places)} places")
+    sources, goals = (places("moveaxis", x, [a] if isinstance(a, int) else a) for a in (source, destination))
+    if len(sources) != len(goals):
+        raise ValueError(f"moveaxis: {len(sources)} axes cannot go to {len(goals)} places")
     axes = [axis for axis in range(x.ndim) if axis not in sources]
-    for place, axis in sorted(zip(places, sources, strict=True)):
-        axes.insert(place, axis)
+    for goal, axis in sorted(zip(goals, sources, strict=True)):
+        axes.insert(goal, axis)
     return transpose(x, axes)
 
 
@@ -210,7 +211,7 @@ def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Variable:
     x = as_variable(x)
     if axis is None:
         return reshape(x, tuple(n for n in x.shape if n != 1))
-    axes = [a % x.ndim for a in ((axis,) if isinstance(axis, int) else axis)]
+    axes = places("squeeze", x, (axis,) if isinstance(axis, int) else axis)
     for a in axes:
         if x.shape[a] != 1:
             raise ValueError(f"squeeze: axis {a} of shape {x.shape} has length {x.shape[a]}; only length 1 can be left out")
