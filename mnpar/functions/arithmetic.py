@@ -179,7 +179,7 @@ def floor_divide(x: Any, y: Any) -> Variable:
 
 
 def add(*xs: Any) -> Variable:
-    """The sum of two or more arrays.
+    """The sum of arrays.
 
     Args:
         xs: arrays or Variables that broadcast.
@@ -192,8 +192,8 @@ def add(*xs: Any) -> Variable:
         >>> F.add(np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array(1.0)).array
         array([5., 7.])
     """
-    if len(xs) < 2:
-        raise ValueError(f"add: it needs two arrays or more, not {len(xs)}")
+    if not xs:
+        raise ValueError("add: it needs an array, or more")
     return as_variable(reduce(_add, xs[1:], as_variable(xs[0])))
 
 
@@ -210,28 +210,36 @@ def explain(name: str, x: Any, y: Any, error: ValueError) -> ValueError:
 
 
 def squared_difference(x1: Any, x2: Any) -> Variable:
-    """``(x1 - x2)²``.
+    """``(x1 - x2)²`` of two arrays of one shape.
+
+    Raises:
+        ValueError: their shapes differ; ``F.square(x1 - x2)`` broadcasts.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.squared_difference(np.array([1.0, 2.0]), np.array([3.0, 3.0])).array
         array([4., 1.])
     """
-    d: Variable = as_variable(x1) - x2
+    x1, x2 = as_variable(x1), as_variable(x2)
+    if x1.shape != x2.shape:
+        raise ValueError(f"squared_difference: shapes {listed([x1.shape, x2.shape])} must be the same")
+    d: Variable = x1 - x2
     y: Variable = d * d
     return y
 
 
 def linear_interpolate(p: Any, x: Any, y: Any) -> Variable:
-    """``p x + (1 - p) y``: from y (p = 0) to x (p = 1).
+    """``p x + (1 - p) y``: from y (p = 0) to x (p = 1), three arrays of one shape.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.linear_interpolate(np.array([0.0, 0.25]), np.array([1.0, 1.0]), np.array([5.0, 5.0])).array
         array([5., 4.])
     """
-    y = as_variable(y)
-    z: Variable = y + (as_variable(x) - y) * p
+    p, x, y = as_variable(p), as_variable(x), as_variable(y)
+    if not p.shape == x.shape == y.shape:
+        raise ValueError(f"linear_interpolate: shapes {listed([p.shape, x.shape, y.shape])} must be the same")
+    z: Variable = y + (x - y) * p
     return z
 
 

@@ -97,7 +97,8 @@ def softmax_cross_entropy(
         t: ``(N, …)`` labels of any integer dtype, or probabilities of ``x``'s shape (soft targets).
         normalize: divide by the number of samples that are not ignored, places included; False divides by N.
         cache_score: keep the exponentials for backward; False computes them again and saves their memory.
-        class_weight: ``(C,)`` what the loss of each class is multiplied by; it does not change the divisor.
+        class_weight: ``(C,)`` what the loss of each class is multiplied by; it does not change the divisor. Soft
+            targets are multiplied by it.
         ignore_label: samples with this label do not count; None counts all.
         reduce: ``'mean'``, or ``'no'`` for the loss of each sample.
         enable_double_backprop: accepted for Chainer's programs; it can always be differentiated twice.
@@ -121,7 +122,7 @@ def softmax_cross_entropy(
     if x.ndim < 2:
         raise ValueError(f"softmax_cross_entropy: scores of shape {x.shape} are not (N, C, …)")
     if t.dtype.kind == "f":
-        return _soft(x, t, normalize, reduce, soft_target_loss)
+        return _soft(x, t, normalize, class_weight, reduce, soft_target_loss)
     if t.dtype.kind not in "iu":
         raise ValueError(f"softmax_cross_entropy: the labels have dtype {t.dtype}; they are integers")
     if t.shape != shape:
@@ -167,27 +168,34 @@ def checked_labels(who: str, t: Array, classes: int, ignore_label: int | None) -
 
 def label_weights(who: str, labels: Array, valid: Array | None, class_weight: Array, classes: int, dtype: Any) -> Array | None:
     """What each sample's loss is multiplied by; None stands for 1."""
-    if class_weight is None:
+    if _checked_weight(who, class_weight, classes) is None:
         return None if valid is None else valid.astype(dtype)
-    if isinstance(class_weight, Variable) or class_weight.shape != (classes,) or class_weight.dtype.kind != "f":
-        raise ValueError(
-            f"{who}: class_weight of shape {class_weight.shape} and dtype {class_weight.dtype} "
-            f"({type(class_weight).__name__}) must be a floating array of shape {(classes,)}, one weight a class"
-        )
     weight = class_weight[labels].astype(dtype)
     return weight if valid is None else weight * valid
 
 
-def _soft(x: Variable, t: Any, normalize: bool, reduce: str, kind: str) -> Variable:
+def _checked_weight(who: str, class_weight: Array, classes: int) -> Array:
+    if class_weight is not None and (
+        isinstance(class_weight, Variable) or class_weight.shape != (classes,) or class_weight.dtype.kind != "f"
+    ):
+        raise ValueError(
+            f"{who}: class_weight of shape {class_weight.shape} and dtype {class_weight.dtype} "
+            f"({type(class_weight).__name__}) must be a floating array of shape {(classes,)}, one weight a class"
+        )
+    return class_weight
+
+
+def _soft(x: Variable, t: Any, normalize: bool, class_weight: Array, reduce: str, kind: str) -> Variable:
     if kind not in ("cross-entropy", "kl-divergence"):
         raise ValueError(f"softmax_cross_entropy: soft_target_loss is 'cross-entropy' or 'kl-divergence', not {kind!r}")
     if t.shape != x.shape:
         raise ValueError(f"softmax_cross_entropy: soft targets of shape {t.shape} must have x's shape {x.shape}")
-    p = plain(t)
-    loss: Variable = -(log_softmax(x) * p).sum(axis=1)  # (N, …)
+    p, weight = plain(t), _checked_weight(_NAME, class_weight, x.shape[1])
+    weighted = p if weight is None else p * weight.reshape(-1, *[1] * (x.ndim - 2))
+    loss: Variable = -(log_softmax(x) * weighted).sum(axis=1)  # (N, …)
     if kind == "kl-divergence":
         xp = x.xp
-        loss = loss + (p * xp.log(xp.where(p > 0, p, xp.ones((), p.dtype)))).sum(axis=1)
+        loss = loss + (weighted * xp.log(xp.where(p > 0, p, xp.ones((), p.dtype)))).sum(axis=1)
     if reduce == "mean":
         loss = loss.sum() * (1 / max(loss.size if normalize else x.shape[0], 1))
     return loss

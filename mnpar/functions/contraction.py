@@ -14,7 +14,7 @@ from typing import Any
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.functions.generic import axis_of, either, listed, wide
+from mnpar.functions.generic import axes_of, either, listed, wide
 from mnpar.functions.indexing import get_item
 from mnpar.functions.products import matmul
 from mnpar.functions.reduction import sum as sum_of
@@ -80,8 +80,10 @@ def einsum(*operands: Any) -> Variable:
                     raise ValueError(f"einsum {formula!r}: axes of one name have lengths {length} and {lengths[name]}")
                 lengths[name] = length if lengths[name] == 1 else lengths[name]
     for i, x in enumerate(xs):
+        names[i], xs[i] = _without_short(formula, names[i], x, lengths)
+    for i, x in enumerate(xs):
         elsewhere = set(output).union(*[set(names[j]) for j in range(len(xs)) if j != i])
-        names[i], xs[i] = _clean(names[i], x, lengths, elsewhere)
+        names[i], xs[i] = _clean(names[i], x, elsewhere)
     missing = [name for name in output if not any(name in axes for axes in names)]
     if missing:  # all that had it was of length 1
         xs[0] = reshape(xs[0], (*[1] * len(missing), *xs[0].shape))
@@ -110,9 +112,11 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Variable:
     a, b = as_variable(a), as_variable(b)
     if isinstance(axes, tuple | list):
         left, right = [list(x) if isinstance(x, tuple | list) else [x] for x in axes]
+    elif axes < 0:
+        raise ValueError(f"tensordot: axes = {axes}: how many are summed over is 0 or more")
     else:
         left, right = list(range(a.ndim - axes, a.ndim)), list(range(axes))
-    left, right = [axis_of("tensordot", a, i) for i in left], [axis_of("tensordot", b, i) for i in right]
+    left, right = axes_of("tensordot", a, left), axes_of("tensordot", b, right)
     if len(left) != len(right) or [a.shape[i] for i in left] != [b.shape[i] for i in right]:
         raise ValueError(f"tensordot: shapes {listed((a.shape, b.shape))} cannot be summed over axes {left} and {right}")
     first, second = string.ascii_letters[: a.ndim], list(string.ascii_letters[a.ndim : a.ndim + b.ndim])
@@ -144,8 +148,19 @@ def _parse(formula: str, xs: list[Variable]) -> tuple[list[str], str]:
     return names, output
 
 
-def _clean(axes: str, x: Variable, lengths: dict[str, int], elsewhere: set[str]) -> tuple[str, Variable]:
-    """An operand without repeated axes, axes that occur nowhere else, and ones that stand for longer axes."""
+def _without_short(formula: str, axes: str, x: Variable, lengths: dict[str, int]) -> tuple[str, Variable]:
+    """An operand without axes of length 1 that stand for longer ones."""
+    short = "".join([name for name, n in zip(axes, x.shape, strict=True) if n != lengths[name]])
+    if not short:
+        return axes, x
+    if any(short.count(name) != axes.count(name) for name in short):
+        raise ValueError(f"einsum {formula!r}: axes of one name in one operand have lengths {x.shape}")
+    axes = "".join([name for name in axes if name not in short])
+    return axes, reshape(x, tuple([lengths[name] for name in axes]))
+
+
+def _clean(axes: str, x: Variable, elsewhere: set[str]) -> tuple[str, Variable]:
+    """An operand without repeated axes and axes that occur nowhere else."""
     for name in dict.fromkeys(axes):
         while axes.count(name) > 1:
             i = axes.index(name)
@@ -155,7 +170,7 @@ def _clean(axes: str, x: Variable, lengths: dict[str, int], elsewhere: set[str])
             axes = name + axes[:i] + axes[i + 1 : j] + axes[j + 1 :]
     for name in axes:
         i = axes.index(name)
-        if name not in elsewhere or (x.shape[i] == 1 != lengths[name]):
+        if name not in elsewhere:
             x, axes = sum_of(x, axis=i), axes[:i] + axes[i + 1 :]
     return axes, x
 

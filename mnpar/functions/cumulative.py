@@ -14,7 +14,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import BroadcastTo
-from mnpar.functions.generic import axis_of, either, wide
+from mnpar.functions.generic import axes_of, axis_of, either, wide
 from mnpar.functions.indexing import get_item
 from mnpar.functions.joining import concat
 from mnpar.functions.reduction import kept
@@ -152,7 +152,7 @@ def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
     """
     x = as_variable(x)
     named = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    axes = sorted([axis_of("prod", x, a) for a in named])
+    axes = sorted(axes_of("prod", x, named))
     y = Prod(tuple(axes)).apply((x,))[0]
     y = y if _divisible(y) else _in_pairs(x, axes)
     return y if keepdims else reshape(y, tuple([n for i, n in enumerate(x.shape) if i not in axes]))

@@ -7,7 +7,7 @@ by nature; :func:`either` makes one of any other function.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -68,11 +68,11 @@ def wide(x: Array) -> Array:
     return x.astype("f4") if x.dtype.char == "e" else x
 
 
-def axis_of(who: str, x: Any, axis: int) -> int:
+def axis_of(name: str, x: Any, axis: int) -> int:
     """An axis of an array or Variable, counted from 0.
 
     Args:
-        who: asks, as the error names it.
+        name: of the function that asks.
 
     Raises:
         ValueError: x has no such axis.
@@ -82,8 +82,30 @@ def axis_of(who: str, x: Any, axis: int) -> int:
         1
     """
     if not -x.ndim <= axis < x.ndim:
-        raise ValueError(f"{who}: x of shape {x.shape} has no axis {axis}")
+        raise ValueError(f"{name}: x of shape {x.shape} has no axis {axis}")
     return axis % x.ndim  # type: ignore[no-any-return]
+
+
+def axes_of(name: str, x: Any, axes: Iterable[int]) -> list[int]:
+    """Several axes of an array or Variable, counted from 0.
+
+    Args:
+        name: of the function that asks.
+
+    Raises:
+        ValueError: there is no such axis, or one is named twice.
+
+    Example:
+        >>> axes_of("sum", np.ones((2, 3)), (-1, 0))
+        [1, 0]
+    """
+    found: list[int] = []
+    for axis in axes:
+        place = axis_of(name, x, axis)
+        if place in found:
+            raise ValueError(f"{name}: axis {axis} of shape {x.shape} is named twice")
+        found.append(place)
+    return found
 
 
 def listed(shapes: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.generic import axis_of, either
-from mnpar.functions.shape import reshape
 from mnpar.variable import Variable, as_variable
 
 
@@ -152,6 +152,10 @@ def _explain(name: str, xs: Sequence[Any], axis: int, error: ValueError) -> Valu
     return ValueError(f"{name}: shapes {[x.shape for x in xs]} do not join along axis {axis}, {rule} ({error})")
 
 
+def at_least_1d(xs: Sequence[Any]) -> Sequence[Any]:
+    return [as_variable(x).reshape(1) for x in xs] if xs[0].ndim == 0 else xs
+
+
 def hstack(xs: Sequence[Any]) -> Variable:
     """Side by side: along axis 1, or along the only axis of vectors.
 
@@ -160,7 +164,8 @@ def hstack(xs: Sequence[Any]) -> Variable:
         >>> F.hstack([np.zeros(1), np.ones(2)]).array
         array([0., 1., 1.])
     """
-    return concat(xs, axis=0 if xs[0].ndim == 1 else 1)
+    rows = at_least_1d(xs)
+    return concat(rows, axis=0 if rows[0].ndim == 1 else 1)
 
 
 def vstack(xs: Sequence[Any]) -> Variable:
@@ -172,7 +177,8 @@ def vstack(xs: Sequence[Any]) -> Variable:
         array([[0., 0.],
                [1., 1.]])
     """
-    return stack(xs) if xs[0].ndim == 1 else concat(xs, axis=0)
+    rows = at_least_1d(xs)
+    return stack(rows) if rows[0].ndim == 1 else concat(rows, axis=0)
 
 
 def dstack(xs: Sequence[Any]) -> Variable:
@@ -188,7 +194,7 @@ def dstack(xs: Sequence[Any]) -> Variable:
     for x in xs:
         x = as_variable(x)
         shape = ((1, 1, 1), (1, *x.shape, 1), (*x.shape, 1))[x.ndim] if x.ndim < 3 else x.shape
-        deep.append(reshape(x, shape))
+        deep.append(x.reshape(shape))
     return concat(deep, axis=2)
 
 
@@ -226,7 +232,7 @@ def _cuts(length: int, parts: Any) -> list[int]:
         if parts < 1 or length % parts:
             raise ValueError(f"split_axis: length {length} is not {parts} equal parts; name the places of the cuts instead")
         return list(range(0, length + 1, length // parts)) if length else [0] * (parts + 1)
-    cuts = [0, *[min(int(i), length) for i in parts], length]
+    cuts = [0, *map(index, parts), length]
     if any(i > j for i, j in pairwise(cuts)):
         raise ValueError(f"split_axis: the cuts {list(parts)} do not rise from 0 to the length {length}")
     return cuts

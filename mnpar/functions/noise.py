@@ -224,6 +224,8 @@ def simplified_dropconnect(
     if mask.ndim == 2:
         return linear(x, W, b)
     y: Variable = reshape(matmul(W, reshape(x, (*x.shape, 1))), (len(x), W.shape[1]))  # (N, O, D) · (N, D, 1)
+    if b is not None and b.shape != W.shape[1:2]:
+        raise ValueError(f"simplified_dropconnect: b of shape {b.shape} must have shape {W.shape[1:2]}")
     return y if b is None else y + b
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
         array([1., 2., 3., 2., 1.])
     """
     y: Variable = as_variable(x)
-    widths = [(int(low), int(high)) for low, high in np.broadcast_to(np.asarray(pad_width), (y.ndim, 2))]
+    widths = [(index(low), index(high)) for low, high in np.broadcast_to(np.asarray(pad_width), (y.ndim, 2))]
     if min([n for pair in widths for n in pair], default=0) < 0:
         raise ValueError(f"pad: widths {widths} are 0 or more")
     if mode == "constant":

@@ -93,6 +93,8 @@ def clipped_relu(x: Any, z: float = 20.0) -> Variable:
         >>> F.clipped_relu(np.array([-1.0, 5.0, 30.0])).array
         array([ 0.,  5., 20.])
     """
+    if not z > 0:
+        raise ValueError(f"clipped_relu: z = {z} must be above 0")
     return Clip(0.0, float(z), ends=False).apply((x,))[0]
 
 

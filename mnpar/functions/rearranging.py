@@ -10,7 +10,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.functions.generic import axis_of, either
+from mnpar.functions.generic import axes_of, axis_of, either
 from mnpar.functions.indexing import ScatterAdd, get_item
 from mnpar.functions.joining import concat, separate, split_axis, stack
 from mnpar.functions.shape import moveaxis, reshape, transpose
@@ -137,11 +137,13 @@ def rollaxis(x: Any, axis: int, start: int = 0) -> Variable:
         (4, 2, 3)
     """
     x = as_variable(x)
-    places = list(range(x.ndim))
-    axis, start = axis_of("rollaxis", x, axis), start if start == x.ndim else axis_of("rollaxis", x, start)
-    places.remove(axis)
-    places.insert(start - 1 if axis < start else start, axis)
-    return transpose(x, tuple(places))
+    axis, axes = axis_of("rollaxis", x, axis), list(range(x.ndim))
+    if not -x.ndim <= start <= x.ndim:
+        raise ValueError(f"rollaxis: start = {start} is no place among the {x.ndim} axes of shape {x.shape}")
+    start += x.ndim * (start < 0)
+    axes.remove(axis)
+    axes.insert(start - 1 if axis < start else start, axis)
+    return transpose(x, tuple(axes))
 
 
 def permutate(x: Any, indices: Array, axis: int = 0, inv: bool = False) -> Variable:
@@ -162,10 +164,10 @@ def permutate(x: Any, indices: Array, axis: int = 0, inv: bool = False) -> Varia
         array([30, 10, 20])
     """
     x = as_variable(x)
-    axis, places = axis_of("permutate", x, axis), backend.to_host(indices)
-    if sorted(places.tolist()) != list(range(x.shape[axis])):
+    axis, numbers = axis_of("permutate", x, axis), backend.to_host(indices)
+    if sorted(numbers.tolist()) != list(range(x.shape[axis])):
         raise ValueError(f"permutate: indices are the numbers from 0 to {x.shape[axis] - 1}, each once")
-    order, opposite = x.xp.asarray(places), x.xp.asarray(np.argsort(places))
+    order, opposite = x.xp.asarray(numbers), x.xp.asarray(np.argsort(numbers))
     order, opposite = (opposite, order) if inv else (order, opposite)
     return Permutate(order, opposite, axis).apply((x,))[0]
 
@@ -216,7 +218,10 @@ def scatter_add(a: Any, slices: Any, b: Any) -> Variable:
         >>> F.scatter_add(np.zeros(3), np.array([0, 0, 2]), np.ones(3)).array
         array([2., 0., 1.])
     """
-    a = as_variable(a)
+    a, b = as_variable(a), as_variable(b)
+    added = a.xp.broadcast_to(a.xp.empty((), "?"), a.shape)[slices].shape
+    if b.shape != added:
+        raise ValueError(f"scatter_add: b of shape {b.shape} must have the shape {added} of what it is added to")
     y: Variable = a + ScatterAdd(slices, a.shape).apply((b,))[0]
     return y
 
@@ -237,7 +242,8 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variabl
         >>> F.diagonal(np.array([[1, 2], [3, 4]])).array
         array([1, 4])
     """
-    x = moveaxis(as_variable(x), (axis1, axis2), (-2, -1))
+    x = as_variable(x)
+    x = moveaxis(x, axes_of("diagonal", x, (axis1, axis2)), (-2, -1))
     return Diagonal(offset).apply((x,))[0]
 
 

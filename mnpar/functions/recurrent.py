@@ -61,7 +61,7 @@ class LSTMCell(FunctionNode):
         """The inverse of ``_gates``."""
         if not self.mixed:
             return either(Concat(1), i, f, a, o)
-        return either(Stack(2), a, i, f, o).reshape((len(i), 4 * i.shape[1]))
+        return either(Stack(2), a, i, f, o).reshape((len(i), 4 * i.shape[1], *i.shape[2:]))
 
     def _again(self, c_prev: Any, gates: Any) -> tuple[tuple[Any, ...], Any]:
         """The gates and the memory as functions of Variables."""
@@ -73,11 +73,12 @@ def lstm(c_prev: Any, x: Any) -> tuple[Variable, Variable]:
     """One step of long short-term memory: c = σ(f) c' + σ(i) tanh(a),  h = σ(o) tanh(c).
 
     Args:
-        c_prev: the memory c', ``(N, H)``. If it has more samples than ``x``, the last ones stay as they are.
-        x: the gates, ``(n, 4 H)``: of each unit a, i, f, o, one after the other.
+        c_prev: the memory c', ``(N, H)`` or, of images, ``(N, H, …)``. If it has more samples than ``x``, the last ones stay as
+            they are.
+        x: the gates, ``(n, 4 H, …)``: of each unit a, i, f, o, one after the other.
 
     Returns:
-        The memory ``(N, H)`` and the output ``(n, H)``.
+        The memory ``(N, H, …)`` and the output ``(n, H, …)``.
 
     Raises:
         ValueError: the shapes do not belong together.
@@ -92,8 +93,8 @@ def lstm(c_prev: Any, x: Any) -> tuple[Variable, Variable]:
         Hochreiter and Schmidhuber 1997, with the forget gates of Gers, Schmidhuber and Cummins 2000.
     """
     c_prev, x = as_variable(c_prev), as_variable(x)
-    if c_prev.ndim != 2 or x.ndim != 2 or x.shape[1] != 4 * c_prev.shape[1] or len(x) > len(c_prev):
-        raise ValueError(f"lstm: memory (N, H) and gates (n, 4 H) with n ≤ N, not {listed((c_prev.shape, x.shape))}")
+    if c_prev.ndim < 2 or x.shape[1:] != (4 * c_prev.shape[1], *c_prev.shape[2:]) or len(x) > len(c_prev):
+        raise ValueError(f"lstm: memory (N, H, …) and gates (n, 4 H, …) with n ≤ N, not {listed((c_prev.shape, x.shape))}")
     n = len(x)
     if n == len(c_prev):
         c, h = LSTMCell(mixed=True).apply((c_prev, x))
@@ -163,6 +164,8 @@ def _n_step(
         rows = concat(steps, axis=0)  # all inputs, step by step
         for d in range(directions):
             i = k * directions + d
+            if wrong := [v.shape for v in (*ws[i], *bs[i]) if v.shape[:1] != states[0].shape[2:]]:
+                raise ValueError(f"{who}: {wrong[0]} begins with another length than H = {states[0].shape[2]} of the states")
             project, step = layer(ws[i], bs[i])
             inputs = list(split_axis(project(rows), cuts, 0))  # type: ignore[arg-type]
             outputs, ends = _over_time(step, inputs, tuple([state[i] for state in states]), backwards=bool(d))

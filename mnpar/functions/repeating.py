@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -104,10 +105,10 @@ def repeat(x: Any, repeats: Any, axis: int | None = None) -> Variable:
     if axis is None:
         x, axis = reshape(x, (x.size,)), 0
     axis = axis_of("repeat", x, axis)
-    counts = tuple(repeats) if isinstance(repeats, tuple | list) else (repeats,)
+    counts = tuple(map(index, repeats)) if isinstance(repeats, tuple | list) else (index(repeats),)
     if min(counts, default=0) < 0:
         raise ValueError(f"repeat: repeats {repeats} are 0 or more")
-    if len(counts) == 1 and counts[0] and x.ndim:
+    if len(counts) == 1 and counts[0]:
         return Repeat(counts[0], axis).apply((x,))[0]
     counts = counts * x.shape[axis] if len(counts) == 1 else counts
     if len(counts) != x.shape[axis]:

@@ -11,7 +11,7 @@ from mnpar.backend import Array
 from mnpar.config import as_dtype
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import Shape
-from mnpar.functions.generic import axis_of, either
+from mnpar.functions.generic import axes_of, axis_of, either
 from mnpar.variable import Variable, as_variable
 
 
@@ -150,10 +150,8 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Variable:
     """
     x = as_variable(x)
     axes = list(range(x.ndim))
-    try:
-        axes[axis1], axes[axis2] = axes[axis2], axes[axis1]
-    except IndexError:
-        raise ValueError(f"swapaxes: x of shape {x.shape} has no axes {axis1} and {axis2}") from None
+    first, second = axis_of("swapaxes", x, axis1), axis_of("swapaxes", x, axis2)
+    axes[first], axes[second] = second, first
     return transpose(x, axes)
 
 
@@ -173,12 +171,12 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
         (3, 4, 2)
     """
     x = as_variable(x)
-    sources, places = ([axis_of("moveaxis", x, n) for n in ([a] if isinstance(a, int) else a)] for a in (source, destination))
-    if len(sources) != len(places):
-        raise ValueError(f"moveaxis: {len(sources)} axes cannot go to {len(places)} places")
+    sources, goals = (axes_of("moveaxis", x, [a] if isinstance(a, int) else a) for a in (source, destination))
+    if len(sources) != len(goals):
+        raise ValueError(f"moveaxis: {len(sources)} axes cannot go to {len(goals)} places")
     axes = [axis for axis in range(x.ndim) if axis not in sources]
-    for place, axis in sorted(zip(places, sources, strict=True)):
-        axes.insert(place, axis)
+    for goal, axis in sorted(zip(goals, sources, strict=True)):
+        axes.insert(goal, axis)
     return transpose(x, axes)
 
 
@@ -222,7 +220,7 @@ def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Variable:
     x = as_variable(x)
     if axis is None:
         return reshape(x, tuple(n for n in x.shape if n != 1))
-    axes = [axis_of("squeeze", x, a) for a in ((axis,) if isinstance(axis, int) else axis)]
+    axes = axes_of("squeeze", x, (axis,) if isinstance(axis, int) else axis)
     for a in axes:
         if x.shape[a] != 1:
             raise ValueError(f"squeeze: axis {a} of shape {x.shape} has length {x.shape[a]}; only length 1 can be left out")

@@ -34,10 +34,10 @@ def slstm(c_prev1: Any, c_prev2: Any, x1: Any, x2: Any) -> tuple[Variable, Varia
         Zhu, Sobhani and Guo, "Long short-term memory over tree structures", arXiv 1503.04881.
     """
     cs, xs = [as_variable(c) for c in (c_prev1, c_prev2)], [as_variable(x) for x in (x1, x2)]
-    N, H = cs[0].shape
-    if cs[1].shape != (N, H) or any(x.shape != (N, 4 * H) for x in xs):
-        raise ValueError(f"slstm: shapes {listed([v.shape for v in (*cs, *xs)])} are not twice (N, H) and twice (N, 4 H)")
-    (a1, i1, f1, o1), (a2, i2, f2, o2) = [separate(reshape(x, (N, H, 4)), axis=2) for x in xs]
+    N, H, *more = cs[0].shape if cs[0].ndim > 1 else (0, 0)
+    if cs[1].shape != (N, H, *more) or any(x.shape != (N, 4 * H, *more) for x in xs):
+        raise ValueError(f"slstm: shapes {listed([v.shape for v in (*cs, *xs)])} are not twice (N, H, …) and twice (N, 4 H, …)")
+    (a1, i1, f1, o1), (a2, i2, f2, o2) = [separate(reshape(x, (N, H, 4, *more)), axis=2) for x in xs]
     c: Variable = tanh(a1) * sigmoid(i1) + tanh(a2) * sigmoid(i2) + sigmoid(f1) * cs[0] + sigmoid(f2) * cs[1]
     return c, sigmoid(o1 + o2) * tanh(c)
 
@@ -66,9 +66,12 @@ def tree_lstm(*inputs: Any) -> tuple[Variable, Variable]:
     """
     *cs, x = [as_variable(v) for v in inputs]
     n = len(cs)
-    if not n or x.ndim != 2 or x.shape[1] % (3 + n) or any(c.shape != (len(x), x.shape[1] // (3 + n)) for c in cs):
-        raise ValueError(f"tree_lstm: shapes {listed([v.shape for v in (*cs, x)])} are not n times (N, H) and (N, (3 + n) H)")
-    a, i, o, *fs = separate(reshape(x, (len(x), 3 + n, x.shape[1] // (3 + n))), axis=1)
+    N, H, *more = cs[0].shape if n and cs[0].ndim > 1 else (0, 0)
+    if x.shape != (N, (3 + n) * H, *more) or any(c.shape != (N, H, *more) for c in cs):
+        raise ValueError(
+            f"tree_lstm: shapes {listed([v.shape for v in (*cs, x)])} are not n times (N, H, …) and (N, (3 + n) H, …)"
+        )
+    a, i, o, *fs = separate(reshape(x, (N, 3 + n, H, *more)), axis=1)
     c: Variable = tanh(a) * sigmoid(i)
     for f, before in zip(fs, cs, strict=True):
         c = c + sigmoid(f) * before

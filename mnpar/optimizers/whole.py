@@ -109,6 +109,8 @@ def is_whole(arena: Arena) -> bool:
     joint = arena.joint
     if joint is None or joint.seen is not structure.now:
         arena.joint = joint = Joint(structure.now, _joined(arena))
+        if arena.whole is not None and joint.rules and not arena.whole.rule.stands_with(joint.rules[0]):
+            arena.whole = None  # the parameters have got other rules since
     if not (joint.rules and arena.gradients_at_home()):
         return False
     t = joint.rules[0].t

@@ -86,6 +86,14 @@ CASES = [
         halves=1e-2,
     ),
     Case(
+        "einsum: a length of 1 stands for 3",
+        (),
+        lambda x, y: F.einsum("ij,jk->ik", x, y),
+        lambda x, y: x.sum(1, keepdims=True) * y,
+        ((N, 3), (1, 2)),
+        halves=1e-2,
+    ),
+    Case(
         "einsum: three",
         (),
         lambda x, y, z: F.einsum("ij,jk,kl->il", x, y, z),

@@ -96,6 +96,14 @@ def cell(c, x):
     return np.concatenate([new, c[n:]]), sig(o) * np.tanh(new)
 
 
+def pixelwise(step):
+    def truth(*xs):
+        each = [step(*[x[..., k] for x in xs]) for k in range(xs[0].shape[-1])]
+        return tuple(np.stack(ys, -1) for ys in zip(*each, strict=True))
+
+    return truth
+
+
 def look(q, k, v, mask=None):
     fit = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])
     if mask is not None:
@@ -113,6 +121,7 @@ ATTENDED = ((N, 3, 2), (N, 3, 2), (N, 3, 2))
 CASES = [
     Case("lstm", (recurrent.LSTMCell,), F.lstm, cell, ((N, H), (N, 4 * H)), halves=1e-2),
     Case("lstm: some have ended", (), F.lstm, cell, ((3, H), (2, 4 * H)), halves=1e-2),
+    Case("lstm: images", (), F.lstm, pixelwise(cell), ((3, H, 2), (2, 4 * H, 2)), halves=1e-2),
     case("n_step_lstm", F.n_step_lstm, lstm_step, 4, 2),
     case("n_step_lstm: two layers", F.n_step_lstm, lstm_step, 4, 2, layers=2, sequences=((3, 1), (2, 1), (2, 1))),
     case("n_step_bilstm", F.n_step_bilstm, lstm_step, 4, 2, layers=2, directions=2),

@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 from case import Case, N
+from cases_recurrent import pixelwise
 
 import mnpar.functions as F
 from mnpar.functions import alignment, angles, arithmetic, cumulative, elementwise, matrices, recomputation, rounding
@@ -192,7 +193,7 @@ CASES = [
     Case("sign", (), F.sign, np.sign, differentiable=False),
     Case("fmod", (rounding.Fmod,), F.fmod, lambda x, d: x - np.trunc(x / d) * d, ((N, 3), (3,)), low=0.35, high=2, halves=1e-2),
     Case("fmod: number", (), lambda x: F.fmod(x, 0.7), lambda x: np.fmod(x, 0.7), halves=1e-2),
-    Case("squared_difference", (), F.squared_difference, lambda x, y: (x - y) ** 2, ((N, 3), (3,)), halves=1e-2),
+    Case("squared_difference", (), F.squared_difference, lambda x, y: (x - y) ** 2, PAIR, halves=1e-2),
     Case("linear_interpolate", (), F.linear_interpolate, lambda p, x, y: p * x + (1 - p) * y, TRIPLE, halves=1e-2),
     Case("identity", (arithmetic.Identity,), F.identity, lambda x: x),
     Case("identity: two", (), F.identity, lambda x, y: (x, y), PAIR),
@@ -250,6 +251,8 @@ CASES = [
          lambda x: np.exp(x * x) * x, halves=4e-2),
     Case("slstm", (), F.slstm, joined, ((N, 2), (N, 2), (N, 8), (N, 8)), halves=1e-2),
     Case("tree_lstm", (), F.tree_lstm, node, ((N, 2), (N, 2), (N, 10)), halves=1e-2),
+    Case("slstm: images", (), F.slstm, pixelwise(joined), ((N, 2, 2), (N, 2, 2), (N, 8, 2), (N, 8, 2)), halves=1e-2),
+    Case("tree_lstm: images", (), F.tree_lstm, pixelwise(node), ((N, 2, 2), (N, 2, 2), (N, 10, 2)), halves=1e-2),
     Case("tree_lstm: three children", (), F.tree_lstm, node, ((N, 2), (N, 2), (N, 2), (N, 12)), halves=1e-2),
     Case("simplified_dropconnect", (), lambda x, W, b: F.simplified_dropconnect(x, W, b, mask=some(len(x), 2, 3)), connected,
          ((N, 3), (2, 3), (2,)), halves=2e-2),

@@ -26,22 +26,41 @@ BAD = {
     "einsum: operands": (lambda: F.einsum("ij,jk->ik", ONES), "a formula for 2 operands, not 1"),
     "einsum: axes": (lambda: F.einsum("ijk->i", ONES), r"operand 0 has shape \(2, 3\)"),
     "einsum: lengths": (lambda: F.einsum("ij,ij->i", ONES, np.ones((2, 4))), "lengths 4 and 3"),
+    "einsum: a diagonal": (lambda: F.einsum("ii->i", ONES[:1]), r"in one operand have lengths \(1, 3\)"),
     "einsum: output": (lambda: F.einsum("ij->k", ONES), "some of those before it"),
     "tensordot": (lambda: F.tensordot(ONES, ONES, 1), "cannot be summed over axes"),
     "flip": (lambda: F.flip(ONES, 2), "has no axis 2"),
     "cumsum": (lambda: F.cumsum(ONES, 2), "cumsum: x of shape .* has no axis 2"),
     "cumprod": (lambda: F.cumprod(ONES, -3), "cumprod: x of shape .* has no axis -3"),
-    "prod": (lambda: F.prod(ONES, (0, 2)), "prod: x of shape .* has no axis 2"),
-    "moveaxis: from": (lambda: F.moveaxis(ONES, 2, 0), "moveaxis: x of shape .* has no axis 2"),
-    "moveaxis: to": (lambda: F.moveaxis(ONES, 0, -3), "moveaxis: x of shape .* has no axis -3"),
+    "prod": (lambda: F.prod(ONES, 2), "prod: x of shape .* has no axis 2"),
+    "prod: twice": (lambda: F.prod(ONES, (0, -2)), "axis -2 of shape .* is named twice"),
+    "squeeze": (lambda: F.squeeze(ONES[:1], (2,)), "squeeze: x of shape .* has no axis 2"),
+    "squeeze: twice": (lambda: F.squeeze(ONES[:1], (0, 0)), "named twice"),
     "rollaxis": (lambda: F.rollaxis(ONES, 2), "rollaxis: x of shape .* has no axis 2"),
-    "rollaxis: start": (lambda: F.rollaxis(ONES, 0, 3), "rollaxis: x of shape .* has no axis 3"),
-    "swapaxes": (lambda: F.swapaxes(ONES, 0, 2), "swapaxes: x of shape .* has no axes 0 and 2"),
-    "squeeze": (lambda: F.squeeze(np.ones((1, 3)), 2), "squeeze: x of shape .* has no axis 2"),
-    "diagonal": (lambda: F.diagonal(ONES, 0, -3), "has no axis -3"),
-    "tensordot: axes": (lambda: F.tensordot(ONES, ONES, ([2], [0])), "tensordot: x of shape .* has no axis 2"),
-    "repeat: axis": (lambda: F.repeat(ONES, 2, 2), "repeat: x of shape .* has no axis 2"),
+    "rollaxis: start": (lambda: F.rollaxis(ONES, 0, 3), "start = 3 is no place"),
+    "swapaxes": (lambda: F.swapaxes(ONES, 0, 2), "swapaxes: x of shape .* has no axis 2"),
+    "moveaxis": (lambda: F.moveaxis(ONES, 0, 2), "moveaxis: x of shape .* has no axis 2"),
+    "moveaxis: to": (lambda: F.moveaxis(ONES, 0, -3), "moveaxis: x of shape .* has no axis -3"),
+    "moveaxis: twice": (lambda: F.moveaxis(ONES, (0, 1), (1, -1)), "axis -1 of shape .* is named twice"),
+    "diagonal": (lambda: F.diagonal(ONES, 0, 0, -3), "diagonal: x of shape .* has no axis -3"),
+    "tensordot: axis": (lambda: F.tensordot(ONES, ONES, ((2,), (0,))), "tensordot: x of shape .* has no axis 2"),
+    "tensordot: twice": (lambda: F.tensordot(ONES, ONES, ((0, 0), (0, 0))), "named twice"),
+    "tensordot: negative": (lambda: F.tensordot(ONES, ONES, -1), "0 or more"),
+    "repeat: axis": (lambda: F.repeat(ONES, 2, -3), "repeat: x of shape .* has no axis -3"),
+    "repeat: a number": (lambda: F.repeat(np.ones(()), 2, 0), r"repeat: x of shape \(\) has no axis 0"),
     "permutate: axis": (lambda: F.permutate(ONES, np.array([0, 1]), 2), "permutate: x of shape .* has no axis 2"),
+    "split_axis: beyond": (lambda: F.split_axis(ONES, [3], 0), "do not rise from 0 to the length 2"),
+    "squared_difference": (lambda: F.squared_difference(ONES, ONES[:, :1]), r"\(2, 3\) and \(2, 1\) must be the same"),
+    "clipped_relu": (lambda: F.clipped_relu(ONES, 0), "z = 0 must be above 0"),
+    "linear_interpolate": (lambda: F.linear_interpolate(ONES, ONES, ONES[:, :1]), "must be the same"),
+    "scatter_add": (lambda: F.scatter_add(ONES, 0, np.ones(1)), r"b of shape \(1,\) must have the shape \(3,\)"),
+    "simplified_dropconnect": (lambda: F.simplified_dropconnect(ONES, np.ones((4, 3)), np.ones(1)), r"must have shape \(4,\)"),
+    "n_step_rnn: bias": (
+        lambda: F.n_step_rnn(1, 0, np.ones((1, 2, 2)), [[ONES, np.ones((2, 2))]], [[np.ones(1)] * 2], [np.ones((2, 3))]),
+        r"\(1,\) begins with another length than H = 2",
+    ),
+    "slstm": (lambda: F.slstm(np.ones(2), np.ones(2), np.ones(8), np.ones(8)), r"not twice \(N, H, …\)"),
+    "tree_lstm": (lambda: F.tree_lstm(ONES), "not n times"),
     "tile": (lambda: F.tile(ONES, -1), "0 or more"),
     "repeat": (lambda: F.repeat(ONES, (1, 2), 1), "2 repeats for 3 places"),
     "pad_sequence: none": (lambda: F.pad_sequence([]), "no sequence"),
@@ -104,6 +123,21 @@ BAD = {
 def test_what_does_not_belong_together_is_told(name):
     call, match = BAD[name]
     with pytest.raises(ValueError, match=match):
+        call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: F.pad(ONES, 1.5),
+        lambda: F.repeat(ONES, 1.5),
+        lambda: F.repeat(ONES, (1, 1.5), 0),
+        lambda: F.split_axis(ONES, [1.5], 1),
+    ],
+    ids=["pad", "repeat", "repeat: each", "split_axis"],
+)
+def test_what_is_counted_is_an_integer(call):
+    with pytest.raises(TypeError, match="integer"):
         call()
 
 

@@ -161,7 +161,7 @@ BAD = {
     "no rows": (lambda: L.EmbedID(3, 2)(np.array([3])), ValueError, "do not all name one of 3 rows"),
     "floats": (lambda: L.EmbedID(3, 2)(np.array([1.0])), ValueError, "names rows by integers"),
     "sizes": (lambda: L.LSTM(0), ValueError, "sizes are 1 or more"),
-    "gates": (lambda: F.lstm(np.ones((2, 3)), np.ones((2, 3))), ValueError, "memory .N, H. and gates"),
+    "gates": (lambda: F.lstm(np.ones((2, 3)), np.ones((2, 3))), ValueError, "memory .N, H, …. and gates"),
     "order": (
         lambda: F.n_step_rnn(1, 0, np.ones((1, 2, 1)), [], [], [np.ones((1, 1)), np.ones((2, 1))]),
         ValueError,

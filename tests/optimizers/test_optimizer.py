@@ -387,6 +387,23 @@ def test_what_was_saved_before_the_first_step_starts_from_the_beginning(make):
         np.testing.assert_array_equal(p.array, q.array)
 
 
+@pytest.mark.parametrize("other", [lambda: opt.SGD(0.25), lambda: opt.MomentumSGD(0.25)], ids=["SGD", "MomentumSGD"])
+@pytest.mark.parametrize("before", [lambda: opt.SGD(1), lambda: opt.CorrectedMomentumSGD(1)], ids=["SGD", "Corrected"])
+def test_parameters_that_get_rules_of_another_optimizer_follow_these(before, other):
+    model, optimizer = model_and(before())
+    for second in (False, True):
+        if second:
+            model.W.array[...], model.b.array[...] = 0, 0
+            state = {"v": np.zeros_like(model.W.array)}, {"v": np.zeros_like(model.b.array)}
+            other().setup(model)
+            for param, v in zip((model.W, model.b), state, strict=True):
+                param.update_rule.state = v if isinstance(other(), opt.MomentumSGD) else {}
+        for param in model.params():
+            param.grad = np.ones_like(param.array)
+        optimizer.update()
+    np.testing.assert_array_equal(model.W.array, [[-0.25, -0.25]])
+
+
 def test_an_epoch_is_counted():
     optimizer = opt.SGD()
     optimizer.new_epoch()
