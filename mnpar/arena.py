@@ -9,13 +9,15 @@ relies on the order, and brings everything home.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.graph import Home, VariableNode
 from mnpar.parameter import Parameter
+
+_gradient = attrgetter("gradient")
 
 
 class Arena:
@@ -52,7 +54,7 @@ class Arena:
             self.members.append((param, view, Home(home)))
             start += size
         self.homes = [home for _, _, home in self.members]
-        self._grads = [(param.node, home.array) for param, _, home in self.members]  # where the gradients of which nodes are
+        self._settle()
         self.gather()
 
     def gather(self) -> bool:
@@ -74,8 +76,6 @@ class Arena:
             if g is not None and g is not home.array:
                 home.array[...] = g
                 param.grad = home.array
-            elif g is None:
-                home.free = True
         return True
 
     def house(self, grad: Array) -> None:
@@ -86,11 +86,15 @@ class Arena:
             here, home.array = home.array, grad[place].reshape(home.array.shape)
             if param.node.gradient is here:
                 param.node.gradient = home.array
-        self._grads = [(param.node, home.array) for param, _, home in self.members]
+        self._settle()
+
+    def _settle(self) -> None:
+        """Note whose gradients are where."""
+        self._nodes, self._grads = [param.node for param in self.params], [home.array for home in self.homes]
 
     def gradients_at_home(self) -> bool:
         """Whether every parameter has a gradient, and has it here."""
-        return all([node.gradient is array for node, array in self._grads])
+        return all(map(is_, map(_gradient, self._nodes), self._grads))
 
     @property
     def learns(self) -> bool:

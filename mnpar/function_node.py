@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, ClassVar
 from weakref import ReferenceType, ref
 
@@ -14,6 +15,8 @@ from mnpar.function_hook import Hookable, around_forward, function_hooks
 from mnpar.graph import Deliver, Gradient, VariableNode, tick
 from mnpar.tape import current_tape
 from mnpar.variable import Variable, as_variable
+
+_array, _node, _requires_grad = attrgetter("array"), attrgetter("node"), attrgetter("node.requires_grad")
 
 
 class FunctionNode(Hookable):
@@ -93,17 +96,17 @@ class FunctionNode(Hookable):
 
     def room(self, i: int, like: Array) -> Array | None:
         """Called in ``backward``: where input i's gradient, an array like ``like``, can be computed and be kept, or None."""
-        home = self.inputs[i].home
-        return home.lend(like) if home is not None and self._on_arrays else None
+        x = self.inputs[i]
+        return x.home.lend(like) if x.home is not None and x.gradient is None and self._on_arrays else None
 
     def apply(self, inputs: tuple[Any, ...]) -> tuple[Variable, ...]:
         """Run forward on Variables (or arrays) and record it, if a gradient can flow; the outputs, always a tuple."""
         variables, hooks = self.prepare(inputs), function_hooks()
         forward = around_forward(self, self.forward, hooks) if hooks else self.forward
         try:
-            ys = forward(*[x.array for x in variables])
+            ys = forward(*map(_array, variables))
         except (TypeError, AttributeError) as error:
-            if not self.communicates and (reason := backend.unfit([x.array for x in variables])):
+            if not self.communicates and (reason := backend.unfit(list(map(_array, variables)))):
                 raise TypeError(f"{self.label}: {reason}") from error
             raise
         return self.connect(variables, ys)
@@ -112,12 +115,9 @@ class FunctionNode(Hookable):
         """The first half of ``apply``: the inputs as Variables, and whether a gradient can flow."""
         if self.number:
             raise RuntimeError(f"{self.label} was applied before: make a new one for each use")
-        variables, wanted = [], False
-        for x in inputs:
-            x = x if isinstance(x, Variable) else as_variable(x)
-            variables.append(x)
-            wanted = x.node.requires_grad or wanted  # x.node first: of a Future it is waited for, and so numbered before this
-        self.differentiable = wanted and is_recording()
+        variables = [x if isinstance(x, Variable) else as_variable(x) for x in inputs]
+        wanted = list(map(_requires_grad, variables))  # all of them: a Future is waited for here, and so numbered before this
+        self.differentiable = True in wanted and is_recording()
         return variables
 
     def connect(self, variables: list[Variable], ys: Any) -> tuple[Variable, ...]:
@@ -134,12 +134,12 @@ class FunctionNode(Hookable):
             backend.check_finite(self.label, "output", tuple([y.array for y in outputs]), self.infinite)
         if recorded is not None:
             self.number = self.number or tick()
-            self.inputs = tuple([x.node for x in variables])
-            self.outputs = tuple([ref(node) for node in nodes])
+            self.inputs = tuple(map(_node, variables))
+            self.outputs = tuple(map(ref, nodes))
             if self._inputs_kept:
-                self._kept_inputs = tuple([variables[i].array for i in self._inputs_kept])
+                self._kept_inputs = tuple(map(_array, map(variables.__getitem__, self._inputs_kept)))
             if self._outputs_kept:
-                self._kept_outputs = tuple([outputs[i].array for i in self._outputs_kept])
+                self._kept_outputs = tuple(map(_array, map(outputs.__getitem__, self._outputs_kept)))
             if self.communicates:
                 current_tape().append(self)
         return outputs

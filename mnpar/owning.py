@@ -40,6 +40,10 @@ class Leaves:
         taken, views = memory_of([g for _, g in self._seeds]), []
         firsts: dict[int, VariableNode] = {}  # those that have an array, or a copy of it, by its id
         for node, g in found.items():
+            home = node.home
+            if home is not None and g is home.array and node.gradient is None:  # it was computed right there
+                node.gradient, node.loss_scale, home.lent = g, self._loss_scale, False
+                continue
             if not self._is_first(node, g):
                 continue
             if type(g) is np.ndarray and g.base is None and firsts.setdefault(id(g), node) is node:  # nearly always

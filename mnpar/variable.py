@@ -66,8 +66,6 @@ class Variable(ArrayLike):
             form = f"{getattr(g, 'shape', type(g))} {getattr(g, 'dtype', '')}"
             raise ValueError(f"the gradient of a {self.shape} {self.dtype} Variable cannot be a {form}")
         self.node.gradient = g
-        if self.node.home is not None:
-            self.node.home.free = g is None
 
     @property
     def grad_var(self) -> Variable | None:
@@ -91,10 +89,7 @@ class Variable(ArrayLike):
 
     def cleargrad(self) -> None:
         """Forget the gradient."""
-        node = self.node
-        node.gradient = None
-        if node.home is not None:
-            node.home.free = True
+        self.node.gradient = None
 
     def register_hook(self, hook: Callable[[Gradient], Gradient], after: bool = False) -> Callable[[], None]:
         """Let a function hear of this Variable's gradient, once in each backward that gives it one.
@@ -219,7 +214,10 @@ def grad(
         seeds, [x.node for x in inputs], record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape
     )
     results: list[Variable | None] = []
-    gs = own([found.get(x.node.key) for x in inputs], memory_of([g for _, g in seeds]))
+    homes = [x.node.home for x in inputs if x.node.home is not None]
+    gs = own([found.get(x.node.key) for x in inputs], memory_of([*[g for _, g in seeds], *[home.array for home in homes]]))
+    for home in homes:
+        home.lent = False
     for i, (x, g) in enumerate(zip(inputs, gs, strict=True)):
         more = grad_inputs[i] if grad_inputs else None
         g = more if g is None else g if more is None else backend.unscalar(more + g)

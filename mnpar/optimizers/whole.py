@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from mnpar.arena import Arena
@@ -16,6 +17,9 @@ from mnpar.graph import structure
 from mnpar.optimizers.update_rule import UpdateRule
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable
+
+_t = attrgetter("t")
+_set = object.__setattr__  # a count is no change of a rule
 
 
 class Whole:
@@ -69,8 +73,9 @@ class Whole:
 
     def end(self, arena: Arena) -> None:
         """All stretches are changed."""
+        t = self.rule.t
         for rule in arena.joint.rules:
-            rule.t = self.rule.t
+            _set(rule, "t", t)
 
 
 def begin(arena: Arena) -> None:
@@ -111,8 +116,7 @@ def is_whole(arena: Arena) -> bool:
         arena.joint = joint = Joint(structure.now, _joined(arena))
     if not (joint.rules and arena.gradients_at_home()):
         return False
-    t = joint.rules[0].t
-    return all([rule.t == t for rule in joint.rules])
+    return len(set(map(_t, joint.rules))) == 1
 
 
 def _joined(arena: Arena) -> list[UpdateRule]:
