@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import Any, ClassVar
 from weakref import ReferenceType, ref
 
@@ -15,8 +14,6 @@ from mnpar.function_hook import Hookable, around_forward, function_hooks
 from mnpar.graph import Deliver, Gradient, VariableNode, tick
 from mnpar.tape import current_tape
 from mnpar.variable import Variable, as_variable
-
-_array, _node, _requires_grad = attrgetter("array"), attrgetter("node"), attrgetter("node.requires_grad")
 
 
 class FunctionNode(Hookable):
@@ -101,24 +98,28 @@ class FunctionNode(Hookable):
 
     def apply(self, inputs: tuple[Any, ...]) -> tuple[Variable, ...]:
         """Run forward on Variables (or arrays) and record it, if a gradient can flow; the outputs, always a tuple."""
-        variables, hooks = self.prepare(inputs), function_hooks()
+        (variables, arrays), hooks = self.prepare(inputs), function_hooks()
         forward = around_forward(self, self.forward, hooks) if hooks else self.forward
         try:
-            ys = forward(*map(_array, variables))
+            ys = forward(*arrays)
         except (TypeError, AttributeError) as error:
-            if not self.communicates and (reason := backend.unfit(list(map(_array, variables)))):
+            if not self.communicates and (reason := backend.unfit(arrays)):
                 raise TypeError(f"{self.label}: {reason}") from error
             raise
         return self.connect(variables, ys)
 
-    def prepare(self, inputs: tuple[Any, ...]) -> list[Variable]:
-        """The first half of ``apply``: the inputs as Variables, and whether a gradient can flow."""
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[list[Variable], list[Array]]:
+        """The first half of ``apply``: the inputs as Variables, their arrays, and whether a gradient can flow."""
         if self.number:
             raise RuntimeError(f"{self.label} was applied before: make a new one for each use")
-        variables = [x if isinstance(x, Variable) else as_variable(x) for x in inputs]
-        wanted = list(map(_requires_grad, variables))  # all of them: a Future is waited for here, and so numbered before this
-        self.differentiable = True in wanted and is_recording()
-        return variables
+        variables, arrays, wanted = [], [], False
+        for x in inputs:  # loops, here and below: with few inputs they take half the time of comprehensions
+            x = x if isinstance(x, Variable) else as_variable(x)
+            variables.append(x)
+            arrays.append(x.array)
+            wanted = x.node.requires_grad or wanted  # x.node first: of a Future it is waited for, and so numbered before this
+        self.differentiable = wanted and is_recording()
+        return variables, arrays
 
     def connect(self, variables: list[Variable], ys: Any) -> tuple[Variable, ...]:
         """The second half of ``apply``: the outputs as Variables, recorded if a gradient can flow."""
@@ -134,12 +135,15 @@ class FunctionNode(Hookable):
             backend.check_finite(self.label, "output", tuple([y.array for y in outputs]), self.infinite)
         if recorded is not None:
             self.number = self.number or tick()
-            self.inputs = tuple(map(_node, variables))
-            self.outputs = tuple(map(ref, nodes))
+            inputs = []
+            for x in variables:
+                inputs.append(x.node)
+            self.inputs = tuple(inputs)
+            self.outputs = (ref(nodes[0]),) if len(nodes) == 1 else tuple([ref(node) for node in nodes])
             if self._inputs_kept:
-                self._kept_inputs = tuple(map(_array, map(variables.__getitem__, self._inputs_kept)))
+                self._kept_inputs = tuple([variables[i].array for i in self._inputs_kept])
             if self._outputs_kept:
-                self._kept_outputs = tuple(map(_array, map(outputs.__getitem__, self._outputs_kept)))
+                self._kept_outputs = tuple([outputs[i].array for i in self._outputs_kept])
             if self.communicates:
                 current_tape().append(self)
         return outputs

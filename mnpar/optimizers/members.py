@@ -34,7 +34,7 @@ class Members:
 
     def cleargrads(self, link: Link) -> None:
         """``link.cleargrads()``, without the walk where that says the same."""
-        params = self.of(link)
+        self.of(link)
         if self.seen is None:
             link.cleargrads()
             return

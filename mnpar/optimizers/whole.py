@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from mnpar.arena import Arena
@@ -18,7 +17,6 @@ from mnpar.optimizers.update_rule import UpdateRule
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable
 
-_t = attrgetter("t")
 _set = object.__setattr__  # a count is no change of a rule
 
 
@@ -116,7 +114,11 @@ def is_whole(arena: Arena) -> bool:
         arena.joint = joint = Joint(structure.now, _joined(arena))
     if not (joint.rules and arena.gradients_at_home()):
         return False
-    return len(set(map(_t, joint.rules))) == 1
+    t = joint.rules[0].t
+    for rule in joint.rules:  # noqa: SIM110 - as in arena.py
+        if rule.t != t:
+            return False
+    return True
 
 
 def _joined(arena: Arena) -> list[UpdateRule]:
