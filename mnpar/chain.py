@@ -233,10 +233,10 @@ class Sequential(ChainList):
 
     def forward(self, *xs: Any) -> Any:
         """The layers, one after another."""
+        y: Any = xs
         for layer in self._list:
-            xs = layer(*xs)
-            xs = xs if isinstance(xs, tuple) else (xs,)
-        return xs if len(xs) != 1 else xs[0]
+            y = layer(*y) if isinstance(y, tuple) else layer(y)
+        return y[0] if isinstance(y, tuple) and len(y) == 1 else y
 
     def flatten(self) -> Sequential:
         """The same with Sequentials inside replaced by their layers."""

@@ -46,29 +46,29 @@ class Function(Protocol):
 
 
 class Home:
-    """Where the gradient of a parameter lives: a view of an arena's vector, and whether it may be overwritten."""
+    """Where the gradient of a parameter lives: a view of an arena's vector; ``lent``: a backward computes into it."""
 
-    __slots__ = ("array", "free")
+    __slots__ = ("array", "lent")
 
     def __init__(self, array: Any) -> None:
-        self.array, self.free = array, True
+        self.array, self.lent = array, False
 
     def lend(self, like: Any) -> Any:
-        """The array, to compute a gradient of the kind of ``like`` into, if it is free."""
-        if not self.free or type(like) is not type(self.array) or like.dtype != self.array.dtype:
+        """The array, to compute a gradient of the kind of ``like`` into, once; for a node that has no gradient yet."""
+        if self.lent or type(like) is not type(self.array) or like.dtype != self.array.dtype:
             return None
-        self.free = False
+        self.lent = True
         return self.array
 
     def take(self, node: VariableNode, g: Gradient) -> bool:
         """Add a gradient to what is here; False where it is not that simple."""
-        here, old = self.array, node.gradient
+        here, old, self.lent = self.array, node.gradient, False
         if not isinstance(g, type(here)):
             return False
         if old is None:
             if g is not here:
                 here[...] = g
-            node.gradient, self.free = here, False
+            node.gradient = here
         elif old is here and g is not here:
             here += g
         else:

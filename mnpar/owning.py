@@ -37,11 +37,21 @@ class Leaves:
 
     def keep_all(self, found: dict[VariableNode, Gradient]) -> None:
         """At the end."""
+        first: dict[VariableNode, Gradient] = {}
+        for node, g in found.items():
+            home = node.home
+            if home is not None and g is home.array and node.gradient is None:  # it was computed right there
+                node.gradient, node.loss_scale, home.lent = g, self._loss_scale, False
+            elif self._is_first(node, g):
+                first[node] = g
+        if first:
+            self._settle(first)
+
+    def _settle(self, found: dict[VariableNode, Gradient]) -> None:
+        """Give each node, which has no gradient yet, an array of its own."""
         taken, views = memory_of([g for _, g in self._seeds]), []
         firsts: dict[int, VariableNode] = {}  # those that have an array, or a copy of it, by its id
         for node, g in found.items():
-            if not self._is_first(node, g):
-                continue
             if type(g) is np.ndarray and g.base is None and firsts.setdefault(id(g), node) is node:  # nearly always
                 node.gradient = copied(g) if id(g) in taken else g
             elif g.size < SMALL:
@@ -101,6 +111,15 @@ def own(gs: Sequence[Gradient], taken: set[int], late: bool = False) -> list[Gra
             stay = len(parts) if _fill(parts) else int(len(parts) > 1 and _fill(parts[:1]))  # the first, if it shows it all
         for i in places[stay:]:
             results[i] = lent(gs[i]) if late else copied(gs[i])
+    return results
+
+
+def asked(nodes: Sequence[VariableNode], gs: Sequence[Gradient], taken: set[int]) -> list[Gradient]:
+    """:func:`own` for gradients that the nodes do not keep: copies of those that were computed in their homes."""
+    homes = [node.home for node in nodes if node.home is not None]
+    results = own(gs, taken | memory_of([home.array for home in homes]))
+    for home in homes:
+        home.lent = False
     return results
 
 

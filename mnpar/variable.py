@@ -13,7 +13,7 @@ from mnpar.arraylike import ArrayLike
 from mnpar.backend import Array
 from mnpar.backprop import reverse
 from mnpar.graph import Function, Gradient, Hook, VariableNode
-from mnpar.owning import Leaves, asked_for, memory_of, own
+from mnpar.owning import Leaves, asked, asked_for, memory_of
 
 
 class Variable(ArrayLike):
@@ -66,8 +66,6 @@ class Variable(ArrayLike):
             form = f"{getattr(g, 'shape', type(g))} {getattr(g, 'dtype', '')}"
             raise ValueError(f"the gradient of a {self.shape} {self.dtype} Variable cannot be a {form}")
         self.node.gradient = g
-        if self.node.home is not None:
-            self.node.home.free = g is None
 
     @property
     def grad_var(self) -> Variable | None:
@@ -91,10 +89,7 @@ class Variable(ArrayLike):
 
     def cleargrad(self) -> None:
         """Forget the gradient."""
-        node = self.node
-        node.gradient = None
-        if node.home is not None:
-            node.home.free = True
+        self.node.gradient = None
 
     def register_hook(self, hook: Callable[[Gradient], Gradient], after: bool = False) -> Callable[[], None]:
         """Let a function hear of this Variable's gradient, once in each backward that gives it one.
@@ -219,7 +214,7 @@ def grad(
         seeds, [x.node for x in inputs], record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape
     )
     results: list[Variable | None] = []
-    gs = own([found.get(x.node.key) for x in inputs], memory_of([g for _, g in seeds]))
+    gs = asked([x.node for x in inputs], [found.get(x.node.key) for x in inputs], memory_of([g for _, g in seeds]))
     for i, (x, g) in enumerate(zip(inputs, gs, strict=True)):
         more = grad_inputs[i] if grad_inputs else None
         g = more if g is None else g if more is None else backend.unscalar(more + g)
@@ -230,8 +225,9 @@ def grad(
 
 
 def _check_variables(what: str, xs: Sequence[Any]) -> None:
-    if wrong := [f"number {i} is a {type(x).__name__}" for i, x in enumerate(xs) if not isinstance(x, Variable)]:
-        raise TypeError(f"the {what} are a list of Variables, but {wrong[0]}")
+    for i, x in enumerate(xs):
+        if not isinstance(x, Variable):
+            raise TypeError(f"the {what} are a list of Variables, but number {i} is a {type(x).__name__}")
 
 
 def _seeds(

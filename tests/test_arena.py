@@ -215,6 +215,18 @@ def test_asking_for_gradients_leaves_those_of_the_parameters_alone():
     assert len(before) == 4
 
 
+def test_gradients_that_were_asked_for_do_not_change_in_later_steps():
+    model = L.Linear(100, 90)
+    optimizer = mnpar.optimizers.SGD().setup(model)
+    x = np.ones((2, 100), "f4")
+    for asked in ([model.W, model.b], [model.W]):
+        model.cleargrads()
+        found = mnpar.grad([F.sum(model(x))], asked)
+        before = [g.array.copy() for g in found]
+        optimizer.update(lambda: F.sum(model(3 * x)))
+        assert [(g.array == values).all() for g, values in zip(found, before, strict=True)] == [True] * len(asked)
+
+
 def test_loaded_values_count():
     optimizer = made()
     step(optimizer)

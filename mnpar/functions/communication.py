@@ -72,7 +72,7 @@ class Communication(FunctionNode):
         channel = self.comm.channel(self.order)
         return channel if self.answers is None else Answer(channel, self.answers)
 
-    def prepare(self, inputs: tuple[Any, ...]) -> list[Variable]:
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[list[Variable], list[Any]]:
         return super().prepare(self.all_there(inputs))
 
     def all_there(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -101,8 +101,8 @@ class Communication(FunctionNode):
 
     def begin(self, *inputs: Variable) -> Once:
         """:meth:`start` for any number of inputs and outputs: what it returns is called for the outputs, and then waits."""
-        variables, hooks = self.prepare(inputs), function_hooks().values()
-        arrays = tuple([x.array for x in variables])
+        (variables, given), hooks = self.prepare(inputs), function_hooks().values()
+        arrays = tuple(given)
         for hook in hooks:
             hook.forward_preprocess(self, arrays)
         operation = Operation(self.comm.transport, self.steps(*arrays))

@@ -74,10 +74,10 @@ class Halves:
     def start(self, inputs: tuple[Any, ...]) -> None:
         """Give the values, and return at once."""
         what, first = self.what, self._first
-        self._variables = first.prepare(what.all_there(inputs))
+        self._variables, given = first.prepare(what.all_there(inputs))
         what.differentiable = first.differentiable
         first.number = tick()
-        arrays = tuple([x.array for x in self._variables])
+        arrays = tuple(given)
         for hook in self._hooks():
             hook.forward_preprocess(first, arrays)
         if self.number is None:

@@ -152,7 +152,7 @@ def _explain(name: str, xs: Sequence[Any], axis: int, error: ValueError) -> Valu
     return ValueError(f"{name}: shapes {[x.shape for x in xs]} do not join along axis {axis}, {rule} ({error})")
 
 
-def at_least_1d(xs: Sequence[Any]) -> Sequence[Any]:
+def _at_least_1d(xs: Sequence[Any]) -> Sequence[Any]:
     return [as_variable(x).reshape(1) for x in xs] if xs[0].ndim == 0 else xs
 
 
@@ -164,7 +164,7 @@ def hstack(xs: Sequence[Any]) -> Variable:
         >>> F.hstack([np.zeros(1), np.ones(2)]).array
         array([0., 1., 1.])
     """
-    rows = at_least_1d(xs)
+    rows = _at_least_1d(xs)
     return concat(rows, axis=0 if rows[0].ndim == 1 else 1)
 
 
@@ -177,7 +177,7 @@ def vstack(xs: Sequence[Any]) -> Variable:
         array([[0., 0.],
                [1., 1.]])
     """
-    rows = at_least_1d(xs)
+    rows = _at_least_1d(xs)
     return stack(rows) if rows[0].ndim == 1 else concat(rows, axis=0)
 
 

@@ -183,8 +183,8 @@ def linear(x: Any, W: Any, b: Any = None, n_batch_axes: int = 1) -> Variable:
         array([[4., 4., 4., 4.],
                [4., 4., 4., 4.]])
     """
-    x, W = as_variable(x), as_variable(W)
-    shape, weights = x.array.shape, W.shape
+    x, w, bias = as_variable(x), getattr(W, "array", W), getattr(b, "array", b)
+    shape, weights = x.array.shape, (as_variable(W) if w is None else w).shape
     if not 0 < n_batch_axes < len(shape):
         raise ValueError(f"linear: n_batch_axes = {n_batch_axes} leaves no features, or no batch, of x's shape {shape}")
     D = math.prod(shape[n_batch_axes:])
@@ -193,8 +193,8 @@ def linear(x: Any, W: Any, b: Any = None, n_batch_axes: int = 1) -> Variable:
             f"linear: x of shape {shape} has {D} features after {n_batch_axes} batch axes, but W of shape {weights} is not "
             f"(outputs, {D}): give W that shape, or reshape x"
         )
-    if b is not None and b.shape != weights[:1]:
-        raise ValueError(f"linear: b of shape {b.shape} must have shape {weights[:1]}, one for each row of W {weights}")
+    if bias is not None and bias.shape != weights[:1]:
+        raise ValueError(f"linear: b of shape {bias.shape} must have shape {weights[:1]}, one for each row of W {weights}")
     if len(shape) > 2:
         x = reshape(x, (math.prod(shape[:n_batch_axes]), D))  # (N, …) → (N, D)
     y = Linear().apply((x, W) if b is None else (x, W, b))[0]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from mnpar.chain import Chain, ChainList
-from mnpar.graph import structure
+from mnpar.graph import VariableNode, structure
 from mnpar.link import Link
 from mnpar.parameter import Parameter
+from mnpar.variable import Variable
 
 _WALKS = (Link._child_links, Chain._child_links, ChainList._child_links)
 
@@ -29,22 +30,26 @@ class Members:
         self._link: Link | None = None
         self.seen: object = None  # the state of all links in which they were found, if that says all
         self._params: list[Parameter] = []
+        self._nodes: list[VariableNode] = []
 
     def cleargrads(self, link: Link) -> None:
         """``link.cleargrads()``, without the walk where that says the same."""
-        params = self.of(link)
+        self.of(link)
         if self.seen is None:
             link.cleargrads()
             return
-        for param in params:
-            param.cleargrad()
+        for node in self._nodes:
+            node.gradient = None
 
     def of(self, link: Link) -> list[Parameter]:
         """All parameters, in the order of definition; not to be changed."""
         if self.seen is not structure.now or self._link is not link:
             now = structure.now
             self._params, self._link = list(link.params()), link
-            self.seen = now if _says_all(link) else None
+            self._nodes = [param.node for param in self._params]
+            self.seen = (
+                now if _says_all(link) and all([type(p).cleargrad is Variable.cleargrad for p in self._params]) else None
+            )
         return self._params
 
 

@@ -17,6 +17,8 @@ from mnpar.optimizers.update_rule import UpdateRule
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable
 
+_set = object.__setattr__  # a count is no change of a rule
+
 
 class Whole:
     """An arena's vector as one parameter, with a rule for it.
@@ -69,8 +71,9 @@ class Whole:
 
     def end(self, arena: Arena) -> None:
         """All stretches are changed."""
+        t = self.rule.t
         for rule in arena.joint.rules:
-            rule.t = self.rule.t
+            _set(rule, "t", t)
 
 
 def begin(arena: Arena) -> None:
@@ -114,7 +117,10 @@ def is_whole(arena: Arena) -> bool:
     if not (joint.rules and arena.gradients_at_home()):
         return False
     t = joint.rules[0].t
-    return all([rule.t == t for rule in joint.rules])
+    for rule in joint.rules:  # noqa: SIM110 - as in arena.py
+        if rule.t != t:
+            return False
+    return True
 
 
 def _joined(arena: Arena) -> list[UpdateRule]:

@@ -143,7 +143,7 @@ class Reducer:
                 return
             if node.gradient is not home.array:  # a recorded backward's, a Variable; or it lived in another optimizer's arena
                 home.array[...] = getattr(node.gradient, "array", node.gradient)
-                node.gradient, node.home, home.free = home.array, home, False
+                node.gradient, node.home = home.array, home
             bucket.awaited -= 1
             while self.left < len(self.buckets) and self.buckets[self.left].awaited == 0:
                 self._leave()
