@@ -97,7 +97,10 @@ class Erf(FunctionNode):
 
 
 class Gelu(FunctionNode):
-    """x Φ(x), where Φ is the share of normal numbers below x, or an approximation by tanh; in few passes over blocks."""
+    """x Φ(x), where Φ is the share of normal numbers below x, or an approximation by tanh; ``gx = (Φ + x Φ′) gy``.
+
+    In passes over blocks that stay in the cache; so the slope is found there, too, and backward reads that instead of x and Φ.
+    """
 
     generic = True
 
@@ -109,13 +112,18 @@ class Gelu(FunctionNode):
         xp, flat = backend.get_array_module(x), _flat(x, x)
         y, n = xp.empty_like(flat), _block(x)
         scratch = xp.empty((2, min(n, flat.size)), flat.dtype)
-        self.phi: Array = xp.empty_like(flat) if self.differentiable else None
+        self.slope: Array = xp.empty_like(flat) if self.differentiable else None
         with np.errstate(over="ignore"):
             for i in range(0, flat.size, n):
                 part = flat[i : i + n]
-                phi = scratch[1, : part.size] if self.phi is None else self.phi[i : i + n]
-                self._below(xp, part, phi, scratch[0, : part.size])
+                room, phi = scratch[:, : part.size]
+                phi = phi if self.slope is None else self.slope[i : i + n]
+                self._below(xp, part, phi, room)
                 xp.multiply(part, phi, out=y[i : i + n])
+                if self.slope is not None:
+                    self._density(xp, part, phi, room)
+                    room *= part
+                    phi += room
         return _shaped(y, x)
 
     def _below(self, xp: Any, x: Array, phi: Array, square: Array) -> None:
@@ -131,21 +139,7 @@ class Gelu(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         (x,) = self.get_retained_inputs()
-        return lambda: gy * self._slope(x) if isinstance(x, Variable) else self._pull(x, gy)
-
-    def _pull(self, x: Array, gy: Array) -> Array:
-        """gy (Φ + x Φ′), block by block."""
-        xp, phi, n = backend.get_array_module(x), self.phi, _block(x)
-        flat, g = _flat(x, x), _flat(gy, x)
-        gx = xp.empty_like(flat)
-        with np.errstate(over="ignore"):
-            for i in range(0, flat.size, n):
-                part, slope = flat[i : i + n], gx[i : i + n]
-                self._density(xp, part, phi[i : i + n], slope)
-                slope *= part
-                slope += phi[i : i + n]
-                slope *= g[i : i + n]
-        return _shaped(gx, x)
+        return lambda: gy * self._slope(x) if isinstance(x, Variable) else _shaped(_flat(gy, x) * self.slope, x)
 
     def _density(self, xp: Any, x: Array, phi: Array, y: Array) -> None:
         """y ← Φ′(x)."""

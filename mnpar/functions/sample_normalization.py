@@ -119,11 +119,13 @@ class LayerNormalization(FunctionNode):
         rows, y, both = self._rows(x), xp.empty(x.shape, x.dtype), xp.empty((2, D), dtype)
         both[0], both[1] = gamma.reshape(D), beta.reshape(D)
         self._centre(rows)
-        scale, move = xp.zeros((2, N, 2), dtype)
-        scale[:, :1], move[:, :1], move[:, 1:] = self.s, -self.rest * self.s, 1
-        for n, d, a in self._blocks(xp, 2):
-            xp.multiply(self._less_shift(rows, n, d), xp.matmul(scale[n], both, out=a), out=d)  # (x - shift)·s·γ
-            xp.add(d, xp.matmul(move[n], both, out=a), out=y.reshape(N, D)[n], casting="same_kind")
+        thin = xp.zeros((2, N, 2), dtype)
+        thin[0, :, :1], thin[1, :, :1], thin[1, :, 1:] = self.s, -self.rest * self.s, 1
+        for n, room in self._blocks(xp, 2 + self.shifted):
+            z = self._less_shift(rows, n, room[-1])
+            d, move = xp.matmul(thin[:, n], both, out=room[:2])
+            d *= z
+            xp.add(d, move, out=y.reshape(N, D)[n], casting="same_kind")
         return y
 
     def _rows(self, x: Array) -> Array:
@@ -131,13 +133,13 @@ class LayerNormalization(FunctionNode):
         return backend.get_array_module(x).ascontiguousarray(x.reshape(self.shape), self.dtype)
 
     def _blocks(self, xp: Any, rooms: int) -> Iterator[tuple[Any, ...]]:
-        """Slices of N with rooms (n, D), as many as stay in the cache on the host."""
+        """Slices of N with room (rooms, n, D), as many as stay in the cache on the host."""
         N, D = self.shape
         step = min(N, max(1, (LAYER if xp is np else 2**26) // max(D, 1)))
         room = backend.scratch((rooms, step, D), self.dtype, xp)
         for start in range(0, N, max(step, 1)):
             n = slice(start, min(start + step, N))
-            yield n, *room[:, : n.stop - start]
+            yield n, room[:, : n.stop - start]
 
     def _centre(self, x: Array) -> None:
         """Find shift, rest (whose sum is the mean) and s of each row, (N, 1), as :func:`moments.centre` does.
@@ -149,8 +151,8 @@ class LayerNormalization(FunctionNode):
         self.shifted = not ((2 * self.rest * self.rest <= squares) & (squares < np.inf)).all()
         if self.shifted:
             self.shift, self.rest = self.rest, self.shift
-            for n, d in self._blocks(xp, 1):
-                self.rest[n], squares[n] = self._means(self._less_shift(x, n, d))
+            for n, room in self._blocks(xp, 1):
+                self.rest[n], squares[n] = self._means(self._less_shift(x, n, room[0]))
         self.s = (squares - self.rest * self.rest + self.eps) ** -0.5
 
     def _means(self, x: Array) -> tuple[Array, Array]:
@@ -180,22 +182,23 @@ class LayerNormalization(FunctionNode):
         (N, D), xp, s = self.shape, backend.get_array_module(x), self.s
         rows, gs, both = self._rows(x), self._rows(gy), xp.ones((2, D), self.dtype)
         both[0] = gamma.reshape(D)
-        p, k, c = gs @ both[0, :, None], s**3 * (-1 / max(D, 1)), s * (-1 / max(D, 1))
+        p, k = gs @ both[0, :, None], s**3 * (-1 / max(D, 1))
+        less, c = self.rest * p * k, p * s * (-1 / max(D, 1))
         gx, sums = xp.empty(x.shape, x.dtype), xp.zeros((2, D))
-        weights, slope = xp.concatenate((-s * self.rest, xp.ones_like(s)), 1), xp.zeros((N, 2), self.dtype)
-        slope[:, :1] = s
-        for n, d, h, a in self._blocks(xp, 3):
-            g, z = gs[n], self._less_shift(rows, n, d)
-            xp.multiply(g, z, out=h)
+        weights, thin = xp.concatenate((-s * self.rest, xp.ones_like(s)), 1), xp.zeros((3, N, 2), self.dtype)
+        thin[0, :, :1] = s
+        for n, room in self._blocks(xp, 3 + self.shifted):
+            g, z = gs[n], self._less_shift(rows, n, room[-1])
+            h = xp.multiply(g, z, out=room[0])
             sums += weights[n].T @ g  # Σ -s·rest·g and Σ g
             sums[0] += s[n, 0] @ h
-            kn = (h @ both[0, :, None] - self.rest[n] * p[n]) * k[n]
-            thin = xp.zeros((2, len(g), 2), self.dtype)
-            thin[0, :, 1:], thin[1, :, 1:] = kn, p[n] * c[n] - kn * self.rest[n]
-            xp.multiply(z, xp.matmul(thin[0], both, out=a), out=d)
-            d += xp.matmul(thin[1], both, out=a)
-            xp.multiply(g, xp.matmul(slope[n], both, out=a), out=h)
-            xp.add(d, h, out=gx.reshape(N, D)[n], casting="same_kind")
+            kn = (h @ both[0, :, None]) * k[n] - less[n]
+            thin[1, n, 1:], thin[2, n, 1:] = kn, c[n] - kn * self.rest[n]
+            slope, d, move = xp.matmul(thin[:, n], both, out=room[:3])
+            slope *= g
+            d *= z
+            d += move
+            xp.add(d, slope, out=gx.reshape(N, D)[n], casting="same_kind")
         return gx, *[z.astype(gamma.dtype).reshape(gamma.shape) for z in sums]
 
 
