@@ -155,10 +155,12 @@ class Board:
         """
         words, turn, form, begin = self._words, self._turn, self._form, self._seq * _TIMES
         for at, times in self._known[turn]:
-            if words[at] != begin + times:  # it has not come, or says something else than the last time
-                if not self._wait(begin):
-                    self._leave(channel)
-                    return None
+            if words[at] == begin + times:  # it has come, and says what it said the last time
+                continue
+            if not self._wait(begin):
+                self._leave(channel)
+                return None
+            if words[at] != begin + times:
                 self._hear(begin, turn)
                 break
         if form.fenced:
