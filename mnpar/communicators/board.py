@@ -32,7 +32,7 @@ from mnpar.communicators.reduction import bytes_of_reduction, reduce_arrays
 from mnpar.communicators.shared_memory import SharedMemory
 from mnpar.communicators.transport import Pending, Waiting
 from mnpar.communicators.vectors import Vectors
-from mnpar.communicators.watch import SPINS
+from mnpar.communicators.watch import polling
 
 if TYPE_CHECKING:
     from mnpar.communicators.meeting import Meeting
@@ -45,8 +45,8 @@ _LINE = 64  # bytes of a cache line
 _SLOT = HEAD + NOTE + FEW
 _ELSEWHERE = 1  # the word after the first
 _TIMES = 2**16  # that a rank has said something else: counted up to so many in the last bits of its word
-_POLLS = 24 * SPINS  # each is short
-_ORDERED = platform.machine() in ("x86_64", "AMD64")  # processors that let others see (ordinary) writes in their order
+_SHORT = 24  # polls that take as long as one of MPI
+_ORDERED = platform.machine() in ("x86_64", "AMD64")  # processors that read in order, and let others see ordinary writes so
 
 
 class Form:
@@ -155,13 +155,15 @@ class Board:
         """
         words, turn, form, begin = self._words, self._turn, self._form, self._seq * _TIMES
         for at, times in self._known[turn]:
-            if words[at] != begin + times:  # it has not come, or says something else than the last time
-                if not self._wait(begin):
-                    self._leave(channel)
-                    return None
+            if words[at] == begin + times:  # it has come, and says what it said the last time
+                continue
+            if not self._wait(begin):
+                self._leave(channel)
+                return None
+            if words[at] != begin + times:
                 self._hear(begin, turn)
                 break
-        if form.fenced:
+        if not _ORDERED:
             self.memory.sync()
         alike, notes = self._heard[turn]
         if not usual(notes):
@@ -216,12 +218,12 @@ class Board:
         """Until the words of all others are as large, or these are elsewhere; whether they are."""
         words, transport = self._words, self._transport
         for at in self._others:
-            for _ in range(1 if transport.active else _POLLS):
+            for _ in range(1 if transport.active else _SHORT * polling.spins):
                 if words[at] >= least:
                     break
             else:
                 return self._wait_long(least)
-        if self._form.fenced:
+        if not _ORDERED:
             self.memory.sync()
         return True
 
@@ -233,7 +235,7 @@ class Board:
 
         what = Waiting("allreduce", call_site(), None, 0, self._seq)
         wait(transport, Pending(lambda: ready() or transport.go_on() or ready(), _nothing, what, transport.meeting(what)))
-        if self._form.fenced:
+        if not _ORDERED:
             self.memory.sync()
         return all([words[at] >= least for at in others])
 

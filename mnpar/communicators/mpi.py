@@ -39,7 +39,7 @@ from mnpar.communicators.transport import (
     Waiting,
     numbered_tag,
 )  # fmt: skip
-from mnpar.communicators.watch import COMPLAINT, SPINS, speak
+from mnpar.communicators.watch import COMPLAINT, polling, speak
 from mnpar.errors import DeadlockError, LauncherError
 
 _WORLD_SIZES = ("PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
@@ -240,10 +240,10 @@ class MpiTransport(Reductions):
         source = self.MPI.ANY_SOURCE if source == ANY else source
         tag = self.MPI.ANY_TAG if tag == ANY else tag
         improbe, status = self.lanes[lane].Improbe, self._status
-        for poll in range(2 * SPINS):
+        for poll in range(2 * polling.spins):
             if (handle := improbe(source, tag, status)) is not None:
                 break
-            if poll > SPINS:
+            if poll > polling.spins:
                 os.sched_yield()
         else:
             return None

@@ -10,7 +10,7 @@ from mnpar.communicators.mpi_reduction import nothing
 from mnpar.communicators.operation import wait
 from mnpar.communicators.rooms import Room
 from mnpar.communicators.transport import Pending, Waiting
-from mnpar.communicators.watch import SPINS
+from mnpar.communicators.watch import polling
 
 
 class MpiRoom(Room):
@@ -32,10 +32,10 @@ class MpiRoom(Room):
     def meet(self) -> bool:
         self._start()
         test = self._test
-        for poll in range(1 if self._transport.active else 2 * SPINS):
+        for poll in range(1 if self._transport.active else 2 * polling.spins):
             if test():
                 return True
-            if poll > SPINS:
+            if poll > polling.spins:
                 os.sched_yield()
         return False
 

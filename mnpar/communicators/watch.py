@@ -21,9 +21,6 @@ from mnpar.communicators.neighbours import Look
 from mnpar.communicators.transport import ANY, BACKWARD_TOO, Waiting
 from mnpar.errors import DeadlockError, MismatchError
 
-SPINS = 30  # polls that hand on no core: most of what is awaited comes within them
-_EAGER = 300  # polls before the first look at the clock
-_SPIN = 0.003  # s of yielding before the first nap
 _NAP, _LONG_NAP = 0.0001, 0.001  # s
 _FIRST_QUESTION = 0.5  # s
 _DELAY = 0.5  # s between a suspicion and its confirmation
@@ -45,6 +42,21 @@ def speak(text: str = "") -> None:
             stream.write(text)  # type: ignore[union-attr]
             stream.flush()  # type: ignore[union-attr]
             return
+
+
+class Polling:
+    """How eagerly ranks look for what they wait for."""
+
+    spins = 30  # polls that hand on no core: most of what is awaited comes within them
+    eager = 300  # polls before the first look at the clock
+    yielding = 0.003  # s before the first nap
+
+    def nap_at_once(self) -> None:
+        """For processes that share their cores with many others."""
+        self.spins, self.eager, self.yielding = 1, 3, 0.0
+
+
+polling = Polling()  # of this process
 
 
 class Post(Protocol):
@@ -102,10 +114,10 @@ class Watch:
         Raises:
             DeadlockError: it never will be.
         """
-        for poll in range(_EAGER):
+        for poll in range(polling.eager):
             if ready():
                 return
-            if poll > SPINS:
+            if poll > polling.spins:
                 os.sched_yield()
         self._count += 1
         self._wait = Wait(waiting, peers, meeting, self._count, also)
@@ -117,7 +129,7 @@ class Watch:
     def _poll(self, ready: Callable[[], bool], wait: Wait) -> None:
         while not ready():
             elapsed = time.monotonic() - wait.since
-            if elapsed < _SPIN:
+            if elapsed < polling.yielding:
                 os.sched_yield()
                 continue
             time.sleep(_NAP if elapsed < 1 else _LONG_NAP)

@@ -183,18 +183,16 @@ class GradientMethod(Optimizer):
         return params
 
     def _takes_pieces(self) -> bool:
-        """Whether a part of the gradients is enough to update a part of the parameters."""
+        """Whether a part of the gradients is enough to update a part of the parameters; all is ready for it then."""
         if self._scaling is not None or self.arenas.strays:
             return False
         if self._hooks and any([timing == "pre" for timing, _ in self._hooks.values()]):
             return False
-        return all(map(whole.is_whole, self.arenas.learning))
+        return all([whole.begins(arena) for arena in self.arenas.learning])
 
     def _change_by(self, pieces: Pieces) -> None:
         """A step with gradients that are still arriving."""
         self.t += 1
-        for arena in self.arenas.learning:
-            whole.begin(arena)
         for arena, place, params in pieces:
             for param in params:
                 if param.node.loss_scale is not None:

@@ -76,20 +76,22 @@ class Whole:
             _set(rule, "t", t)
 
 
-def begin(arena: Arena) -> None:
-    """A step of all parameters of an arena, of which :func:`is_whole` was said, begins; ``arena.whole`` takes it."""
+def begins(arena: Arena) -> bool:
+    """Whether a step changes the parameters of an arena together: ``arena.whole`` is ready for it then."""
+    if not is_whole(arena):
+        return False
     if arena.whole is None or not arena.whole.gather(arena):
         arena.whole = None
         arena.whole = Whole(arena)
     arena.whole.begin(arena)
+    return True
 
 
 def update(params: list[Parameter], arenas: Iterable[Arena]) -> None:
     """Update parameters, those of an arena together where that is the same."""
-    together = [arena for arena in arenas if is_whole(arena)]
+    together = [arena for arena in arenas if begins(arena)]
     alone = len(params)
     for arena in together:
-        begin(arena)
         arena.whole.step()
         arena.whole.end(arena)
         alone -= len(arena.params)

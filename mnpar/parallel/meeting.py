@@ -131,6 +131,8 @@ class Weighted:
         scale: the loss scale, if there is one.
     """
 
+    __slots__ = ("_start", "loss")
+
     def __init__(self, loss: Variable, weight: float, scale: float | None) -> None:
         self.loss, array = loss, loss.array
         if loss.node.gradient is not None and not isinstance(loss, Parameter):

@@ -27,7 +27,7 @@ class QuietTeam(Team):
     _noted = False  # they do so in this update
     _next: float | None = None  # the total in the update before, if they meet so in the next
     _note = b""  # what this rank tells in this update
-    _plain = 0.0, b""  # what it told last when there was nothing but a weight to tell, and that weight
+    _plain: tuple[float | None, bytes] = None, b""  # what it told last when there was only a weight to tell, and that weight
     _notes: list[bytes] | None = None  # what all told in the update before, if nothing was to be done about it
     _rows: list[Row] | None = None  # what all tell in this update, if it is not the same
     _all_joined = False
@@ -39,19 +39,19 @@ class QuietTeam(Team):
             return super().loss(lossfun, args, kwds)
         before = self._begin()
         loss = lossfun(*args, **kwds)
-        own = own_weight(loss, self._samples(*args, **kwds), self._how)
-        self._note, self._forward = self._noted_row(own, before is not None), (lossfun, args, kwds, before)
-        weight = 1.0 if self._how == "sum" else abs(own) / self._base
-        return weighted(loss, own, weight, self.optimizer.loss_scale)
+        own, plain = own_weight(loss, self._samples(*args, **kwds), self._how), self._plain
+        if own != plain[0] or self._held or self._copies.settled is not structure.now or current_tape().records:
+            plain = self._noted_row(own, before is not None)
+        self._note, self._forward = plain[1], (lossfun, args, kwds, before)
+        return weighted(loss, own, 1.0 if self._how == "sum" else abs(own) / self._base, self.optimizer.loss_scale)
 
-    def _noted_row(self, weight: float, undoable: bool) -> bytes:
-        """What this rank has to tell of a loss; in most updates the same as before."""
-        settled = self._copies.settled is structure.now or not self._copies.stale(self.optimizer.target)
-        if not settled or self._held or current_tape().records:
-            return self._now(weight, undoable).packed()
-        if weight != self._plain[0] or not self._plain[1]:
+    def _noted_row(self, weight: float, undoable: bool) -> tuple[float | None, bytes]:
+        """What this rank has to tell of a loss, where it may be something else than in the update before."""
+        if self._copies.stale(self.optimizer.target) or self._held or current_tape().records:
+            return weight, self._now(weight, undoable).packed()
+        if weight != self._plain[0]:
             self._plain = weight, Row(weight).packed()
-        return self._plain[1]
+        return self._plain
 
     def _share(self, rows: list[Row]) -> float:
         share, total = super()._share(rows), total_of(rows)

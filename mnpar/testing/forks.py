@@ -25,7 +25,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, NoReturn
 
-from mnpar.communicators import mpi_room, watch
+from mnpar.communicators.watch import polling
 from mnpar.testing import stand_in
 
 _PR_SET_PDEATHSIG = 1
@@ -182,8 +182,7 @@ def _become(
     for number, file in enumerate(files[:3]):
         os.dup2(file, number)
         os.close(file)
-    watch._EAGER, watch._SPIN = 3, 0.0  # forks share the cores with all that is tested: they nap at once, instead of polling
-    mpi_room.SPINS = 1  # type: ignore[attr-defined]
+    polling.nap_at_once()  # forks share the cores with all that is tested
     os.environ.clear()
     os.environ.update(environment | dict(zip(lines, map(str, files[3:]), strict=True)))
     os.chdir(folder)

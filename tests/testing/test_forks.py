@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from mnpar.communicators import watch
+from mnpar.communicators.watch import polling
 from mnpar.testing import forks
 from tests.scripts import run_script, stand_in_for
 
@@ -52,9 +52,9 @@ def test_a_fork_may_run_a_module_of_its_folder(script):
 
 
 def test_ranks_that_are_forks_nap_where_they_wait(script):
-    polls = "from mnpar.communicators import watch\nprint(watch._SPIN)"
+    polls = "from mnpar.communicators.watch import polling\nprint(polling.yielding)"
     assert run_script(script(polls), [], os.environ, os.getcwd()).stdout == "0.0\n"
-    assert watch._SPIN > 0
+    assert polling.yielding > 0
 
 
 @pytest.mark.parametrize(("text", "code"), ENDS.values(), ids=ENDS)
