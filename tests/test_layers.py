@@ -16,6 +16,7 @@ TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 # A file imports only from lines above its own, or from its own package. A new file or package gets a place here.
 LAYERS = """
+    lazy
     config errors graph tape random serializer timing waiter
     backend reach function_hook link_hook
     blas
@@ -127,8 +128,8 @@ def imports(tree):
 
 
 def own(path):
-    """The modules of mnpar that a file imports, with whether for types only."""
-    return [(what.removeprefix("mnpar.") if what != "mnpar" else "__init__", types)
+    """The modules of mnpar that a file imports, with whether for types only: what a package says so it imports later (lazy.py)."""
+    return [(what.removeprefix("mnpar.") if what != "mnpar" else "__init__", types and path.name != "__init__.py")
             for what, _, types in imports(TREES[path]) if what.split(".")[0] == "mnpar"]  # fmt: skip
 
 
