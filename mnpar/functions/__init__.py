@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mnpar.functions.angles import arccos, arcsin, arctan2, arctanh
     from mnpar.functions.arithmetic import add, floor_divide, identity, linear_interpolate, squared_difference
     from mnpar.functions.attention import embed_id, scaled_dot_product_attention
+    from mnpar.functions.attention_ring import ring_attention
     from mnpar.functions.broadcasting import broadcast, broadcast_to, sum_to
     from mnpar.functions.channel_shift import shift_channels
     from mnpar.functions.channelwise import bias, maxout, prelu, scale
@@ -152,7 +153,6 @@ if TYPE_CHECKING:
     from mnpar.functions.repeating import repeat, tile
     from mnpar.functions.replicated import copy_to, reduce_from
     from mnpar.functions.resize import resize_images
-    from mnpar.functions.ring_attention import ring_attention
     from mnpar.functions.rooted import bcast, gather, reduce, scatter
     from mnpar.functions.rounding import ceil, fix, floor, fmod, sign
     from mnpar.functions.rounds import sendrecv, shift
