@@ -5,50 +5,13 @@ collective.py and point_to_point.py in functions/ make communication differentia
 plans/ has the geometry of divided arrays, and parallel/ is what is built on all of these.
 """
 
-from mnpar import (
-    backend,
-    backends,
-    checkpoint,
-    communicators,
-    computational_graph,
-    configuration,
-    cuda,
-    dataset,
-    datasets,
-    errors,
-    extensions,
-    function,
-    function_hooks,
-    functions,
-    global_except_hook,
-    gradient_check,
-    initializer,
-    initializers,
-    iterators,
-    launch,
-    link_hooks,
-    links,
-    meters,
-    names,  # noqa: F401 - it puts names where Chainer has them
-    nccl,
-    optimizer,
-    optimizer_hooks,
-    optimizers,
-    parallel,
-    plans,
-    random,
-    reporter,
-    serializer,
-    serializers,
-    summary,
-    testing,
-    training,
-    utils,
-)  # fmt: skip
+from typing import TYPE_CHECKING
+
+from mnpar import communicators, functions, lazy
+from mnpar import names as names  # it puts names where Chainer has them
 from mnpar.arraylike import as_array
 from mnpar.backend import get_array_module, get_device, using_device
 from mnpar.chain import Chain, ChainList, Sequential
-from mnpar.checkpoint import create_multi_node_checkpointer
 from mnpar.communicators import ANY_SOURCE, ANY_TAG, Communicator, CommunicatorBase, Operation, create_communicator, run
 from mnpar.config import (
     Config,
@@ -62,37 +25,80 @@ from mnpar.config import (
     set_debug,
     using_config,
 )
-from mnpar.datasets import DataSizeError, create_empty_dataset, scatter_dataset, scatter_index
-from mnpar.extensions import create_multi_node_evaluator
 from mnpar.function_hook import FunctionHook, get_function_hooks
 from mnpar.function_node import FunctionNode
-from mnpar.functions.halo import SpatialGrid
-from mnpar.future import Future
-from mnpar.initializers import Initializer
-from mnpar.launch import relaunch
 from mnpar.link import Link
 from mnpar.link_hook import LinkHook
-from mnpar.optimizers import GradientMethod, Optimizer, UpdateRule
-from mnpar.parallel import (
-    DistributedDataParallel,
-    Ensemble,
-    Mesh,
-    MultiNodeChainList,
-    Pipeline,
-    SharedData,
-    check_parameter_closeness,
-    create_multi_node_optimizer,
-    parallel_function,
-)
+from mnpar.parallel import models as models  # it gives communicators methods that take models
 from mnpar.parameter import Parameter
-from mnpar.reporter import Reporter, get_current_reporter, report, report_scope
-from mnpar.runtime_info import print_runtime_info
-from mnpar.serializer import AbstractSerializer, Deserializer, Serializer
-from mnpar.summary import DictSummary, Summary
 from mnpar.tape import Tape
-from mnpar.timeline import Timeline
-from mnpar.tracing import profile
 from mnpar.variable import Variable, as_variable, backward, grad
+
+if TYPE_CHECKING:
+    from mnpar import (
+        backend,
+        backends,
+        checkpoint,
+        computational_graph,
+        configuration,
+        cuda,
+        dataset,
+        datasets,
+        errors,
+        extensions,
+        function,
+        function_hooks,
+        global_except_hook,
+        gradient_check,
+        initializer,
+        initializers,
+        iterators,
+        launch,
+        link_hooks,
+        links,
+        meters,
+        nccl,
+        optimizer,
+        optimizer_hooks,
+        optimizers,
+        parallel,
+        plans,
+        random,
+        reporter,
+        serializer,
+        serializers,
+        summary,
+        testing,
+        training,
+        utils,
+    )
+    from mnpar.checkpoint import create_multi_node_checkpointer
+    from mnpar.datasets import DataSizeError, create_empty_dataset, scatter_dataset, scatter_index
+    from mnpar.extensions import create_multi_node_evaluator
+    from mnpar.functions.halo import SpatialGrid
+    from mnpar.future import Future
+    from mnpar.initializers import Initializer
+    from mnpar.launch import relaunch
+    from mnpar.optimizers import GradientMethod, Optimizer, UpdateRule
+    from mnpar.parallel import (
+        DistributedDataParallel,
+        Ensemble,
+        Mesh,
+        MultiNodeChainList,
+        Pipeline,
+        SharedData,
+        check_parameter_closeness,
+        create_multi_node_optimizer,
+        parallel_function,
+    )
+    from mnpar.reporter import Reporter, get_current_reporter, report, report_scope
+    from mnpar.runtime_info import print_runtime_info
+    from mnpar.serializer import AbstractSerializer, Deserializer, Serializer
+    from mnpar.summary import DictSummary, Summary
+    from mnpar.timeline import Timeline
+    from mnpar.tracing import profile
+else:
+    __getattr__, __dir__ = lazy.names(__name__)
 
 __all__ = [
     "ANY_SOURCE",

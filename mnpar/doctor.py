@@ -5,7 +5,6 @@ Each line is a finding: ``ok``, ``note`` (works, could be better) or ``FAIL`` (t
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -69,9 +68,11 @@ def examine() -> int:
 
 
 def _version(package: str) -> str | None:
+    from importlib import metadata
+
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return None
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 _generator: ContextVar[np.random.Generator | None] = ContextVar("mnpar.random", default=None)
-_KINDS = (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
+_KINDS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")  # of bit generators; numpy loads them when they are asked for
 
 
 def generator() -> np.random.Generator:
@@ -158,7 +158,7 @@ def set_state(state: dict[str, Any]) -> None:
     Raises:
         ValueError: it is the state of no generator of numpy's.
     """
-    kinds: dict[str, Any] = {kind.__name__: kind for kind in _KINDS}
+    kinds: dict[str, Any] = {name: getattr(np.random, name) for name in _KINDS}
     try:
         seeds = np.random.SeedSequence(**state["seeds"]) if "seeds" in state else 0
         bits = kinds[state["generator"]["bit_generator"]](seeds)

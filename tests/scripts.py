@@ -9,6 +9,7 @@ code. Only mnpar, numpy, pytest and matplotlib are there already, which takes ha
 import atexit
 import importlib
 import os
+import pkgutil
 import runpy
 import subprocess
 import sys
@@ -123,7 +124,11 @@ if __name__ == "__main__":
 
     for name in default_plugins:
         importlib.import_module(f"_pytest.{name}")
-    import mnpar.testing.plugin  # noqa: F401
+    import mnpar
     from mnpar.testing import forks
+
+    for _, name, _ in pkgutil.walk_packages(mnpar.__path__, "mnpar."):
+        if name != "mnpar.__main__":
+            importlib.import_module(name)  # or each fork would, when it first asks for it
 
     _main(sys.argv[1])

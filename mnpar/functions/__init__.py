@@ -3,170 +3,185 @@
 Importing this package also gives Variable its operators. The file is long because it lists every name twice.
 """
 
+from typing import TYPE_CHECKING
+
+from mnpar import lazy
 from mnpar.functions import operators as operators
-from mnpar.functions.activation import log_softmax, relu, sigmoid, softmax, softplus, tanh
-from mnpar.functions.alignment import connectionist_temporal_classification
-from mnpar.functions.angles import arccos, arcsin, arctan2, arctanh
-from mnpar.functions.arithmetic import add, floor_divide, identity, linear_interpolate, squared_difference
-from mnpar.functions.attention import embed_id, scaled_dot_product_attention
-from mnpar.functions.broadcasting import broadcast, broadcast_to, sum_to
-from mnpar.functions.channel_shift import shift_channels
-from mnpar.functions.channelwise import bias, maxout, prelu, scale
-from mnpar.functions.classification import softmax_cross_entropy
-from mnpar.functions.collective import allgather, allreduce, alltoall, barrier, exscan, reduce_scatter, scan
-from mnpar.functions.columns import im2col
-from mnpar.functions.conditional_field import argmax_crf1d, crf1d
-from mnpar.functions.contraction import bilinear, einsum, tensordot
-from mnpar.functions.convolution import (
-    convolution_1d,
-    convolution_2d,
-    convolution_3d,
-    convolution_nd,
-    deconvolution_1d,
-    deconvolution_2d,
-    deconvolution_3d,
-    deconvolution_nd,
-    depthwise_convolution_2d,
-    dilated_convolution_2d,
-)
-from mnpar.functions.cumulative import cumprod, cumsum, prod
-from mnpar.functions.decorrelation import decorrelated_batch_normalization, fixed_decorrelated_batch_normalization
-from mnpar.functions.deformable_convolution import deformable_convolution_2d_sampler
-from mnpar.functions.elementwise import (
-    absolute,
-    arctan,
-    cos,
-    cosh,
-    exp,
-    expm1,
-    log,
-    log1p,
-    log2,
-    log10,
-    rsqrt,
-    sin,
-    sinh,
-    sqrt,
-    square,
-    tan,
-)
-from mnpar.functions.error_function import erf, gelu
-from mnpar.functions.evaluation import accuracy, binary_accuracy, classification_summary, f1_score, precision, r2_score, recall
-from mnpar.functions.exchange import exchange, iexchange, repartition
-from mnpar.functions.extrema import clip, maximum, minimum
-from mnpar.functions.fourier import fft, ifft
-from mnpar.functions.gamma import digamma, lgamma, polygamma, zeta
-from mnpar.functions.halo import halo_exchange
-from mnpar.functions.indexing import as_strided, get_item, select_item, where
-from mnpar.functions.joining import concat, dstack, hstack, separate, split_axis, stack, vstack
-from mnpar.functions.likelihood import (
-    absolute_error,
-    bernoulli_nll,
-    gaussian,
-    gaussian_kl_divergence,
-    gaussian_nll,
-    hinge,
-    huber_loss,
-    squared_error,
-)
-from mnpar.functions.local_contrast import local_contrast_normalization, spatial_local_contrast_normalization
-from mnpar.functions.local_convolution import local_convolution_2d, local_deconvolution_2d
-from mnpar.functions.local_normalization import local_response_normalization, normalize
-from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
-from mnpar.functions.lp_pooling import lp_pooling_nd
-from mnpar.functions.matrices import batch_det, batch_inv, batch_l2_norm_squared, batch_matmul, cholesky, det, inv
-from mnpar.functions.metric import (
-    contrastive,
-    cross_covariance,
-    decov,
-    discriminative_margin_based_clustering_loss,
-    triplet,
-)
-from mnpar.functions.noise import dropout, gumbel_softmax, rrelu, simplified_dropconnect, zoneout
-from mnpar.functions.nonblocking import (
-    iallgather,
-    iallreduce,
-    ialltoall,
-    ibcast,
-    iexscan,
-    igather,
-    ireduce,
-    ireduce_scatter,
-    iscan,
-    iscatter,
-)
-from mnpar.functions.normal_distribution import erfc, erfcinv, erfcx, erfinv, log_ndtr, ndtr, ndtri
-from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization
-from mnpar.functions.owned import gather_from, scatter_to
-from mnpar.functions.padding import pad, pad_sequence
-from mnpar.functions.piecewise import clipped_relu, crelu, elu, hard_sigmoid, leaky_relu, relu6, selu, swish
-from mnpar.functions.point_to_point import irecv, isend, isendrecv, ishift, pseudo_connect, recv, send
-from mnpar.functions.pooling import (
-    average_pooling_1d,
-    average_pooling_2d,
-    average_pooling_3d,
-    average_pooling_nd,
-    max_pooling_1d,
-    max_pooling_2d,
-    max_pooling_3d,
-    max_pooling_nd,
-)
-from mnpar.functions.products import linear, matmul
-from mnpar.functions.rearranging import (
-    depth2space,
-    diagonal,
-    flip,
-    fliplr,
-    flipud,
-    permutate,
-    rollaxis,
-    scatter_add,
-    space2depth,
-    transpose_sequence,
-)
-from mnpar.functions.recomputation import forget
-from mnpar.functions.recurrent import lstm, n_step_bigru, n_step_bilstm, n_step_birnn, n_step_gru, n_step_lstm, n_step_rnn
-from mnpar.functions.reduction import argmax, argmin, average, logsumexp, max, mean, min, sum
-from mnpar.functions.regions import (
-    roi_average_align_2d,
-    roi_average_pooling_2d,
-    roi_max_align_2d,
-    roi_max_pooling_2d,
-    roi_pooling_2d,
-)
-from mnpar.functions.renormalization import batch_renormalization, fixed_batch_renormalization
-from mnpar.functions.repeating import repeat, tile
-from mnpar.functions.replicated import copy_to, reduce_from
-from mnpar.functions.resize import resize_images
-from mnpar.functions.ring_attention import ring_attention
-from mnpar.functions.rooted import bcast, gather, reduce, scatter
-from mnpar.functions.rounding import ceil, fix, floor, fmod, sign
-from mnpar.functions.rounds import sendrecv, shift
-from mnpar.functions.sample_normalization import group_normalization, layer_normalization
-from mnpar.functions.sampled_loss import black_out, negative_sampling
-from mnpar.functions.sequence import all_to_all_attention, recut
-from mnpar.functions.shape import cast, copy, expand_dims, flatten, moveaxis, reshape, squeeze, swapaxes, transpose
-from mnpar.functions.sparse import sparse_matmul
-from mnpar.functions.spatial_convolution import (
-    spatial_convolution_nd,
-    spatial_deconvolution_nd,
-    spatial_depthwise_convolution_2d,
-)
-from mnpar.functions.spatial_normalization import spatial_dropout, spatial_group_normalization, spatial_layer_normalization
-from mnpar.functions.spatial_pooling import (
-    spatial_average_pooling_nd,
-    spatial_lp_pooling_nd,
-    spatial_max_pooling_nd,
-    spatial_unpooling_nd,
-    spatial_upsampling_2d,
-)
-from mnpar.functions.spatial_pyramid import spatial_pyramid_pooling_2d
-from mnpar.functions.spatial_reduction import spatial_global_average_pooling, spatial_global_max_pooling, spatial_linear
-from mnpar.functions.spatial_resize import spatial_resize_images
-from mnpar.functions.spatial_transformer import spatial_transformer_grid, spatial_transformer_sampler
-from mnpar.functions.tree import slstm, tree_lstm
-from mnpar.functions.unpooling import unpooling_1d, unpooling_2d, unpooling_3d, unpooling_nd, upsampling_2d
-from mnpar.functions.vocabulary_parallel import vocabulary_parallel_softmax_cross_entropy
+
+if TYPE_CHECKING:
+    from mnpar.functions.activation import log_softmax, relu, sigmoid, softmax, softplus, tanh
+    from mnpar.functions.alignment import connectionist_temporal_classification
+    from mnpar.functions.angles import arccos, arcsin, arctan2, arctanh
+    from mnpar.functions.arithmetic import add, floor_divide, identity, linear_interpolate, squared_difference
+    from mnpar.functions.attention import embed_id, scaled_dot_product_attention
+    from mnpar.functions.attention_ring import ring_attention
+    from mnpar.functions.broadcasting import broadcast, broadcast_to, sum_to
+    from mnpar.functions.channel_shift import shift_channels
+    from mnpar.functions.channelwise import bias, maxout, prelu, scale
+    from mnpar.functions.classification import softmax_cross_entropy
+    from mnpar.functions.collective import allgather, allreduce, alltoall, barrier, exscan, reduce_scatter, scan
+    from mnpar.functions.columns import im2col
+    from mnpar.functions.conditional_field import argmax_crf1d, crf1d
+    from mnpar.functions.contraction import bilinear, einsum, tensordot
+    from mnpar.functions.convolution import (
+        convolution_1d,
+        convolution_2d,
+        convolution_3d,
+        convolution_nd,
+        deconvolution_1d,
+        deconvolution_2d,
+        deconvolution_3d,
+        deconvolution_nd,
+        depthwise_convolution_2d,
+        dilated_convolution_2d,
+    )
+    from mnpar.functions.cumulative import cumprod, cumsum, prod
+    from mnpar.functions.decorrelation import decorrelated_batch_normalization, fixed_decorrelated_batch_normalization
+    from mnpar.functions.deformable_convolution import deformable_convolution_2d_sampler
+    from mnpar.functions.elementwise import (
+        absolute,
+        arctan,
+        cos,
+        cosh,
+        exp,
+        expm1,
+        log,
+        log1p,
+        log2,
+        log10,
+        rsqrt,
+        sin,
+        sinh,
+        sqrt,
+        square,
+        tan,
+    )
+    from mnpar.functions.error_function import erf, gelu
+    from mnpar.functions.evaluation import (
+        accuracy,
+        binary_accuracy,
+        classification_summary,
+        f1_score,
+        precision,
+        r2_score,
+        recall,
+    )
+    from mnpar.functions.exchange import exchange, iexchange, repartition
+    from mnpar.functions.extrema import clip, maximum, minimum
+    from mnpar.functions.fourier import fft, ifft
+    from mnpar.functions.gamma import digamma, lgamma, polygamma, zeta
+    from mnpar.functions.halo import halo_exchange
+    from mnpar.functions.indexing import as_strided, get_item, select_item, where
+    from mnpar.functions.joining import concat, dstack, hstack, separate, split_axis, stack, vstack
+    from mnpar.functions.likelihood import (
+        absolute_error,
+        bernoulli_nll,
+        gaussian,
+        gaussian_kl_divergence,
+        gaussian_nll,
+        hinge,
+        huber_loss,
+        squared_error,
+    )
+    from mnpar.functions.local_contrast import local_contrast_normalization, spatial_local_contrast_normalization
+    from mnpar.functions.local_convolution import local_convolution_2d, local_deconvolution_2d
+    from mnpar.functions.local_normalization import local_response_normalization, normalize
+    from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
+    from mnpar.functions.lp_pooling import lp_pooling_nd
+    from mnpar.functions.matrices import batch_det, batch_inv, batch_l2_norm_squared, batch_matmul, cholesky, det, inv
+    from mnpar.functions.metric import (
+        contrastive,
+        cross_covariance,
+        decov,
+        discriminative_margin_based_clustering_loss,
+        triplet,
+    )
+    from mnpar.functions.noise import dropout, gumbel_softmax, rrelu, simplified_dropconnect, zoneout
+    from mnpar.functions.nonblocking import (
+        iallgather,
+        iallreduce,
+        ialltoall,
+        ibcast,
+        iexscan,
+        igather,
+        ireduce,
+        ireduce_scatter,
+        iscan,
+        iscatter,
+    )
+    from mnpar.functions.normal_distribution import erfc, erfcinv, erfcx, erfinv, log_ndtr, ndtr, ndtri
+    from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization
+    from mnpar.functions.owned import gather_from, scatter_to
+    from mnpar.functions.padding import pad, pad_sequence
+    from mnpar.functions.piecewise import clipped_relu, crelu, elu, hard_sigmoid, leaky_relu, relu6, selu, swish
+    from mnpar.functions.point_to_point import irecv, isend, isendrecv, ishift, pseudo_connect, recv, send
+    from mnpar.functions.pooling import (
+        average_pooling_1d,
+        average_pooling_2d,
+        average_pooling_3d,
+        average_pooling_nd,
+        max_pooling_1d,
+        max_pooling_2d,
+        max_pooling_3d,
+        max_pooling_nd,
+    )
+    from mnpar.functions.products import linear, matmul
+    from mnpar.functions.rearranging import (
+        depth2space,
+        diagonal,
+        flip,
+        fliplr,
+        flipud,
+        permutate,
+        rollaxis,
+        scatter_add,
+        space2depth,
+        transpose_sequence,
+    )
+    from mnpar.functions.recomputation import forget
+    from mnpar.functions.recurrent import lstm, n_step_bigru, n_step_bilstm, n_step_birnn, n_step_gru, n_step_lstm, n_step_rnn
+    from mnpar.functions.reduction import argmax, argmin, average, logsumexp, max, mean, min, sum
+    from mnpar.functions.regions import (
+        roi_average_align_2d,
+        roi_average_pooling_2d,
+        roi_max_align_2d,
+        roi_max_pooling_2d,
+        roi_pooling_2d,
+    )
+    from mnpar.functions.renormalization import batch_renormalization, fixed_batch_renormalization
+    from mnpar.functions.repeating import repeat, tile
+    from mnpar.functions.replicated import copy_to, reduce_from
+    from mnpar.functions.resize import resize_images
+    from mnpar.functions.rooted import bcast, gather, reduce, scatter
+    from mnpar.functions.rounding import ceil, fix, floor, fmod, sign
+    from mnpar.functions.rounds import sendrecv, shift
+    from mnpar.functions.sample_normalization import group_normalization, layer_normalization
+    from mnpar.functions.sampled_loss import black_out, negative_sampling
+    from mnpar.functions.sequence import all_to_all_attention, recut
+    from mnpar.functions.shape import cast, copy, expand_dims, flatten, moveaxis, reshape, squeeze, swapaxes, transpose
+    from mnpar.functions.sparse import sparse_matmul
+    from mnpar.functions.spatial_convolution import (
+        spatial_convolution_nd,
+        spatial_deconvolution_nd,
+        spatial_depthwise_convolution_2d,
+    )
+    from mnpar.functions.spatial_normalization import spatial_dropout, spatial_group_normalization, spatial_layer_normalization
+    from mnpar.functions.spatial_pooling import (
+        spatial_average_pooling_nd,
+        spatial_lp_pooling_nd,
+        spatial_max_pooling_nd,
+        spatial_unpooling_nd,
+        spatial_upsampling_2d,
+    )
+    from mnpar.functions.spatial_pyramid import spatial_pyramid_pooling_2d
+    from mnpar.functions.spatial_reduction import spatial_global_average_pooling, spatial_global_max_pooling, spatial_linear
+    from mnpar.functions.spatial_resize import spatial_resize_images
+    from mnpar.functions.spatial_transformer import spatial_transformer_grid, spatial_transformer_sampler
+    from mnpar.functions.tree import slstm, tree_lstm
+    from mnpar.functions.unpooling import unpooling_1d, unpooling_2d, unpooling_3d, unpooling_nd, upsampling_2d
+    from mnpar.functions.vocabulary_parallel import vocabulary_parallel_softmax_cross_entropy
+else:
+    __getattr__, __dir__ = lazy.names(__name__)
 
 __all__ = [
     "absolute",

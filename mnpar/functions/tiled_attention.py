@@ -1,6 +1,6 @@
 """Attention as a sum over tiles (tiles.py), in a loop that may run over the keys of one rank or of several.
 
-:class:`TiledAttention` has all keys; ring_attention.py lets others' come by. Both keep the inputs, the means and the logarithms
+:class:`TiledAttention` has all keys; attention_ring.py lets others' come by. Both keep the inputs, the means and the logarithms
 of the sums, and nothing of the size of queries times keys; tiles in which causal attention hides everything are left out.
 """
 

@@ -1,14 +1,21 @@
 """Optimizers, under Chainer's names."""
 
-from mnpar.optimizers.adam import AdaBound, Adam, AdamW, AMSBound, AMSGrad
-from mnpar.optimizers.adaptive import SMORMS3, AdaDelta, AdaGrad, RMSprop, RMSpropGraves
-from mnpar.optimizers.gradient_method import GradientMethod, Team
-from mnpar.optimizers.loss_scaling import LossScaling
-from mnpar.optimizers.moments import LAMB, MSVAG, AdaMax, Novograd
-from mnpar.optimizers.momentum import CorrectedMomentumSGD, NesterovAG
-from mnpar.optimizers.optimizer import Optimizer
-from mnpar.optimizers.sgd import SGD, MomentumSGD
-from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule
+from typing import TYPE_CHECKING
+
+from mnpar import lazy
+
+if TYPE_CHECKING:
+    from mnpar.optimizers.adam import AdaBound, Adam, AdamW, AMSBound, AMSGrad
+    from mnpar.optimizers.adaptive import SMORMS3, AdaDelta, AdaGrad, RMSprop, RMSpropGraves
+    from mnpar.optimizers.gradient_method import GradientMethod, Team
+    from mnpar.optimizers.loss_scaling import LossScaling
+    from mnpar.optimizers.moments import LAMB, MSVAG, AdaMax, Novograd
+    from mnpar.optimizers.momentum import CorrectedMomentumSGD, NesterovAG
+    from mnpar.optimizers.optimizer import Optimizer
+    from mnpar.optimizers.sgd import SGD, MomentumSGD
+    from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule
+else:
+    __getattr__, __dir__ = lazy.names(__name__, create_multi_node_optimizer="mnpar.parallel.data_parallel")
 
 __all__ = [
     "LAMB",

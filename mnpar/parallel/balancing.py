@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from mnpar.backend import Array
 from mnpar.tape import Tape
@@ -78,7 +79,7 @@ def measure(layers: Sequence[Callable[..., Any]], *xs: Array, times: int = 5) ->
                 ys = ys if isinstance(ys, tuple) else (ys,)
                 backward(ys, [Variable(y.xp.ones_like(y.array)) for y in ys])
             seconds.append(time.perf_counter() - begin)
-        costs.append(statistics.median(seconds[1:]))
+        costs.append(float(np.median(seconds[1:])))
         inputs = tuple([y.array for y in ys])
         if hasattr(layer, "cleargrads"):
             layer.cleargrads()

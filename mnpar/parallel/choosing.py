@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -52,4 +51,4 @@ def _slowest(comm: Communicator, work: Callable[[], Any]) -> float:
         begin = time.perf_counter()
         work()
         seconds.append(time.perf_counter() - begin)
-    return float(comm.allreduce(np.array(statistics.median(seconds)), "max"))
+    return float(comm.allreduce(np.array(np.median(seconds)), "max"))

@@ -3,11 +3,18 @@
 All index arithmetic of mnpar is in this package. ``mnpar.functions.exchange`` carries a plan out.
 """
 
-from mnpar.plans.box import Box, block, blocks, everywhere
-from mnpar.plans.halo import Window, halo_plan, output_shape, reads, transposed_plan, transposed_shape
-from mnpar.plans.layout import Layout, Part, padded
-from mnpar.plans.plan import Plan
-from mnpar.plans.ring import Ring, in_order, layouts, positions, rows_of, zigzag
+from typing import TYPE_CHECKING
+
+from mnpar import lazy
+
+if TYPE_CHECKING:
+    from mnpar.plans.box import Box, block, blocks, everywhere
+    from mnpar.plans.halo import Window, halo_plan, output_shape, reads, transposed_plan, transposed_shape
+    from mnpar.plans.layout import Layout, Part, padded
+    from mnpar.plans.plan import Plan
+    from mnpar.plans.ring import Ring, in_order, layouts, positions, rows_of, zigzag
+else:
+    __getattr__, __dir__ = lazy.names(__name__)
 
 __all__ = [
     "Box",

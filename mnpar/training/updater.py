@@ -1,47 +1,7 @@
-"""What a trainer asks of an updater."""
+"""Chainer's place of the updaters that are used most."""
 
-from __future__ import annotations
+from mnpar.training.updaters.parallel_updater import ParallelUpdater
+from mnpar.training.updaters.standard_updater import StandardUpdater
+from mnpar.training.updaters.updater import Updater
 
-from typing import Any
-
-
-class Updater:
-    """The base of updaters: one ``update()`` is one iteration of training.
-
-    Beside these methods an updater has ``iteration``, ``epoch``, ``epoch_detail``, ``previous_epoch_detail`` and
-    ``is_new_epoch``, which triggers and reports read.
-
-    Example:
-        >>> from mnpar import training
-        >>> class Nothing(training.Updater):
-        ...     iteration = epoch = 0
-        ...     def get_all_optimizers(self):
-        ...         return {}
-        ...     def update(self):
-        ...         self.iteration += 1
-        >>> trainer = training.Trainer(Nothing(), (3, "iteration"))
-        >>> trainer.run()
-        >>> trainer.updater.iteration
-        3
-    """
-
-    def connect_trainer(self, trainer: Any) -> None:
-        """Called with the trainer that this updater is given to."""
-
-    def finalize(self) -> None:
-        """Give back what it holds, after training."""
-
-    def get_optimizer(self, name: str) -> Any:
-        """The optimizer of a name; ``'main'`` is the usual one."""
-        raise NotImplementedError(f"{type(self).__name__} does not define get_optimizer(self, name)")
-
-    def get_all_optimizers(self) -> dict[str, Any]:
-        """All optimizers by name."""
-        raise NotImplementedError(f"{type(self).__name__} does not define get_all_optimizers(self)")
-
-    def update(self) -> None:
-        """One iteration."""
-        raise NotImplementedError(f"{type(self).__name__} does not define update(self)")
-
-    def serialize(self, serializer: Any) -> None:
-        """Save or load the state of training: models, optimizers, iterators, and the count of iterations."""
+__all__ = ["ParallelUpdater", "StandardUpdater", "Updater"]

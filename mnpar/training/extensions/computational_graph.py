@@ -90,3 +90,6 @@ class DumpGraph(Extension):
     def serialize(self, serializer: Any) -> None:
         """Save or load whether it was called."""
         self._flag_called = keep(serializer, "_flag_called", self._flag_called, bool)
+
+
+dump_graph = DumpGraph  # its older name

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mnpar.dataset import concat_examples
-from mnpar.training.updater import Updater
+from mnpar.training.updaters.updater import Updater
 
 Converter = Callable[..., Any]
 

@@ -1,0 +1,140 @@
+"""Names of packages are imported when they are first asked for, and are what imports at the top would have given."""
+
+import ast
+import importlib
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import mnpar
+from tests.test_layers import FILES, MODULES, module
+
+PACKAGES = ["mnpar", *(f"mnpar.{module(path)}" for path in FILES if path.name == "__init__.py" and path.parent.name != "mnpar")]
+
+
+def fresh(code, *arguments):
+    """What a Python of its own prints."""
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_import_mnpar_imports_the_core_and_communicators_only():
+    loaded = set(fresh("import sys, mnpar; print(*sys.modules)"))
+    assert {"mnpar.variable", "mnpar.communicators.mpi"} <= loaded
+    heavy = {
+        "argparse",
+        "concurrent.futures",
+        "importlib.metadata",
+        "statistics",
+        "subprocess",
+        "tarfile",
+        "tempfile",
+        "zipfile",
+    }
+    later = {f"mnpar.{name}" for name in ("links", "datasets", "training", "extensions", "checkpoint", "iterators", "launch")}
+    assert not loaded & (heavy | later)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_has_all_names_that_it_says(name):
+    package = importlib.import_module(name)
+    listed = package.__all__
+    assert sorted(set(listed)) == sorted(listed)
+    assert set(listed) <= set(dir(package))
+    for one in listed:
+        value = getattr(package, one)
+        assert vars(package)[one] is value
+        is_file = f"{name}.{one}".removeprefix("mnpar.") in MODULES and (name, one) != ("mnpar", "config")
+        assert not is_file or isinstance(value, types.ModuleType), f"{one} is hidden as soon as somebody imports {name}.{one}"
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_what_a_package_imports_for_type_checkers_is_public(name):
+    tree = ast.parse(Path(importlib.import_module(name).__file__).read_text(encoding="utf-8"))
+    blocks = [one for one in tree.body if isinstance(one, ast.If) and one.orelse]
+    imported = {alias.asname or alias.name for block in blocks for line in block.body for alias in line.names}
+    assert imported <= set(importlib.import_module(name).__all__)
+
+
+@pytest.mark.parametrize("statement", ["from mnpar.functions import *", "from mnpar import functions; functions.relu"])
+def test_a_name_is_the_same_however_it_is_asked_for(statement):
+    code = (
+        f"{statement}\nfrom mnpar.functions import relu as a\nfrom mnpar.functions.activation import relu as b\nprint(a is b)"
+    )
+    assert fresh(code) == ["True"]
+
+
+def test_threads_that_ask_at_once_get_the_same():
+    code = """
+import sys, threading
+import mnpar
+sys.setswitchinterval(1e-6)
+start, found = threading.Barrier(8), [[] for _ in range(8)]
+def ask(mine, order):
+    start.wait()
+    mine += [getattr(package, name) for package in (mnpar, mnpar.functions, mnpar.links)
+             for name in package.__all__[::order] if not package.__all__[0].startswith("_")]
+threads = [threading.Thread(target=ask, args=(mine, (-1) ** i)) for i, mine in enumerate(found)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(all(a == found[0] for a in found[::2]), all(a == found[1] for a in found[1::2]), len(found[0]) == len(found[1]) > 400)
+"""
+    assert fresh(code) == ["True", "True", "True"]
+
+
+def test_what_no_package_has_is_an_attribute_error_that_names_it():
+    with pytest.raises(AttributeError, match=r"^module 'mnpar.links' has no attribute 'Lineal'"):
+        mnpar.links.Lineal  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'Lineal'"):
+        exec("from mnpar.links import Lineal")
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A lazy package of one file; it is given the text of that file."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(text):
+        (tmp_path / "tried").mkdir()
+        (tmp_path / "tried" / "__init__.py").write_text(
+            "from typing import TYPE_CHECKING\nfrom mnpar import lazy\nif TYPE_CHECKING:\n"
+            "    from tried import file\n    from tried.file import thing\n"
+            "else:\n    __getattr__, __dir__ = lazy.names(__name__, parent='mnpar.links')\n"
+        )
+        (tmp_path / "tried" / "file.py").write_text(text)
+        return importlib.import_module("tried")
+
+    yield make
+    for name in ("tried", "tried.file"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    "how", ["import tried; tried.thing", "from tried import thing", "import tried; hasattr(tried, 'thing')"]
+)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import nosuchlibrary", "No module named 'nosuchlibrary'"),
+        ("None.nothing", "cannot be imported: 'NoneType' object has no"),
+    ],
+    ids=["missing", "wrong"],
+)
+def test_a_file_that_cannot_be_imported_is_no_missing_name(package, how, text, said):
+    tried = package(text)  # noqa: F841 - of the statement
+    with pytest.raises(ImportError, match=said):
+        exec(how)
+
+
+def test_a_file_is_imported_once_and_only_when_it_is_asked_for(package):
+    tried = package("import builtins\nbuiltins.count = getattr(builtins, 'count', 0) + 1\nthing = object()")
+    assert {"file", "thing", "parent"} <= set(dir(tried))
+    assert "tried.file" not in sys.modules
+    assert tried.thing is tried.thing is tried.file.thing
+
+
+def test_a_package_without_its_source_says_so(package, tmp_path):
+    with pytest.raises(ImportError, match="reads its imports from its source"):
+        mnpar.lazy._homes(types.SimpleNamespace(__name__="gone", __file__=str(tmp_path / "gone.pyc")))
