@@ -33,8 +33,6 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.stash[OUTCOMES] = Counter()
-    scripts.folder_of_session = tempfile.mkdtemp(prefix="mnpar-scripts-")
-    config.add_cleanup(lambda: shutil.rmtree(scripts.folder_of_session))
     if "PYTHONDONTWRITEBYTECODE" in os.environ and hasattr(config, "cache"):
         _share_bytecode(config.cache.mkdir("bytecode"))
 
@@ -62,3 +60,5 @@ def pytest_terminal_summary(terminalreporter, config):
 def pytest_collection_finish(session):
     gc.collect()
     gc.freeze()  # thousands of tests: collections of garbage in them need not look at all that was collected
+    if not session.config.option.collectonly:
+        session.config.add_cleanup(scripts.share())

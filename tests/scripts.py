@@ -2,8 +2,10 @@
 that has imported mnpar forks.
 
 What a script sees is what a start of its own gives it: arguments, environment, folder, files, launcher, ``__main__``, exit
-code. Only mnpar, numpy, pytest and matplotlib are there already, which takes half a second each time
+code. Only mnpar, numpy, pytest, matplotlib and scikit-learn are there already, which take two seconds each time
 (``mnpar/testing/forks.py``). Tests of how a rank starts, or is ended by others, start Python.
+
+All processes of pytest share the one that forks. It begins when the first script is to run.
 """
 
 import atexit
@@ -11,18 +13,21 @@ import importlib
 import os
 import pkgutil
 import runpy
+import select
+import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
 
 from mnpar.launch import find_mpiexec
-from mnpar.testing import stand_in
+from mnpar.testing import forks, stand_in
 
 QUIET = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")  # of pytest, which comes after mnpar here
-folder_of_session = None  # where sockets lie: the session that shares its tests removes it at the end
-_server, _one_starts_it = None, threading.Lock()
+_folder = None  # of the process that forks: its socket, and what scripts start instead of Python
+_began = None  # the process that knows that it has begun
 
 
 def run_script(script, flags, env, cwd, command=(), timeout=120):
@@ -56,26 +61,39 @@ def stand_in_for(*script):
 
 
 def _socket():
-    """Where the process listens that forks: one for each process of pytest."""
-    with _one_starts_it:
-        if _server is None or _server[0] != os.getpid() or _server[2].poll() is not None:
-            _start()
-        return _server[1]
+    """Where the process listens that forks, which has begun."""
+    global _began
+    if _folder is None:  # nobody has shared one: this is no session of pytest
+        atexit.register(share())
+    if _began != os.getpid():
+        line, _ = stand_in.hand_over(f"{_folder}/socket", [os.devnull], {}, "/")
+        line.close()
+        _began = os.getpid()
+    return f"{_folder}/socket"
 
 
-def _start():
-    global _server
-    folder = tempfile.mkdtemp(dir=folder_of_session)
-    _write_program(f"{folder}/mpiexec", f'exec {find_mpiexec()} "$@"')
-    _write_program(
-        f"{folder}/python",
-        f'case "$1" in -m) ;; -*) exec {sys.executable} "$@";; esac',
-        f'exec {sys.executable} -IS {stand_in.__file__} {folder}/socket "$@"',
-    )
-    process = subprocess.Popen([sys.executable, "-m", "tests.scripts", f"{folder}/socket"], stdout=subprocess.PIPE)
-    _server = os.getpid(), f"{folder}/socket", process
-    process.stdout.readline()  # it listens
-    atexit.register(_end, process)
+def share():
+    """Be ready to run scripts, also in the processes that this one forks from now on; returns what ends that."""
+    global _folder
+    folder = _folder = tempfile.mkdtemp(prefix="mnpar-scripts-")
+    with forks.listening(f"{folder}/socket") as listener:
+        pid = forks.fork()
+        if pid == 0:
+            try:
+                forks.die_with_parent()
+                select.select([listener], [], [])  # until somebody asks
+                os.chdir(Path(__file__).parents[1])
+                os.set_inheritable(listener.fileno(), True)
+                os.execv(sys.executable, [sys.executable, "-m", "tests.scripts", folder, str(listener.fileno())])
+            finally:
+                os._exit(1)
+
+    def end():
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        shutil.rmtree(folder)
+
+    return end
 
 
 def _write_program(path, *lines):
@@ -83,21 +101,21 @@ def _write_program(path, *lines):
     os.chmod(path, 0o755)
 
 
-def _end(process):
-    process.kill()
-    process.communicate()
-
-
-def _main(socket):
+def _main(folder, listener):
     """Serve; in the forks, run the script and end, without taking all modules apart: that takes longer than the fork."""
     forks.die_with_parent()
-    with forks.listening(socket) as listener:
-        print(flush=True)
+    _write_program(f"{folder}/mpiexec", f'exec {find_mpiexec()} "$@"')
+    _write_program(
+        f"{folder}/python",
+        f'case "$1" in -m) ;; -*) exec {sys.executable} "$@";; esac',
+        f'exec {sys.executable} -IS {stand_in.__file__} {folder}/socket "$@"',
+    )
+    with socket.socket(fileno=listener) as listener:
         arguments = forks.serve(listener)
     module = arguments[:1] == ["-m"]
     sys.argv[:] = arguments[module:]
     sys.path[0] = os.getcwd() if module else os.path.dirname(sys.argv[0])
-    sys.executable = os.path.join(os.path.dirname(socket), "python")  # ranks that the script starts are forks too
+    sys.executable = os.path.join(folder, "python")  # ranks that the script starts are forks too
     if "OMP_NUM_THREADS" in os.environ:  # what is read where BLAS is loaded
         threadpoolctl.threadpool_limits(int(os.environ["OMP_NUM_THREADS"]))
     try:
@@ -119,16 +137,16 @@ def _main(socket):
 if __name__ == "__main__":
     import matplotlib.pyplot  # noqa: F401 - for the scripts
     import pytest  # noqa: F401 - and so is what follows it
+    import sklearn.datasets  # noqa: F401
     import threadpoolctl
     from _pytest.config import default_plugins
 
     for name in default_plugins:
         importlib.import_module(f"_pytest.{name}")
-    import mnpar
-    from mnpar.testing import forks
+    import mnpar.testing.plugin
 
     for _, name, _ in pkgutil.walk_packages(mnpar.__path__, "mnpar."):
         if name != "mnpar.__main__":
             importlib.import_module(name)  # or each fork would, when it first asks for it
 
-    _main(sys.argv[1])
+    _main(sys.argv[1], int(sys.argv[2]))

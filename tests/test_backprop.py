@@ -671,16 +671,16 @@ class Same(mnpar.FunctionNode):
     def backward(self, gy):
         return gy
 
-def chain():
+def chain(length):
     x = mnpar.Variable(np.array(1.0))
     for step in STEPS:
         y = x
-        for _ in range(50_000):
+        for _ in range(length):
             y = step(y)
         y.backward()
         del y
     y = x
-    for _ in range(50_000):
+    for _ in range(length):
         y = y + 0.0
     mnpar.grad([y], [x])
     y.unchain_backward()
@@ -688,10 +688,10 @@ def chain():
     print(x.grad)
 
 STEPS = (lambda y: y + 0.0, lambda y: Same().apply((y,))[0])
-chain()
-threading.stack_size(256 * 1024)  # a rank's thread may have less than the main one
+chain(50_000)
+threading.stack_size(256 * 1024)  # a rank's thread may have less than the main one, 8 MiB
 STEPS = STEPS[1:]
-thread = threading.Thread(target=chain)
+thread = threading.Thread(target=chain, args=(5_000,))
 thread.start()
 thread.join()
 """

@@ -9,6 +9,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 from mnpar import blas
+from tests.tables import together
 
 
 def matrix(place, turned, rows, columns, stride, dtype):
@@ -96,10 +97,7 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("out", ["none", "contiguous", "a part"])
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i4"])
-@pytest.mark.parametrize("left", LAYOUTS)
-@pytest.mark.parametrize("size", SMALL)
+@together(size=SMALL, left=LAYOUTS, dtype=["f2", "f4", "f8", "i4"], out=["none", "contiguous", "a part"])
 def test_small_products_are_those_of_numpy(calls, size, left, dtype, out):
     M, K, N = SMALL[size]
     rng = np.random.default_rng(0)

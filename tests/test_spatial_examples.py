@@ -185,14 +185,19 @@ def test_gb_prints_the_same_on_every_grid(more, capsys, monkeypatch):
     pictures = []
     monkeypatch.setattr(gb.stimuli, "__defaults__", (2,))
     monkeypatch.setattr(gb, "draw", lambda images, W, *rest: pictures.append([*images, W]))
-    one = printed(gb, gb.main, [*SHORT, *more], 1, capsys, monkeypatch)
+    epochs = 1 if more else 2
+    short = [*SHORT, "--pretrain", str(epochs)]
+    one = printed(gb, gb.main, [*short, *more], 1, capsys, monkeypatch)
     phases = [re.sub(r"epoch.*|:.*", "", line).strip() for line in one if "epoch" in line]
-    assert phases == ["level 1"] * 2 + ["level 2"] * 2 + ["level 3"] * 2 + ["last layer", "all layers"]
+    assert phases == [level for level in ("level 1", "level 2", "level 3") for _ in range(epochs)] + [
+        "last layer",
+        "all layers",
+    ]
     for dims, ranks in (("2x2", 4), ("3x2", 6), *([("4x4", 16)] if not more else [])):
-        assert printed(gb, gb.main, [*SHORT, *more, "--halopar", dims], ranks, capsys, monkeypatch) == one
+        assert printed(gb, gb.main, [*short, *more, "--halopar", dims], ranks, capsys, monkeypatch) == one
         for mine, whole in zip(pictures.pop(), pictures[0], strict=True):
             np.testing.assert_allclose(mine, whole, rtol=1e-7, atol=1e-9)
-    assert (one != alone(gb, gb.main, SHORT, capsys, monkeypatch)) == bool(more)
+    assert (one != alone(gb, gb.main, short, capsys, monkeypatch)) == bool(more)
 
 
 def test_gb_has_the_costs_of_one_process_for_colour_images_of_32_by_32():

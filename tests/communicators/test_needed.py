@@ -10,6 +10,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
+from tests.tables import together
 
 X = np.ones((2, 3))
 SWAPPED = {
@@ -83,8 +84,7 @@ TAKERS = takers()
 USUAL = {"x": X4, "shape": (4, 4), "t": np.zeros(1, int), "q": X4, "k": X4, "v": X4, "W": X4, "xs": [X4], "rank": 0}
 
 
-@pytest.mark.parametrize("wrong", [3, None, "naive"], ids=["int", "None", "str"])
-@pytest.mark.parametrize("name", TAKERS)
+@together(name=TAKERS, wrong=[3, None, "naive"])
 def test_whatever_takes_a_communicator_says_so_where_something_else_is_given(name, wrong):
     thing, taken = TAKERS[name]
     parameters = inspect.signature(thing).parameters.values()

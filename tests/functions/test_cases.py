@@ -14,9 +14,18 @@ from mnpar.function_node import FunctionNode
 from mnpar.gradient_check import check_backward, check_double_backward
 from mnpar.variable import Variable, backward, grad
 
-ALL = [pytest.param(case, id=case.id) for case in cases.CASES]
-DIFFERENTIABLE = [pytest.param(case, id=case.id) for case in cases.CASES if case.differentiable]
 BATCHES = [4, 1, 0]
+RULES = []  # (rule, what it is given beside the row each time that it is tried, for which rows)
+
+
+def rule(*values, differentiable=(True, False)):
+    """A function of a row, and of one of the values if there are any, which raises if the row breaks the rule."""
+
+    def add(function):
+        RULES.append((function, [(value,) for value in values] or [()], differentiable))
+        return function
+
+    return add
 
 
 def as_tuple(y):
@@ -32,9 +41,8 @@ def output_gradients(case, arrays, seed=1):
     return tuple([rng.standard_normal(np.shape(y)) for y in as_tuple(case.truth(*arrays))])
 
 
-@pytest.mark.parametrize("n", BATCHES)
-@pytest.mark.parametrize("case", ALL)
-def test_values_are_what_numpy_says(case, n):
+@rule(*BATCHES)
+def values_are_what_numpy_says(case, n):
     if skip_if_meaningless(case, n):
         return
     arrays = case.arrays(n)
@@ -46,18 +54,16 @@ def test_values_are_what_numpy_says(case, n):
         np.testing.assert_allclose(y.array, e, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("n", BATCHES)
-@pytest.mark.parametrize("case", DIFFERENTIABLE)
-def test_gradients_are_those_of_finite_differences(case, n):
+@rule(*BATCHES, differentiable=[True])
+def gradients_are_those_of_finite_differences(case, n):
     if skip_if_meaningless(case, n):
         return
     arrays = case.arrays(n)
     check_backward(case.call, tuple(arrays), output_gradients(case, arrays), eps=1e-4, atol=1e-8, rtol=1e-6)
 
 
-@pytest.mark.parametrize("n", BATCHES)
-@pytest.mark.parametrize("case", DIFFERENTIABLE)
-def test_second_gradients_are_those_of_finite_differences(case, n):
+@rule(*BATCHES, differentiable=[True])
+def second_gradients_are_those_of_finite_differences(case, n):
     if skip_if_meaningless(case, n):
         return
     arrays = case.arrays(n)
@@ -65,8 +71,8 @@ def test_second_gradients_are_those_of_finite_differences(case, n):
     check_double_backward(case.call, tuple(arrays), output_gradients(case, arrays), gxs, eps=1e-4, atol=1e-7, rtol=1e-6)
 
 
-@pytest.mark.parametrize("case", DIFFERENTIABLE)
-def test_third_gradients_are_those_of_finite_differences(case):
+@rule(differentiable=[True])
+def third_gradients_are_those_of_finite_differences(case):
     arrays = case.arrays(2)
     gys = [Variable(gy) for gy in output_gradients(case, arrays)]
 
@@ -80,8 +86,8 @@ def test_third_gradients_are_those_of_finite_differences(case):
     check_double_backward(gradients, tuple(arrays), tuple(given), tuple(twice), eps=1e-4, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("case", DIFFERENTIABLE)
-def test_recorded_and_plain_backward_agree(case):
+@rule(differentiable=[True])
+def recorded_and_plain_backward_agree(case):
     arrays = case.arrays(3)
     gys = output_gradients(case, arrays)
     results = []
@@ -95,9 +101,8 @@ def test_recorded_and_plain_backward_agree(case):
             np.testing.assert_allclose(plain.array, recorded.array, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("case", DIFFERENTIABLE)
-def test_dtypes_are_kept(case, dtype):
+@rule(np.float16, np.float32, np.float64, differentiable=[True])
+def dtypes_are_kept(case, dtype):
     tolerance = {"e": case.halves, "f": 2e-6, "d": 1e-13}[np.dtype(dtype).char]
     arrays = case.arrays(4, dtype)
     xs = [Variable(x) for x in arrays]
@@ -111,8 +116,8 @@ def test_dtypes_are_kept(case, dtype):
         assert x.grad is None or (x.grad.dtype == dtype and x.grad.shape == x.shape and x.grad.flags.writeable)
 
 
-@pytest.mark.parametrize("case", ALL)
-def test_inputs_stay_as_they_are(case):
+@rule()
+def inputs_stay_as_they_are(case):
     arrays = case.arrays(3)
     xs = [Variable(x.copy()) for x in arrays]
     ys = as_tuple(case.call(*xs))
@@ -129,11 +134,26 @@ def test_inputs_stay_as_they_are(case):
         np.testing.assert_array_equal(gy, 1)
 
 
-@pytest.mark.parametrize("case", [case for case in ALL if not case.values[0].differentiable])
-def test_nothing_flows_back_through_what_has_no_derivative(case):
+@rule(differentiable=[False])
+def nothing_flows_back_through_what_has_no_derivative(case):
     y = case.call(*map(Variable, case.arrays(4)))
     assert not y.requires_grad
     assert y.creator is None
+
+
+@pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.id)
+def test_a_row_keeps_every_rule(case):
+    """One test of a row, which names each rule that it breaks."""
+    broken = []
+    for rule, tries, differentiable in RULES:
+        for values in tries if case.differentiable in differentiable else []:
+            try:
+                rule(case, *values)
+            except Exception as error:
+                error.add_note(f"of {case.id}: {' '.join([rule.__name__, *map(str, values)])}")
+                broken.append(error)
+    if broken:
+        raise ExceptionGroup(case.id, broken)
 
 
 def subclasses(cls: type) -> Iterator[type[FunctionNode]]:

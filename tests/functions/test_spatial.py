@@ -3,6 +3,7 @@
 ``MNPAR_SPATIAL=20000 pytest tests/functions/test_spatial.py`` tries more of them.
 """
 
+import functools
 import os
 
 import numpy as np
@@ -27,6 +28,12 @@ def tuple_of(numbers):
     return tuple(int(n) for n in numbers)
 
 
+@functools.cache
+def grids_of(ranks, axes):
+    """The grids that have use for more than half of the ranks."""
+    return [d for d in np.ndindex(*[ranks + 1] * axes) if ranks / 2 < np.prod(d) <= ranks]
+
+
 class Layer:
     """A random layer on a random grid: ``whole`` is the function in one process, ``spatial`` on blocks."""
 
@@ -49,7 +56,7 @@ class Layer:
         """False if there are no outputs; ``wide``: small windows in large blocks, which have outputs that need no halo."""
         n = self.axes = int(rng.integers(1, 4))
         self.ranks = int(rng.integers(1, 9))
-        grids = [d for d in np.ndindex(*[self.ranks + 1] * n) if self.ranks / 2 < np.prod(d) <= self.ranks]
+        grids = grids_of(self.ranks, n)
         self.dims = tuple_of(grids[rng.integers(len(grids))])
         self.shape = tuple_of(rng.integers(1, {1: 24, 2: 12, 3: 6}[n], n))
         tops = ((8, 8, 4)[n - 1], 5, 4)

@@ -224,29 +224,34 @@ class Network(mnpar.Chain):
         return self.fc2(F.relu(self.fc1(x, shape)))
 
 
-@pytest.mark.parametrize("dims", [(2, 2), (3, 2), (1, 5), (4, 4)], ids=str)
-def test_twenty_steps_of_a_network_are_those_of_one_process(dims):
-    """28 × 28, as in Krizhevsky's and neon's networks; on 4 × 4 ranks blocks shrink to a single cell."""
+def twenty_steps(comm, dims):
+    """Of images of 28 × 28, as in Krizhevsky's and neon's networks."""
     rng = np.random.default_rng(0)
-    images, labels = rng.standard_normal((20, 5, 1, 28, 28)), rng.integers(0, 10, (20, 5))
+    images, labels = rng.standard_normal((20, 2, 1, 28, 28)), rng.integers(0, 10, (20, 2))
+    mnpar.random.seed(4)
+    grid = mnpar.SpatialGrid(comm, dims)
+    model = Network(grid)
+    optimizer = mnpar.optimizers.MomentumSGD(0.01).setup(model)
+    losses = []
+    for x, t in zip(images, labels, strict=True):
+        model.cleargrads()
+        loss = F.softmax_cross_entropy(model(cut(x, grid.block((28, 28))), (28, 28)), t)
+        loss.backward()
+        optimizer.update()
+        losses.append(loss.item())
+    return losses, model.conv1.W.array, model.bn.avg_var, model.fc1.whole_W(), model.fc2.W.array
 
-    def program(comm, dims):
-        mnpar.random.seed(4)
-        grid = mnpar.SpatialGrid(comm, dims)
-        model = Network(grid)
-        optimizer = mnpar.optimizers.MomentumSGD(0.01).setup(model)
-        losses = []
-        for x, t in zip(images, labels, strict=True):
-            model.cleargrads()
-            loss = F.softmax_cross_entropy(model(cut(x, grid.block((28, 28))), (28, 28)), t)
-            loss.backward()
-            optimizer.update()
-            losses.append(loss.item())
-        return losses, model.conv1.W.array, model.bn.avg_var, model.fc1.whole_W(), model.fc2.W.array
 
-    (truth,) = mnpar.run(lambda comm: program(comm, (1, 1)), ranks=1)
-    for found in mnpar.run(lambda comm: program(comm, dims), ranks=int(np.prod(dims))):
-        for mine, theirs in zip(found, truth, strict=True):
+@pytest.fixture(scope="module")
+def one_process():
+    return mnpar.run(twenty_steps, ranks=1, args=((1, 1),))[0]
+
+
+@pytest.mark.parametrize("dims", [(2, 2), (3, 2), (1, 5), (4, 4)], ids=str)
+def test_twenty_steps_of_a_network_are_those_of_one_process(dims, one_process):
+    """On 4 × 4 ranks blocks shrink to a single cell."""
+    for found in mnpar.run(twenty_steps, ranks=int(np.prod(dims)), args=(dims,)):
+        for mine, theirs in zip(found, one_process, strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-7, atol=1e-9)
 
 

@@ -1,6 +1,8 @@
 """A mixture of experts on one axis of a mesh, whose ranks have the same samples or their own, and copies on another, against
 one process."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -65,11 +67,18 @@ MESHES += [({"data": 2, "expert": 2}, 1), ({"expert": 3}, 2), ({"data": 2, "expe
 OPTIONS = {"": {}, "buckets": {"bucket_bytes": 64}, "sharded": {"sharded": True}}
 
 
+@functools.cache
+def alone(k, make, hooks):
+    """What one process learns."""
+    return mnpar.run(train, ranks=1, args=({"data": 1, "model": 1}, k, make, hooks, {}))[0]
+
+
+@pytest.mark.grid
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize(("axes", "k"), MESHES, ids=str)
 @pytest.mark.parametrize(("make", "hooks"), RULES.values(), ids=RULES)
 def test_a_mixture_learns_as_in_one_process(make, hooks, axes, k, options):
-    ((gradients, weights),) = mnpar.run(train, ranks=1, args=({"data": 1, "model": 1}, k, make, hooks, {}))
+    gradients, weights = alone(k, make, hooks)
     ranks = mnpar.run(train, ranks=int(np.prod(list(axes.values()))), args=(axes, k, make, hooks, options))
     for found, expected in [(0, gradients), (1, weights)] if not options.get("sharded") else [(1, weights)]:
         for rank in ranks:

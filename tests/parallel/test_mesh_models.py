@@ -11,7 +11,7 @@ from mnpar import optimizer_hooks as hooks
 from mnpar import optimizers
 from tests.parallel.mesh_models import GRIDS, check, check_pieces, make, reference, step, train
 
-STEPS = 3
+STEPS = 2  # the second has what the first left in the optimizer
 SIZES = (1, 2, 4, 8)
 
 

@@ -7,6 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from mnpar.parallel import Action, Schedule, balance, draw, make_schedule, own_schedule, simulate
+from tests.tables import together
 
 SIZES = list(itertools.product(range(1, 5), range(1, 10)))
 FULL = [(P, M) for P, M in SIZES if M >= P]
@@ -34,16 +35,16 @@ GRAPHS = {
 }
 
 
-@pytest.mark.parametrize("name", BUBBLES)
-@pytest.mark.parametrize(("P", "M"), FULL, ids=[f"{P} ranks, {M}" for P, M in FULL])
-def test_the_bubble_is_the_formulas(name, P, M):
+@together(name=BUBBLES, ranks_and_batches=FULL)
+def test_the_bubble_is_the_formulas(name, ranks_and_batches):
+    P, M = ranks_and_batches
     assert simulate(make_schedule(name, P, M)).bubble == pytest.approx(BUBBLES[name](P, M))
     assert simulate(make_schedule(name, P, M), early=False).bubble == pytest.approx(LITERATURE[name](P, M))
 
 
-@pytest.mark.parametrize("name", GRAPHS)
-@pytest.mark.parametrize(("P", "M"), FULL, ids=[f"{P} ranks, {M}" for P, M in FULL])
-def test_the_graphs_in_flight_are_the_formulas(name, P, M):
+@together(name=GRAPHS, ranks_and_batches=FULL)
+def test_the_graphs_in_flight_are_the_formulas(name, ranks_and_batches):
+    P, M = ranks_and_batches
     found = simulate(make_schedule(name, P, M)).in_flight
     assert list(found) == [GRAPHS[name](P, M, r) for r in range(P)]
 
@@ -53,10 +54,9 @@ def test_zbv_keeps_no_more_than_1f1b(P, M):
     assert max(simulate(make_schedule("zbv", P, M)).in_flight) == min(2 * P, 2 * M)  # of half the size
 
 
-@pytest.mark.parametrize("name", BUBBLES)
-@pytest.mark.parametrize(("P", "M"), [*SIZES, (6, 13), (8, 5), (7, 20)])
-def test_every_schedule_ends(name, P, M):
-    schedule = make_schedule(name, P, M)
+@together(name=BUBBLES, ranks_and_batches=[*SIZES, (6, 13), (8, 5), (7, 20)])
+def test_every_schedule_ends(name, ranks_and_batches):
+    schedule = make_schedule(name, *ranks_and_batches)
     assert sum(len(spans) for spans in simulate(schedule).spans) == sum(map(len, schedule.actions))
 
 
