@@ -34,7 +34,7 @@ import mnpar.links as L
 from mnpar.communicators import operation
 from mnpar.communicators.transport import Pending, Waiting
 from mnpar.functions import blockwise, spatial_convolution
-from mnpar.functions.exchange import Carrier, exchange
+from mnpar.functions.exchanges import Carrier, exchange
 
 GRIDS = {1: (1, 1), 2: (2, 1), 4: (2, 2), 6: (3, 2), 8: (4, 2)}
 

@@ -31,7 +31,7 @@ class Meeting(Mailbox):
         return self._collectives
 
     def next_exchange(self) -> int:
-        """The number of an exchange by a plan (functions/exchange.py): all ranks call it, but it has no opening."""
+        """The number of an exchange by a plan (functions/exchanges.py): all ranks call it, but it has no opening."""
         self._collectives += 2
         return self._collectives - 2
 

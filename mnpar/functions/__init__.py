@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         r2_score,
         recall,
     )
-    from mnpar.functions.exchange import exchange, iexchange, repartition
+    from mnpar.functions.exchanges import exchange, iexchange, repartition
     from mnpar.functions.extrema import clip, maximum, minimum
     from mnpar.functions.fourier import fft, ifft
     from mnpar.functions.gamma import digamma, lgamma, polygamma, zeta

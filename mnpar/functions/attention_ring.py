@@ -22,7 +22,7 @@ from mnpar.communicators.operation import Operation
 from mnpar.communicators.ways import ALLGATHER
 from mnpar.errors import MismatchError
 from mnpar.functions.communication import Communication
-from mnpar.functions.exchange import Exchange
+from mnpar.functions.exchanges import Exchange
 from mnpar.functions.generic import either
 from mnpar.functions.joining import Concat
 from mnpar.functions.tiled_attention import TiledAttention, prepared

@@ -18,7 +18,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.config import is_recording
 from mnpar.function_node import FunctionNode
-from mnpar.functions.exchange import exchange, iexchange
+from mnpar.functions.exchanges import exchange, iexchange
 from mnpar.functions.generic import either
 from mnpar.functions.halo import SpatialGrid, grid_needed, halo_of
 from mnpar.functions.joining import concat, split_axis

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.communicators.communicator import described, needed
-from mnpar.functions.exchange import exchange, iexchange
+from mnpar.functions.exchanges import exchange, iexchange
 from mnpar.plans import Box, Plan, Window
 from mnpar.plans.halo import grid_blocks, grid_halo
 from mnpar.variable import Variable, as_variable

@@ -1,6 +1,6 @@
 """A convolution that works while its halo is on its way, both forward and backward.
 
-It is the second half of an exchange (exchange.py: Give, Take) and what is computed of the cells that came, in one function: so
+It is the second half of an exchange (exchanges.py: Give, Take) and what is computed of the cells that came, in one function: so
 it decides what comes first. Forward, the outputs that need no halo are computed before the others' cells are awaited.
 Backward, the gradient of the chunk comes first; what of it belongs to others leaves; then the weights' gradient is computed,
 and only afterwards Give, which stands before this function, waits for what the others send.
@@ -15,7 +15,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.functions.blockwise import bare, place
 from mnpar.functions.convolving import Convolution, Deconvolution, weight_gradient
-from mnpar.functions.exchange import Give, Take
+from mnpar.functions.exchanges import Give, Take
 from mnpar.functions.generic import either
 from mnpar.functions.halo import SpatialGrid, halo_of
 from mnpar.plans import Box, Plan, Window

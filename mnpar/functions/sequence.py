@@ -17,7 +17,7 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.communicators.communicator import needed
 from mnpar.functions.attention import scaled_dot_product_attention
-from mnpar.functions.exchange import exchange, repartition
+from mnpar.functions.exchanges import exchange, repartition
 from mnpar.functions.generic import axis_of, listed, plain
 from mnpar.functions.joining import SplitAxis, concat
 from mnpar.plans import Box, Layout, Part, Plan, block, in_order, layouts, rows_of

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.functions.blockwise import check_block, empty_block
-from mnpar.functions.exchange import exchange
+from mnpar.functions.exchanges import exchange
 from mnpar.functions.halo import SpatialGrid
 from mnpar.functions.products import matmul
 from mnpar.functions.resize import MODES, places, weights_at
