@@ -184,14 +184,14 @@ class MultiHeadAttention(Divided):
         comm = self.heads_comm
         if mask is not None and comm is not None and mask.ndim > 2 and mask.shape[-3] > 1:
             mask = mask[..., slice(*block(self.n_heads, comm.size, comm.rank)), :, :]
-        if self.sequence_comm is None:
+        if self.sequence_comm is None or (self.sequence_comm.size == 1 and cut is None):
             return scaled_dot_product_attention(q, k, v, mask, self.causal)
         return SEQUENCES[self.sequence](self.sequence_comm, q, k, v, mask, self.causal, cut=cut)
 
     def _whole(self, parameter: Variable) -> Variable:
         """A parameter, whose gradient is to be summed over the ranks that use it for parts of the sequence."""
         comm = self.sequence_comm
-        return parameter if comm is None or not self.whole_gradients else copy_to(comm, parameter)
+        return parameter if comm is None or comm.size == 1 or not self.whole_gradients else copy_to(comm, parameter)
 
     def _taken(self, x: Any) -> Variable:
         x = as_variable(x)

@@ -9,7 +9,7 @@ import numpy as np
 
 from mnpar import initializers
 from mnpar.communicators.communicator import needed
-from mnpar.functions import get_item, reduce_from, reduce_scatter
+from mnpar.functions import embed_id, get_item, reduce_from, reduce_scatter
 from mnpar.functions.indexing import ScatterAdd
 from mnpar.initializers import Normal
 from mnpar.links.parallel_linear import checked_axis
@@ -81,9 +81,10 @@ class VocabularyParallelEmbedID(Divided):
             ValueError: a number names no row.
         """
         y = self._own(x)
-        if self.sequence_axis is None:
-            return reduce_from(self.comm, y)
-        return reduce_scatter(self.comm, y, axis=checked_axis(self, self.sequence_axis, y.ndim - 1))
+        axis = None if self.sequence_axis is None else checked_axis(self, self.sequence_axis, y.ndim - 1)
+        if self.comm.size == 1:
+            return y
+        return reduce_from(self.comm, y) if axis is None else reduce_scatter(self.comm, y, axis=axis)
 
     def _own(self, x: Any) -> Variable:
         """The rows that this rank has, zeros for the others."""
@@ -93,6 +94,8 @@ class VocabularyParallelEmbedID(Divided):
         known = (numbers >= 0) & (numbers < self.in_size)
         if not (known if self.ignore_label is None else known | (numbers == self.ignore_label)).all():
             raise ValueError(f"{self}: numbers from {numbers.min()} to {numbers.max()} do not all name a row")
+        if self.comm.size == 1:
+            return embed_id(numbers, self.W, self.ignore_label)
         first, last = block(self.in_size, self.comm.size, self.comm.rank)
         here = (numbers >= first) & (numbers < last)
         if self.ignore_label is not None:

@@ -106,6 +106,23 @@ def test_layers_of_a_transformer_send_what_has_to_be_sent(ranks, name, sequence_
     assert minimum <= backward <= 1.02 * (minimum + small)
 
 
+ALONE = {  # layers of one rank, which have nobody to speak to
+    **{name: lambda comm, make=make: make(comm, 1)[1] for name, (make, _) in CASES.items()},
+    "heads": lambda comm: L.MultiHeadAttention(HEADS, D, comm, causal=True, sequence_comm=comm),
+    "all to all": lambda comm: L.MultiHeadAttention(HEADS, D, comm, sequence_comm=comm, sequence="all_to_all"),
+    "table": lambda comm: lambda x: L.VocabularyParallelEmbedID(comm, 9, D, sequence_axis=1)(x[:, :, 0].array.astype("i4")),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_layers_of_one_rank_are_plain_and_leave_nothing_on_the_tape(name):
+    comm = mnpar.create_communicator("self")
+    with mnpar.Tape() as tape:
+        y = ALONE[name](comm)(mnpar.Variable(np.ones((N, T, D))))
+    assert y.shape == (N, T, D)
+    assert tape.records == []
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_a_pair_of_convolutions_sends_what_has_to_be_sent(ranks):
     """Forward the sums of the outputs, backward those of the input's gradient."""
