@@ -19,6 +19,7 @@ from mnpar.communicators.communicator import Communicator
 from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.parallel.agreement import same_digest
+from mnpar.parallel.meeting import DIGEST
 from mnpar.parallel.placement import Placement
 
 
@@ -37,8 +38,8 @@ def compare(comm: Communicator, model: Link, arenas: Arenas, update: int, placem
     """
     if placement is not None and placement.others:
         _compare_parts(placement, model, update)
-    if comm.size > 1 and not _same_bits(comm, [arena.data for arena in arenas if arena.summed is None]):
-        _compare_copies(comm, model, update)
+    if comm.size > 1 and not same_digest(comm, digest_of(arenas, comm.rank)):
+        compare_copies(comm, model, update)
 
 
 def _compare_parts(placement: Placement, model: Link, update: int) -> None:
@@ -63,15 +64,23 @@ def _compare_parts(placement: Placement, model: Link, update: int) -> None:
                     )
 
 
-def _same_bits(comm: Communicator, vectors: list[Array]) -> bool:
-    """Whether all ranks have the same, as they nearly always do; values on devices are not brought here to tell."""
-    digest, here = hashlib.sha256(), all([type(vector) is np.ndarray for vector in vectors])
-    for vector in vectors if here else ():
-        digest.update(vector.view(np.uint8).data)
-    return same_digest(comm, digest.digest() if here else bytes(digest.digest_size)) and here
+def digest_of(arenas: Arenas, rank: int) -> bytes:
+    """The same where ranks have the same values, as they nearly always do; values on devices are not brought here to tell."""
+    digest = hashlib.sha256()
+    for arena in arenas:
+        if type(arena.data) is not np.ndarray:
+            return rank.to_bytes(DIGEST, "big")  # others have another one
+        if arena.summed is None:
+            digest.update(arena.data.view(np.uint8).data)
+    return digest.digest()[:DIGEST]
 
 
-def _compare_copies(comm: Communicator, model: Link, update: int) -> None:
+def compare_copies(comm: Communicator, model: Link, update: int) -> None:
+    """Find out whether the values on ranks whose digests differ do so by more than rounding can; all ranks call it.
+
+    Raises:
+        MismatchError: they do; on all ranks.
+    """
     named = [(path, param) for path, param in model.namedparams(include_uninit=False) if param.summed is None]
     mine = np.array([[*_signature(param.array)] for _, param in named]).reshape(len(named), 4)
     first, *others = comm.allgather(mine)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
     from mnpar.parallel.placement import Placement
 
-_NUMBERS = struct.Struct("<2d6B")
+DIGEST = 16  # bytes
+_NUMBERS = struct.Struct(f"<2d6B{DIGEST}x")
 
 
 class Row(NamedTuple):
@@ -39,7 +40,7 @@ class Row(NamedTuple):
     unsettled: bool = False  # it has not looked yet whether its model fits together with those of other ranks of a mesh
 
     def packed(self) -> bytes:
-        """As bytes."""
+        """As bytes, with zeros where there may be a digest."""
         return _NUMBERS.pack(*self)
 
     @classmethod

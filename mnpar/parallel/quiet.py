@@ -16,7 +16,8 @@ from mnpar.config import is_debugging
 from mnpar.graph import structure
 from mnpar.optimizers.gradient_method import Pieces
 from mnpar.parallel.agreement import restore
-from mnpar.parallel.meeting import Row, check_known, own_weight, skipped, total_of, unknown_among_known, weighted
+from mnpar.parallel.likeness import compare_copies, digest_of
+from mnpar.parallel.meeting import DIGEST, Row, check_known, own_weight, skipped, total_of, unknown_among_known, weighted
 from mnpar.parallel.team import Team
 from mnpar.tape import current_tape
 
@@ -30,6 +31,7 @@ class QuietTeam(Team):
     _plain: tuple[float | None, bytes] = None, b""  # what it told last when there was only a weight to tell, and that weight
     _notes: list[bytes] | None = None  # what all told in the update before, if nothing was to be done about it
     _rows: list[Row] | None = None  # what all tell in this update, if it is not the same
+    _drifted = False  # by these, the values are not the same on all ranks
     _all_joined = False
 
     _forward: tuple[Any, ...] | None = None  # what the loss of this update is computed with; None: this rank joins
@@ -82,9 +84,11 @@ class QuietTeam(Team):
         arenas, reducer = self.optimizer.arenas, self.reducer
         if not arenas.filled:
             arenas.fill(self.optimizer.loss_scale)
+        compares = self.optimizer.t % self._check == 0 or is_debugging()
+        if compares and self._placement is None:
+            note = note[:-DIGEST] + digest_of(arenas, self.comm.rank)
         reducer.begin_noted(arenas, note)
         at_once = self._placement is None and by_pieces()
-        compares = self.optimizer.t % self._check == 0 or is_debugging()
         parts = reducer.parts if at_once and not compares else ()
         if parts and any([param.node.loss_scale is not None for param in arenas.learning[0].params]):
             parts = ()  # whole gradients are divided by it
@@ -92,8 +96,8 @@ class QuietTeam(Team):
         if self._holding or self._held:
             self._forget_held()
         forward, self._forward = self._forward, None
-        if compares and added:
-            self._compare()
+        if added and (compares or self._drifted):
+            self._heed()
         if self._rows is not None:  # not as the last time
             reducer.rest()
             steps = self._corrected(self._rows) if added else self._set_right(self._rows, forward)
@@ -102,6 +106,13 @@ class QuietTeam(Team):
         if parts:
             return self._in_parts(arenas.learning[0], *parts)
         return [(arena, None, arena.params) for arena in arenas.learning] if at_once else True
+
+    def _heed(self) -> None:
+        """Compare what copies have: on a mesh by meeting once more, else where digests differ."""
+        if self._placement is not None:
+            self._compare()
+        elif self._drifted:
+            compare_copies(self.comm, self.optimizer.target, self.optimizer.t)
 
     def _in_parts(self, arena: Arena, own: slice, *others: slice) -> Pieces:
         """A vector that is still being summed: its values change where this rank has added up while others do theirs."""
@@ -117,8 +128,11 @@ class QuietTeam(Team):
         """Whether the sum of the gradients, with the weights that they have, is what is wanted but for a factor."""
         if notes == self._notes:
             return True
-        self._notes, self._rows = notes, [Row.of(note) for note in notes]
-        rows = self._rows
+        before, self._notes = self._notes, notes
+        self._drifted = len({note[-DIGEST:] for note in notes}) > 1
+        if before is not None and [note[:-DIGEST] for note in notes] == [note[:-DIGEST] for note in before]:
+            return True
+        self._rows = rows = [Row.of(note) for note in notes]
         changed = self._how != "sum" and total_of(rows) != self._base and any([row.talks for row in rows])
         mixed = len({row.manual for row in rows if not row.joining}) > 1
         alike = not (any([row.stale or row.unsettled for row in rows]) or all([row.joining for row in rows]))
