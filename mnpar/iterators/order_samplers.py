@@ -14,7 +14,11 @@ ROOM = 1 << 14  # bytes for a generator's state as text: numpy's largest, the Me
 
 
 class OrderSampler(Protocol):
-    """A function of the current order and the position in it that returns the order of the next epoch, equally long."""
+    """A function of the current order and the position in it that returns the order of the next epoch.
+
+    The first order, asked for with 0, 1, … N - 1, may have more or fewer examples, and some more than once: that many make an
+    epoch from then on.
+    """
 
     def __call__(self, current_order: Array, current_position: int, /) -> Array: ...
 

@@ -41,7 +41,7 @@ class SerialIterator(Iterator):
     Raises:
         TypeError: ``dataset`` has no length, or no ``[i]``.
         ValueError: ``batch_size`` is no positive integer, or both ``shuffle`` and ``order_sampler`` are given; when a batch
-            is drawn: the data set is empty and ``repeat`` is True, or the sampler's order is not one of the data set.
+            is drawn: the data set is empty and ``repeat`` is True, or the sampler's orders are not equally long.
 
     Example:
         >>> from mnpar.iterators import SerialIterator
@@ -100,7 +100,7 @@ class SerialIterator(Iterator):
         end = position + self.batch_size if self.repeat else min(position + self.batch_size, n)
         while end >= n:  # the batch reaches the end of the epoch, perhaps of several
             rows += range(position, n) if order is None else order[position:n].tolist()
-            order = None if order is None else self._draw(order, position)
+            order = None if order is None else self._next(order, position)
             position, end = 0, end - n if self.repeat else 0
             new_epochs += 1
         rows += range(position, end) if order is None else order[position:end].tolist()
@@ -109,8 +109,14 @@ class SerialIterator(Iterator):
     def _draw(self, order: Array, position: int) -> Array:
         assert self.order_sampler is not None
         drawn = np.asarray(self.order_sampler(order, position))
-        if drawn.shape != order.shape:
-            raise ValueError(f"the order_sampler returned an order of shape {drawn.shape} for {len(order)} examples")
+        if drawn.ndim != 1:
+            raise ValueError(f"the order_sampler returned an order of shape {drawn.shape}, not a number for each example")
+        return drawn
+
+    def _next(self, order: Array, position: int) -> Array:
+        drawn = self._draw(order, position)
+        if len(drawn) != len(order):
+            raise ValueError(f"the order_sampler returned {len(drawn)} examples after an epoch of {len(order)}")
         return drawn
 
     @property
@@ -153,6 +159,7 @@ class SerialIterator(Iterator):
         """
         position, epoch, is_new_epoch, order = self._state
         length = n = len(self.dataset)
+        size = self._length
         moved = getattr(serializer, "ranks_changed", False)  # a checkpoint of more ranks, or fewer
         with suppress(KeyError):  # Chainer does not save it
             length = int(serializer("dataset_length", n))
@@ -160,12 +167,12 @@ class SerialIterator(Iterator):
         epoch = int(serializer("epoch", epoch))
         is_new_epoch = bool(serializer("is_new_epoch", is_new_epoch))
         if moved and length != n:  # of other data: at the same share of the epoch, in this iterator's own order
-            position = position * n // max(length, 1)
+            position = position * size // max(length, 1)
         elif order is not None:
             order = np.asarray(serializer("order", np.array(order, np.int64)), np.int64)
-        if not 0 <= position <= n or (order is not None and order.shape != (n,)):
+        if not 0 <= position <= size or (order is not None and order.shape != (size,)):
             was = "of another length" if order is None else f"of {order.size} examples"
-            raise ValueError(f"this state, at position {position}, was saved with a data set {was}; this one has {n}")
+            raise ValueError(f"this state, at position {position}, was saved with a data set {was}; this one has {size}")
         previous = float(serializer("previous_epoch_detail", -1.0 if self._previous is None else self._previous))
         sampler: Any = self.order_sampler
         if hasattr(sampler, "serialize"):

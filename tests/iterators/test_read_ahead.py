@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 import os
 import select
 
@@ -18,7 +19,7 @@ from mnpar.iterators import (
     create_multi_node_iterator,
     create_synchronized_iterator,
 )
-from mnpar.serializers import load_npz, save_npz
+from mnpar.serializers import DictionarySerializer, NpzDeserializer, load_npz, save_npz
 from tests.iterators.sent import Arrays, Drawing, Failing, Kinds, Pids, Unready
 
 KINDS = {  # starting processes takes some tenths of a second: threads are tried with more
@@ -145,6 +146,28 @@ def test_an_order_sampler_is_asked_as_by_a_serial_iterator(make):
         return found, asked[:4]
 
     assert program(make) == program(SerialIterator)
+
+
+@both_kinds
+@pytest.mark.parametrize("length", [2, 7])
+def test_an_epoch_is_as_long_as_the_order_that_the_sampler_drew(make, length):
+    def program(make, **how):
+        def sampler(order, position):
+            return np.arange(length) % 3 if len(order) == 5 else np.roll(order, 1)
+
+        found = []
+        with make(list("abcde"), 2, order_sampler=sampler, **how) as iterator:
+            for batch in itertools.islice(iterator, 6):
+                found.append((batch, iterator.epoch_detail, iterator.is_new_epoch))
+            saved = DictionarySerializer()
+            saved.save(iterator)
+        with make(list("abcde"), 2, order_sampler=sampler, **how) as iterator:
+            NpzDeserializer(saved.target).load(iterator)
+            return found, [*itertools.islice(iterator, 3)]
+
+    assert program(make) == program(SerialIterator)
+    once, _ = program(make, repeat=False)
+    assert "".join(["".join(batch) for batch, *_ in once]) == "abcabca"[:length]
 
 
 @both_kinds

@@ -143,7 +143,11 @@ REFUSED = {
     "none": (lambda: SerialIterator([1], None), "batch_size = None"),
     "bool": (lambda: SerialIterator([1], True), "batch_size = True"),
     "both": (lambda: SerialIterator([1], 1, shuffle=True, order_sampler=lambda o, p: o), "leave shuffle out"),
-    "order of another length": (lambda: SerialIterator([1, 2], 1, order_sampler=lambda o, p: o[:1]), r"shape \(1,\) for 2"),
+    "no order": (lambda: SerialIterator([1, 2], 1, order_sampler=lambda o, p: o[:, None]), r"order of shape \(2, 1\)"),
+    "an order of another length": (
+        lambda: list(SerialIterator([1, 2, 3], 1, order_sampler=lambda o, p: o[1:])),
+        "1 examples after an epoch of 2",
+    ),
 }
 
 
