@@ -233,7 +233,7 @@ class Board:
         def ready() -> bool:
             return all([words[at] >= least or words[at + _ELSEWHERE] * _TIMES >= least for at in others])
 
-        what = Waiting("allreduce", call_site(), None, 0, self._seq)
+        what = Waiting("allreduce_noted", call_site(), None, 0, self._seq)
         wait(transport, Pending(lambda: ready() or transport.go_on() or ready(), _nothing, what, transport.meeting(what)))
         if not _ORDERED:
             self.memory.sync()

@@ -62,9 +62,13 @@ class Channel(Meeting):
 
         All ranks hear the same notes, so they decide alike: there is a sum on all of them, or on none. If there is none, the
         arrays need not have one form.
+
+        Raises:
+            MismatchError: some ranks are in another collective, and have said nothing beside it.
         """
         host, into = backend.to_host(x), out if type(out) is np.ndarray else None
         opening = self._open_now(call, host, None, note)
+        opening.check_identity()
         raw, block = opening.raw, opening.block
         if not usual([bytes(raw[end - len(note) : end]) for end in range(block, len(raw) + 1, block)]):
             return False

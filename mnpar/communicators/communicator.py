@@ -302,7 +302,7 @@ class Communicator(Objects):
             board.begin(form, x, note, channel)
             if (summed := board.end(usual, x, channel)) is not None:
                 return bool(summed)
-        return channel.allreduce_noted(x, self._call("allreduce"), note, usual, out)
+        return channel.allreduce_noted(x, self._call("allreduce_noted"), note, usual, out)
 
     def open_board(self, wanted: bool = True) -> bool:
         """Let :meth:`allreduce_noted` go through memory that all ranks have in common, where they have; all ranks call it.

@@ -45,7 +45,9 @@ class NotedSum:
         if board is None or self._form is None:
             return comm.allreduce_noted(x, self._note, usual, x)
         summed = board.end(usual, x, self._channel, later)
-        return self._channel.allreduce_noted(x, comm._call("allreduce"), self._note, usual, x) if summed is None else summed
+        if summed is not None:
+            return summed
+        return self._channel.allreduce_noted(x, comm._call("allreduce_noted"), self._note, usual, x)
 
     def rest(self) -> None:
         """Wait for the parts of the sum that are not there yet."""

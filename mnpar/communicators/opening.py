@@ -131,12 +131,16 @@ class Opening:
             self.said.remember(self)
         return self
 
+    def check_identity(self) -> None:
+        """Raises MismatchError if the ranks are in different collectives."""
+        starts = () if self.alike else range(0, len(self.raw), self.block)
+        if len({bytes(self.raw[start : start + message.IDENTITY]) for start in starts}) > 1:
+            raise self.mismatch("ranks are in different collectives")
+
     def _check(self) -> None:
+        self.check_identity()
         raw, call = self.raw, self.call
-        identity = raw[: message.IDENTITY]
         for start in range(0, len(raw), self.block):
-            if raw[start : start + message.IDENTITY] != identity:
-                raise self.mismatch("ranks are in different collectives")
             if raw[start + message.FORM.start] == FAULT:
                 header = self.header(start // self.block)
                 text = raw[start + SIZE : start + SIZE + header.nbytes].decode(errors="replace")

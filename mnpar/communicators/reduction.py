@@ -12,7 +12,7 @@ from mnpar.communicators.message import Call
 
 UFUNCS = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}  # who means, divides
 GATHERED = 2**15  # bytes: an array of at most so many is gathered everywhere and reduced there, a larger one in parts
-REDUCING = ("allreduce", "reduce", "reduce_from", "reduce_scatter", "scan", "exscan")
+REDUCING = ("allreduce", "allreduce_noted", "reduce", "reduce_from", "reduce_scatter", "scan", "exscan")
 
 
 def check_reducible(x: Array, call: Call) -> None:

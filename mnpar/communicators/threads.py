@@ -27,7 +27,6 @@ from mnpar.communicators.shared_memory import OwnMemory, allocate
 from mnpar.communicators.transport import (
     ANY,
     BACKWARD,
-    BACKWARD_TOO,
     FORWARD,
     Letter,
     Pending,
@@ -144,8 +143,8 @@ class World:
             f"  rank {rank}: " + (f"waits in {entry[1]}" if entry else "has finished" if self.done[rank] else "has not started")
             for rank, entry in enumerate(self.waiting)
         ]
-        forgotten = any(self.done) and any(entry is not None and entry[1].of_gradient for entry in self.waiting)
-        return "\n".join(["no rank can go on, each waits for another:", *rows, *([BACKWARD_TOO] if forgotten else [])])
+        advice = {entry[1].advice for entry in self.waiting if entry is not None and any(self.done)} - {""}
+        return "\n".join(["no rank can go on, each waits for another:", *rows, *sorted(advice)])
 
 
 class ThreadRoom(Room):

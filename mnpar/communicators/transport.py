@@ -23,7 +23,8 @@ FORWARD, BACKWARD = 0, 1
 REPLY, PART, EXCHANGE, PIECE_OF_MESSAGE, PIECE_OF_PART, OPENING = KINDS = range(6)
 
 
-BACKWARD_TOO = "every rank that has communicated runs backward: mnpar.backward(), if it has no loss"  # advice
+BACKWARD_TOO = "every rank that has communicated runs backward: mnpar.backward(), if it has no loss"
+UPDATE_TOO = "all ranks make as many updates: one that has no more batches calls optimizer.join()"
 
 
 def untaken(who: int, whom: int, tag: int, text: str) -> str:
@@ -49,9 +50,9 @@ class Waiting(NamedTuple):
     order: int = 0
 
     @property
-    def of_gradient(self) -> bool:
-        """Whether it is in a backward."""
-        return self.order > 0
+    def advice(self) -> str:
+        """What to do about ranks that have finished instead."""
+        return BACKWARD_TOO if self.order else UPDATE_TOO if self.what == "allreduce_noted" else ""
 
     def __str__(self) -> str:
         whom = "" if self.peer is None else f" from {'any rank' if self.peer == ANY else f'rank {self.peer}'}"

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from mnpar.communicators.neighbours import Look
-from mnpar.communicators.transport import ANY, BACKWARD_TOO, Waiting
+from mnpar.communicators.transport import ANY, Waiting
 from mnpar.errors import DeadlockError, MismatchError
 
 _NAP, _LONG_NAP = 0.0001, 0.001  # s
@@ -271,9 +271,9 @@ class Watch:
             speak(f"mnpar: rank {self._post.rank} has waited {elapsed:.0f} s in {what}; {', '.join(told)}\n")
 
     def _table(self, wait: Wait) -> str:
-        forgotten = wait.waiting.of_gradient and any(state["state"] == "finished" for state in self._fresh().values())
-        advice = "\n" + BACKWARD_TOO if forgotten else ""
-        return f"rank {self._post.rank} waits for ever in {wait.waiting}:\n{self._rows()}{advice}"
+        finished = any(state["state"] == "finished" for state in self._fresh().values())
+        lines = [f"rank {self._post.rank} waits for ever in {wait.waiting}:", self._rows(), *finished * [wait.waiting.advice]]
+        return "\n".join(filter(None, lines))
 
     def _rows(self) -> str:
         """What each rank does."""

@@ -6,6 +6,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
+from mnpar.errors import DeadlockError, MismatchError
 from mnpar.parallel.meeting import Row
 
 RANKS = pytest.mark.ranks(1, 2, 3, 4, on="threads")
@@ -52,6 +53,32 @@ def openings(optimizer, comm):
     ways = {"comm": comm, "own": optimizer.team.reducer.channel}
     before = {name: way.traffic.collectives for name, way in ways.items()}
     return lambda: {name: way.traffic.collectives - before[name] for name, way in ways.items()}
+
+
+@pytest.mark.parametrize("width", [2, 3000], ids=["few", "many"])
+@pytest.mark.ranks(2, 3)
+def test_a_collective_of_the_gradients_form_beside_an_update_is_told(comm, width):
+    """A rank that evaluates while others train: what it sums must not become their gradients."""
+    net = L.Linear(D, width)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), comm).setup(net)
+
+    def update():
+        optimizer.update(lambda x: F.mean(net(x) ** 2), np.ones((2, D)))
+
+    update()
+    update()
+    with pytest.raises(MismatchError, match=r"allreduce_noted \(sum\) of (.|\n)* allreduce \(sum\) of "):
+        comm.allreduce(np.full(width * (D + 1), 100.0)) if comm.rank == 1 else update()
+
+
+def test_an_update_more_is_told_with_what_to_do():
+    def program(comm):
+        _, optimizer = small(comm)
+        for _ in range(3 + comm.rank):
+            optimizer.update(lambda x: F.mean(optimizer.target(x) ** 2), np.ones((2, D)))
+
+    with pytest.raises(DeadlockError, match=r"as many updates: one that has no more batches calls optimizer\.join\(\)"):
+        mnpar.run(program, 2)
 
 
 def small(comm, **options):
