@@ -14,6 +14,8 @@ import subprocess
 import sys
 import time
 
+sys.stdout.reconfigure(errors="replace")  # its encoding may have no µ and no ×
+
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 

@@ -27,7 +27,7 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.initializers import Normal, initialize_by_path
 
-TEXT = "\n".join(topics[name] for name in sorted(topics))
+TEXT = " ".join("\n".join(topics[name] for name in sorted(topics)).split())  # without its indents
 AXES = ("data", "pipe", "model", "sequence")
 LETTERS = sorted(set(TEXT))
 NUMBERS = {letter: i for i, letter in enumerate(LETTERS)}
@@ -110,7 +110,7 @@ def write(mesh, model, args, text):
     """Go on with a text, letter by letter."""
     rng = np.random.default_rng(args.seed)
     for _ in range(args.letters):
-        window = text[-args.length :].rjust(args.length)
+        window = text[-args.length :]
         x = np.array([[NUMBERS[letter] for letter in window]], np.int32)[:, part(args.length, mesh.sequence)]
         with mnpar.using_config("train", False), mnpar.no_backprop_mode():
             y = model(x)
@@ -149,7 +149,7 @@ def main(comm, args):
             print(f"step {step + 1:5d}   loss {losses[-1]:.4f}", flush=True)
     if args.run:
         mnpar.checkpoint.save(args.run, everything, comm, begin + args.steps)
-    text = write(mesh, model, args, "The ")
+    text = write(mesh, model, args, TEXT[: args.length])
     if comm.is_root and args.letters:
         print(f"\n{text}", flush=True)
     return losses

@@ -116,7 +116,7 @@ def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namesp
         sys.stdout.reconfigure(errors="replace")
     if launched_after_first():
         parser.error = lambda message: sys.exit(2)  # type: ignore[method-assign]
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # --help
+        with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):  # --help
             args = parser.parse_args()
     else:
         args = parser.parse_args()

@@ -300,8 +300,9 @@ def test_letters_that_the_output_has_not_end_no_program(tmp_path):
         '"""κ, at 8 × 8 places."""\nimport argparse\nfrom mnpar import launch\n'
         'launch.parse_args(argparse.ArgumentParser(description=__doc__))\nprint("8 × 8 → κ")\n'
     )
-    for flags, line in ((), "8 ? 8 ? ?\n"), (["--help"], "?, at 8 ? 8 places.\n"):
-        environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ascii = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    for flags, rank, line in ((), "0", "8 ? 8 ? ?\n"), (["--help"], "0", "?, at 8 ? 8 places.\n"), (["--help"], "1", ""):
+        environment = {**os.environ, **ascii, "PMI_RANK": rank}
         done = subprocess.run([sys.executable, program, *flags], env=environment, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         assert line in done.stdout

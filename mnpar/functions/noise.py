@@ -64,7 +64,7 @@ def dropout(
     """
     if not 0 <= ratio < 1:
         raise ValueError(f"dropout: the ratio {ratio} is outside [0, 1)")
-    y = x = as_variable(x)
+    x = as_variable(x)
     if not config.train:
         return (x, None) if return_mask else x
     if mask is None:
@@ -105,7 +105,7 @@ def zoneout(h: Any, x: Any, ratio: float = 0.5, *, rng: np.random.Generator | No
     if h.shape != x.shape:
         raise ValueError(f"zoneout: states of shapes {h.shape} and {x.shape} must have the same")
     if not config.train:
-        return as_variable(x)
+        return x  # type: ignore[no-any-return]
     keep = backend.like((rng or generator()).random(x.shape, np.float32) < ratio, x.array)
     return where(keep, h, x)
 
