@@ -9,7 +9,6 @@ a forward that ended cannot deadlock, because sends never block: docs/backward_o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Any
 
 from mnpar.config import recording
@@ -18,8 +17,6 @@ from mnpar.gradients import Gradients, leave
 from mnpar.graph import Gradient, Owed, VariableNode, put_off
 from mnpar.reach import leads_to
 from mnpar.tape import current_tape
-
-_requires_grad = attrgetter("requires_grad")
 
 
 def reverse(
@@ -36,7 +33,7 @@ def reverse(
     """
     tape, hooks = current_tape().finished(), function_hooks()
     stays = {node.key for node in targets or () if node.creator is not None}
-    wants = _requires_grad if targets is None else leads_to(targets, [node for node, _ in seeds], tape.records)
+    wants = None if targets is None else leads_to(targets, [node for node, _ in seeds], tape.records)
     sums = Gradients(record, tape.records, stays, keep)
     try:
         with recording(record):
@@ -45,7 +42,9 @@ def reverse(
             for function, gys in sums:
                 if retain_grad:
                     leave(function, gys)
-                wanted = list(map(wants, function.inputs))
+                wanted = []
+                for x in function.inputs:
+                    wanted.append(x.requires_grad if wants is None else wants(x))
                 wanted = wanted if later is None else put_off(function, gys, wanted, later)
                 if function.communicates or True in wanted:  # else nobody wants what would come of it
                     (around_pull(function, hooks) if hooks else function.pull)(gys, wanted, record, sums.add)

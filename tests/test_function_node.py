@@ -373,4 +373,4 @@ def test_all_inputs_that_are_under_way_are_waited_for_before_a_function_runs():
         return tuple(waited)
 
     mnpar.functions.arithmetic.Add().prepare((mnpar.Variable(np.ones(1)), mnpar.Future(arrives)))
-    assert len(waited) == 1
+    assert waited

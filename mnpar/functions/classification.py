@@ -149,7 +149,8 @@ def checked_labels(who: str, t: Array, classes: int, ignore_label: int | None) -
     """The labels as a vector, 0 where they are ignored, and where they are not (None: nowhere)."""
     labels = t.ravel()
     ignores = ignore_label is not None and 0 <= ignore_label < classes
-    if not labels.size or (not ignores and labels.min() >= 0 and labels.max() < classes):
+    unsigned = labels.view(labels.dtype.str.replace("i", "u"))  # negative labels are large numbers here
+    if not labels.size or (not ignores and unsigned.max() < classes):
         return labels, None
     xp = backend.get_array_module(t)
     valid = xp.ones(labels.shape, bool) if ignore_label is None else labels != ignore_label

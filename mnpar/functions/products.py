@@ -91,7 +91,10 @@ class Linear(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         x, W = self.get_retained_inputs()
-        gx, gW = lambda: _back_by_rows(gy, W, x), lambda: self._into(1, gy.transpose(), x)  # (N, O) · (O, D), (O, N) · (N, D)
+        gx, gW = (
+            lambda: _back_by_rows(gy, W, x),  # (N, O) · (O, D)
+            lambda: product(gy.transpose(), x, self.room(1, gy) if gy.dtype == x.dtype else None),  # (O, N) · (N, D)
+        )
         return (gx, gW, lambda: self._rows_added(gy)) if len(self.inputs) == 3 else (gx, gW)
 
     def _rows_added(self, gy: Any) -> Any:
@@ -100,10 +103,6 @@ class Linear(FunctionNode):
         if type(gy) is np.ndarray and gy.dtype.char in "fd":
             return _ones(len(gy), gy.dtype).dot(gy, room)  # BLAS: a third of the time, and it minds no order of elements
         return gy.sum(axis=0) if room is None else gy.sum(axis=0, out=room)
-
-    def _into(self, i: int, a: Any, b: Any) -> Any:
-        """a b, as the gradient of input i: right where that is kept."""
-        return product(a, b, self.room(i, a) if a.dtype == b.dtype else None)
 
     @staticmethod
     def joined(functions: Sequence[Any], gys: Sequence[Array]) -> tuple[Linear, Array]:
@@ -183,7 +182,8 @@ def linear(x: Any, W: Any, b: Any = None, n_batch_axes: int = 1) -> Variable:
         array([[4., 4., 4., 4.],
                [4., 4., 4., 4.]])
     """
-    x, w, bias = as_variable(x), getattr(W, "array", W), getattr(b, "array", b)
+    x = x if isinstance(x, Variable) else as_variable(x)
+    w, bias = getattr(W, "array", W), getattr(b, "array", b)
     shape, weights = x.array.shape, (as_variable(W) if w is None else w).shape
     if not 0 < n_batch_axes < len(shape):
         raise ValueError(f"linear: n_batch_axes = {n_batch_axes} leaves no features, or no batch, of x's shape {shape}")
