@@ -61,7 +61,7 @@ def names(package: str, **above: str) -> tuple[Callable[[str], Any], Callable[[]
 
 
 def _homes(package: ModuleType) -> dict[str, tuple[str, str]]:
-    """{name: (the module to import, the name that it has there)}, and (the module, "") where the name is a module's."""
+    """{name: (the module to import, the name that it has there)}, and (the module, "") of the package's own files."""
     lines = linecache.getlines(str(package.__file__), vars(package))
     if not lines:
         raise ImportError(f"{package.__name__} reads its imports from its source, and {package.__file__} is not there")
@@ -70,6 +70,7 @@ def _homes(package: ModuleType) -> dict[str, tuple[str, str]]:
     for statement in [line for block in blocks for line in block.body if isinstance(line, ast.ImportFrom)]:
         for alias in statement.names:
             module = str(statement.module)
-            own = module == package.__name__  # its own files are modules
+            own = module == package.__name__
             homes[alias.asname or alias.name] = (f"{module}.{alias.name}", "") if own else (module, alias.name)
-    return homes
+    files = [home for home, _ in homes.values() if home.rpartition(".")[0] == package.__name__]
+    return {file.rpartition(".")[2]: (file, "") for file in files} | homes

@@ -89,6 +89,11 @@ print(all(a == found[0] for a in found[::2]), all(a == found[1] for a in found[1
     assert fresh(code) == ["True", "True", "True"]
 
 
+def test_files_of_a_package_are_there_as_if_all_had_been_imported():
+    code = "import mnpar; print(mnpar.links.linear.__name__, mnpar.training.trainer.Trainer.__name__, mnpar.tracing.__name__)"
+    assert fresh(code) == ["mnpar.links.linear", "Trainer", "mnpar.tracing"]
+
+
 def test_what_no_package_has_is_an_attribute_error_that_names_it():
     with pytest.raises(AttributeError, match=r"^module 'mnpar.links' has no attribute 'Lineal'"):
         mnpar.links.Lineal  # noqa: B018
