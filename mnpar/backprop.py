@@ -34,7 +34,7 @@ def reverse(
     tape, hooks = current_tape().finished(), function_hooks()
     stays = {node.key for node in targets or () if node.creator is not None}
     wants = None if targets is None else leads_to(targets, [node for node, _ in seeds], tape.records)
-    sums = Gradients(record, tape.records, stays, keep)
+    sums = Gradients(record, tape.records, stays, keep, later is not None)
     try:
         with recording(record):
             for node, seed in seeds:

@@ -47,6 +47,7 @@ class FunctionNode(Hookable):
     recorded it is then run on plain arrays, with no wrapper in between. All functions of mnpar are so."""
     communicates: bool = False
     """It speaks to other ranks: recorded on the tape, and visited by backward whatever happens (law 4)."""
+    at_once: bool = False  # its gradients come of one sweep: one alone takes as long as all
     infinite: bool = False  # its outputs may be so on purpose (the padding of a maximum): debug mode then looks for NaN only
     inputs: tuple[VariableNode, ...] = ()
     outputs: tuple[ReferenceType[VariableNode], ...] = ()

@@ -29,17 +29,19 @@ class Gradients:
         records: the functions to visit in any case.
         stays: keys of the variables whose gradients are asked for, and stay in ``totals``; those of leaves do anyway.
         keep: what becomes of the gradient of a leaf with hooks as soon as it is final; None: it stays here.
+        parts: leaves' gradients are parts of others, and their hooks are to hear of these.
     """
 
     def __init__(
-        self, record: bool, records: Iterable[Function], stays: set[Any], keep: Callable[[VariableNode, Gradient], None] | None
-    ) -> None:
+        self, record: bool, records: Iterable[Function], stays: set[Any], keep: Callable[[VariableNode, Gradient], None] | None,
+        parts: bool = False,
+    ) -> None:  # fmt: skip
         self.totals: dict[Any, Gradient] = {}  # by key
         self._functions: dict[int, Function] = {}  # all that were or will be visited, by number
         self._waiting: dict[int, list[Gradient]] = {}  # of those that will be: the gradients of their outputs so far
         self._heap: list[int] = []  # and their numbers, negative, so that the last one comes first
         self._own: set[VariableNode] | None = None if record else set()  # those whose sum may be added to in place
-        self._stays, self._keep = stays, keep
+        self._stays, self._keep, self._parts = stays, keep, parts
         self._heard: dict[Any, VariableNode] = {}  # variables with hooks that functions made, by key
         self._awaited: list[tuple[int, int, VariableNode]] = []  # leaves with hooks, in the order of their earliest readers
         self._readers: dict[VariableNode, tuple[int, int]] | None = None
@@ -103,7 +105,7 @@ class Gradients:
     def _listen(self, node: VariableNode, first: bool) -> None:
         if node.creator is not None:
             self._heard[node.key] = node
-        elif first:
+        elif first and not self._parts:
             if self._readers is None:
                 self._readers = earliest_readers(self._functions)
             number, place = self._readers.get(node, (0, 0))  # 0: backward started from it

@@ -37,6 +37,7 @@ class Function(Protocol):
 
     number: int
     communicates: bool
+    at_once: bool
     inputs: tuple[VariableNode, ...]
     outputs: tuple[ReferenceType[VariableNode], ...]
 
@@ -136,8 +137,11 @@ _creator = attrgetter("creator")
 
 
 def put_off(function: Function, gys: list[Gradient], wanted: list[bool], later: list[Owed]) -> list[bool]:
-    """Note the leaves' gradients in ``later``; returns which are still wanted now. What communicates is not put off."""
-    if function.communicates or None not in map(_creator, function.inputs):
+    """Note the leaves' gradients in ``later``; returns which are still wanted now.
+
+    What communicates is not put off, nor what is found by the same work as the other gradients.
+    """
+    if function.communicates or function.at_once or None not in map(_creator, function.inputs):
         return wanted
     leaves = [want and x.creator is None for x, want in zip(function.inputs, wanted, strict=True)]
     if True not in leaves:

@@ -67,6 +67,7 @@ class Attention(FunctionNode):
     """
 
     generic = True
+    at_once = True
 
     def __init__(self, scale: float, causal: bool, shown: Array | None, order: tuple[int, ...]) -> None:
         self.scale, self.causal, self.shown, self.order = scale, causal, shown, order

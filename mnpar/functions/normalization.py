@@ -32,6 +32,7 @@ class BatchNormalization(FunctionNode):
     """
 
     generic = True
+    at_once = True
 
     def __init__(self, shape: View, eps: float) -> None:
         self.shape, self.eps = shape, eps

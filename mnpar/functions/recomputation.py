@@ -48,6 +48,7 @@ class Forget(FunctionNode):
     """
 
     generic = True
+    at_once = True
 
     def __init__(self, run: Callable[..., Any], ys: tuple[Array, ...], read: list[VariableNode], state: Any) -> None:
         self.run, self.ys, self.read, self.state = run, ys, read, state

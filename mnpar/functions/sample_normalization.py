@@ -26,6 +26,7 @@ class GroupNormalization(FunctionNode):
     """y = γ·(x - μ)·s + β with s = (σ² + ε)^-½ over K and B; in backward, x̂ = (x - μ)·s and h = γ·g for a gradient g of y."""
 
     generic = True
+    at_once = True
 
     def __init__(self, shape: tuple[int, int, int, int], eps: float) -> None:
         self.shape, self.eps = shape, eps
@@ -108,6 +109,7 @@ class LayerNormalization(FunctionNode):
     """
 
     generic = True
+    at_once = True
 
     def __init__(self, shape: tuple[int, int], eps: float) -> None:
         self.shape, self.eps = shape, eps

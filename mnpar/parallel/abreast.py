@@ -28,7 +28,7 @@ def reverse_abreast(tapes: Sequence[Tape], seeds: Sequence[Seeds], later: list[O
     go on with several at once is right only where no visit waits for another rank's answer to what a later visit sends: in a
     pipeline's last stage.
     """
-    walks = [Gradients(False, tape.finished().records, set(), None) for tape in tapes]
+    walks = [Gradients(False, tape.finished().records, set(), None, True) for tape in tapes]
     for walk, some in zip(walks, seeds, strict=True):
         for node, seed in some:
             walk.add(node, seed)

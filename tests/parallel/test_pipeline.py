@@ -492,6 +492,42 @@ def test_hooks_hear_of_a_gradient_once_in_a_batch():
             np.testing.assert_allclose(g, 2 * h, rtol=1e-12)
 
 
+class Mixed(mnpar.Chain):
+    """A weight that is sent; two of a norm, whose gradients come with that of its input; one that a function reads again."""
+
+    def __init__(self, comm):
+        super().__init__()
+        self.comm, self.W, self.last = comm, mnpar.Parameter(data(D)[0]), mnpar.Parameter(data(D)[1])
+        self.norm, self.runs = L.LayerNormalization(D), 0
+
+    def again(self, y):
+        self.runs += 1
+        return F.linear(y, self.last)
+
+    def forward(self, x, t):
+        y = self.norm(F.linear(x, F.copy_to(self.comm, self.W)))
+        return F.mean_squared_error(F.forget(self.again, F.tanh(y)), t)
+
+
+@pytest.mark.parametrize("abreast", [False, True])
+def test_gradients_that_do_not_wait_are_found_once_and_hooks_hear_of_them_once(abreast):
+    x, t = data()
+
+    def program(comm):
+        with mnpar.using_config("dtype", np.dtype("f8")):
+            model, truth = Mixed(comm), Mixed(comm)
+        truth(x, t).backward()
+        for p in model.params():
+            p.register_hook(lambda g: 2 * g)
+        with mnpar.function_hooks.TimerHook() as hook:
+            Pipeline(comm, model, "1f1b", 3, abreast=abreast)(x, t).backward()
+        for p, q in zip(model.params(), truth.params(), strict=True):
+            np.testing.assert_allclose(p.grad, 2 * q.grad, rtol=1e-12, atol=1e-15)
+        return len([function for function, _ in hook.call_history if "LayerNorm" in str(function)]), model.runs
+
+    assert mnpar.run(program, 1) == [(6, 6)]  # forward and backward of three micro-batches
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_function_hooks_see_the_weights_gradients_too(late):
     x, t = data()
