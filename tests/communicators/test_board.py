@@ -217,6 +217,28 @@ def test_an_optimizer_sums_small_gradients_so(comm):
 
 
 @PROCESSES
+@pytest.mark.parametrize("units", [2, 3000])
+def test_digests_beside_such_sums_tell_of_copies_that_have_drifted_apart(comm, units):
+    import mnpar.functions as F
+    import mnpar.links as L
+
+    net = L.Linear(3, units, initialW=1)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm, check=4).setup(net)
+
+    def update():
+        before = comm.traffic.collectives
+        optimizer.update(lambda x: F.mean(net(x) ** 2), np.ones((2, 3), "f4"))
+        return comm.traffic.collectives - before
+
+    assert [update() for _ in range(9)][2:] == [1] * 7  # with and without digests
+    net.W.array[...] += comm.rank
+    assert [update() for _ in range(3)] == [1] * 3
+    with pytest.raises(MismatchError, match=r"update 13: the values of /W are not the same on ranks"):
+        update()
+    comm.open_board(False)
+
+
+@PROCESSES
 def test_vectors_have_no_name_in_any_folder(comm, monkeypatch):
     seen, allocate = [], os.posix_fallocate
 
