@@ -75,6 +75,9 @@ class Chain(Link):
     def _child_links(self) -> list[Link]:
         return [self.__dict__[name] for name in self._children]
 
+    def __str__(self) -> str:
+        return _shown(self, self._named_children())
+
     def _shared(self: C, memo: dict[int, Any]) -> C:
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
@@ -190,6 +193,9 @@ class ChainList(Link):
         """How often a link is in the list."""
         return self._list.count(link)
 
+    def __str__(self) -> str:
+        return _shown(self, enumerate(self._list))
+
     def _named_children(self) -> Iterator[tuple[str, Link]]:
         return ((str(i), link) for i, link in enumerate(self._child_links()))
 
@@ -251,6 +257,13 @@ class Sequential(ChainList):
         """Take out the layers of the class or function of this name."""
         self._list[:] = [layer for layer in self._list if _type_name(layer) != type_name]
         structure.change()
+
+
+def _shown(link: Link, layers: Iterable[tuple[Any, Any]]) -> str:
+    """A link's class, and its children on lines of their own."""
+    rows = [f"({name}): {layer if isinstance(layer, Link) else _type_name(layer)}," for name, layer in layers]
+    lines = [f"\n  {line}" for row in rows for line in row.split("\n")]
+    return f"{type(link).__name__}({''.join(lines)}{chr(10) if lines else ''})"
 
 
 def _type_name(layer: Callable[..., Any]) -> str:

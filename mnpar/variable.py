@@ -194,8 +194,8 @@ def grad(
     Every rank calls it, as :func:`mnpar.backward`; those with nothing to ask call ``mnpar.grad([], [])``.
 
     Args:
-        outputs, grad_outputs, retain_grad, enable_double_backprop, loss_scale, retain_tape: as in :func:`mnpar.backward`.
-        inputs: any Variables of the graph.
+        outputs, retain_grad, enable_double_backprop, loss_scale, retain_tape: as in :func:`mnpar.backward`.
+        inputs, grad_outputs: any Variables of the graph; the gradients of the outputs, where None ones.
         grad_inputs, set_grad: Variables to add to the results; also leave the results on the inputs' ``grad``.
 
     Returns:
@@ -209,7 +209,7 @@ def grad(
         (6.0, None)
     """
     _check_variables("inputs", inputs)
-    seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop)
+    seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop, ones=True)
     found = reverse(
         seeds, [x.node for x in inputs], record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape
     )
@@ -231,17 +231,19 @@ def _check_variables(what: str, xs: Sequence[Any]) -> None:
 
 
 def _seeds(
-    outputs: Sequence[Variable], gys: Sequence[Variable | None] | None, loss_scale: float | None, record: bool
+    outputs: Sequence[Variable], gys: Any, loss_scale: float | None, record: bool, ones: bool = False
 ) -> list[tuple[VariableNode, Gradient]]:
     """Where backward starts, and the gradients it starts from."""
     if isinstance(outputs, Variable):
         raise TypeError("the outputs are a list of Variables: write mnpar.backward([y]) or y.backward()")
     seeds = []
     _check_variables("outputs", outputs)
-    for i, y in enumerate(outputs):
-        g: Any = gys[i] if gys is not None else y.grad_var if record else y.node.gradient
-        if g is None and (array := y.array) is not None and array.size == 1:
+    for y, g in zip(outputs, [None] * len(outputs) if gys is None else gys, strict=True):
+        if gys is None and not ones:
+            g = y.grad_var if record else y.node.gradient
+        if g is None and (array := y.array) is not None and (array.size == 1 or (ones and array.size)):
             g = backend.get_array_module(array).array(1 if loss_scale is None else loss_scale, array.dtype, ndmin=array.ndim)
+            g = backend.get_array_module(array).full_like(array, g) if ones else g
         if g is not None:
             seeds.append((y.node, as_variable(g) if record else getattr(g, "array", g)))
         elif y.array is not None and y.size:  # a send's delegate is empty and starts from nothing

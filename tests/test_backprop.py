@@ -100,6 +100,25 @@ def test_an_output_that_is_no_scalar_needs_a_gradient():
     np.testing.assert_array_equal(x.grad, [20.0, 400.0])
 
 
+@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize("given", [None, [None]], ids=["none given", "None given"])
+def test_grad_starts_from_ones_whatever_gradient_the_output_has(given, record):
+    x = variable([1.0, 2.0])
+    y = x * x
+    y.grad = np.array([10.0, 100.0])
+    (g,) = mnpar.grad([y], [x], given, enable_double_backprop=record)
+    np.testing.assert_array_equal(g.array, [2.0, 4.0])
+    (g,) = mnpar.grad([y], [x], given, loss_scale=8.0, retain_tape=True)
+    np.testing.assert_array_equal(g.array, [16.0, 32.0])
+
+
+@pytest.mark.parametrize("ask", [lambda y, gs: mnpar.grad([y], [y], gs), lambda y, gs: mnpar.backward([y], gs)])
+@pytest.mark.parametrize("n", [0, 2])
+def test_there_is_a_gradient_to_start_from_for_each_output(ask, n):
+    with pytest.raises(ValueError, match="argument 2"):
+        ask(variable(1.0) * 2, [variable(1.0)] * n)
+
+
 def test_several_outputs_add_up():
     x = variable(3.0)
     h = x * x

@@ -436,3 +436,21 @@ def test_what_was_saved_is_loaded_into_sized_and_lazy_links(sized):
 def test_repr_names_the_class_and_its_sizes():
     assert repr(L.Linear(3, 2)) == "Linear(in_size=3, out_size=2, nobias=False)"
     assert repr(Affine()) == "Affine()"
+
+
+def test_a_chain_is_printed_with_what_is_in_it():
+    class Model(mnpar.Chain):
+        def __init__(self):
+            super().__init__()
+            self.body = mnpar.Sequential(L.Linear(3, 2), np.tanh)
+            self.rest = mnpar.ChainList()
+
+    assert str(Model()).splitlines() == [
+        "Model(",
+        "  (body): Sequential(",
+        "    (0): Linear(in_size=3, out_size=2, nobias=False),",
+        "    (1): tanh,",
+        "  ),",
+        "  (rest): ChainList(),",
+        ")",
+    ]

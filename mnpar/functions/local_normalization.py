@@ -79,7 +79,7 @@ class Normalize(FunctionNode):
         squares = (x * x).sum(axis=self.axis, keepdims=True)
         none = (plain(squares) == 0).astype(squares.dtype)
         length = (squares + none) ** 0.5
-        return length, length + (self.eps - none if self.eps else 0)
+        return length, length - none + self.eps if self.eps else length  # in this order: beside 1 a small ε is lost
 
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))

@@ -60,7 +60,7 @@ class SigmoidCrossEntropy(FunctionNode):
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         xp, z = backend.get_array_module(x), wide(x)
-        loss = (xp.maximum(z, 0) + xp.log1p(xp.exp(-abs(z))) - z * self.t) * self.counted
+        loss = (xp.maximum(xp.where(self.t > 0, -z, z), 0) + xp.log1p(xp.exp(-abs(z)))) * self.counted
         return xp.asarray(loss if self.mean is None else loss.sum() * self.mean, x.dtype)
 
     def backward(self, gy: Any) -> Any:

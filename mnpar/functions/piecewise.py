@@ -9,6 +9,8 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import relu, sigmoid
 from mnpar.functions.extrema import Clip
+from mnpar.functions.generic import either, plain
+from mnpar.functions.indexing import Where
 from mnpar.functions.joining import concat
 from mnpar.functions.shape import reshape
 from mnpar.variable import Variable, as_variable
@@ -48,7 +50,9 @@ class ELU(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         (y,) = self.get_retained_outputs()
-        return lambda: gy * ((y + self.alpha) * self.negative + ~self.negative)  # αeˣ = y + α
+        zero = backend.get_array_module(plain(y)).zeros((), y.dtype)
+        below = either(Where(self.negative), y, zero)  # not a product: ∞ · 0 is NaN
+        return lambda: gy * ((below + self.alpha) * self.negative + ~self.negative)  # αeˣ = y + α
 
 
 def leaky_relu(x: Any, slope: float = 0.2) -> Variable:

@@ -46,6 +46,31 @@ def test_huge_arguments_neither_overflow_nor_warn(f, expected):
     assert np.isfinite(g.array).all()
 
 
+@pytest.mark.parametrize(
+    ("f", "slopes"),
+    [(F.elu, [1, 0]), (lambda x: F.elu(x, -2.0), [1, 0]), (F.selu, [1.0507009873554805, 0])],
+    ids=["elu", "below", "selu"],
+)
+def test_slopes_at_infinity_are_those_before_it(f, slopes):
+    np.testing.assert_array_equal(gradient(f, [np.inf, -np.inf])[0], slopes)
+
+
+def test_sigmoid_cross_entropy_of_infinite_scores_is_their_limit():
+    x, t = np.array([np.inf, np.inf, -np.inf, -np.inf]), np.array([1, 0, 1, 0])
+    np.testing.assert_array_equal(F.sigmoid_cross_entropy(x, t, reduce="no").array, [0, np.inf, np.inf, 0])
+
+
+@pytest.mark.parametrize("eps", [1e-5, 1e-8, 1e-20])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_vector_of_zeros_is_divided_by_eps_however_small(dtype, eps):
+    x = Variable(np.zeros((1, 2), dtype))
+    y = F.normalize(x, eps)
+    y.grad = np.array([[1.0, -2.0]], dtype)
+    y.backward()
+    np.testing.assert_array_equal(y.array, [[0, 0]])
+    np.testing.assert_allclose(x.grad, np.array([[1, -2]]) / eps, rtol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_sigmoid_has_all_digits_far_below_zero(dtype):
     x = np.array([-8.0], dtype)
