@@ -124,10 +124,12 @@ class FunctionNode(Hookable):
 
     def connect(self, variables: list[Variable], ys: Any) -> tuple[Variable, ...]:
         """The second half of ``apply``: the outputs as Variables, recorded if a gradient can flow."""
+        outputs: tuple[Variable, ...]
         recorded = self if self.differentiable else None
         if type(ys) is np.ndarray:  # nearly always
-            nodes = [VariableNode(ys, self.differentiable, recorded)]
-            outputs: tuple[Variable, ...] = (Variable.of(ys, nodes[0]),)
+            y = Variable.__new__(Variable)
+            y.array, y.node = ys, VariableNode(ys, self.differentiable, recorded)
+            outputs, nodes = (y,), [y.node]
         else:
             ys = [backend.unscalar(y) for y in (ys if isinstance(ys, tuple) else (ys,))]
             nodes = [VariableNode(y, self.differentiable, recorded, i) for i, y in enumerate(ys)]

@@ -179,9 +179,8 @@ def backward(
     """
     seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop)
     leaves = Leaves(seeds, loss_scale)
-    leaves.keep_all(
-        reverse(seeds, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape, keep=leaves.keep)
-    )
+    found = reverse(seeds, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape, keep=leaves.keep)
+    leaves.keep_all(found)
 
 
 def grad(
