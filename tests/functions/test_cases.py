@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Iterator
 
 import cases
@@ -134,6 +136,10 @@ def test_nothing_flows_back_through_what_has_no_derivative(case):
     y = case.call(*map(Variable, case.arrays(4)))
     assert not y.requires_grad
     assert y.creator is None
+
+
+for file in pkgutil.iter_modules(F.__path__, "mnpar.functions."):  # each is imported when it is needed: here all are
+    importlib.import_module(file.name)
 
 
 def subclasses(cls: type) -> Iterator[type[FunctionNode]]:
