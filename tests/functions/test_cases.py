@@ -158,8 +158,8 @@ def test_a_row_keeps_every_rule(case):
         raise ExceptionGroup(case.id, broken)
 
 
-for _, name, _ in pkgutil.iter_modules(F.__path__):
-    importlib.import_module(f"mnpar.functions.{name}")  # its classes exist from then on
+for file in pkgutil.iter_modules(F.__path__, "mnpar.functions."):  # each is imported when it is needed: here all are
+    importlib.import_module(file.name)
 
 
 def subclasses(cls: type) -> Iterator[type[FunctionNode]]:
