@@ -83,7 +83,7 @@ def classification_summary(
     Args:
         y: ``(N, C, …)``, scores; the largest one is what is found.
         t: ``(N, …)``, integers, the right classes.
-        label_num: the number of classes L; None: the largest label and one.
+        label_num: the number of classes L; None: the largest label that counts and one.
         beta: how many times recall weighs more than precision in the third.
         ignore_label: samples with this label are left out.
 

@@ -174,7 +174,8 @@ class UpdateRule:
             self.prepare(Parameter(np.zeros(1, get_dtype())))
             state = dict.fromkeys(self.state)
             serializer = _optional(serializer)
-        found = {name: serializer(name, value) for name, value in state.items()}
+        lenient = _optional(serializer)  # Chainer writes no float32 copies either: they are made anew
+        found = {name: (lenient if name == "fp32" else serializer)(name, value) for name, value in state.items()}
         self.state = {name: value for name, value in found.items() if value is not None}
 
 

@@ -289,3 +289,29 @@ def test_a_scale_that_changes_goes_on_where_it_was_saved():
     assert vars(second._scaling) == vars(first._scaling)
     del target["loss_scaling/scale"]
     optimizer().serialize(mnpar.serializers.NpzDeserializer(target))  # as Chainer writes it
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_snapshot_without_float32_copies_is_read_as_chainers_are(steps):
+    def trained(steps):
+        link, optimizer = mnpar.Link(), mnpar.optimizers.Adam(0.1)
+        link.p = mnpar.Parameter(np.ones(2, "f2"))
+        optimizer.use_fp32_update()
+        optimizer.setup(link)
+        for _ in range(steps):
+            link.p.grad = np.full(2, 0.5, "f2")
+            optimizer.update()
+        return link, optimizer
+
+    link, optimizer = trained(3)
+    saved, values = mnpar.serializers.DictionarySerializer(), mnpar.serializers.DictionarySerializer()
+    saved.save(optimizer)
+    values.save(link)
+    other, resumed = trained(steps)
+    mnpar.serializers.NpzDeserializer({name: x for name, x in saved.target.items() if "fp32" not in name}).load(resumed)
+    mnpar.serializers.NpzDeserializer(values.target).load(other)
+    for model, each in ((link, optimizer), (other, resumed)):
+        model.p.grad = np.full(2, 0.5, "f2")
+        each.update()
+    assert resumed.t == 4
+    np.testing.assert_allclose(other.p.array, link.p.array, rtol=1e-3)
