@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators import message
+from mnpar.communicators import message, watch
 from mnpar.communicators.board import Board
 from mnpar.communicators.mpi_reduction import PIECE, Reductions, nothing
 from mnpar.communicators.mpi_room import MpiRoom
@@ -39,7 +39,7 @@ from mnpar.communicators.transport import (
     Waiting,
     numbered_tag,
 )  # fmt: skip
-from mnpar.communicators.watch import COMPLAINT, polling, speak
+from mnpar.communicators.watch import COMPLAINT, polling
 from mnpar.errors import DeadlockError, LauncherError
 
 _WORLD_SIZES = ("PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
@@ -103,7 +103,7 @@ def load() -> Any:
         if told > 1 and _under_open_mpi() and library.startswith("MPICH"):
             raise LauncherError(f"Open MPI's launcher started {told} ranks, but their MPI library is {library}. {own}")
         if told > 1 and sys.argv[:1] in ([""], ["-"]) and {os.environ.get(name, "0") for name in _RANKS} == {"0"}:
-            speak(_FROM_STDIN)
+            watch.speak(_FROM_STDIN)
         MPI.Init_thread(MPI.THREAD_SERIALIZED)
     if MPI.COMM_WORLD.Get_size() == 1 and told > 1:
         atexit.register(_finalize, MPI)  # or a file would stay in shared memory

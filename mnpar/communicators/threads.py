@@ -12,6 +12,7 @@ import contextvars
 import sys
 import threading
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -348,6 +349,26 @@ class ThreadTransport:
 
 
 current_transport: contextvars.ContextVar[ThreadTransport | None] = contextvars.ContextVar("mnpar.transport", default=None)
+
+
+_owners: weakref.WeakKeyDictionary[Any, tuple[Any, int]] = weakref.WeakKeyDictionary()
+
+
+def claim(thing: Any) -> None:
+    """This rank will change it: what was made outside of the program is the same one on all thread ranks.
+
+    Raises:
+        RuntimeError: another thread rank has said so too.
+    """
+    transport = current_transport.get()
+    if transport is not None:
+        world, rank = _owners.get(thing, (None, 0))
+        if world is not None and world() is transport._world and rank != transport.rank:
+            raise RuntimeError(
+                f"rank {transport.rank}: this {type(thing).__name__} is rank {rank}'s too. Thread ranks share what is made "
+                "outside of the program: make the model inside it, or take a copy.deepcopy there"
+            )
+        _owners[thing] = weakref.ref(transport._world), transport.rank
 
 
 def run_threads(program: Callable[[ThreadTransport], Any], ranks: int) -> list[Any]:

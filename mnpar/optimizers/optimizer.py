@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.communicators.threads import claim
 from mnpar.link import Link
 from mnpar.optimizers.loss_scaling import LossScaling
 from mnpar.optimizers.update_rule import add_hook
@@ -41,9 +42,12 @@ class Optimizer:
 
         Raises:
             TypeError: it is not a link.
+            RuntimeError: another thread rank has an optimizer for it.
         """
         if not isinstance(link, Link):
             raise TypeError(f"an optimizer is set up for a link, not for {type(link).__name__}")
+        for one in link.links():
+            claim(one)
         self.target = link
         self.t = self.epoch = 0
         return self

@@ -464,3 +464,17 @@ def test_what_is_not_defined_is_named():
     p.grad = np.ones(1)
     with pytest.raises(TypeError, match=r"UpdateRule does not define update_core\(self, param\)"):
         opt.UpdateRule().update(p)
+
+
+def test_a_model_that_thread_ranks_share_is_told():
+    net = L.Linear(2, 1)
+
+    def program(comm, copied):
+        model = copy.deepcopy(net) if copied else mnpar.Chain(inner=net)
+        mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), comm).setup(model)
+        return mnpar.optimizers.SGD().setup(model).t
+
+    with pytest.raises(RuntimeError, match=r"rank 1: this Linear is rank 0's too\. Thread ranks share .* make the model"):
+        mnpar.run(program, 2, (False,))
+    assert mnpar.run(program, 2, (True,)) == [0, 0]
+    assert mnpar.run(program, 1, (False,)) == [0]  # another program
