@@ -49,7 +49,7 @@ class Objects(Calls):
         return self._later(self._shift_obj(obj, steps))
 
     def bcast_obj(self, obj: Any = None, max_buf_len: int = 0, root: int = 0) -> Any:
-        """The root's object on every rank. (``max_buf_len``, ChainerMN's, is not needed: any size goes. So give ``root`` by its name.)"""
+        """The root's object on every rank. (``max_buf_len``, ChainerMN's, is not needed: give ``root`` by its name.)"""
         return self._now(self._bcast_obj(obj, root))
 
     def ibcast_obj(self, obj: Any = None, max_buf_len: int = 0, root: int = 0) -> Operation:
