@@ -49,22 +49,12 @@ class Objects(Calls):
         return self._later(self._shift_obj(obj, steps))
 
     def bcast_obj(self, obj: Any = None, max_buf_len: int = 0, root: int = 0) -> Any:
-        """The root's object on every rank. (``max_buf_len``, ChainerMN's, is not needed: any size goes.)
-
-        Raises:
-            TypeError: ``max_buf_len`` is a rank's number.
-        """
-        self._no_rank(max_buf_len)
+        """The root's object on every rank. (``max_buf_len``, ChainerMN's, is not needed: give ``root`` by its name.)"""
         return self._now(self._bcast_obj(obj, root))
 
     def ibcast_obj(self, obj: Any = None, max_buf_len: int = 0, root: int = 0) -> Operation:
         """:meth:`bcast_obj`, later."""
-        self._no_rank(max_buf_len)
         return self._later(self._bcast_obj(obj, root, later=True))
-
-    def _no_rank(self, max_buf_len: int) -> None:
-        if 0 < max_buf_len < self.size:  # every other method has its root there
-            raise TypeError(f"bcast_obj(obj, max_buf_len, root): {max_buf_len} is a rank's number, write root={max_buf_len}")
 
     def gather_obj(self, obj: Any, root: int = 0) -> list[Any] | None:
         """Every rank's object in rank order on the root; None elsewhere."""

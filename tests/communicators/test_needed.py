@@ -130,12 +130,3 @@ def test_a_variable_given_to_a_communicators_method_is_told_of_the_functions():
     comm = mnpar.create_communicator("self")
     with pytest.raises(TypeError, match=r"not Variable: mnpar\.functions has the same for Variables, with their gradients"):
         comm.send(mnpar.Variable(X), 0)
-
-
-@pytest.mark.ranks(3, on="threads")
-def test_a_root_given_by_position_is_not_taken_for_chainermns_buffer_length(comm):
-    with pytest.raises(TypeError, match="2 is a rank's number, write root=2"):
-        comm.bcast_obj("x", 2)
-    with pytest.raises(TypeError, match="write root=1"):
-        comm.ibcast_obj("x", 1)
-    assert comm.bcast_obj(comm.rank, 256 * 1024 * 1024, 2) == comm.bcast_obj(comm.rank, root=2) == 2
