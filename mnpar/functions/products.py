@@ -183,8 +183,9 @@ def linear(x: Any, W: Any, b: Any = None, n_batch_axes: int = 1) -> Variable:
                [4., 4., 4., 4.]])
     """
     x = x if isinstance(x, Variable) else as_variable(x)
-    w, bias = getattr(W, "array", W), getattr(b, "array", b)
-    shape, weights = x.array.shape, (as_variable(W) if w is None else w).shape
+    W = W if isinstance(W, Variable) else as_variable(W)
+    w, bias = W.array, getattr(b, "array", b)
+    shape, weights = x.array.shape, (W if w is None else w).shape  # a parameter says itself that it has no array yet
     if not 0 < n_batch_axes < len(shape):
         raise ValueError(f"linear: n_batch_axes = {n_batch_axes} leaves no features, or no batch, of x's shape {shape}")
     D = math.prod(shape[n_batch_axes:])
