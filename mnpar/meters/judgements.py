@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-
-if TYPE_CHECKING:
-    pass
 from mnpar.meters.seen import Sums, in_pairs, on_host
 
 
