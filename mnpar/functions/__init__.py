@@ -58,7 +58,7 @@ from mnpar.functions.fourier import fft, ifft
 from mnpar.functions.gamma import digamma, lgamma, polygamma, zeta
 from mnpar.functions.halo import halo_exchange
 from mnpar.functions.indexing import as_strided, get_item, select_item, where
-from mnpar.functions.joining import concat, dstack, hstack, separate, split_axis, stack, vstack
+from mnpar.functions.joining import concat, hstack, separate, split_axis, stack, vstack
 from mnpar.functions.likelihood import (
     absolute_error,
     bernoulli_nll,
@@ -115,6 +115,7 @@ from mnpar.functions.products import linear, matmul
 from mnpar.functions.rearranging import (
     depth2space,
     diagonal,
+    dstack,
     flip,
     fliplr,
     flipud,

@@ -22,7 +22,6 @@ from mnpar.communicators.communicator import needed
 from mnpar.communicators.ways import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER, SCANS
 from mnpar.functions.communication import Collective, Communication
 from mnpar.functions.folding import FOLDS, check_op, fold
-from mnpar.functions.generic import axis_of
 from mnpar.functions.joining import concat, split_axis
 from mnpar.plans import block
 from mnpar.variable import Variable, as_variable
@@ -123,9 +122,10 @@ def blocks_along(comm: Communicator, x: Any, axis: int) -> Any:
     """The block of each rank, for :func:`reduce_scatter` of one array."""
     needed(comm, "reduce_scatter(comm, …)")
     x = as_variable(x)
-    axis = axis_of("reduce_scatter", x, axis)
+    if not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"reduce_scatter: x of shape {x.shape} has no axis {axis}")
     cuts = [block(x.shape[axis], comm.size, rank)[0] for rank in range(1, comm.size)]
-    return split_axis(x, cuts, axis)
+    return split_axis(x, cuts, axis % x.ndim)
 
 
 def reducing_and_scattering(comm: Communicator, op: str, xs: Any) -> Reducing:

@@ -14,7 +14,7 @@ from typing import Any
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.functions.generic import axis_of, either, listed, wide
+from mnpar.functions.generic import either, listed, wide
 from mnpar.functions.indexing import get_item
 from mnpar.functions.products import matmul
 from mnpar.functions.reduction import sum as sum_of
@@ -112,7 +112,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Variable:
         left, right = [list(x) if isinstance(x, tuple | list) else [x] for x in axes]
     else:
         left, right = list(range(a.ndim - axes, a.ndim)), list(range(axes))
-    left, right = [axis_of("tensordot", a, i) for i in left], [axis_of("tensordot", b, i) for i in right]
+    left, right = [i % a.ndim for i in left], [i % b.ndim for i in right]
     if len(left) != len(right) or [a.shape[i] for i in left] != [b.shape[i] for i in right]:
         raise ValueError(f"tensordot: shapes {listed((a.shape, b.shape))} cannot be summed over axes {left} and {right}")
     first, second = string.ascii_letters[: a.ndim], list(string.ascii_letters[a.ndim : a.ndim + b.ndim])

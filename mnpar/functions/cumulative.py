@@ -14,7 +14,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import BroadcastTo
-from mnpar.functions.generic import axis_of, either, wide
+from mnpar.functions.generic import either, wide
 from mnpar.functions.indexing import get_item
 from mnpar.functions.joining import concat
 from mnpar.functions.reduction import kept
@@ -123,7 +123,9 @@ def _along(name: str, x: Any, axis: int | None) -> tuple[Variable, int]:
     x = as_variable(x)
     if axis is None:
         return reshape(x, (x.size,)), 0
-    return x, axis_of(name, x, axis)
+    if not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"{name}: x of shape {x.shape} has no axis {axis}")
+    return x, axis % x.ndim
 
 
 def _running_products(x: Variable, axis: int) -> Variable:
@@ -142,9 +144,6 @@ def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
         axis: over which; None means everything.
         keepdims: whether these axes stay, with length 1.
 
-    Raises:
-        ValueError: x has no such axis.
-
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.prod(np.array([2.0, 3.0, 4.0])).item()
@@ -152,7 +151,7 @@ def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
     """
     x = as_variable(x)
     named = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    axes = sorted([axis_of("prod", x, a) for a in named])
+    axes = sorted([a % x.ndim for a in named])
     y = Prod(tuple(axes)).apply((x,))[0]
     y = y if _divisible(y) else _in_pairs(x, axes)
     return y if keepdims else reshape(y, tuple([n for i, n in enumerate(x.shape) if i not in axes]))

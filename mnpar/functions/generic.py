@@ -68,24 +68,6 @@ def wide(x: Array) -> Array:
     return x.astype("f4") if x.dtype.char == "e" else x
 
 
-def axis_of(who: str, x: Any, axis: int) -> int:
-    """An axis of an array or Variable, counted from 0.
-
-    Args:
-        who: asks, as the error names it.
-
-    Raises:
-        ValueError: x has no such axis.
-
-    Example:
-        >>> axis_of("flip", np.ones((2, 3)), -1)
-        1
-    """
-    if not -x.ndim <= axis < x.ndim:
-        raise ValueError(f"{who}: x of shape {x.shape} has no axis {axis}")
-    return axis % x.ndim  # type: ignore[no-any-return]
-
-
 def listed(shapes: Any) -> str:
     """Shapes as an error shows them.
 

@@ -11,8 +11,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.functions.generic import axis_of, either
-from mnpar.functions.shape import reshape
+from mnpar.functions.generic import either
 from mnpar.variable import Variable, as_variable
 
 
@@ -175,23 +174,6 @@ def vstack(xs: Sequence[Any]) -> Variable:
     return stack(xs) if xs[0].ndim == 1 else concat(xs, axis=0)
 
 
-def dstack(xs: Sequence[Any]) -> Variable:
-    """Join arrays along the third axis.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.dstack([np.array([1, 2]), np.array([3, 4])]).array
-        array([[[1, 3],
-                [2, 4]]])
-    """
-    deep = []
-    for x in xs:
-        x = as_variable(x)
-        shape = ((1, 1, 1), (1, *x.shape, 1), (*x.shape, 1))[x.ndim] if x.ndim < 3 else x.shape
-        deep.append(reshape(x, shape))
-    return concat(deep, axis=2)
-
-
 def split_axis(
     x: Any, indices_or_sections: int | Sequence[int], axis: int, force_tuple: bool = True
 ) -> tuple[Variable, ...] | Variable:
@@ -215,7 +197,7 @@ def split_axis(
         [(2, 2), (2, 3)]
     """
     x = as_variable(x)
-    axis = axis_of("split_axis", x, axis)
+    axis = _axis("split_axis", x.shape, axis)
     cuts = _cuts(x.shape[axis], indices_or_sections)
     ys = SplitAxis(cuts, axis).apply((x,))
     return ys if len(ys) > 1 or force_tuple else ys[0]
@@ -248,4 +230,10 @@ def separate(x: Any, axis: int = 0) -> tuple[Variable, ...]:
         [(2,), (2,), (2,)]
     """
     x = as_variable(x)
-    return Separate(axis_of("separate", x, axis)).apply((x,))
+    return Separate(_axis("separate", x.shape, axis)).apply((x,))
+
+
+def _axis(name: str, shape: tuple[int, ...], axis: int) -> int:
+    if not -len(shape) <= axis < len(shape):
+        raise ValueError(f"{name}: shape {shape} has no axis {axis}")
+    return axis % len(shape)

@@ -17,7 +17,6 @@ from mnpar.communicators.communicator import needed
 from mnpar.communicators.ways import ALLGATHER
 from mnpar.config import is_recording
 from mnpar.functions.communication import Collective, Communication
-from mnpar.functions.generic import axis_of
 from mnpar.plans import block
 from mnpar.variable import Variable, as_variable
 
@@ -105,7 +104,7 @@ def scatter_to(comm: Communicator, x: Any, axis: int = -1) -> Variable:
     """
     needed(comm, "scatter_to(comm, x)")
     x = as_variable(x)
-    axis = axis_of("scatter_to", x, axis)
+    axis = _positive("scatter_to", axis, x)
     ends = [block(x.shape[axis], comm.size, rank) for rank in range(comm.size)]
     return ScatterTo(comm, axis, tuple([b - a for a, b in ends])).apply((x,))[0]
 
@@ -138,4 +137,11 @@ def gather_from(comm: Communicator, x: Any, axis: int = -1) -> Variable:
         [([1.0, 2.0, 2.0], [2.0]), ([1.0, 2.0, 2.0], [4.0, 4.0])]
     """
     x = as_variable(x)
-    return GatherFrom(comm, axis_of("gather_from", x, axis)).apply((x,))[0]
+    return GatherFrom(comm, _positive("gather_from", axis, x)).apply((x,))[0]
+
+
+def _positive(who: str, axis: int, x: Variable) -> int:
+    ndim: int = x.ndim
+    if not -ndim <= axis < ndim:
+        raise ValueError(f"{who}: x of shape {x.shape} has no axis {axis}")
+    return axis + ndim if axis < 0 else axis

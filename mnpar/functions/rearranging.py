@@ -10,7 +10,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.functions.generic import axis_of, either
+from mnpar.functions.generic import either
 from mnpar.functions.indexing import ScatterAdd, get_item
 from mnpar.functions.joining import concat, separate, split_axis, stack
 from mnpar.functions.shape import moveaxis, reshape, transpose
@@ -84,16 +84,15 @@ class OnDiagonal(FunctionNode):
 def flip(x: Any, axis: int) -> Variable:
     """The elements in reverse order along an axis.
 
-    Raises:
-        ValueError: x has no such axis.
-
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.flip(np.array([1, 2, 3]), 0).array
         array([3, 2, 1])
     """
     x = as_variable(x)
-    return Flip(axis_of("flip", x, axis)).apply((x,))[0]
+    if not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"flip: x of shape {x.shape} has no axis {axis}")
+    return Flip(axis).apply((x,))[0]
 
 
 def flipud(a: Any) -> Variable:
@@ -123,14 +122,6 @@ def fliplr(a: Any) -> Variable:
 def rollaxis(x: Any, axis: int, start: int = 0) -> Variable:
     """Move an axis to before another.
 
-    Args:
-        x: an array or Variable.
-        axis: which one.
-        start: it comes before this one; the number of axes: behind all of them.
-
-    Raises:
-        ValueError: x has no such axis.
-
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.rollaxis(np.ones((2, 3, 4)), 2).shape
@@ -138,7 +129,7 @@ def rollaxis(x: Any, axis: int, start: int = 0) -> Variable:
     """
     x = as_variable(x)
     places = list(range(x.ndim))
-    axis, start = axis_of("rollaxis", x, axis), start if start == x.ndim else axis_of("rollaxis", x, start)
+    axis, start = axis % x.ndim, start + x.ndim if start < 0 else start
     places.remove(axis)
     places.insert(start - 1 if axis < start else start, axis)
     return transpose(x, tuple(places))
@@ -153,21 +144,18 @@ def permutate(x: Any, indices: Array, axis: int = 0, inv: bool = False) -> Varia
         axis: along which.
         inv: to which new place each old one goes, instead.
 
-    Raises:
-        ValueError: x has no such axis, or the indices are not its places, each once.
-
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.permutate(np.array([10, 20, 30]), np.array([2, 0, 1])).array
         array([30, 10, 20])
     """
     x = as_variable(x)
-    axis, places = axis_of("permutate", x, axis), backend.to_host(indices)
+    places = backend.to_host(indices)
     if sorted(places.tolist()) != list(range(x.shape[axis])):
         raise ValueError(f"permutate: indices are the numbers from 0 to {x.shape[axis] - 1}, each once")
     order, opposite = x.xp.asarray(places), x.xp.asarray(np.argsort(places))
     order, opposite = (opposite, order) if inv else (order, opposite)
-    return Permutate(order, opposite, axis).apply((x,))[0]
+    return Permutate(order, opposite, axis % x.ndim).apply((x,))[0]
 
 
 def transpose_sequence(xs: Sequence[Any]) -> list[Variable]:
@@ -224,14 +212,6 @@ def scatter_add(a: Any, slices: Any, b: Any) -> Variable:
 def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
     """The elements along the diagonal of two axes, which become one, the last.
 
-    Args:
-        x: an array or Variable.
-        offset: how far beside the diagonal, towards larger places along ``axis2``.
-        axis1, axis2: the axes.
-
-    Raises:
-        ValueError: x has no such axes, or one was named twice.
-
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.diagonal(np.array([[1, 2], [3, 4]])).array
@@ -239,6 +219,23 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variabl
     """
     x = moveaxis(as_variable(x), (axis1, axis2), (-2, -1))
     return Diagonal(offset).apply((x,))[0]
+
+
+def dstack(xs: Sequence[Any]) -> Variable:
+    """Join arrays along the third axis.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.dstack([np.array([1, 2]), np.array([3, 4])]).array
+        array([[[1, 3],
+                [2, 4]]])
+    """
+    deep = []
+    for x in xs:
+        x = as_variable(x)
+        shape = ((1, 1, 1), (1, *x.shape, 1), (*x.shape, 1))[x.ndim] if x.ndim < 3 else x.shape
+        deep.append(reshape(x, shape))
+    return concat(deep, axis=2)
 
 
 def space2depth(X: Any, r: int) -> Variable:

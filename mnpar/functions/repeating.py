@@ -9,7 +9,7 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import broadcast_to
-from mnpar.functions.generic import axis_of, either, wide
+from mnpar.functions.generic import either, wide
 from mnpar.functions.indexing import get_item
 from mnpar.functions.shape import reshape
 from mnpar.variable import Variable, as_variable
@@ -93,7 +93,7 @@ def repeat(x: Any, repeats: Any, axis: int | None = None) -> Variable:
         axis: along which; None: of the flattened array.
 
     Raises:
-        ValueError: x has no such axis, or the repeats are negative, or not as many as its places.
+        ValueError: the repeats are negative, or not as many as the axis has places.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -103,7 +103,7 @@ def repeat(x: Any, repeats: Any, axis: int | None = None) -> Variable:
     x = as_variable(x)
     if axis is None:
         x, axis = reshape(x, (x.size,)), 0
-    axis = axis_of("repeat", x, axis)
+    axis %= max(x.ndim, 1)
     counts = tuple(repeats) if isinstance(repeats, tuple | list) else (repeats,)
     if min(counts, default=0) < 0:
         raise ValueError(f"repeat: repeats {repeats} are 0 or more")

@@ -18,7 +18,7 @@ from mnpar.backend import Array
 from mnpar.communicators.communicator import needed
 from mnpar.functions.attention import scaled_dot_product_attention
 from mnpar.functions.exchange import exchange, repartition
-from mnpar.functions.generic import axis_of, listed, plain
+from mnpar.functions.generic import listed, plain
 from mnpar.functions.joining import SplitAxis, concat
 from mnpar.plans import Box, Layout, Part, Plan, block, in_order, layouts, rows_of
 from mnpar.plans.ring import Cut, Stretch
@@ -55,7 +55,9 @@ def recut(comm: Communicator, x: Any, have: Cut, want: Cut, axis: int = -2) -> V
     """
     needed(comm, "recut(comm, x, have, want)")
     x = as_variable(x)
-    after = x.shape[axis_of("recut", x, axis) + 1 :]
+    if not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"recut: x of shape {x.shape} has no axis {axis}")
+    after = x.shape[axis % x.ndim + 1 :]
     return repartition(comm, x, layouts(have, *after), layouts(want, *after))
 
 

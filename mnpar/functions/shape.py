@@ -11,7 +11,7 @@ from mnpar.backend import Array
 from mnpar.config import as_dtype
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import Shape
-from mnpar.functions.generic import axis_of, either
+from mnpar.functions.generic import either
 from mnpar.variable import Variable, as_variable
 
 
@@ -140,9 +140,6 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Variable:
         x: an array or Variable.
         axis1, axis2: the axes.
 
-    Raises:
-        ValueError: x has no such axes.
-
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.swapaxes(np.ones((2, 3, 4)), 0, -1).shape
@@ -150,10 +147,7 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Variable:
     """
     x = as_variable(x)
     axes = list(range(x.ndim))
-    try:
-        axes[axis1], axes[axis2] = axes[axis2], axes[axis1]
-    except IndexError:
-        raise ValueError(f"swapaxes: x of shape {x.shape} has no axes {axis1} and {axis2}") from None
+    axes[axis1], axes[axis2] = axes[axis2], axes[axis1]
     return transpose(x, axes)
 
 
@@ -165,7 +159,7 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
         source, destination: an axis each, or as many in two tuples.
 
     Raises:
-        ValueError: x has no such axis, one was named twice, or there are not as many in both.
+        ValueError: there are not as many in both.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -173,7 +167,7 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
         (3, 4, 2)
     """
     x = as_variable(x)
-    sources, places = ([axis_of("moveaxis", x, n) for n in ([a] if isinstance(a, int) else a)] for a in (source, destination))
+    sources, places = ([n % x.ndim for n in ([a] if isinstance(a, int) else a)] for a in (source, destination))
     if len(sources) != len(places):
         raise ValueError(f"moveaxis: {len(sources)} axes cannot go to {len(places)} places")
     axes = [axis for axis in range(x.ndim) if axis not in sources]
@@ -212,7 +206,7 @@ def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Variable:
         axis: which ones; None means all of length 1.
 
     Raises:
-        ValueError: an axis that was named has another length, or is not there.
+        ValueError: an axis that was named has another length.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -222,7 +216,7 @@ def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Variable:
     x = as_variable(x)
     if axis is None:
         return reshape(x, tuple(n for n in x.shape if n != 1))
-    axes = [axis_of("squeeze", x, a) for a in ((axis,) if isinstance(axis, int) else axis)]
+    axes = [a % x.ndim for a in ((axis,) if isinstance(axis, int) else axis)]
     for a in axes:
         if x.shape[a] != 1:
             raise ValueError(f"squeeze: axis {a} of shape {x.shape} has length {x.shape[a]}; only length 1 can be left out")
