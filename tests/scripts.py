@@ -2,7 +2,7 @@
 that has imported mnpar forks.
 
 What a script sees is what a start of its own gives it: arguments, environment, folder, files, launcher, ``__main__``, exit
-code. Only mnpar, numpy, pytest, matplotlib and scikit-learn are there already, which take two seconds each time
+code. Only mnpar, numpy, pytest and matplotlib are there already, which take half a second each time
 (``mnpar/testing/forks.py``). Tests of how a rank starts, or is ended by others, start Python.
 
 All processes of pytest share the one that forks. It begins when the first script is to run.
@@ -136,8 +136,7 @@ def _main(folder, listener):
 
 if __name__ == "__main__":
     import matplotlib.pyplot  # noqa: F401 - for the scripts
-    import pytest  # noqa: F401 - and so is what follows it
-    import sklearn.datasets  # noqa: F401
+    import pytest  # noqa: F401 - and so is what follows it; not scikit-learn, whose multiprocessing would keep this __main__
     import threadpoolctl
     from _pytest.config import default_plugins
 

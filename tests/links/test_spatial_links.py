@@ -227,7 +227,7 @@ class Network(mnpar.Chain):
 def twenty_steps(comm, dims):
     """Of images of 28 × 28, as in Krizhevsky's and neon's networks."""
     rng = np.random.default_rng(0)
-    images, labels = rng.standard_normal((20, 2, 1, 28, 28)), rng.integers(0, 10, (20, 2))
+    images, labels = rng.standard_normal((20, 5, 1, 28, 28)), rng.integers(0, 10, (20, 5))
     mnpar.random.seed(4)
     grid = mnpar.SpatialGrid(comm, dims)
     model = Network(grid)
