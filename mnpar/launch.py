@@ -56,8 +56,9 @@ def find_mpiexec(python: str | None = None) -> str:
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without a launcher's marks, as a launcher inside needs it."""
-    return {name: value for name, value in environment.items() if not name.startswith(_LAUNCHERS_MARKS)}
+    """The environment without a launcher's marks, as a launcher inside needs it; other threads may change it meanwhile."""
+    names = [name for name in list(environment) if not name.startswith(_LAUNCHERS_MARKS)]
+    return {name: value for name in names if (value := environment.get(name)) is not None}
 
 
 def mpiexec_command(ranks: int, python: str | None = None, hosts: str | None = None) -> tuple[list[str], dict[str, str]]:

@@ -238,6 +238,20 @@ def test_only_a_launchers_marks_are_cleaned_away():
     assert launch.clean_environment(environment) == {name: environment[name] for name in list(environment)[len(MARKS) :]}
 
 
+def test_an_environment_may_change_while_it_is_read():
+    class Changing(dict):
+        def __getitem__(self, name):
+            raise KeyError(name)  # as os.environ, when another thread has just taken a name away
+
+        def get(self, name, default=None):
+            return default if name == "GONE" else super().get(name, default)
+
+        def items(self):
+            return [(name, self[name]) for name in self]
+
+    assert launch.clean_environment(Changing(GONE="1", HOME="/home")) == {"HOME": "/home"}
+
+
 # ---- the command line ----
 
 

@@ -11,7 +11,7 @@ import time
 import uuid
 from pathlib import Path
 
-from mnpar.launch import mpiexec_command
+from mnpar.launch import clean_environment, mpiexec_command
 from tests.scripts import stand_in_for
 
 PYTHON = os.environ.get("MNPAR_TEST_PYTHON", sys.executable)
@@ -33,7 +33,7 @@ class Job:
         if command is None:
             command, inherited = mpiexec_command(ranks, PYTHON)
         else:
-            inherited = dict(os.environ)
+            inherited = clean_environment(os.environ)
         self.mark = f"MNPAR_TEST_JOB={uuid.uuid4().hex}"
         inherited |= {"MNPAR_STALL": stall, "PYTHONPATH": ROOT, **environment, **dict([self.mark.split("=")])}
         self.program = program
