@@ -17,8 +17,9 @@ def _note(hidden: str, rank: int) -> str:
 def write_note(hidden: str, rank: int, content: Any) -> None:
     """Leave what JSON can hold; it is there whole or not at all."""
     path = _note(hidden, rank)
-    with open(path + "~", "x") as file:
+    with open(path + "~", "w") as file:  # half of one may be there, for which the disk had no room
         json.dump(content, file)
+    reach("note written")
     os.rename(path + "~", path)
     reach("note left")
 
