@@ -84,10 +84,6 @@ def einsum(*operands: Any) -> Variable:
     for i, x in enumerate(xs):
         elsewhere = set(output).union(*[set(names[j]) for j in range(len(xs)) if j != i])
         names[i], xs[i] = _clean(names[i], x, elsewhere)
-    missing = [name for name in output if not any(name in axes for axes in names)]
-    if missing:  # all that had it was of length 1
-        xs[0] = reshape(xs[0], (*[1] * len(missing), *xs[0].shape))
-        names[0] = "".join(missing) + names[0]
     return Einsum(tuple(names), output).apply(tuple(xs))[0]
 
 

@@ -244,6 +244,7 @@ WRONG = {
     "split_axis: axis": (lambda: F.split_axis(ones(2, 5), 2, 2), ["no axis 2", "(2, 5)"]),
     "select_item": (lambda: F.select_item(ones(2, 3), np.array([0, 3])), ["select_item", "3"]),
     "average": (lambda: F.average(ones(2, 3), 1, ones(2)), ["average", "(2,)", "(2, 3)", "(3,)"]),
+    "average: axis": (lambda: F.average(ones(2, 3), 3, ones(3)), ["average: x of shape (2, 3) has no axis 3"]),
     "clip": (lambda: F.clip(ones(2), 2, 1), ["x_min = 2", "x_max = 1"]),
     "dropout: ratio": (lambda: F.dropout(ones(2), 1.0), ["1.0", "[0, 1)"]),
     "dropout: mask": (lambda: F.dropout(ones(2), mask=ones(3)), ["(3,)", "(2,)"]),
