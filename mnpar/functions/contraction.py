@@ -107,11 +107,11 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Variable:
     """
     a, b = as_variable(a), as_variable(b)
     if isinstance(axes, tuple | list):
-        left, right = [list(x) if isinstance(x, tuple | list) else [x] for x in axes]
+        left, right = axes
     elif axes < 0:
         raise ValueError(f"tensordot: axes = {axes}: how many are summed over is 0 or more")
     else:
-        left, right = list(range(a.ndim - axes, a.ndim)), list(range(axes))
+        left, right = range(a.ndim - axes, a.ndim), range(axes)
     left, right = axes_of("tensordot", a, left), axes_of("tensordot", b, right)
     if len(left) != len(right) or [a.shape[i] for i in left] != [b.shape[i] for i in right]:
         raise ValueError(f"tensordot: shapes {listed((a.shape, b.shape))} cannot be summed over axes {left} and {right}")

@@ -162,7 +162,7 @@ def average(x: Any, axis: Axis = None, weights: Any = None, keepdims: bool = Fal
     if weights is None:
         return Mean(axis, keepdims).apply((x,))[0]
     x, w = as_variable(x), as_variable(weights)
-    reduced = range(x.ndim) if axis is None else sorted(axes_of("average", x, axis if isinstance(axis, tuple) else (axis,)))
+    reduced = sorted(axes_of("average", x, range(x.ndim) if axis is None else axis))
     needed = tuple(x.shape[a] for a in reduced)
     if w.shape != needed:
         raise ValueError(f"average: weights of shape {w.shape} for axis {axis} of shape {x.shape} must have shape {needed}")

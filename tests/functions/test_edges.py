@@ -283,6 +283,23 @@ def test_wrong_input_is_named_with_its_numbers(name):
         assert part in str(caught.value)
 
 
+AXES = {
+    "squeeze": (lambda x, one: F.squeeze(x, one), (2, 3)),
+    "moveaxis": (lambda x, one: F.moveaxis(x, one, one - 1), (1, 2, 3)),
+    "prod": (lambda x, one: F.prod(x, one), (2, 3)),
+    "prod: a list": (lambda x, one: F.prod(x, [one, 0]), (3,)),
+    "average": (lambda x, one: F.average(x, one, np.ones(1)), (2, 3)),
+    "tensordot": (lambda x, one: F.tensordot(x, x[:, 0], (one - 1, one - 1)), (1, 3, 3)),
+    "flip": (lambda x, one: F.flip(x, one), (2, 1, 3)),
+}
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_an_axis_may_be_one_of_numpys_numbers(name):
+    call, shape = AXES[name]
+    assert call(Variable(ones(2, 1, 3)), np.int64(1)).shape == shape
+
+
 def test_sums_of_no_products_are_0_whatever_is_in_memory():
     """numpy's einsum multiplies 0 by what lies where an empty array with steps of 0 begins."""
     memory = np.full(64, np.nan, "f4")
