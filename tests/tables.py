@@ -15,7 +15,7 @@ def together(**tables):
 
     def decorate(check):
         def test(**fixtures):
-            try_all(check.__name__, {f"where {row}": functools.partial(check, **row, **fixtures) for row in rows})
+            try_all(check.__name__, [(f"where {row}", functools.partial(check, **row, **fixtures)) for row in rows])
 
         signature = inspect.signature(check)
         fixtures = [parameter for name, parameter in signature.parameters.items() if name not in tables]
@@ -29,7 +29,7 @@ def try_all(what, calls):
     """Call each, and raise together what they raise: ``{words: call}``, where the words say which one failed."""
     assert calls, f"{what}: the table is empty"
     failed = []
-    for words, call in calls.items():
+    for words, call in calls:
         try:
             call()
         except (Exception, pytest.fail.Exception) as error:  # the second of pytest.raises, where nothing was raised

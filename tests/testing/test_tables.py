@@ -47,4 +47,4 @@ def test_a_row_that_does_not_raise_what_it_should_is_named_like_others():
 
 def test_a_table_without_rows_fails():
     with pytest.raises(AssertionError, match="all: the table is empty"):
-        try_all("all", {})
+        try_all("all", [])
