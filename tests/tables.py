@@ -26,7 +26,7 @@ def together(**tables):
 
 
 def try_all(what, calls):
-    """Call each, and raise together what they raise: ``{words: call}``, where the words say which one failed."""
+    """Call each, and raise together what they raise; of ``(words, call)``, where the words say which one failed."""
     assert calls, f"{what}: the table is empty"
     failed = []
     for words, call in calls:
