@@ -4,24 +4,18 @@ import functools
 import inspect
 from itertools import product
 
+import pytest
+
 
 def together(**tables):
     """Like ``pytest.mark.parametrize`` for each of the tables, but one test of all their combinations, which names those that
     fail: ``@together(n=[0, 1], dtype=["f4", "f8"])``. The test's fixtures are made once.
     """
+    rows = [dict(zip(tables, values, strict=True)) for values in product(*tables.values())]
 
     def decorate(check):
         def test(**fixtures):
-            failed = []
-            for values in product(*tables.values()):
-                row = dict(zip(tables, values, strict=True))
-                try:
-                    check(**row, **fixtures)
-                except Exception as error:
-                    error.add_note(f"where {row}")
-                    failed.append(error)
-            if failed:
-                raise ExceptionGroup(f"{check.__name__}: not so in {len(failed)} rows", failed)
+            try_all(check.__name__, [(f"where {row}", functools.partial(check, **row, **fixtures)) for row in rows])
 
         signature = inspect.signature(check)
         fixtures = [parameter for name, parameter in signature.parameters.items() if name not in tables]
@@ -29,3 +23,17 @@ def together(**tables):
         return functools.update_wrapper(test, check)
 
     return decorate
+
+
+def try_all(what, calls):
+    """Call each, and raise together what they raise; of ``(words, call)``, where the words say which one failed."""
+    assert calls, f"{what}: the table is empty"
+    failed = []
+    for words, call in calls:
+        try:
+            call()
+        except (Exception, pytest.fail.Exception) as error:  # the second of pytest.raises, where nothing was raised
+            error.add_note(words)
+            failed.append(error)
+    if failed:
+        raise BaseExceptionGroup(f"{what}: not so in {len(failed)} of {len(calls)}", failed)

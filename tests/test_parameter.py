@@ -183,6 +183,7 @@ USES = {
     "size": lambda p: p.size,
     "dtype": lambda p: p.dtype,
     "linear": lambda p: F.linear(np.ones((2, 3), "f4"), p),
+    "linear: b": lambda p: F.linear(np.ones((2, 3), "f4"), np.ones((4, 3), "f4"), p),
     "addgrad": lambda p: p.addgrad(mnpar.Variable(np.ones(1), grad=np.ones(1))),
 }
 

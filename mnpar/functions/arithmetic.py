@@ -185,7 +185,7 @@ def add(*xs: Any) -> Variable:
         xs: arrays or Variables that broadcast.
 
     Raises:
-        ValueError: fewer than two, or shapes that do not broadcast.
+        ValueError: there is none, or their shapes do not broadcast.
 
     Example:
         >>> import numpy as np, mnpar.functions as F

@@ -192,7 +192,7 @@ def _soft(x: Variable, t: Any, normalize: bool, class_weight: Array, reduce: str
     if t.shape != x.shape:
         raise ValueError(f"softmax_cross_entropy: soft targets of shape {t.shape} must have x's shape {x.shape}")
     p, weight = plain(t), _checked_weight(_NAME, class_weight, x.shape[1])
-    weighted = p if weight is None else p * weight.reshape(-1, *[1] * (x.ndim - 2))
+    weighted = p if weight is None else p * weight.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 2))
     loss: Variable = -(log_softmax(x) * weighted).sum(axis=1)  # (N, …)
     if kind == "kl-divergence":
         xp = x.xp

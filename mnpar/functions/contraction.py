@@ -84,10 +84,6 @@ def einsum(*operands: Any) -> Variable:
     for i, x in enumerate(xs):
         elsewhere = set(output).union(*[set(names[j]) for j in range(len(xs)) if j != i])
         names[i], xs[i] = _clean(names[i], x, elsewhere)
-    missing = [name for name in output if not any(name in axes for axes in names)]
-    if missing:  # all that had it was of length 1
-        xs[0] = reshape(xs[0], (*[1] * len(missing), *xs[0].shape))
-        names[0] = "".join(missing) + names[0]
     return Einsum(tuple(names), output).apply(tuple(xs))[0]
 
 
@@ -111,11 +107,11 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Variable:
     """
     a, b = as_variable(a), as_variable(b)
     if isinstance(axes, tuple | list):
-        left, right = [list(x) if isinstance(x, tuple | list) else [x] for x in axes]
+        left, right = axes
     elif axes < 0:
         raise ValueError(f"tensordot: axes = {axes}: how many are summed over is 0 or more")
     else:
-        left, right = list(range(a.ndim - axes, a.ndim)), list(range(axes))
+        left, right = range(a.ndim - axes, a.ndim), range(axes)
     left, right = axes_of("tensordot", a, left), axes_of("tensordot", b, right)
     if len(left) != len(right) or [a.shape[i] for i in left] != [b.shape[i] for i in right]:
         raise ValueError(f"tensordot: shapes {listed((a.shape, b.shape))} cannot be summed over axes {left} and {right}")

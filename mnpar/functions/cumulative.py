@@ -151,8 +151,7 @@ def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
         24.0
     """
     x = as_variable(x)
-    named = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    axes = sorted(axes_of("prod", x, named))
+    axes = sorted(axes_of("prod", x, range(x.ndim) if axis is None else axis))
     y = Prod(tuple(axes)).apply((x,))[0]
     y = y if _divisible(y) else _in_pairs(x, axes)
     return y if keepdims else reshape(y, tuple([n for i, n in enumerate(x.shape) if i not in axes]))

@@ -86,11 +86,12 @@ def axis_of(name: str, x: Any, axis: int) -> int:
     return axis % x.ndim  # type: ignore[no-any-return]
 
 
-def axes_of(name: str, x: Any, axes: Iterable[int]) -> list[int]:
-    """Several axes of an array or Variable, counted from 0.
+def axes_of(name: str, x: Any, axes: int | Iterable[int]) -> list[int]:
+    """Axes of an array or Variable, counted from 0.
 
     Args:
         name: of the function that asks.
+        axes: one or several.
 
     Raises:
         ValueError: there is no such axis, or one is named twice.
@@ -100,7 +101,7 @@ def axes_of(name: str, x: Any, axes: Iterable[int]) -> list[int]:
         [1, 0]
     """
     found: list[int] = []
-    for axis in axes:
+    for axis in axes if isinstance(axes, Iterable) else (axes,):
         place = axis_of(name, x, axis)
         if place in found:
             raise ValueError(f"{name}: axis {axis} of shape {x.shape} is named twice")

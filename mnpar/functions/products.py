@@ -194,7 +194,7 @@ def linear(x: Any, W: Any, b: Any = None, n_batch_axes: int = 1) -> Variable:
             f"linear: x of shape {shape} has {D} features after {n_batch_axes} batch axes, but W of shape {weights} is not "
             f"(outputs, {D}): give W that shape, or reshape x"
         )
-    if bias is not None and bias.shape != weights[:1]:
+    if b is not None and (b if bias is None else bias).shape != weights[:1]:
         raise ValueError(f"linear: b of shape {bias.shape} must have shape {weights[:1]}, one for each row of W {weights}")
     if len(shape) > 2:
         x = reshape(x, (math.prod(shape[:n_batch_axes]), D))  # (N, …) → (N, D)

@@ -15,7 +15,7 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import BroadcastTo
 from mnpar.functions.elementwise import Exp
-from mnpar.functions.generic import constant, either, wide
+from mnpar.functions.generic import axes_of, constant, either, wide
 from mnpar.functions.rows import add_up
 from mnpar.functions.shape import cast
 from mnpar.variable import Variable, as_variable
@@ -152,7 +152,7 @@ def average(x: Any, axis: Axis = None, weights: Any = None, keepdims: bool = Fal
         A Variable; the mean of no elements is 0, as that of the losses.
 
     Raises:
-        ValueError: the weights have other axes.
+        ValueError: x has no such axis, or the weights have others.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -162,7 +162,7 @@ def average(x: Any, axis: Axis = None, weights: Any = None, keepdims: bool = Fal
     if weights is None:
         return Mean(axis, keepdims).apply((x,))[0]
     x, w = as_variable(x), as_variable(weights)
-    reduced = range(x.ndim) if axis is None else sorted(a % x.ndim for a in (axis if isinstance(axis, tuple) else (axis,)))
+    reduced = sorted(axes_of("average", x, range(x.ndim) if axis is None else axis))
     needed = tuple(x.shape[a] for a in reduced)
     if w.shape != needed:
         raise ValueError(f"average: weights of shape {w.shape} for axis {axis} of shape {x.shape} must have shape {needed}")

@@ -171,7 +171,7 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
         (3, 4, 2)
     """
     x = as_variable(x)
-    sources, goals = (axes_of("moveaxis", x, [a] if isinstance(a, int) else a) for a in (source, destination))
+    sources, goals = (axes_of("moveaxis", x, axes) for axes in (source, destination))
     if len(sources) != len(goals):
         raise ValueError(f"moveaxis: {len(sources)} axes cannot go to {len(goals)} places")
     axes = [axis for axis in range(x.ndim) if axis not in sources]
@@ -220,7 +220,7 @@ def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Variable:
     x = as_variable(x)
     if axis is None:
         return reshape(x, tuple(n for n in x.shape if n != 1))
-    axes = axes_of("squeeze", x, (axis,) if isinstance(axis, int) else axis)
+    axes = axes_of("squeeze", x, axis)
     for a in axes:
         if x.shape[a] != 1:
             raise ValueError(f"squeeze: axis {a} of shape {x.shape} has length {x.shape[a]}; only length 1 can be left out")

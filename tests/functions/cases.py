@@ -284,7 +284,7 @@ _loss = [
          lambda x: F.softmax_cross_entropy(x, np.full(x.shape, 0.25, x.dtype), reduce="no", soft_target_loss="kl-divergence"),
          lambda x: 0.25 * (np.log(0.25) - np.log(stable_softmax(x))).sum(1), halves=1e-2),
     Case("softmax_cross_entropy: soft, class weights", (),
-         lambda x: F.softmax_cross_entropy(x, np.full(x.shape, 0.25, x.dtype), class_weight=CLASS_WEIGHT.astype(x.dtype)),
+         lambda x: F.softmax_cross_entropy(x, np.full(x.shape, 0.25, x.dtype), class_weight=CLASS_WEIGHT),
          lambda x: over(-0.25 * (CLASS_WEIGHT * np.log(stable_softmax(x))).sum(), len(x)), halves=1e-2),
     Case("sigmoid_cross_entropy", (loss.SigmoidCrossEntropy,), lambda x: F.sigmoid_cross_entropy(x, sign_labels(x.shape)),
          lambda x: over(binary_truth(x).sum(), (sign_labels(x.shape) >= 0).sum())),

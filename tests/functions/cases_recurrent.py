@@ -97,9 +97,12 @@ def cell(c, x):
 
 
 def pixelwise(step):
+    """The step of each pixel of images."""
+
     def truth(*xs):
-        each = [step(*[x[..., k] for x in xs]) for k in range(xs[0].shape[-1])]
-        return tuple(np.stack(ys, -1) for ys in zip(*each, strict=True))
+        pixels = xs[0].shape[2:]
+        each = [step(*[x[..., *place] for x in xs]) for place in np.ndindex(pixels)]
+        return tuple(np.stack(ys, -1).reshape(*ys[0].shape, *pixels) for ys in zip(*each, strict=True))
 
     return truth
 
@@ -121,7 +124,7 @@ ATTENDED = ((N, 3, 2), (N, 3, 2), (N, 3, 2))
 CASES = [
     Case("lstm", (recurrent.LSTMCell,), F.lstm, cell, ((N, H), (N, 4 * H)), halves=1e-2),
     Case("lstm: some have ended", (), F.lstm, cell, ((3, H), (2, 4 * H)), halves=1e-2),
-    Case("lstm: images", (), F.lstm, pixelwise(cell), ((3, H, 2), (2, 4 * H, 2)), halves=1e-2),
+    Case("lstm: images", (), F.lstm, pixelwise(cell), ((3, H, 2, 1), (2, 4 * H, 2, 1)), halves=1e-2),
     case("n_step_lstm", F.n_step_lstm, lstm_step, 4, 2),
     case("n_step_lstm: two layers", F.n_step_lstm, lstm_step, 4, 2, layers=2, sequences=((3, 1), (2, 1), (2, 1))),
     case("n_step_bilstm", F.n_step_bilstm, lstm_step, 4, 2, layers=2, directions=2),

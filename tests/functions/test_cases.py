@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from mnpar.config import using_config
 from mnpar.function_node import FunctionNode
 from mnpar.gradient_check import check_backward, check_double_backward
 from mnpar.variable import Variable, backward, grad
+from tests.tables import try_all
 
 BATCHES = [4, 1, 0]
 RULES = []  # (rule, what it is given beside the row each time that it is tried, for which rows)
@@ -146,16 +148,12 @@ def nothing_flows_back_through_what_has_no_derivative(case):
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.id)
 def test_a_row_keeps_every_rule(case):
     """One test of a row, which names each rule that it breaks."""
-    broken = []
+    calls = []
     for rule, tries, differentiable in RULES:
         for values in tries if case.differentiable in differentiable else []:
-            try:
-                rule(case, *values)
-            except Exception as error:
-                error.add_note(f"of {case.id}: {' '.join([rule.__name__, *map(str, values)])}")
-                broken.append(error)
-    if broken:
-        raise ExceptionGroup(case.id, broken)
+            words = f"of {case.id}: {' '.join([rule.__name__, *map(str, values)])}"
+            calls.append((words, functools.partial(rule, case, *values)))
+    try_all(case.id, calls)
 
 
 for file in pkgutil.iter_modules(F.__path__, "mnpar.functions."):  # each is imported when it is needed: here all are

@@ -244,6 +244,7 @@ WRONG = {
     "split_axis: axis": (lambda: F.split_axis(ones(2, 5), 2, 2), ["no axis 2", "(2, 5)"]),
     "select_item": (lambda: F.select_item(ones(2, 3), np.array([0, 3])), ["select_item", "3"]),
     "average": (lambda: F.average(ones(2, 3), 1, ones(2)), ["average", "(2,)", "(2, 3)", "(3,)"]),
+    "average: axis": (lambda: F.average(ones(2, 3), 3, ones(3)), ["average: x of shape (2, 3) has no axis 3"]),
     "clip": (lambda: F.clip(ones(2), 2, 1), ["x_min = 2", "x_max = 1"]),
     "dropout: ratio": (lambda: F.dropout(ones(2), 1.0), ["1.0", "[0, 1)"]),
     "dropout: mask": (lambda: F.dropout(ones(2), mask=ones(3)), ["(3,)", "(2,)"]),
@@ -280,6 +281,23 @@ def test_wrong_input_is_named_with_its_numbers(name):
         call()
     for part in parts:
         assert part in str(caught.value)
+
+
+AXES = {
+    "squeeze": (lambda x, one: F.squeeze(x, one), (2, 3)),
+    "moveaxis": (lambda x, one: F.moveaxis(x, one, one - 1), (1, 2, 3)),
+    "prod": (lambda x, one: F.prod(x, one), (2, 3)),
+    "prod: a list": (lambda x, one: F.prod(x, [one, 0]), (3,)),
+    "average": (lambda x, one: F.average(x, one, np.ones(1)), (2, 3)),
+    "tensordot": (lambda x, one: F.tensordot(x, x[:, 0], (one - 1, one - 1)), (1, 3, 3)),
+    "flip": (lambda x, one: F.flip(x, one), (2, 1, 3)),
+}
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_an_axis_may_be_one_of_numpys_numbers(name):
+    call, shape = AXES[name]
+    assert call(Variable(ones(2, 1, 3)), np.int64(1)).shape == shape
 
 
 def test_sums_of_no_products_are_0_whatever_is_in_memory():

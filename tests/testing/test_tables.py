@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.tables import together
+from tests.tables import together, try_all
 
 
 @pytest.fixture
@@ -25,10 +25,26 @@ def test_each_row_that_fails_is_named_and_the_others_are_looked_at():
         seen.append(a)
         assert a % 2 == 0, f"{a} is odd"
 
-    with pytest.raises(ExceptionGroup, match="odd: not so in 2 rows") as told:
+    with pytest.raises(ExceptionGroup, match="odd: not so in 2 of 3") as told:
         odd()
     assert [(str(error).partition("\n")[0], error.__notes__) for error in told.value.exceptions] == [
         ("1 is odd", ["where {'a': 1}"]),
         ("3 is odd", ["where {'a': 3}"]),
     ]
     assert seen == [1, 2, 3]
+
+
+def test_a_row_that_does_not_raise_what_it_should_is_named_like_others():
+    @together(text=["1", "x", "2", "y"])
+    def wrong(text):
+        with pytest.raises(ValueError, match="invalid literal"):
+            int(text)
+
+    with pytest.raises(BaseExceptionGroup, match="wrong: not so in 2 of 4") as told:
+        wrong()
+    assert [error.__notes__ for error in told.value.exceptions] == [["where {'text': '1'}"], ["where {'text': '2'}"]]
+
+
+def test_a_table_without_rows_fails():
+    with pytest.raises(AssertionError, match="all: the table is empty"):
+        try_all("all", [])
