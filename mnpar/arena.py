@@ -92,10 +92,7 @@ class Arena:
 
     def gradients_at_home(self) -> bool:
         """Whether every parameter has a gradient, and has it here."""
-        for node, array in self._grads:  # noqa: SIM110 - in each step, and a generator takes five times as long
-            if node.gradient is not array:
-                return False
-        return True
+        return all([node.gradient is array for node, array in self._grads])
 
     @property
     def learns(self) -> bool:

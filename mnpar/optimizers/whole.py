@@ -119,10 +119,7 @@ def is_whole(arena: Arena) -> bool:
     if not (joint.rules and arena.gradients_at_home()):
         return False
     t = joint.rules[0].t
-    for rule in joint.rules:  # noqa: SIM110 - as in arena.py
-        if rule.t != t:
-            return False
-    return True
+    return all([rule.t == t for rule in joint.rules])
 
 
 def _joined(arena: Arena) -> list[UpdateRule]:
