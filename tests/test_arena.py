@@ -407,3 +407,22 @@ def test_a_weight_that_is_used_often_has_its_gradients_added_up_at_home():
         (arena,) = optimizer.arenas.gather(list(layer.params()))
         assert arena.gradients_at_home()
         optimizer.update()
+
+
+@pytest.mark.parametrize("place", [None, slice(2, 5)], ids=["whole", "a stretch"])
+def test_a_step_that_is_interrupted_leaves_the_next_one_right(place, monkeypatch):
+    optimizer = mnpar.optimizers.Adam(0.1).setup(Net())
+    step(optimizer)
+    (arena,), twin = optimizer.arenas, copy.deepcopy(optimizer)
+    rule = type(arena.whole.rule)
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(rule, "update_core", interrupted)
+        arena.whole.step(place)
+    for one in (optimizer, twin):
+        step(one)
+    for param, other in zip(optimizer.target.params(), twin.target.params(), strict=True):
+        np.testing.assert_array_equal(param.array, other.array)
