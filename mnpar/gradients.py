@@ -69,7 +69,7 @@ class Gradients:
             old = sums[place]
         if old is None:
             sums[place] = g
-        elif self._own is not None and node in self._own:
+        elif self._own is not None and (node in self._own or (node.home is not None and node.home.computed(old))):
             old += g
         else:
             sums[place] = unscalar(old + g)

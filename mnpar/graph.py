@@ -61,11 +61,16 @@ class Home:
         self.lent = True
         return self.array
 
+    def computed(self, g: Gradient) -> bool:
+        """Whether a gradient is the array that was lent, and so nobody else's."""
+        return self.lent and g is self.array
+
     def take(self, node: VariableNode, g: Gradient) -> bool:
         """Add a gradient to what is here; False where it is not that simple."""
-        here, old, self.lent = self.array, node.gradient, False
-        if not isinstance(g, type(here)):
+        here, old = self.array, node.gradient
+        if not isinstance(g, type(here)) or (self.lent and g is not here):  # lent perhaps to a backward around this one
             return False
+        self.lent = False
         if old is None:
             if g is not here:
                 here[...] = g

@@ -8,7 +8,8 @@ somebody asks for it, if ever. Everything else that is shared is copied at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -114,13 +115,17 @@ def own(gs: Sequence[Gradient], taken: set[int], late: bool = False) -> list[Gra
     return results
 
 
-def asked(nodes: Sequence[VariableNode], gs: Sequence[Gradient], taken: set[int]) -> list[Gradient]:
-    """:func:`own` for gradients that the nodes do not keep: copies of those that were computed in their homes."""
-    homes = [node.home for node in nodes if node.home is not None]
-    results = own(gs, taken | memory_of([home.array for home in homes]))
-    for home in homes:
-        home.lent = False
-    return results
+@contextmanager
+def away(nodes: Sequence[VariableNode]) -> Iterator[None]:
+    """Gradients that the nodes are not to keep are not computed in their homes."""
+    homes = [node.home for node in nodes]
+    for node in nodes:
+        node.home = None
+    try:
+        yield
+    finally:
+        for node, home in zip(nodes, homes, strict=True):
+            node.home = home
 
 
 def memory_of(gs: Iterable[Gradient]) -> set[int]:

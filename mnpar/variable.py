@@ -13,7 +13,7 @@ from mnpar.arraylike import ArrayLike
 from mnpar.backend import Array
 from mnpar.backprop import reverse
 from mnpar.graph import Function, Gradient, Hook, VariableNode
-from mnpar.owning import Leaves, asked, asked_for, memory_of
+from mnpar.owning import Leaves, asked_for, away, memory_of, own
 
 
 class Variable(ArrayLike):
@@ -209,11 +209,11 @@ def grad(
     """
     _check_variables("inputs", inputs)
     seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop, ones=True)
-    found = reverse(
-        seeds, [x.node for x in inputs], record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape
-    )
+    nodes = [x.node for x in inputs]
+    with away(nodes):
+        found = reverse(seeds, nodes, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape)
     results: list[Variable | None] = []
-    gs = asked([x.node for x in inputs], [found.get(x.node.key) for x in inputs], memory_of([g for _, g in seeds]))
+    gs = own([found.get(node.key) for node in nodes], memory_of([g for _, g in seeds]))
     for i, (x, g) in enumerate(zip(inputs, gs, strict=True)):
         more = grad_inputs[i] if grad_inputs else None
         g = more if g is None else g if more is None else backend.unscalar(more + g)

@@ -278,8 +278,8 @@ def test_the_gradient_of_a_matrix_is_computed_in_its_place():
     link.W.register_hook(lambda g: seen.append(np.shares_memory(g, arena.grad)))
     F.sum(link(X)).backward()
     link.cleargrads()
-    F.sum(link(X) + link(X)).backward()  # the second product has no room there
-    assert seen == [True, False]
+    F.sum(link(X) + link(X)).backward()  # the second product is added to the first, there
+    assert seen == [True, True]
     np.testing.assert_allclose(link.W.grad, 2 * np.ones((2, 1)) * X.sum(axis=0))
 
 
@@ -332,3 +332,98 @@ def test_what_changes_between_steps_counts_as_if_each_were_updated_alone(change)
             step(optimizer)
     for param, twin in zip(*[optimizer.target.params() for optimizer in twins], strict=True):
         np.testing.assert_allclose(param.array, twin.array, rtol=1e-13)
+
+
+class Again(mnpar.FunctionNode):
+    """A user's own recomputation: its backward runs a layer again, and goes back through it."""
+
+    def __init__(self, layer, how):
+        self.layer, self.how = layer, how
+
+    def forward(self, x):
+        self.retain_inputs((0,))
+        with mnpar.no_backprop_mode():
+            return F.tanh(self.layer(x)).array
+
+    def backward(self, gy):
+        inner = mnpar.Variable(self.get_retained_inputs()[0].array.copy())
+        with mnpar.Tape(), mnpar.force_backprop_mode():
+            y = F.tanh(self.layer(inner))
+            if self.how == "backward":
+                mnpar.backward([y], [gy])
+            else:
+                inner.grad_var, *_ = mnpar.grad([y], [inner, self.layer.W], [gy])
+        return mnpar.Variable(inner.grad)
+
+
+@pytest.mark.parametrize("how", ["backward", "grad"])
+def test_a_backward_inside_a_backward_leaves_alone_what_that_one_computes(how):
+    """The layer's gradient is being computed in its home when the inner one needs an array for its own."""
+    layer = L.Linear(3, 3, initialW=np.random.default_rng(1).standard_normal((3, 3)))
+    twin = copy.deepcopy(layer)
+    optimizer = mnpar.optimizers.SGD(0.0).setup(layer)
+    for _ in range(3):
+        for one in (layer, twin):
+            one.cleargrads()
+            (h,) = Again(one, how).apply((one(X),))
+            F.sum(one(h) ** 2).backward()
+        np.testing.assert_allclose(layer.W.grad, twin.W.grad, rtol=1e-12)
+        np.testing.assert_allclose(layer.b.grad, twin.b.grad, rtol=1e-12)
+        optimizer.update()
+
+
+def test_a_backward_that_fails_leaves_the_next_one_right():
+    """It fails when some gradients were computed already, in their homes."""
+    optimizer = mnpar.optimizers.SGD(0.0).setup(Net())
+
+    class Fails(mnpar.FunctionNode):
+        def forward(self, x):
+            return x.copy()
+
+        def backward(self, gy):
+            raise OSError("lost")
+
+    for fails in (False, True, False, False):
+        net = optimizer.target
+        net.cleargrads()
+        h = F.tanh(net.a(X))
+        if fails:
+            with pytest.raises(OSError, match="lost"):
+                F.sum(net.b(Fails().apply((h,))[0])).backward()
+            continue
+        gs = [g.array for g in mnpar.grad([F.sum(net(X) ** 2)], list(net.params()))]
+        F.sum(net(X) ** 2).backward()
+        for param, g in zip(net.params(), gs, strict=True):
+            np.testing.assert_allclose(param.grad, g, rtol=1e-12)
+        optimizer.update()
+
+
+def test_a_weight_that_is_used_often_has_its_gradients_added_up_at_home():
+    layer = L.Linear(3, 3)
+    optimizer = mnpar.optimizers.SGD(0.0).setup(layer)
+    for _ in range(2):
+        layer.cleargrads()
+        F.sum(layer(layer(layer(X)))).backward()
+        (arena,) = optimizer.arenas.gather(list(layer.params()))
+        assert arena.gradients_at_home()
+        optimizer.update()
+
+
+@pytest.mark.parametrize("place", [None, slice(2, 5)], ids=["whole", "a stretch"])
+def test_a_step_that_is_interrupted_leaves_the_next_one_right(place, monkeypatch):
+    optimizer = mnpar.optimizers.Adam(0.1).setup(Net())
+    step(optimizer)
+    (arena,), twin = optimizer.arenas, copy.deepcopy(optimizer)
+    rule = type(arena.whole.rule)
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rule, "update_core", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        arena.whole.step(place)
+    monkeypatch.undo()
+    for one in (optimizer, twin):
+        step(one)
+    for param, other in zip(optimizer.target.params(), twin.target.params(), strict=True):
+        np.testing.assert_array_equal(param.array, other.array)

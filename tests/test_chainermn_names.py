@@ -2,6 +2,7 @@
 
 import importlib
 import pickle
+import subprocess
 import sys
 import types
 
@@ -49,7 +50,7 @@ optimizer: HyperparameterProxy UpdateRule WeightDecay
 optimizers: SGD Adam create_multi_node_optimizer
 testing: assert_allclose get_device product product_dict
 training: Extension IntervalTrigger ParallelUpdater StandardUpdater Trainer Updater extension extensions get_trigger
-training: make_extension trigger triggers updaters
+training: make_extension trigger triggers updater updaters
 training.extension: Extension PRIORITY_EDITOR PRIORITY_READER PRIORITY_WRITER make_extension
 training.trigger: IntervalTrigger get_trigger
 training.updater: ParallelUpdater StandardUpdater Updater
@@ -64,6 +65,13 @@ def test_a_module_has_the_names_that_programs_take_from_it(module):
     found = importlib.import_module(f"mnpar.{module}" if module else "mnpar")
     missing = [name for where, name in WANTED if where == module and not hasattr(found, name)]
     assert not missing
+
+
+def test_one_import_gives_all_of_them():
+    """In a program of its own: here others have imported modules already."""
+    paths = sorted({".".join(filter(None, ["mnpar", module, name])) for module, name in WANTED})
+    code = f"import mnpar\nfor path in {paths}: eval(path)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr == ""
 
 
 @pytest.mark.parametrize("module", ["nccl", "backends", "cuda"])

@@ -45,6 +45,7 @@ _LINE = 64  # bytes of a cache line
 _SLOT = HEAD + NOTE + FEW
 _ELSEWHERE = 1  # the word after the first
 _TIMES = 2**16  # that a rank has said something else: counted up to so many in the last bits of its word
+_UNKNOWN = -(2**62)  # times that no word shows
 _SHORT = 24  # polls that take as long as one of MPI
 _ORDERED = platform.machine() in ("x86_64", "AMD64")  # processors that read in order, and let others see ordinary writes so
 
@@ -95,7 +96,7 @@ class Board:
         self._form: Any = None  # of its values
         self._said: list[tuple[Form | None, bytes]] = [(None, b"")] * 2  # by this rank, in its slots
         self._times = [0, 0]  # that it has said something else there
-        self._nothing_known = [(at, -(2**62)) for at in self._others]
+        self._nothing_known = [(at, _UNKNOWN) for at in self._others]
         self._known = [self._nothing_known] * 2  # how often the others had said something else, and
         self._heard: list[tuple[bool, list[bytes]]] = [(False, [])] * 2  # whether all said the same form then; the notes
         self._forms: dict[Any, Form] = {}
@@ -207,8 +208,8 @@ class Board:
     def _hear(self, begin: int, turn: int) -> None:
         """All have come; some may have said something else than the last time."""
         ahead = [self._words[at] - begin for at in self._others]  # in the next sum the times are those of the other slot
-        known = [(at, n % _TIMES if n < 2 * _TIMES else n) for at, n in zip(self._others, ahead, strict=True)]
-        if known != self._known[turn]:
+        known = [(at, n % _TIMES if n < 2 * _TIMES else _UNKNOWN) for at, n in zip(self._others, ahead, strict=True)]
+        if known != self._known[turn] or max(ahead) >= 2 * _TIMES:
             texts = [bytes(self._bytes[start : start + HEAD + NOTE]) for start in self._slots[turn]]
             heads = {text[2:HEAD] for text in texts}
             notes = [text[HEAD : HEAD + int.from_bytes(text[:2], "little")] for text in texts]

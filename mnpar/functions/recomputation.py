@@ -95,15 +95,15 @@ class Forget(FunctionNode):
 
 @contextmanager
 def _unheard(nodes: list[VariableNode]) -> Iterator[None]:
-    """Gradients that are parts of others: hooks hear of the whole, later, and an arena gets it then."""
-    before = [(node, node.hooks, node.home) for node in nodes]
+    """Gradients that are parts of others: hooks hear of the whole, later."""
+    before = [(node, node.hooks) for node in nodes]
     for node in nodes:
-        node.hooks, node.home = (), None
+        node.hooks = ()
     try:
         yield
     finally:
-        for node, hooks, home in before:
-            node.hooks, node.home = hooks, home
+        for node, hooks in before:
+            node.hooks = hooks
 
 
 def _listed(ys: Any) -> list[Variable]:

@@ -167,7 +167,7 @@ class SerialIterator(Iterator):
         epoch = int(serializer("epoch", epoch))
         is_new_epoch = bool(serializer("is_new_epoch", is_new_epoch))
         if moved and length != n:  # of other data: at the same share of the epoch, in this iterator's own order
-            position = position * size // max(length, 1)
+            position = min(position * n // max(length, 1), size)  # a sampler's epochs need not be as long as the data set
         elif order is not None:
             order = np.asarray(serializer("order", np.array(order, np.int64)), np.int64)
         if not 0 <= position <= size or (order is not None and order.shape != (size,)):

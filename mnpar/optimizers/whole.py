@@ -58,16 +58,15 @@ class Whole:
 
     def step(self, place: slice | None = None) -> None:
         """Change a stretch of the values, or all of them, by their gradients."""
-        param, rule, state, data = self.param, self.rule, self.rule.state, self.data
-        if place is None:
-            param.node.gradient = self.grad
+        param, rule, state, grad = self.param, self.rule, self.rule.state, self.grad
+        if place is not None:
+            param.array, grad = self.data[place], grad[place]
+            rule.state = {name: vector[place] for name, vector in state.items()}
+        param.node.gradient = grad
+        try:
             rule.update_core(param)
-            param.node.gradient = None
-            return
-        param.array, param.node.gradient = data[place], self.grad[place]
-        rule.state = {name: vector[place] for name, vector in state.items()}
-        rule.update_core(param)
-        param.array, param.node.gradient, rule.state = data, None, state
+        finally:  # somebody may interrupt it, and go on later
+            param.array, param.node.gradient, rule.state = self.data, None, state
 
     def end(self, arena: Arena) -> None:
         """All stretches are changed."""
@@ -119,10 +118,7 @@ def is_whole(arena: Arena) -> bool:
     if not (joint.rules and arena.gradients_at_home()):
         return False
     t = joint.rules[0].t
-    for rule in joint.rules:  # noqa: SIM110 - as in arena.py
-        if rule.t != t:
-            return False
-    return True
+    return all([rule.t == t for rule in joint.rules])
 
 
 def _joined(arena: Arena) -> list[UpdateRule]:

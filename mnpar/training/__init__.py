@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from mnpar import lazy
 
 if TYPE_CHECKING:
-    from mnpar.training import extension, extensions, trigger, triggers, updaters, util
+    from mnpar.training import extension, extensions, trigger, triggers, updater, updaters, util
     from mnpar.training.extension import PRIORITY_EDITOR, PRIORITY_READER, PRIORITY_WRITER, Extension, make_extension
     from mnpar.training.trainer import Trainer
     from mnpar.training.triggers import IntervalTrigger
@@ -31,6 +31,7 @@ __all__ = [
     "make_extension",
     "trigger",
     "triggers",
+    "updater",
     "updaters",
     "util",
 ]

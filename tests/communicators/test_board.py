@@ -277,6 +277,31 @@ def test_a_sum_begins_and_ends_apart(comm, n):
 
 
 @PROCESSES
+def test_what_a_rank_says_that_is_ahead_by_a_sum_is_heard(comm):
+    """Rank 0 ends each sum when the others have begun the next one: their words tell of that, and not of what it reads."""
+    comm.open_board()
+    noted, notes = NotedSum(comm, x := np.empty(7)), [b"a", b"a", b"b", b"a", b"c", b"a", b"a", b"d"]
+
+    def begin(step):
+        x[...] = step + comm.rank
+        noted.begin(notes[step] if comm.rank else b"a")
+
+    begin(0)
+    for step, note in enumerate(notes):
+        heard = []
+        for rank in range(1, comm.size if comm.rank == 0 else 0):
+            comm.recv(rank)
+        assert noted.end(lambda said, heard=heard: heard.append(said) is None)
+        assert heard == [[b"a", *[note] * (comm.size - 1)]]
+        np.testing.assert_array_equal(x, comm.size * step + comm.size * (comm.size - 1) / 2)
+        if step + 1 < len(notes):
+            begin(step + 1)
+        if comm.rank:
+            comm.send(np.ones(1), 0)
+    comm.open_board(False)
+
+
+@PROCESSES
 def test_parts_that_others_add_up_may_come_later(comm):
     vectors = comm.share_vectors(np.empty(20_000))
     noted, x = NotedSum(comm, vectors.mine), vectors.mine

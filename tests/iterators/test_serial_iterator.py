@@ -252,6 +252,23 @@ def test_a_state_of_another_data_set_is_refused():
         other.serialize(Loose(saved.values, reading=True))
 
 
+@pytest.mark.parametrize(
+    ("sampler", "steps", "position"),
+    [(lambda order, _: np.tile(np.unique(order), 2), 10, 5), (lambda order, _: np.zeros(4, int), 3, 1)],
+    ids=["twice the data set", "always 4"],
+)
+def test_with_other_ranks_the_position_in_an_order_of_another_length_moves_as_the_data_set_does(sampler, steps, position):
+    saved = Memory()
+    iterator = SerialIterator(range(6), 1, order_sampler=sampler)
+    for _ in range(steps):
+        iterator.next()
+    iterator.serialize(saved)
+    other, reading = SerialIterator(range(3), 1, order_sampler=sampler), Memory(saved.values, reading=True)
+    reading.ranks_changed = True
+    other.serialize(reading)
+    assert other.current_position == position
+
+
 def test_a_state_of_another_kind_of_generator_is_refused():
     saved = Memory()
     SerialIterator(range(5), 2, order_sampler=ShuffleOrderSampler(np.random.RandomState(0))).serialize(saved)
