@@ -159,6 +159,7 @@ class QuietTeam(Team):
 
     def _set_right(self, rows: list[Row], forward: tuple[Any, ...] | None) -> bool | None:
         """Something was unusual, and nothing was added up."""
+        self._notes = None
         self._identity.check(rows)
         self._meet_before()
         if all([row.joining for row in rows]):
