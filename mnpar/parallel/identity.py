@@ -34,6 +34,7 @@ class Identity:
         comm.optimizers += 1
         self.number = comm.optimizers
         self._optimizer, self._comm, self._of_rules = optimizer, comm, of_rules
+        self._own: tuple[object, dict[str, str]] = None, {}  # what single parameters have, and when it was found
         self._rules: tuple[object, int] = None, 0  # the sum, and when it was made
 
     @property
@@ -45,7 +46,12 @@ class Identity:
 
     def _hyperparameters(self) -> dict[str, str]:
         """As text of nine digits, as the last ones may be rounded in another way on another machine."""
-        found = _numbers(self._optimizer.hyperparam, "")
+        if self._own[0] is not structure.now:
+            self._own = structure.now, self._of_parameters()
+        return {**_numbers(self._optimizer.hyperparam, ""), **self._own[1]}
+
+    def _of_parameters(self) -> dict[str, str]:
+        found = {}
         for i, param in enumerate(self._optimizer.members() if self._of_rules else []):
             if param.update_rule is not None and param.summed is None:
                 found.update(_numbers(param.update_rule.hyperparam, f"parameter {i}'s "))
@@ -90,8 +96,10 @@ class Identity:
 
 
 def _numbers(given: Hyperparameter, whose: str) -> dict[str, str]:
-    named = [(name, x) for name, x in given.__dict__.items() if isinstance(x, int | float | np.number)]
-    return {whose + name: f"{x:.9g}" for name, x in named}
+    return {whose + name: f"{x:.9g}" for name, x in given.__dict__.items() if isinstance(x, _NUMBER)}
+
+
+_NUMBER = (int, float, np.number)  # written in the call, a union would be made again each time
 
 
 _ORDER = (

@@ -17,7 +17,7 @@ from mnpar.graph import structure
 from mnpar.optimizers.gradient_method import Pieces
 from mnpar.parallel.agreement import restore
 from mnpar.parallel.likeness import compare_copies, digest_of
-from mnpar.parallel.meeting import DIGEST, Row, check_known, own_weight, skipped, total_of, unknown_among_known, weighted
+from mnpar.parallel.meeting import DIGEST, OFTEN, Row, check_known, own_weight, skipped, total_of, unknown_among_known, weighted
 from mnpar.parallel.team import Team
 from mnpar.tape import current_tape
 
@@ -132,12 +132,13 @@ class QuietTeam(Team):
             return True
         before, self._notes = self._notes, notes
         self._drifted = len({note[-DIGEST:] for note in notes}) > 1
-        if before is not None and [note[:-DIGEST] for note in notes] == [note[:-DIGEST] for note in before]:
+        alike = len({note[-OFTEN:-DIGEST] for note in notes}) == 1
+        if alike and before is not None and [note[:-OFTEN] for note in notes] == [note[:-OFTEN] for note in before]:
             return True
         self._rows = rows = [Row.of(note) for note in notes]
         changed = self._how != "sum" and total_of(rows) != self._base and any([row.talks for row in rows])
         mixed = len({row.manual for row in rows if not row.joining}) > 1
-        alike = len({(row.number, row.rules) for row in rows}) == 1
+        alike = alike and len({row.number for row in rows}) == 1
         alike = alike and not (any([row.stale or row.unsettled for row in rows]) or all([row.joining for row in rows]))
         return alike and not (changed or mixed or unknown_among_known(rows))
 
