@@ -1062,6 +1062,21 @@ def test_a_communicator_on_one_of_mpi4pys_beside_which_raw_calls_go_on(comm):
     half.Free()
 
 
+@pytest.mark.ranks(2, on="mpi")
+def test_a_communicator_does_not_need_the_one_that_it_was_made_from(comm):
+    given = comm.mpi_comm.Dup()
+    ours = mnpar.create_communicator(mpi_comm=given)
+    given.Free()
+    with ours.split(0, -ours.rank) as turned:
+        assert (turned.rank, turned.allreduce(np.array(turned.size))) == (1 - comm.rank, 4)
+    memory = ours.share(8)
+    memory.array[ours.rank] = 1 + ours.rank
+    ours.barrier()
+    assert memory.array[:2].tolist() == [1, 2]
+    memory.free()
+    ours.finalize()
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "match"),
     [
