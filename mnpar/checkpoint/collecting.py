@@ -46,7 +46,8 @@ def collect_garbage(directory: str | os.PathLike[str], comm: Communicator, keep:
         The steps that were removed.
 
     Raises:
-        ValueError: ``keep`` is less than 1. OSError: on all ranks, if one cannot be removed.
+        ValueError: ``keep`` is less than 1. OSError: on all ranks, if one cannot be removed. CheckpointError: on all ranks,
+            if another job has removed it meanwhile: each needs a folder of its own.
 
     Example:
         >>> import tempfile, mnpar

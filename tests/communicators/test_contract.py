@@ -14,7 +14,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar.errors import MismatchError, MnparError
+from mnpar.errors import DeadlockError, MismatchError, MnparError
 
 LOCAL = pytest.mark.ranks(1, 3, on="threads")  # what is decided before anything is sent
 EVERY = pytest.mark.ranks(1, 2, 3, 4)
@@ -1106,3 +1106,21 @@ def test_allreduce_writes_into_the_array_it_is_given(comm, size, op, later):
         total = comm.iallreduce(given, op, out=out).wait() if later else comm.allreduce(given, op, out=out)
         assert total is out
         np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.ranks(2, on="mpi")
+def test_after_a_collective_that_was_given_up_the_next_one_says_so(comm, monkeypatch):
+    ours = mnpar.create_communicator()
+    monkeypatch.setattr(comm.transport.process.watch, "patience", 0.2)
+    if comm.rank == 0:
+        for _ in range(2):
+            with pytest.raises(DeadlockError, match=r"rank 0(: barrier at .* ended in an error| waits for ever in barrier)"):
+                ours.barrier()
+        with pytest.raises(DeadlockError, match=r"rank 0: barrier at .* ended in an error.*create another communicator"):
+            ours.allreduce(np.ones(2))
+        comm.send(np.ones(1), 1)
+    else:
+        comm.recv(0)
+        ours.barrier()  # it takes place yet
+    with mnpar.create_communicator() as another:
+        assert another.allreduce(np.array(1)) == 2
