@@ -83,7 +83,13 @@ def keep_newest(directory: str, listed: list[N], comm: Communicator, keep: int) 
 
 def _remove(directory: str, removed: list[N]) -> None:
     for name in removed:
-        store.remove(directory, name)
+        try:
+            store.remove(directory, name)
+        except FileNotFoundError:
+            raise CheckpointError(_TWO_JOBS.format(os.path.join(directory, str(name)))) from None
+
+
+_TWO_JOBS = "{} was there, and another job, it seems, has removed it meanwhile: end that job, or give this run another folder"
 
 
 def _is_good(path: str, comm: Communicator) -> bool:

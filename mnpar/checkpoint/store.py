@@ -214,12 +214,6 @@ def _replace(folder: str, hidden: str, name: str) -> str:
     return path
 
 
-_TWO_JOBS = (
-    "{} was there, and somebody else has removed it meanwhile, as another job does that saves its checkpoints here too: "
-    "end that job, or give this run another folder"
-)
-
-
 def _dump(content: Any) -> bytes:
     return json.dumps(content, separators=(",", ":"), allow_nan=True).encode()
 
@@ -232,13 +226,9 @@ def discard(hidden: str) -> None:
 
 def remove(folder: str, name: Name | str) -> None:
     """Remove a checkpoint: first its name, so that no part of it is taken for the whole."""
-    path, hidden = os.path.join(folder, str(name)), os.path.join(folder, _hidden(name, "old"))
+    hidden = os.path.join(folder, _hidden(name, "old"))
     UNDER_WAY[hidden] = None
-    try:
-        os.rename(path, hidden)
-    except FileNotFoundError:
-        UNDER_WAY.pop(hidden)
-        raise CheckpointError(_TWO_JOBS.format(path)) from None
+    os.rename(os.path.join(folder, str(name)), hidden)
     reach("old one hidden")
     shutil.rmtree(hidden)
     UNDER_WAY.pop(hidden)

@@ -258,7 +258,7 @@ def test_a_second_job_that_collects_in_the_folder_is_told(tmp_path, monkeypatch)
     def program(comm):
         for step in range(3):
             checkpoint.save(tmp_path, L.Linear(1, 1), comm, step)
-        with pytest.raises(CheckpointError, match=r"step-00000000 was there, .* another job .* give this run another folder"):
+        with pytest.raises(CheckpointError, match=r"step-00000000 was there, and another job.* give this run another folder"):
             checkpoint.collect_garbage(tmp_path, comm, 1)
 
     def removes(path, comm):
