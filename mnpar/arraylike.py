@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mnpar import backend
 from mnpar.backend import Array
 
+_AS_WE_DO = (np.shape, np.ndim, np.size, np.transpose)  # they ask for the attribute, or call the method
+_OTHER_NAMES = {"amax": "max", "amin": "min", "concatenate": "concat", "dot": "matmul"}
+_FUNCTIONS = "mnpar.functions or operators, through which gradients flow"
+_JOINED = "F.stack or F.concat for several"
+_ARRAY = "its .array, where no gradient is wanted"
 _NO_TRUTH = "a Variable has no truth value and no order: compare its .array"
 
 
@@ -69,6 +77,20 @@ class ArrayLike:
 
     def __hash__(self) -> int:
         return id(self)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if func in _AS_WE_DO:
+            return func._implementation(*args, **kwargs)
+        name = func.__name__
+        ours = _OTHER_NAMES.get(name, name)
+        known = hasattr(sys.modules.get("mnpar.functions"), ours)
+        raise TypeError(
+            f"numpy.{name} knows no Variables: use {f'mnpar.functions.{ours}' if known else _FUNCTIONS}, or {_ARRAY}"
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Not made by numpy, element by element and without gradients: TypeError."""
+        raise TypeError(f"numpy makes no array of a Variable, or of a list of them: use {_JOINED}, or {_ARRAY}")
 
     def _no_truth(self, other: object = None) -> bool:
         raise NotImplementedError(_NO_TRUTH)

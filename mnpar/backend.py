@@ -344,6 +344,8 @@ def checked(x: Any) -> Array:
         except ValueError:
             numbers = False
         advice = advice if numbers else "its parts are no numbers, or differ in length (F.pad_sequence fills up)"
+    elif hasattr(x, "node"):
+        advice = "give its .array"
     elif not isinstance(x, int | float | complex) and not hasattr(x, "__array__"):
         advice = "it has no numbers"
     raise TypeError(f"a Variable holds a numpy or cupy array, not {given}: {advice}")

@@ -19,14 +19,18 @@ class Structure:
     """Which links and parameters there are, which arrays they have, and by which rules they learn.
 
     ``now`` is another object after every change, anywhere: what was found by walking through a model holds as long as it is
-    the same.
+    the same. ``tuned`` is another one also after every change of a hyperparameter.
     """
 
-    now = object()
+    now = tuned = object()
 
     def change(self) -> None:
         """Something has changed."""
-        self.now = object()
+        self.now = self.tuned = object()
+
+    def tune(self) -> None:
+        """A hyperparameter of all rules of an optimizer has."""
+        self.tuned = object()
 
 
 structure = Structure()

@@ -407,3 +407,27 @@ def test_update_asks_the_rule_of_the_optimizer_or_does_nothing():
     p.update_rule = type("Rule", (), {"update": lambda self, parameter: calls.append(parameter)})()
     p.update()
     assert calls == [p]
+
+
+NUMPYS = {
+    "sum": (np.sum, r"numpy\.sum knows no Variables: use mnpar\.functions\.sum, or its \.array"),
+    "mean": (np.mean, r"use mnpar\.functions\.mean"),
+    "concatenate": (lambda x: np.concatenate([np.ones((2, 3)), x]), r"use mnpar\.functions\.concat, "),
+    "unknown": (np.linalg.qr, r"numpy\.qr knows no Variables: use mnpar\.functions or operators"),
+    "array": (np.asarray, r"numpy makes no array of a Variable.*F\.stack or F\.concat.*\.array"),
+    "list": (lambda x: np.array([x, x]), "numpy makes no array of a Variable"),
+    "elements": (lambda x: np.zeros((2, 3)).__setitem__(0, x[0]), "numpy makes no array of a Variable"),
+}
+
+
+@pytest.mark.parametrize(("function", "told"), NUMPYS.values(), ids=NUMPYS)
+def test_numpys_functions_say_what_to_use_instead(function, told):
+    """They would walk over the elements, and make arrays of objects."""
+    with pytest.raises(TypeError, match=told):
+        function(mnpar.Variable(np.ones((2, 3))))
+
+
+def test_numpy_tells_the_form_of_a_variable():
+    x = mnpar.Variable(np.ones((2, 3)))
+    assert (np.shape(x), np.ndim(x), np.size(x), np.size(x, 1)) == ((2, 3), 2, 6, 3)
+    assert isinstance(np.transpose(x), mnpar.Variable)

@@ -46,7 +46,8 @@ def collect_garbage(directory: str | os.PathLike[str], comm: Communicator, keep:
         The steps that were removed.
 
     Raises:
-        ValueError: ``keep`` is less than 1. OSError: on all ranks, if one cannot be removed.
+        ValueError: ``keep`` is less than 1. OSError: on all ranks, if one cannot be removed. CheckpointError: on all ranks,
+            if another job has removed it meanwhile: each needs a folder of its own.
 
     Example:
         >>> import tempfile, mnpar
@@ -82,7 +83,13 @@ def keep_newest(directory: str, listed: list[N], comm: Communicator, keep: int) 
 
 def _remove(directory: str, removed: list[N]) -> None:
     for name in removed:
-        store.remove(directory, name)
+        try:
+            store.remove(directory, name)
+        except FileNotFoundError:
+            raise CheckpointError(_TWO_JOBS.format(os.path.join(directory, str(name)))) from None
+
+
+_TWO_JOBS = "{} was there, and another job, it seems, has removed it meanwhile: end that job, or give this run another folder"
 
 
 def _is_good(path: str, comm: Communicator) -> bool:

@@ -39,6 +39,7 @@ class Calls:
         self.size = transport.size
         self._channels: dict[int, Channel] = {}
         self._open = True
+        self.optimizers = 0  # that ranks have made to step together on it
         self._configs: dict[str, Any] = {"batched_copy": True, "allreduce_grad_dtype": None}
 
     @property

@@ -312,10 +312,13 @@ class MpiTransport(Reductions):
 
     # ---- the group ----
 
+    @property
+    def _group(self) -> Any:
+        """What groups are made from: nothing else goes on there, unless it is the user's, who may have freed it."""
+        return self.mpi_comm or self.lanes[FORWARD]
+
     def split(self, color: int | None, key: int) -> MpiTransport | None:
-        comm = self.mpi_comm.Split(
-            self.MPI.UNDEFINED if color is None else color, key
-        )  # everybody is here: see Communicator.split
+        comm = self._group.Split(self.MPI.UNDEFINED if color is None else color, key)  # all are here: see Communicator.split
         return None if color is None else MpiTransport(self.process, comm, own=True)
 
     def places(self) -> tuple[int, int, int, int]:
@@ -330,7 +333,7 @@ class MpiTransport(Reductions):
     def share(self, nbytes: int) -> Window:
         place = self.places()
         if self._machine is None:
-            self._machine = self.mpi_comm.Split(place[2], self.rank)
+            self._machine = self._group.Split(place[2], self.rank)
         self._all_come()
         window = self.MPI.Win.Allocate_shared(max(nbytes, 1) if place[0] == 0 else 0, 1, comm=self._machine)
         memory = Window(self.MPI, window, place[0] == 0)
@@ -355,7 +358,7 @@ class MpiTransport(Reductions):
             self.process.transports[self._place] = None
             if self._machine is not None:
                 self._machine.Free()
-            if self._own:
+            if self._own and self.mpi_comm:
                 self.mpi_comm.Free()
 
     # ---- going on without ranks that are lost: User Level Failure Mitigation, a part of Open MPI ----
@@ -379,7 +382,7 @@ class MpiTransport(Reductions):
     def agree(self, well: bool) -> bool:
         flag = np.array([well], np.intc)
         try:
-            self.process.until_done(self.mpi_comm.Iagree(flag))
+            self.process.until_done(self._group.Iagree(flag))
         except self.MPI.Exception as error:
             if not self.lost(error):
                 raise
@@ -387,7 +390,7 @@ class MpiTransport(Reductions):
         return bool(flag[0])
 
     def survivors(self, well: bool) -> MpiTransport | None:
-        left = self.mpi_comm.Shrink()  # all that are left are here, since they have agreed that some are lost
+        left = self._group.Shrink()  # all that are left are here, since they have agreed that some are lost
         group, everyone = left.Get_group(), self.MPI.COMM_WORLD.Get_group()
         there = group.Translate_ranks(list(range(left.Get_size())), everyone)
         self.process.lose([rank for rank in self._world_ranks if rank not in there])

@@ -11,6 +11,12 @@ from mnpar.communicators.operation import wait
 from mnpar.communicators.rooms import Room
 from mnpar.communicators.transport import Pending, Waiting
 from mnpar.communicators.watch import polling
+from mnpar.errors import DeadlockError
+
+_GIVEN_UP = (
+    "rank {}: {} ended in an error, and the other ranks may come to it yet, so nothing else can take place on this "
+    "communicator: let the error end the job, or create another communicator on all ranks"
+)
 
 
 class MpiRoom(Room):
@@ -40,7 +46,14 @@ class MpiRoom(Room):
         return False
 
     def wait(self, waiting: Waiting) -> None:
-        wait(self._transport, Pending(self._test, nothing, waiting, self._transport.meeting(waiting)))
+        try:
+            wait(self._transport, Pending(self._test, nothing, waiting, self._transport.meeting(waiting)))
+        except BaseException:  # MPI goes on with it, in this memory
+            self._start = partial(self._refuse, waiting)
+            raise
+
+    def _refuse(self, waiting: Waiting) -> None:
+        raise DeadlockError(_GIVEN_UP.format(self._transport.rank, waiting))
 
     def free(self) -> None:
         """Give MPI's part of it back."""

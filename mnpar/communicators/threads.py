@@ -9,6 +9,7 @@ baton and all that waits for it belong together.)
 from __future__ import annotations
 
 import contextvars
+import itertools
 import sys
 import threading
 import warnings
@@ -351,6 +352,10 @@ class ThreadTransport:
 current_transport: contextvars.ContextVar[ThreadTransport | None] = contextvars.ContextVar("mnpar.transport", default=None)
 
 
+claimant: contextvars.ContextVar[int] = contextvars.ContextVar(
+    "mnpar.claimant", default=0
+)  # another number on each thread rank
+_numbers = itertools.count(1)
 _owners: weakref.WeakKeyDictionary[Any, tuple[Any, int]] = weakref.WeakKeyDictionary()
 
 
@@ -379,6 +384,7 @@ def run_threads(program: Callable[[ThreadTransport], Any], ranks: int) -> list[A
     def body(rank: int) -> None:
         transport = ThreadTransport(world, 0, list(range(ranks)), rank)
         current_transport.set(transport)
+        claimant.set(next(_numbers))
         error: BaseException | None = None
         world.take(rank)
         try:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar.communicators.ways import ALLREDUCE
 from mnpar.config import is_recording
+from mnpar.function_node import FunctionNode
+from mnpar.functions.arithmetic import Identity
 from mnpar.functions.communication import Collective, Communication
 from mnpar.variable import Variable
 
@@ -62,7 +64,7 @@ def copy_to(comm: Communicator, x: Any) -> Variable:
         >>> mnpar.run(program, ranks=3)
         [[6.0], [6.0], [6.0]]
     """
-    return CopyTo(comm).apply((x,))[0]
+    return _function(comm, CopyTo, x).apply((x,))[0]
 
 
 def reduce_from(comm: Communicator, x: Any) -> Variable:
@@ -78,4 +80,13 @@ def reduce_from(comm: Communicator, x: Any) -> Variable:
     Example:
         See :func:`copy_to`.
     """
-    return ReduceFrom(comm).apply((x,))[0]
+    return _function(comm, ReduceFrom, x).apply((x,))[0]
+
+
+def _function(comm: Communicator, kind: type[Communication], x: Any) -> FunctionNode:
+    """The communication; one rank has nobody to speak to."""
+    function = kind(comm)
+    if comm.size > 1:
+        return function
+    function.all_there((x,))
+    return Identity()

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeAlias
 
 from mnpar.arena import Arena, Arenas
+from mnpar.communicators.threads import claimant
 from mnpar.link import Link
 from mnpar.optimizers import whole
 from mnpar.optimizers.fp32 import in_float32
@@ -156,6 +157,8 @@ class GradientMethod(Optimizer):
 
     def step(self) -> None:
         """The second half of an update: the parameters are changed by the gradients that are there."""
+        if self._claimed != claimant.get():
+            self._claim()
         params = self.members()
         if params is not self._ruled:
             params = self._give_rules(params)

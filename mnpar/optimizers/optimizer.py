@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators.threads import claim
+from mnpar.communicators.threads import claim, claimant
 from mnpar.link import Link
 from mnpar.optimizers.loss_scaling import LossScaling
 from mnpar.optimizers.update_rule import add_hook
@@ -33,6 +33,7 @@ class Optimizer:
         self.target: Any = None
         self.total: Callable[[Array], Array] = np.asarray  # numbers summed over the ranks that have pieces of the parameters
         self.spread = False  # over the ranks of a mesh: each parameter counts there by its rule's share
+        self._claimed = 0  # by this rank
         self._loss_scale: float | None = None
         self._scaling: LossScaling | None = None
         self._hooks: dict[str, tuple[str, Callable[..., None]]] = {}
@@ -46,11 +47,16 @@ class Optimizer:
         """
         if not isinstance(link, Link):
             raise TypeError(f"an optimizer is set up for a link, not for {type(link).__name__}")
-        for one in link.links():
-            claim(one)
         self.target = link
+        self._claim()
         self.t = self.epoch = 0
         return self
+
+    def _claim(self) -> None:
+        """This rank will change it and its model: no other thread rank is to do so."""
+        self._claimed = claimant.get()
+        for one in (self, *self.target.links()):
+            claim(one)
 
     def _require_target(self, what: str) -> None:
         if self.target is None:

@@ -42,6 +42,8 @@ class Hyperparameter:
         object.__setattr__(self, name, value)
         if self.parent is not None:  # a rule's own; the optimizer's are the same for all rules
             structure.change()
+        else:
+            structure.tune()
 
     def __delattr__(self, name: str) -> None:
         object.__delattr__(self, name)

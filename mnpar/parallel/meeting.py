@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from mnpar.parallel.placement import Placement
 
 DIGEST = 16  # bytes
-_NUMBERS = struct.Struct(f"<2d6B{DIGEST}x")
+OFTEN = (
+    DIGEST + 4
+)  # bytes at the end of a note that may be others in each update: the sum of the hyperparameters and the digest
+_NUMBERS = struct.Struct(f"<2d6B2I{DIGEST}x")
 
 
 class Row(NamedTuple):
@@ -38,6 +41,8 @@ class Row(NamedTuple):
     joining: bool = False  # it has no samples any more
     talks: bool = False  # its forward communicated
     unsettled: bool = False  # it has not looked yet whether its model fits together with those of other ranks of a mesh
+    number: int = 0  # of its optimizer: they are counted on each communicator, in the order in which they are made
+    rules: int = 0  # the same where ranks have the same hyperparameters
 
     def packed(self) -> bytes:
         """As bytes, with zeros where there may be a digest."""

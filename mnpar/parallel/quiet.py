@@ -16,7 +16,7 @@ from mnpar.graph import structure
 from mnpar.optimizers.gradient_method import Pieces
 from mnpar.parallel.agreement import restore
 from mnpar.parallel.likeness import compare_copies, digest_of
-from mnpar.parallel.meeting import DIGEST, Row, check_known, own_weight, skipped, total_of, unknown_among_known, weighted
+from mnpar.parallel.meeting import DIGEST, OFTEN, Row, check_known, own_weight, skipped, total_of, unknown_among_known, weighted
 from mnpar.parallel.team import Team
 from mnpar.tape import current_tape
 
@@ -27,7 +27,7 @@ class QuietTeam(Team):
     _noted = False  # they do so in this update
     _next: float | None = None  # the total in the update before, if they meet so in the next
     _note = b""  # what this rank tells in this update
-    _plain: tuple[float | None, bytes] = None, b""  # what it told last when there was only a weight to tell, and that weight
+    _plain: tuple[float | None, bytes, object] = None, b"", None  # a note with only a weight to tell, that weight, and when
     _notes: list[bytes] | None = None  # what all told in the update before, if nothing was to be done about it
     _rows: list[Row] | None = None  # what all tell in this update, if it is not the same
     _drifted = False  # by these, the values are not the same on all ranks
@@ -41,17 +41,19 @@ class QuietTeam(Team):
         before = self._begin()
         loss = lossfun(*args, **kwds)
         own, plain = own_weight(loss, self._samples(*args, **kwds), self._how), self._plain
-        if own != plain[0] or self._held or self._copies.settled is not structure.now or current_tape().records:
+        usual = own == plain[0] and plain[2] is structure.tuned and self._copies.settled is structure.now
+        if not usual or self._held or current_tape().records:
             plain = self._noted_row(own, before is not None)
         self._note, self._forward = plain[1], (lossfun, args, kwds, before)
         return weighted(loss, own, 1.0 if self._how == "sum" else abs(own) / self._base, self.optimizer.loss_scale)
 
-    def _noted_row(self, weight: float, undoable: bool) -> tuple[float | None, bytes]:
+    def _noted_row(self, weight: float, undoable: bool) -> tuple[float | None, bytes, object]:
         """What this rank has to tell of a loss, where it may be something else than in the update before."""
         if self._copies.stale(self.optimizer.target) or self._held or current_tape().records:
-            return weight, self._now(weight, undoable).packed()
-        if weight != self._plain[0]:
-            self._plain = weight, Row(weight).packed()
+            return weight, self._now(weight, undoable).packed(), None
+        (number, rules), tuned = self._identity.told, structure.tuned
+        note = Row(weight, number=number, rules=rules).packed()
+        self._plain = weight, self._plain[1] if note == self._plain[1] else note, tuned  # the same object costs nothing
         return self._plain
 
     def _share(self, rows: list[Row]) -> float:
@@ -129,12 +131,14 @@ class QuietTeam(Team):
             return True
         before, self._notes = self._notes, notes
         self._drifted = len({note[-DIGEST:] for note in notes}) > 1
-        if before is not None and [note[:-DIGEST] for note in notes] == [note[:-DIGEST] for note in before]:
+        alike = len({note[-OFTEN:-DIGEST] for note in notes}) == 1
+        if alike and before is not None and [note[:-OFTEN] for note in notes] == [note[:-OFTEN] for note in before]:
             return True
         self._rows = rows = [Row.of(note) for note in notes]
         changed = self._how != "sum" and total_of(rows) != self._base and any([row.talks for row in rows])
         mixed = len({row.manual for row in rows if not row.joining}) > 1
-        alike = not (any([row.stale or row.unsettled for row in rows]) or all([row.joining for row in rows]))
+        alike = alike and len({row.number for row in rows}) == 1
+        alike = alike and not (any([row.stale or row.unsettled for row in rows]) or all([row.joining for row in rows]))
         return alike and not (changed or mixed or unknown_among_known(rows))
 
     def _corrected(self, rows: list[Row]) -> bool:
@@ -155,6 +159,8 @@ class QuietTeam(Team):
 
     def _set_right(self, rows: list[Row], forward: tuple[Any, ...] | None) -> bool | None:
         """Something was unusual, and nothing was added up."""
+        self._notes = None
+        self._identity.check(rows)
         self._meet_before()
         if all([row.joining for row in rows]):
             self._all_joined = True

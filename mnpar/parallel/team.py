@@ -17,11 +17,11 @@ import numpy as np
 
 from mnpar.arena import Arenas
 from mnpar.config import is_debug
-from mnpar.errors import MismatchError
 from mnpar.graph import structure
 from mnpar.optimizers import GradientMethod
 from mnpar.optimizers.gradient_method import Pieces
 from mnpar.parallel.agreement import Copies, Persistent, alike, persistents, restore
+from mnpar.parallel.identity import Identity
 from mnpar.parallel.late import Late
 from mnpar.parallel.likeness import compare
 from mnpar.parallel.meeting import TWICE, UNKNOWN, Row, check_known, own_weight, share_of, skipped, told, warn_user, weighted
@@ -59,6 +59,7 @@ class Team:
         self._placement, self._check = placement, check
         self._nowhere: list[Any] = []  # parameters that had no gradient in the update before, where that comes late
         self._copies = Copies(self.comm, None if placement is None else placement.among)
+        self._identity = Identity(optimizer, self.comm, of_rules=placement is None)
         self._alone = False  # inside no_sync
         self._held = 0.0  # the weight of the gradients that were added up there
         self._added = 0.0  # what this update has added to that
@@ -75,9 +76,7 @@ class Team:
     def _make_equal(self, final: bool = False) -> bool:
         """Make the copies equal; returns whether that may have changed values. ``final``: the forward cannot be run again."""
         model, placement = self.optimizer.target, self._placement
-        updates = [int(t) for t in self.comm.allgather(np.array(self.optimizer.t))]
-        if len(set(updates)) > 1:  # values are given to all ranks, and states are not
-            raise MismatchError(f"the ranks' optimizers have made {updates} updates: load one snapshot on all ranks, or none")
+        self._identity.check_updates()
         if any([getattr(link, "reduces_over", None) is self.comm for link in model.links()]):
             raise RuntimeError(TWICE)
         equal = final and alike(model, self.comm) if placement is None else placement.settle(model, values=False)
@@ -91,6 +90,7 @@ class Team:
         ``undoable``: the forward has left nothing that cannot be undone, so that it can be run again.
         """
         rows = told(self._now(weight, undoable, manual, joining), self.comm, self._placement)
+        self._identity.check(rows)
         if any([row.stale for row in rows]) and not all([row.joining for row in rows]):
             final = any([row.manual or row.final for row in rows])
             if not self._make_equal(final):
@@ -115,7 +115,7 @@ class Team:
         stale, talks = self._copies.stale(model), bool(current_tape().records)
         final = talks or (stale and not undoable and any([True for _ in model.namedpersistents()]))
         unsettled = self._placement is not None and self._placement.stale(model)
-        return Row(weight, self._held, stale, final, manual, joining, talks, unsettled)
+        return Row(weight, self._held, stale, final, manual, joining, talks, unsettled, *self._identity.told)
 
     def _warn(self, what: str) -> None:
         if self.comm.rank == 0:

@@ -10,7 +10,7 @@ import pytest
 import mnpar
 import mnpar.links as L
 from mnpar import checkpoint
-from mnpar.checkpoint import store
+from mnpar.checkpoint import collecting, store
 from mnpar.errors import CheckpointError
 
 MANIFEST, SHARD = "manifest.json", "shard-00000-of-00001.safetensors"
@@ -252,3 +252,18 @@ def test_ranks_that_name_different_folders_are_told_and_nothing_is_written(way, 
 
     mnpar.run(program, ranks=3)
     assert not [name for _, _, names in os.walk(tmp_path) for name in names if not name.startswith(".")]
+
+
+def test_a_second_job_that_collects_in_the_folder_is_told(tmp_path, monkeypatch):
+    def program(comm):
+        for step in range(3):
+            checkpoint.save(tmp_path, L.Linear(1, 1), comm, step)
+        with pytest.raises(CheckpointError, match=r"step-00000000 was there, and another job.* give this run another folder"):
+            checkpoint.collect_garbage(tmp_path, comm, 1)
+
+    def removes(path, comm):
+        shutil.rmtree(tmp_path / "step-00000000", ignore_errors=True)
+        return True
+
+    monkeypatch.setattr(collecting, "_is_good", removes)
+    mnpar.run(program, ranks=2)

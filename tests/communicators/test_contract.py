@@ -14,7 +14,8 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar.errors import MismatchError, MnparError
+from mnpar.communicators import mpi_room
+from mnpar.errors import DeadlockError, MismatchError, MnparError
 
 LOCAL = pytest.mark.ranks(1, 3, on="threads")  # what is decided before anything is sent
 EVERY = pytest.mark.ranks(1, 2, 3, 4)
@@ -1062,6 +1063,21 @@ def test_a_communicator_on_one_of_mpi4pys_beside_which_raw_calls_go_on(comm):
     half.Free()
 
 
+@pytest.mark.ranks(2, on="mpi")
+def test_a_communicator_does_not_need_the_one_that_it_was_made_from(comm):
+    given = comm.mpi_comm.Dup()
+    ours = mnpar.create_communicator(mpi_comm=given)
+    given.Free()
+    with ours.split(0, -ours.rank) as turned:
+        assert (turned.rank, turned.allreduce(np.array(turned.size))) == (1 - comm.rank, 4)
+    memory = ours.share(8)
+    memory.array[ours.rank] = 1 + ours.rank
+    ours.barrier()
+    assert memory.array[:2].tolist() == [1, 2]
+    memory.free()
+    ours.finalize()
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "match"),
     [
@@ -1091,3 +1107,24 @@ def test_allreduce_writes_into_the_array_it_is_given(comm, size, op, later):
         total = comm.iallreduce(given, op, out=out).wait() if later else comm.allreduce(given, op, out=out)
         assert total is out
         np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.ranks(2, on="mpi")
+def test_after_a_collective_that_was_given_up_the_next_one_says_so(comm, monkeypatch):
+    def gives_up(transport, pending):
+        raise DeadlockError("waits for ever")
+
+    ours = mnpar.create_communicator()
+    if comm.rank == 0:
+        with monkeypatch.context() as patch:
+            patch.setattr(mpi_room, "wait", gives_up)
+            with pytest.raises(DeadlockError, match="waits for ever"):
+                ours.barrier()
+        with pytest.raises(DeadlockError, match=r"rank 0: barrier at .* ended in an error.*create another communicator"):
+            ours.allreduce(np.ones(2))
+        comm.send(np.ones(1), 1)
+    else:
+        comm.recv(0)
+        ours.barrier()  # it takes place yet
+    with mnpar.create_communicator() as another:
+        assert another.allreduce(np.array(1)) == 2

@@ -247,6 +247,21 @@ def test_copy_to_and_reduce_from_count_a_replicated_loss_once(comm):
     np.testing.assert_allclose(b.grad, one[2].grad[mine], rtol=1e-11)
 
 
+@pytest.mark.parametrize("function", [F.copy_to, F.reduce_from])
+@pytest.mark.ranks(1)
+def test_what_one_rank_owns_with_nobody_goes_through_no_collective(comm, function):
+    x, before = mnpar.Variable(np.array([2.0, 3.0])), comm.traffic.collectives
+    y = function(comm, x)
+    assert y is not x
+    assert not mnpar.tape.current_tape().records
+    (g,) = mnpar.grad([F.sum(y**3)], [x], enable_double_backprop=True)
+    F.sum(g).backward()
+    np.testing.assert_array_equal(x.grad, 6 * x.array)
+    assert comm.traffic.collectives == before
+    with pytest.raises(ValueError, match="has nothing to give"):
+        function(comm, None)
+
+
 @pytest.mark.ranks(1, 2, 4)
 def test_the_gradient_is_that_of_the_sum_over_ranks(comm):
     x = mnpar.Variable(np.array([1.0]))

@@ -478,3 +478,22 @@ def test_a_model_that_thread_ranks_share_is_told():
         mnpar.run(program, 2, (False,))
     assert mnpar.run(program, 2, (True,)) == [0, 0]
     assert mnpar.run(program, 1, (False,)) == [0]  # another program
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_an_optimizer_that_thread_ranks_share_is_told(before):
+    net = L.Linear(2, 1)
+    optimizer = mnpar.optimizers.SGD().setup(net)
+
+    def program(comm, copied):
+        mine = copy.deepcopy(optimizer) if copied else optimizer
+        for _ in range(2):
+            mine.update(lambda: F.sum(mine.target(np.ones((1, 2), "f4"))))
+        return mine.t
+
+    for _ in range(before):
+        optimizer.update(lambda: F.sum(net(np.ones((1, 2), "f4"))))
+    assert mnpar.run(program, 1, (False,)) == [before + 2]
+    with pytest.raises(RuntimeError, match=r"rank 1: this SGD is rank 0's too\. Thread ranks share .*, or take a copy"):
+        mnpar.run(program, 2, (False,))
+    assert mnpar.run(program, 2, (True,)) == [before + 6] * 2

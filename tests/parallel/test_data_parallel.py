@@ -640,9 +640,7 @@ def _changes_by_hand(net, optimizer):
 
 DRIFTS = {
     "a value changed by hand": _changes_by_hand,
-    "another learning rate": lambda net, optimizer: setattr(optimizer, "lr", 0.5),
     "a hook": lambda net, optimizer: optimizer.add_hook(mnpar.optimizer_hooks.WeightDecay(0.5)),
-    "a parameter that stands still": lambda net, optimizer: setattr(net.first.W.update_rule, "enabled", False),
 }
 
 

@@ -1,0 +1,113 @@
+"""Which optimizer a rank updates, and by which hyperparameters: two numbers that ranks tell each other in every update.
+
+Gradients of two models of one form fit together, whoever they are added to, and copies that step by different learning rates
+drift apart without an error. So each rank tells a number of its optimizer and a sum of its hyperparameters, and only where
+they are not alike do the ranks say more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import numpy as np
+
+from mnpar.errors import MismatchError
+from mnpar.graph import structure
+from mnpar.optimizers import GradientMethod, Hyperparameter
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+    from mnpar.parallel.meeting import Row
+
+
+class Identity:
+    """What distinguishes an optimizer from others on the same ranks, and from its like on other ranks.
+
+    Args:
+        optimizer: of this rank.
+        comm: the ranks that step together; they make their optimizers in the same order.
+        of_rules: whether parameters that have numbers of their own have the same on all of them.
+    """
+
+    def __init__(self, optimizer: GradientMethod, comm: Communicator, of_rules: bool) -> None:
+        comm.optimizers += 1
+        self.number = comm.optimizers
+        self._optimizer, self._comm, self._of_rules = optimizer, comm, of_rules
+        self._own: tuple[object, dict[str, str]] = None, {}  # what single parameters have, and when it was found
+        self._rules: tuple[object, int] = None, 0  # the sum, and when it was made
+
+    @property
+    def told(self) -> tuple[int, int]:
+        """The number, and a sum that is the same where ranks have the same hyperparameters."""
+        if self._rules[0] is not structure.tuned:
+            self._rules = structure.tuned, crc32(repr(self._hyperparameters()).encode())
+        return self.number, self._rules[1]
+
+    def _hyperparameters(self) -> dict[str, str]:
+        """As text of nine digits, as the last ones may be rounded in another way on another machine."""
+        if self._own[0] is not structure.now:
+            self._own = structure.now, self._of_parameters()
+        return {**_numbers(self._optimizer.hyperparam, ""), **self._own[1]}
+
+    def _of_parameters(self) -> dict[str, str]:
+        found = {}
+        for i, param in enumerate(self._optimizer.members() if self._of_rules else []):
+            if param.update_rule is not None and param.summed is None:
+                found.update(_numbers(param.update_rule.hyperparam, f"parameter {i}'s "))
+                if not param.update_rule.enabled:
+                    found[f"parameter {i}'s update"] = "disabled"
+        return found
+
+    def check(self, rows: list[Row]) -> None:
+        """Compare what ranks have told; all of them call it with the same.
+
+        Raises:
+            MismatchError: they update different optimizers, or have other hyperparameters; on all ranks.
+        """
+        self._check_numbers([row.number for row in rows])
+        if len({row.rules for row in rows}) == 1:
+            return
+        everyone = self._comm.allgather_obj(self._hyperparameters())
+        names = [n for n in dict.fromkeys([n for one in everyone for n in one]) if len({one.get(n) for one in everyone}) > 1]
+        lines = [f"  {name}: {', '.join([one.get(name, 'not set') for one in everyone])}" for name in names]
+        raise MismatchError("\n".join([_UNLIKE, *lines, _BY_UPDATE]))
+
+    def check_updates(self) -> None:
+        """Before values are given to all ranks, which states are not; all ranks call it.
+
+        Raises:
+            MismatchError: they update different optimizers, or some have made more updates; on all ranks.
+        """
+        mine = np.array([self._optimizer.t, self.number])
+        updates, numbers = np.stack(self._comm.allgather(mine)).T.tolist()
+        self._check_numbers(numbers)
+        if len(set(updates)) > 1:
+            raise MismatchError(f"the ranks' optimizers have made {updates} updates: load one snapshot on all ranks, or none")
+
+    def _check_numbers(self, numbers: list[int]) -> None:
+        if len(set(numbers)) == 1:
+            return
+        model = self._optimizer.target
+        params = ", ".join([f"{path} {param.shape}" for path, param in list(model.namedparams())[:4]])
+        models = self._comm.allgather_obj(f"a {type(model).__name__} with {params or 'no parameters'}")
+        lines = [f"  rank {r}: optimizer {n:.0f}, of {what}" for r, (n, what) in enumerate(zip(numbers, models, strict=True))]
+        raise MismatchError("\n".join(["the ranks update different optimizers:", *lines, _ORDER]))
+
+
+def _numbers(given: Hyperparameter, whose: str) -> dict[str, str]:
+    return {whose + name: f"{x:.9g}" for name, x in given.__dict__.items() if isinstance(x, _NUMBER)}
+
+
+_NUMBER = (int, float, np.number)  # written in the call, a union would be made again each time
+
+
+_ORDER = (
+    "Those of one communicator are numbered in the order in which create_multi_node_optimizer is called: call it, and update, "
+    "in the same order on all ranks"
+)
+_UNLIKE = "the optimizer's hyperparameters are not the same on all ranks (rank 0's, rank 1's, ...):"
+_BY_UPDATE = (
+    "The copies would drift apart: set them on all ranks, by what is the same there, as the number of updates (optimizer.t), "
+    "and not by each rank's own epoch or loss; a rank that is in join() sets none"
+)

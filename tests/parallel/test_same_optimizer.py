@@ -1,0 +1,104 @@
+"""Ranks that update different optimizers, or by different hyperparameters, are told in the very update."""
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar.errors import MismatchError
+
+OTHERS = r"the ranks update different optimizers:\n  rank 0: optimizer 1, of a Linear with (.*)\n  rank 1: optimizer 2, of a "
+WAYS = pytest.mark.parametrize("options", [{}, {"bucket_bytes": 100}, {"sharded": True}, {"double_buffering": True}], ids=str)
+
+
+def made(comm, **options):
+    net = L.Linear(3, 2)
+    return mnpar.create_multi_node_optimizer(mnpar.optimizers.MomentumSGD(0.1), comm, **options).setup(net)
+
+
+def update(optimizer, n=2):
+    optimizer.update(lambda x: F.mean(optimizer.target(x) ** 2), np.ones((n, 3), "f4"))
+
+
+@WAYS
+@pytest.mark.parametrize("before", [0, 1, 2, 3])
+@pytest.mark.ranks(2, on="threads")
+def test_two_optimizers_in_another_order_on_one_rank_are_told(comm, before, options):
+    """Their gradients have the same form, so nothing else tells them apart."""
+    both = [made(comm, **options), made(comm, **options)]
+    for _ in range(before):
+        for optimizer in both:
+            update(optimizer)
+    values = [param.array.copy() for optimizer in both for param in optimizer.target.params()]
+    with pytest.raises(MismatchError, match=OTHERS + r"(.|\n)*in the same order on all ranks"):
+        update(both[comm.rank])
+    for value, param in zip(values, [p for optimizer in both for p in optimizer.target.params()], strict=True):
+        np.testing.assert_array_equal(param.array, value)
+
+
+@pytest.mark.ranks(2)
+def test_processes_tell_it_too_and_go_on(comm):
+    both = [made(comm), made(comm)]
+    for _ in range(3):
+        for optimizer in both:
+            update(optimizer)
+    with pytest.raises(MismatchError, match=OTHERS):
+        update(both[comm.rank])
+    both[1].lr = 0.1 + comm.rank
+    with pytest.raises(MismatchError, match=r"  lr: 0\.1, 1\.1"):
+        update(both[1])
+    update(both[0])
+    assert mnpar.check_parameter_closeness(both[0].target, comm)
+
+
+@WAYS
+@pytest.mark.parametrize("before", [0, 1, 2, 3])
+@pytest.mark.ranks(3, on="threads")
+def test_a_learning_rate_that_differs_is_told_in_the_next_update(comm, before, options):
+    optimizer = made(comm, **options)
+    for _ in range(before):
+        update(optimizer)
+    optimizer.lr = 0.5 if comm.rank == 2 else 0.25
+    with pytest.raises(MismatchError, match=r"not the same on all ranks .*\n  lr: 0\.25, 0\.25, 0\.5\n(.|\n)*optimizer\.t"):
+        update(optimizer)
+
+
+@pytest.mark.parametrize("change", ["lr", "own", "own deleted", "disabled"])
+@pytest.mark.parametrize("between", ["nothing", "gradients by hand", "samples"])
+@pytest.mark.ranks(2, on="threads")
+def test_whatever_came_between_it_is_told(comm, between, change):
+    optimizer = made(comm)
+    rule = optimizer.target.W.update_rule
+    rule.hyperparam.momentum = 0.5
+    for _ in range(3):
+        update(optimizer)
+    if change == "disabled":
+        rule.enabled = comm.rank == 0
+    elif comm.rank:
+        if change == "lr":
+            optimizer.lr = 0.2
+        elif change == "own":
+            rule.hyperparam.lr = 0.2
+        else:
+            del rule.hyperparam.momentum
+    for _ in range(2):  # it stays so
+        with pytest.raises(MismatchError, match="hyperparameters are not the same"):
+            optimizer.update() if between == "gradients by hand" else update(optimizer, 1 + comm.rank * (between == "samples"))
+
+
+@WAYS
+@pytest.mark.ranks(2, on="threads")
+def test_a_schedule_that_is_the_same_on_all_ranks_goes_on(comm, options):
+    optimizer = made(comm, **options)
+    twin = mnpar.optimizers.MomentumSGD(0.1).setup(L.Linear(3, 2))
+    for param, other in zip(twin.target.params(), optimizer.target.params(), strict=True):
+        param.copydata(other)
+        param.array[...] = comm.bcast(param.array)
+    for t in range(6):
+        optimizer.lr = twin.lr = 0.1 / (t + 1)
+        update(optimizer)
+        update(twin)
+    if not options.get("double_buffering"):
+        for param, other in zip(twin.target.params(), optimizer.target.params(), strict=True):
+            np.testing.assert_allclose(other.array, param.array, rtol=1e-5)
