@@ -39,7 +39,7 @@ class Row(NamedTuple):
     final: bool = False  # its forward cannot be run again: it communicated, or changed persistent values
     manual: bool = False  # its gradients are there already, unweighted
     joining: bool = False  # it has no samples any more
-    talks: bool = False  # its forward communicated
+    talks: bool = False  # its forward communicated, or its loss gives gradients to parameters of other optimizers
     unsettled: bool = False  # it has not looked yet whether its model fits together with those of other ranks of a mesh
     number: int = 0  # of its optimizer: they are counted on each communicator, in the order in which they are made
     rules: int = 0  # the same where ranks have the same hyperparameters

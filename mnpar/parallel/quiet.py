@@ -3,7 +3,8 @@
 Each loss is weighted by its samples over the total of the update *before*. What each rank has to tell (a ``Row``) goes with
 the gradients, as bytes beside them. If all is usual, and it nearly always is, they are added up there and then, and where the
 total was another one now the sum is corrected. If anything is unusual nothing is added up, on no rank: they set it right,
-meet before backward in the updates that follow, and come back here when these are usual again.
+meet before backward in the updates that follow, and come back here when these are usual again. They do not, as long as a loss
+gives gradients to parameters of another optimizer, too: nobody would correct those.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from mnpar.parallel.agreement import restore
 from mnpar.parallel.likeness import compare_copies, digest_of
 from mnpar.parallel.meeting import DIGEST, OFTEN, Row, check_known, own_weight, skipped, total_of, unknown_among_known, weighted
 from mnpar.parallel.team import Team
+from mnpar.reach import leaves_of
 from mnpar.tape import current_tape
 
 
@@ -32,24 +34,38 @@ class QuietTeam(Team):
     _rows: list[Row] | None = None  # what all tell in this update, if it is not the same
     _drifted = False  # by these, the values are not the same on all ranks
     _all_joined = False
+    _gives = False  # the loss gives gradients to parameters of other optimizers
 
     _forward: tuple[Any, ...] | None = None  # what the loss of this update is computed with; None: this rank joins
 
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
-        if self._alone or not self._noted:
+        if self._alone:
             return super().loss(lossfun, args, kwds)
+        if not self._noted:
+            return super().loss(lambda *args, **kwds: self._looked_at(lossfun(*args, **kwds)), args, kwds)
         before = self._begin()
         loss = lossfun(*args, **kwds)
         own, plain = own_weight(loss, self._samples(*args, **kwds), self._how), self._plain
         usual = own == plain[0] and plain[2] is structure.tuned and self._copies.settled is structure.now
         if not usual or self._held or current_tape().records:
-            plain = self._noted_row(own, before is not None)
+            plain = self._noted_row(own, before is not None, loss)
         self._note, self._forward = plain[1], (lossfun, args, kwds, before)
         return weighted(loss, own, 1.0 if self._how == "sum" else abs(own) / self._base, self.optimizer.loss_scale)
 
-    def _noted_row(self, weight: float, undoable: bool) -> tuple[float | None, bytes, object]:
+    def _looked_at(self, loss: Any) -> Any:
+        """The loss; from now on it is known whether it gives gradients to other optimizers."""
+        mine, node = {param.node for param in self.optimizer.members()}, getattr(loss, "node", None)  # a pipeline's has none
+        self._gives = node is not None and any([x.home is not None and x not in mine for x in leaves_of(node)])
+        return loss
+
+    def _now(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> Row:
+        row = super()._now(weight, undoable, manual, joining)
+        return row._replace(talks=row.talks or self._gives, final=row.final or (self._gives and self._noted))
+
+    def _noted_row(self, weight: float, undoable: bool, loss: Any) -> tuple[float | None, bytes, object]:
         """What this rank has to tell of a loss, where it may be something else than in the update before."""
-        if self._copies.stale(self.optimizer.target) or self._held or current_tape().records:
+        self._looked_at(loss)
+        if self._gives or self._copies.stale(self.optimizer.target) or self._held or current_tape().records:
             return weight, self._now(weight, undoable).packed(), None
         (number, rules), tuned = self._identity.told, structure.tuned
         note = Row(weight, number=number, rules=rules).packed()
@@ -66,17 +82,19 @@ class QuietTeam(Team):
 
     def give_up(self) -> None:
         super().give_up()
-        self._note, self._forward = b"", None
+        self._note, self._forward, self._gives = b"", None, False
 
     def reduce(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:
         if self._alone:
             return False
         if self._noted:
-            return self._meet_in_sum(by_pieces)
-        steps = super().reduce(by_pieces)
-        self._noted, self._base = self._next is not None, (self._next if self._how != "sum" else None) or 1.0
-        if self._noted:
-            self._prepare()
+            steps = self._meet_in_sum(by_pieces)
+        else:
+            steps = super().reduce(by_pieces)
+            self._noted, self._base = self._next is not None, (self._next if self._how != "sum" else None) or 1.0
+            if self._noted:
+                self._prepare()
+        self._gives = False
         return steps
 
     def _meet_in_sum(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:

@@ -677,3 +677,22 @@ def test_copies_of_the_same_bits_are_compared_by_a_digest(comm):
     before = comm.traffic.collectives
     optimizer.update(lambda x: F.mean(net(x)), np.ones((1, 3), net.W.dtype))
     assert comm.traffic.collectives == before + 2
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("bucket_bytes", [None, 64])
+def test_gradients_for_parameters_of_another_optimizer_have_the_weights_of_this_update(comm, bucket_bytes):
+    """They are not summed here, so nobody could correct them where the ranks have other numbers of samples than before."""
+    shared, own = L.Linear(3, 2, initialW=0.5), L.Linear(2, 1, initialW=0.25)
+    everywhere = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.01), comm, bucket_bytes=bucket_bytes).setup(shared)
+    here = mnpar.optimizers.SGD(0.0).setup(own)
+    rng = np.random.default_rng(comm.rank)
+    for base in (4, 4, 4, 2, 5, 5, 1):
+        n, total = base + comm.rank, sum(base + rank for rank in range(comm.size))
+        x = rng.standard_normal((n, 3))
+        own.cleargrads()
+        hidden = shared(x).array
+        everywhere.update(lambda x: F.mean(own(shared(x)) ** 2), x)
+        expected = (2 * own(hidden).array.T @ hidden) / total
+        np.testing.assert_allclose(own.W.grad, expected, rtol=1e-12)
+        here.update()
