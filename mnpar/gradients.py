@@ -46,9 +46,7 @@ class Gradients:
         self._awaited: list[tuple[int, int, VariableNode]] = []  # leaves with hooks, in the order of their earliest readers
         self._readers: dict[VariableNode, tuple[int, int]] | None = None
         for function in records:
-            number = function.number
-            self._functions[number], self._waiting[number] = function, [None] * len(function.outputs)
-            heappush(self._heap, -number)
+            self._expect(function)
 
     def add(self, node: VariableNode, g: Gradient) -> None:
         """One more gradient of a variable."""
@@ -58,14 +56,11 @@ class Gradients:
         if creator is None:
             old = sums.get(node)
         else:
-            number, place = creator.number, node.index
-            sums = self._waiting.get(number)
-            if sums is None:  # no gradient has come to this function yet: it will be visited from now on
+            sums, place = self._waiting.get(creator.number), node.index
+            if sums is None:  # no gradient has come to this function yet
                 if creator.communicates:
                     raise RuntimeError(_SPENT.format(creator.label))
-                sums = self._waiting[number] = [None] * len(creator.outputs)
-                self._functions[number] = creator
-                heappush(self._heap, -number)
+                sums = self._expect(creator)
             old = sums[place]
         if old is None:
             sums[place] = g
@@ -77,6 +72,14 @@ class Gradients:
                 self._own.add(node)
         if node.hooks:
             self._listen(node, old is None)
+
+    def _expect(self, function: Function) -> list[Gradient]:
+        """A function will be visited."""
+        number = function.number
+        self._functions[number] = function
+        heappush(self._heap, -number)
+        gys = self._waiting[number] = [None] * len(function.outputs)
+        return gys
 
     def __iter__(self) -> Iterator[tuple[Function, list[Gradient]]]:
         """The functions in the order in which they are visited, each with the gradients of its outputs."""

@@ -241,8 +241,8 @@ def _seeds(
         if gys is None and not ones:
             g = y.grad_var if record else y.node.gradient
         if g is None and (array := y.array) is not None and (array.size == 1 or (ones and array.size)):
-            g = backend.get_array_module(array).array(1 if loss_scale is None else loss_scale, array.dtype, ndmin=array.ndim)
-            g = backend.get_array_module(array).full_like(array, g) if ones else g
+            xp, start = backend.get_array_module(array), 1 if loss_scale is None else loss_scale
+            g = xp.full_like(array, start) if ones else xp.array(start, array.dtype, ndmin=array.ndim)  # which is quicker
         if g is not None:
             seeds.append((y.node, as_variable(g) if record else getattr(g, "array", g)))
         elif y.array is not None and y.size:  # a send's delegate is empty and starts from nothing

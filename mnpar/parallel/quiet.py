@@ -53,9 +53,11 @@ class QuietTeam(Team):
         return weighted(loss, own, 1.0 if self._how == "sum" else abs(own) / self._base, self.optimizer.loss_scale)
 
     def _looked_at(self, loss: Any) -> Any:
-        """The loss; from now on it is known whether it gives gradients to other optimizers."""
-        mine, node = {param.node for param in self.optimizer.members()}, getattr(loss, "node", None)  # a pipeline's has none
-        self._gives = node is not None and any([x.home is not None and x not in mine for x in leaves_of(node)])
+        """The loss; from now on it is known whether it gives gradients to other optimizers, where that makes a difference."""
+        node, self._gives = getattr(loss, "node", None), False  # a pipeline's loss has none
+        if node is not None and not current_tape().records:
+            mine = {param.node for param in self.optimizer.members()}
+            self._gives = any([x.home is not None and x not in mine for x in leaves_of(node)])
         return loss
 
     def _now(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> Row:
