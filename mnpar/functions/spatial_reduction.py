@@ -14,7 +14,7 @@ import numpy as np
 
 from mnpar.functions.blockwise import check_block
 from mnpar.functions.halo import SpatialGrid
-from mnpar.functions.indexing import get_item
+from mnpar.functions.indexing import get_item, where
 from mnpar.functions.products import linear
 from mnpar.functions.replicated import reduce_from
 from mnpar.plans import Box
@@ -90,9 +90,10 @@ def spatial_global_max_pooling(x: Any, grid: SpatialGrid, shape: Sequence[int]) 
         mine, offers[1] = flat.sum(axis=2), np.inf
     every = xp.stack(grid.comm.allgather(offers))
     best = every[:, 0].max(axis=0)
-    first = xp.where(every[:, 0] == best, every[:, 1], np.inf).min(axis=0)
-    chosen = ((offers[0] == best) & (offers[1] == first)).astype(x.dtype)
-    return reduce_from(grid.comm, mine * chosen)
+    here = (every[:, 0] == best) | xp.isnan(every[:, 0])  # a nan is the largest
+    first = xp.where(here, every[:, 1], np.inf).min(axis=0)
+    chosen = here[grid.comm.rank] & (offers[1] == first)
+    return reduce_from(grid.comm, where(chosen, mine, xp.zeros_like(mine.array)))  # (infinity times 0 would be nan)
 
 
 def spatial_linear(x: Any, grid: SpatialGrid, shape: Sequence[int], W: Any, b: Any = None) -> Variable:

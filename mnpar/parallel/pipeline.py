@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
+from mnpar.backend import Array
 from mnpar.chain import ChainList
 from mnpar.communicators.communicator import needed
 from mnpar.config import is_recording
@@ -248,12 +249,21 @@ class Pipeline(ChainList):
         for comm, parameter in self._tied:
             parameter.array[...] = comm.bcast(parameter.array)
 
-    def share_gradients(self) -> None:
-        """Give all copies of each shared parameter the sum of their gradients; the step does it."""
-        for comm, parameter in self._tied:
+    def put_aside(self) -> list[Array | None]:
+        """The gradients that shared parameters have before a batch, sums already, and no longer there: the step does it."""
+        kept = [None if parameter.grad is None else parameter.grad.copy() for parameter in self.tied]
+        for parameter in self.tied:
+            parameter.cleargrad()
+        return kept
+
+    def share_gradients(self, kept: Sequence[Array | None]) -> None:
+        """Give all copies of each shared parameter the sum of their gradients, and what was put aside; the step does it."""
+        for (comm, parameter), before in zip(self._tied, kept, strict=True):
             if parameter.grad is None:
                 parameter.zerograd()
             comm.allreduce(parameter.grad, out=parameter.grad)
+            if before is not None:
+                parameter.grad[...] += before
 
 
 def _rows(x: Any, first: int, last: int) -> Any:

@@ -109,11 +109,12 @@ class Step:
         self.done = True
         if self.grad is None:
             self.grad = 1.0 if loss_scale is None else loss_scale
+        before = self.pipeline.put_aside()
         with recording(True):
             for together in self.pipeline.runs:
                 self.act(*together)
         self._weights()
-        self.leaves.finish(loss_scale, self.pipeline.share_gradients)
+        self.leaves.finish(loss_scale, lambda: self.pipeline.share_gradients(before))
         self.report()
 
     def act(self, *actions: Action) -> None:

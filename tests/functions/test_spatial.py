@@ -397,6 +397,26 @@ def test_a_nan_is_found_beside_the_padding_of_a_maximum():
         mnpar.run(program, ranks=2)
 
 
+@pytest.mark.parametrize("fill", [-np.inf, np.nan])
+def test_the_largest_of_all_is_found_where_other_blocks_have_no_number(fill):
+    x = np.full((1, 2, 4), fill)
+    x[0, :, 3], x[0, 1] = 5, [1, 7, 2, 7]
+
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, (comm.size,))
+        mine = mnpar.Variable(cut(x, grid.block((4,))))
+        y = F.spatial_global_max_pooling(mine, grid, (4,))
+        F.sum(y).backward()
+        return y.array, mine.grad
+
+    y, g = zip(*mnpar.run(program, ranks=3), strict=True)
+    for one in y:
+        np.testing.assert_array_equal(one, x.max(axis=2))
+    wanted = np.zeros_like(x)
+    wanted[0, [0, 1], [x[0, 0].argmax(), 1]] = 1
+    np.testing.assert_array_equal(np.concatenate(g, axis=2), wanted)
+
+
 def test_local_contrast_has_the_gradient_that_its_equations_have():
     """dv = e/s - v·(g∗u), u = Σ e·v / s³, dx = dv - g∗Σ dv; e/s also where v is 0."""
     rng = np.random.default_rng(0)

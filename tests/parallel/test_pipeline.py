@@ -359,6 +359,23 @@ def test_stages_on_several_ranks_share_a_parameter(schedule):
     np.testing.assert_array_equal(found[2][1], found[0][1])
 
 
+def test_gradients_of_a_shared_parameter_add_to_those_that_are_there():
+    x, t = data()
+
+    def program(comm):
+        link = Layer(0)
+        stage = link if comm.rank == 0 else lambda h, t: F.mean_squared_error(link(h), t)
+        pipeline = Pipeline(comm, stage, "1f1b", 3, shared={"W": link.W})
+        for _ in range(3):
+            pipeline([x, t][comm.rank]).backward()
+        return link.W.grad
+
+    layer = Layer(0)
+    F.mean_squared_error(layer(layer(x)), t).backward()
+    for g in mnpar.run(program, 2):
+        np.testing.assert_allclose(g, 3 * layer.W.grad, rtol=1e-12)
+
+
 def test_a_parameter_can_be_sent_to_a_stage_that_uses_it_too():
     x, t = data()
     links = [Layer(0), Layer(1)]
