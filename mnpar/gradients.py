@@ -58,9 +58,13 @@ class Gradients:
         else:
             sums, place = self._waiting.get(creator.number), node.index
             if sums is None:  # no gradient has come to this function yet
-                if creator.communicates:
+                if not creator.communicates:
+                    sums = self._expect(creator)
+                elif node.key in self._stays:  # asked for, and no further: the communication is another tape's
+                    sums, place = self.totals, node.key
+                    sums.setdefault(place)
+                else:
                     raise RuntimeError(_SPENT.format(creator.label))
-                sums = self._expect(creator)
             old = sums[place]
         if old is None:
             sums[place] = g

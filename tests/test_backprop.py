@@ -823,6 +823,16 @@ def test_a_communication_on_another_tape_is_not_reached(alone):
     np.testing.assert_array_equal(x.grad, [1.0])
 
 
+def test_grad_of_what_a_communication_gave_needs_no_tape_of_it(alone):
+    x = variable([3.0])
+    y = F.allreduce(alone, x)
+    with mnpar.Tape():
+        (g,) = mnpar.grad([y**2, y * 5.0], [y], enable_double_backprop=True)
+    np.testing.assert_array_equal(g.array, [11.0])
+    F.sum(g * y).backward()  # 2 y² + 5 y
+    np.testing.assert_array_equal(x.grad, [17.0])
+
+
 def test_a_tape_is_left_after_an_error(alone):
     outside = mnpar.tape.current_tape()
     with pytest.raises(KeyError), mnpar.Tape():
