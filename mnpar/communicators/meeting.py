@@ -93,7 +93,7 @@ class Meeting(Mailbox):
         try:
             kind, nbytes, shape, dtype, body, on_device = form_of(x, call, parts, size - SIZE)
         except Exception as error:  # an object can fail to be pickled for any reason
-            fault, reason = error, np.frombuffer(str(error).encode()[: size - SIZE], np.uint8)
+            fault, reason = error, np.frombuffer(str(error).encode(errors="replace")[: size - SIZE], np.uint8)
             kind, nbytes, shape, dtype, body, on_device = FAULT, len(reason), (0,), "", reason, False
         header = message.pack_header(call, 0, kind, nbytes, shape, dtype, on_device)
         inside = nbytes + SIZE <= size

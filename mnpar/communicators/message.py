@@ -24,7 +24,8 @@ from mnpar.backend import Array
 from mnpar.errors import MismatchError
 
 # What all ranks of a collective must agree on comes first, then the form of the value, then what is the rank's own.
-_LAYOUT = struct.Struct("<HBBBBiQ" + "BB16sQ12q" + "Bi47s")
+_SITE = 47  # bytes of a source line
+_LAYOUT = struct.Struct("<HBBBBiQ" + "BB16sQ12q" + f"Bi{_SITE}s")
 SIZE = _LAYOUT.size
 IDENTITY = 18  # bytes: magic, op, reduction, order, later, root, seq
 NUMBER = slice(10, 18)  # of these, the seq
@@ -133,7 +134,7 @@ def pack_header(
         template = _LAYOUT.pack(
             _MAGIC, _OP_CODES[call.op], _REDUCTION_CODES[call.reduction], call.order, call.later, call.root, 0,
             kind, len(shape), dtype.encode(), nbytes, *shape, *_NO_SHAPE[len(shape) :],
-            flags, call.tag, call.site.encode()[:47],
+            flags, call.tag, call.site.encode(),
         )  # fmt: skip
         if len(_TEMPLATES) > 10_000:
             _TEMPLATES.clear()
@@ -368,5 +369,6 @@ def site_of(frame: FrameType) -> str:
     key = (frame.f_code.co_filename, frame.f_lineno)
     site = _SITES.get(key)
     if site is None:
-        site = _SITES[key] = f"{'/'.join(Path(key[0]).parts[-2:])}:{key[1]}"[-47:]
+        site = f"{'/'.join(Path(key[0]).parts[-2:])}:{key[1]}"
+        site = _SITES[key] = site.encode(errors="replace")[-_SITE:].decode(errors="ignore")  # whole letters, in any script
     return site

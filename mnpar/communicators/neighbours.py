@@ -36,10 +36,14 @@ class Look(NamedTuple):
 
 
 class Heart:
-    """Notes where the main thread is, and ends the process when its launcher has died."""
+    """Notes where the main thread is, and looks now and then whether the process is to end.
 
-    def __init__(self, orphaned: Callable[[int], None]) -> None:
-        self._orphaned = orphaned
+    Args:
+        look: called at each beat, with the process that has started this one.
+    """
+
+    def __init__(self, look: Callable[[int], None]) -> None:
+        self._look = look
         self._parent = os.getppid()
         self.fd = os.memfd_create("mnpar") if hasattr(os, "memfd_create") else -1
         if self.fd >= 0:
@@ -53,8 +57,7 @@ class Heart:
     def _beat(self) -> None:
         while not self._stop.wait(_PULSE):
             self._note()
-            if os.getppid() != self._parent:
-                self._orphaned(self._parent)
+            self._look(self._parent)
 
     def _note(self) -> None:
         frame = sys._current_frames().get(threading.main_thread().ident or 0)

@@ -32,6 +32,7 @@ from mnpar.errors import DeadlockError, MnparError
 _GRACE = 12  # heartbeats, 3 s
 _NAME = 256  # bytes of a machine's name
 _SPEAK = 0.2  # s for a launcher to pass on what a rank wrote, before the job ends
+_LAST_WORDS = 5.0  # s to write what went wrong, which nobody may read, and to end the job in MPI's way
 
 
 def _own_lines(trace: TracebackType | None) -> TracebackType | None:
@@ -81,6 +82,7 @@ class Process:
         self._neighbours: Neighbours | None = None
         self._os_exit = os._exit
         self._orphaned_for = 0
+        self._ends: tuple[float, int] | None = None  # by when the process must have ended, and its exit code
         self.machines = [""]  # of each rank, by name
         self._given_up: list[Any] = []
         self._exit: tuple[int, str] = 0, "has finished its program"
@@ -92,7 +94,7 @@ class Process:
 
     def _meet(self) -> None:
         """Learn on which machines the ranks are; take the names of the memory away that those of this one share."""
-        self._heart = Heart(self._orphaned)
+        self._heart = Heart(self._look_out)
         names = traces.segments()
         machine = f"{neighbours.boot()} {self.MPI.Get_processor_name()}".encode()[:_NAME].ljust(_NAME, b"\0")
         mine = neighbours.card(self._heart) + machine + traces.fingerprint(names).to_bytes(8, "little")
@@ -180,8 +182,13 @@ class Process:
             self._abort(where, status or 1)
         self._os_exit(status)
 
-    def _orphaned(self, launcher: int) -> None:
-        """The launcher has died, and would leave this process behind; called in a thread, again and again."""
+    def _look_out(self, launcher: int) -> None:
+        """Whether the launcher has died, and would leave this process behind, or its end takes too long; called in a thread,
+        again and again."""
+        if self._ends is not None and time.monotonic() > self._ends[0]:
+            self._os_exit(self._ends[1])
+        if os.getppid() == launcher:
+            return
         self._orphaned_for += 1
         if self._orphaned_for == 1:
             traces.remove_session(launcher)
@@ -193,6 +200,7 @@ class Process:
         if os.getpid() != self._pid:  # a forked child's errors are its own
             self._hooks[0](kind, error, trace)
             return
+        self._end_soon(1)
         with contextlib.suppress(ValueError):  # a thread that is not the main one
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # launchers pass on the Ctrl-C that the terminal has sent already
         if self.rank:
@@ -209,7 +217,12 @@ class Process:
         elif args.exc_type is not SystemExit:
             self._on_error(args.exc_type, args.exc_value, args.exc_traceback)
 
+    def _end_soon(self, code: int) -> None:
+        """Whatever still comes between: an output that nobody reads, an error that cannot be printed."""
+        self._ends = time.monotonic() + _LAST_WORDS, code
+
     def _abort(self, text: str, code: int) -> NoReturn:
+        self._end_soon(code)
         speak(text)
         time.sleep(_SPEAK)
         self.MPI.COMM_WORLD.Abort(code)

@@ -1128,3 +1128,17 @@ def test_after_a_collective_that_was_given_up_the_next_one_says_so(comm, monkeyp
         ours.barrier()  # it takes place yet
     with comm.split(0, comm.rank) as another:
         assert another.allreduce(np.array(1)) == 2
+
+
+@EVERY
+@pytest.mark.parametrize("name", ["\udce9tude", *["x" * n + 25 * "é" for n in (0, 1)], 20 * "訓練"], ids=ascii)
+def test_source_files_have_names_in_any_script_or_none(comm, name):
+    """Also of bytes that are no letters at all; a source line travels in a few bytes, cut between letters."""
+    code = "comm.send(x, 0)\ny = comm.recv(0) if comm.rank == 0 else x\ncomm.allreduce(x, op)"
+    x, places = np.ones(3), {"comm": comm, "x": np.ones(3), "op": "sum"}
+    for places["op"] in ("sum", "max" if comm.rank == 0 else "min"):
+        error = pytest.raises(MismatchError, match=rf"rank 0: .* at .*{name[2:][-9:]}\.py:3\n")
+        with contextlib.nullcontext() if places["op"] == "sum" or comm.size == 1 else error:
+            exec(compile(code, f"/{name}.py", "exec"), places)
+        for rank in range(1, comm.size if comm.rank == 0 else 1):
+            np.testing.assert_array_equal(comm.recv(rank), x)

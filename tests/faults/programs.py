@@ -52,6 +52,13 @@ def error_without_streams(comm):
     comm.recv(1)
 
 
+def error_that_nobody_reads(comm):
+    if comm.rank == 1:
+        sys.stderr = open(os.pipe()[1], "w")
+        raise ValueError("boom" * 2**16)
+    comm.recv(1)
+
+
 def error_on_all(comm):
     raise ValueError("boom")
 
