@@ -76,8 +76,8 @@ class Softplus(FunctionNode):
 
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
-        xp, z = backend.get_array_module(x), x * self.beta
-        return (xp.maximum(z, 0) + xp.log1p(xp.exp(-abs(z)))) * (1 / self.beta)
+        y = soft_positive(x * self.beta)
+        return y * (1 / self.beta)
 
     def backward(self, gy: Any) -> Any:
         (x,) = self.get_retained_inputs()
@@ -159,6 +159,21 @@ def logistic(x: Array) -> Array:
             xp.divide(1, z, out=z)
             if z is not part:
                 part[...] = z
+    return y
+
+
+def soft_positive(x: Array) -> Array:
+    """log(1 + eˣ) of an array, as max(x, 0) + log(1 + e⁻ˡˣˡ). In blocks that stay in the cache."""
+    xp = backend.get_array_module(x)
+    y = xp.empty(x.shape, x.dtype if x.dtype.kind == "f" else "d")
+    from_, to, n = x.reshape(-1), y.reshape(-1), backend.block_bytes(x) // 32
+    room = backend.scratch((min(n, y.size),), y.dtype, xp)
+    for start in range(0, y.size, n):
+        part = from_[start : start + n]
+        e = room[: part.size]
+        xp.negative(xp.absolute(part, out=e), out=e)
+        xp.log1p(xp.exp(e, out=e), out=e)
+        xp.add(xp.maximum(part, 0), e, out=to[start : start + n])
     return y
 
 

@@ -6,17 +6,17 @@ it makes one, and is written the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from mnpar.backend import Array
 from mnpar.parameter import Parameter
 
-BLOCK = 32000  # elements: ten arrays fit a cache of 2 MB, and none is so large that malloc asks the system for it
+ELEMENTS = 2**17  # of a block's arrays together: with what is computed of them they fit a cache of 2 MB
 
 
-def blocks(param: Parameter, *state: Array) -> Iterable[tuple[Array, ...]]:
+def blocks(param: Parameter, *state: Array) -> Iterable[Sequence[Array]]:
     """The parameter's array, its gradient (of at least 32 bits) and its state, in flat views of matching blocks.
 
     Small arrays, arrays on a device and those that do not lie in order are one block, of their own shape.
@@ -26,16 +26,17 @@ def blocks(param: Parameter, *state: Array) -> Iterable[tuple[Array, ...]]:
         state: arrays of its shape, to be changed in place as the parameter is.
     """
     arrays = (param.array, param.grad, *state)
-    if param.array.size > BLOCK and all(type(a) is np.ndarray and a.flags.c_contiguous for a in arrays):
-        return _cut(arrays)
+    size = ELEMENTS // len(arrays)
+    if param.array.size > size and all([type(a) is np.ndarray and a.flags.c_contiguous for a in arrays]):
+        return _cut([a.reshape(-1) for a in arrays], size)
     return ((param.array, widened(param.grad), *state),)
 
 
-def _cut(arrays: tuple[Array, ...]) -> Iterator[tuple[Array, ...]]:
-    flat = [a.reshape(-1) for a in arrays]
-    for start in range(0, flat[0].size, BLOCK):
-        p, g, *others = (a[start : start + BLOCK] for a in flat)
-        yield p, widened(g), *others
+def _cut(flat: list[Array], size: int) -> Iterator[Sequence[Array]]:
+    for start in range(0, flat[0].size, size):
+        parts = [a[start : start + size] for a in flat]
+        parts[1] = widened(parts[1])
+        yield parts
 
 
 def widened(g: Array) -> Array:

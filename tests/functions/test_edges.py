@@ -60,6 +60,12 @@ def test_sigmoid_cross_entropy_of_infinite_scores_is_their_limit():
     np.testing.assert_array_equal(F.sigmoid_cross_entropy(x, t, reduce="no").array, [0, np.inf, np.inf, 0])
 
 
+def test_sigmoid_cross_entropys_slope_has_all_digits_where_the_answer_is_right_beyond_doubt():
+    x = mnpar.Variable(np.array([40.0, 300.0, -40.0, 5.0]))
+    F.sum(F.sigmoid_cross_entropy(x, np.array([1, 1, 0, -1]), reduce="no")).backward()
+    np.testing.assert_allclose(x.grad, [-np.exp(-40), -np.exp(-300), np.exp(-40), 0], rtol=1e-14)
+
+
 @pytest.mark.parametrize("eps", [1e-5, 1e-8, 1e-20])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_vector_of_zeros_is_divided_by_eps_however_small(dtype, eps):
