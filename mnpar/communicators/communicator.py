@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators.board import Board
+from mnpar.communicators.board import NOTE, Board
 from mnpar.communicators.objects import Objects
 from mnpar.communicators.operation import Operation, no_steps
 from mnpar.communicators.shared_memory import SharedMemory
@@ -288,6 +288,9 @@ class Communicator(Objects):
             usual: is given the notes in rank order, and decides the same on all ranks; if it is false nothing is summed.
             out: an array like ``x``, or ``x`` itself.
 
+        Raises:
+            ValueError: the note is longer.
+
         Example:
             >>> import numpy as np, mnpar
             >>> def program(comm):
@@ -297,6 +300,8 @@ class Communicator(Objects):
             >>> mnpar.run(program, ranks=2)
             [False, False]
         """
+        if len(note) > NOTE:
+            raise ValueError(f"rank {self.rank}: a note has at most {NOTE} bytes, not {len(note)}")
         board, channel = self.transport.board, self.channel(0)
         if board is not None and out is x and (form := board.form(x)) is not None:
             board.begin(form, x, note, channel)

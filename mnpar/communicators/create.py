@@ -19,6 +19,7 @@ from mnpar.errors import LauncherError
 from mnpar.tape import Tape
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+_KEPT = 2**29  # bytes
 _NAMES = ("auto", "mpi", "threads", "self", "env", "none", "file")
 _INSTEAD = "start the ranks with mpiexec -n 4 python …, python -m mnpar run -n 4 …, or srun (with its MPI plugin)"
 _CHAINERMN = ("naive", "flat", "hierarchical", "two_dimensional", "single_node", "non_cuda_aware", "pure_nccl", "dummy")
@@ -160,8 +161,9 @@ def share_cores(comm: Communicator) -> int | None:
 def keep_memory() -> bool:
     """Let the C library keep the memory of large arrays that are freed, up to 512 MiB, instead of giving it back to the system.
 
-    To get it again costs 2 µs for each 4 KiB: more than to receive a message of that size. (GNU's C library; others are left as
-    they are, and so is everything if the user has set ``MALLOC_TRIM_THRESHOLD_`` or ``MNPAR_KEEP_MEMORY=0``.)
+    To get it again costs 2 µs for each 4 KiB, more than to receive a message of that size; in a virtual machine whose host has
+    got it back 10 µs. (GNU's C library; others are left as they are, and so is everything if the user has set
+    ``MALLOC_TRIM_THRESHOLD_`` or ``MNPAR_KEEP_MEMORY=0``.)
 
     Returns:
         Whether it was done.
@@ -169,8 +171,11 @@ def keep_memory() -> bool:
     if "MALLOC_TRIM_THRESHOLD_" in os.environ or os.environ.get("MNPAR_KEEP_MEMORY") == "0":
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    trim_threshold, mmap_threshold = -1, -3  # <malloc.h>: M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
-    return bool(mallopt is not None and mallopt(mmap_threshold, 2**28) and mallopt(trim_threshold, 2**29))
+    trim_threshold, mmap_threshold, mmap_max = -1, -3, -4  # <malloc.h>: M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX
+    if mallopt is None or not mallopt(trim_threshold, _KEPT):
+        return False
+    # before version 2.35 the threshold is 32 MiB at most: then no array, however large, is mapped for itself alone
+    return bool(mallopt(mmap_threshold, _KEPT) or mallopt(mmap_max, 0))
 
 
 def run(program: Callable[..., Any], ranks: int = 2, args: tuple[Any, ...] = ()) -> list[Any]:

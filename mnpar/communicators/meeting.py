@@ -76,7 +76,7 @@ class Meeting(Mailbox):
         size, me = self.transport.size, self.transport.rank
         opening = said.heard(room.whole, number) or Opening(room.whole, size, me, call, said, less)
         opening.seq = seq
-        if opening.tells:
+        if opening.tells and opening.together:  # else some may have a note and others none, and choose different rooms
             rooms.heard(opening.asks)
         return opening if note or opening is said.opening else opening.agreed()
 

@@ -131,10 +131,15 @@ class Opening:
             self.said.remember(self)
         return self
 
+    @property
+    def together(self) -> bool:
+        """Whether the ranks are in the same collective."""
+        starts = () if self.alike else range(0, len(self.raw), self.block)
+        return len({bytes(self.raw[start : start + message.IDENTITY]) for start in starts}) <= 1
+
     def check_identity(self) -> None:
         """Raises MismatchError if the ranks are in different collectives."""
-        starts = () if self.alike else range(0, len(self.raw), self.block)
-        if len({bytes(self.raw[start : start + message.IDENTITY]) for start in starts}) > 1:
+        if not self.together:
             raise self.mismatch("ranks are in different collectives")
 
     def _check(self) -> None:

@@ -1,5 +1,6 @@
 """How ranks come together: by MPI, by environment variables that must agree with it, and what MPI cannot join."""
 
+import os
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import mnpar
 from mnpar.communicators import mpi
 from mnpar.errors import LauncherError
 from mnpar.launch import clean_environment, mpiexec_command
+from tests.scripts import run_script
 
 
 @pytest.fixture(autouse=True)
@@ -99,3 +101,33 @@ def test_ranks_of_mpi_are_numbered_as_the_environment_says(tmp_path, good):
     else:
         assert done.returncode != 0
         assert "MPI has 3 ranks" in done.stderr
+
+
+KEPT = """
+import ctypes, os, sys
+import numpy as np
+from mnpar.communicators import create
+
+library = ctypes.CDLL(None)
+
+class Old:  # GNU's before 2.35
+    def mallopt(self, what, value):
+        return 0 if what == -3 and value > 2**25 else library.mallopt(what, value)
+
+if "old" in sys.argv:
+    create.ctypes.CDLL = lambda name: Old()
+if hasattr(library, "mallopt"):
+    assert create.keep_memory()
+    for mib in (1, 33, 256, 400):
+        x = np.empty(mib << 20, np.uint8)
+        assert not ctypes.c_size_t.from_address(x.ctypes.data - 8).value & 2, mib  # it was not mapped for itself alone
+"""
+
+
+@pytest.mark.parametrize("library", ["new", "old"])
+def test_large_arrays_lie_in_memory_that_is_kept(tmp_path, library):
+    (tmp_path / "script.py").write_text(KEPT)
+    usual = ("MALLOC_TRIM_THRESHOLD_", "MNPAR_KEEP_MEMORY")
+    environment = {name: value for name, value in os.environ.items() if name not in usual}
+    done = run_script(tmp_path / "script.py", [library], environment, tmp_path)
+    assert done.returncode == 0, done.stderr

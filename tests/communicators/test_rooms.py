@@ -105,6 +105,52 @@ def test_a_gradient_that_is_missing_on_some_ranks_still_comes_with_the_opening()
     assert mnpar.run(program, ranks=3) == [[3.0, None, None], [None, 3.0, None], [None, None, 3.0]]
 
 
+@pytest.mark.parametrize("odd", [0, 1])
+@pytest.mark.ranks(2, 3)
+def test_ranks_without_a_note_in_another_collective_choose_the_same_room_afterwards(comm, odd):
+    x = np.ones(20)  # fits into the smallest room, but not beside a note
+    with pytest.raises(MismatchError, match="different collectives"):
+        comm.scan(x) if comm.rank == odd else comm.allreduce_noted(x, b"n" * 200, lambda notes: True, x)
+    for n in (4, 40, 400):
+        assert comm.allreduce(np.ones(n)).tolist() == [comm.size] * n
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_note_that_would_cover_values_is_refused(comm):
+    x = np.ones(3)
+    assert comm.allreduce_noted(x, b"n" * 256, lambda notes: True, x)
+    with pytest.raises(ValueError, match="a note has at most 256 bytes, not 257"):
+        comm.allreduce_noted(x, b"n" * 257, lambda notes: True, x)
+    np.testing.assert_array_equal(x, comm.size)
+
+
+@pytest.mark.parametrize("n", [3, 300, 30_000])
+@pytest.mark.parametrize("usual", [True, False])
+@pytest.mark.ranks(2, 3)
+def test_a_rank_that_cannot_take_part_in_a_sum_with_notes_spoils_no_number(comm, n, usual):
+    def total():
+        x, heard = np.full(n, comm.rank + 1.0), []
+        assert comm.allreduce_noted(x, b"note %d" % comm.rank, lambda notes: heard.append(notes) is None, x)
+        assert heard == [[b"note %d" % rank for rank in range(comm.size)]]
+        return x.tolist() == [comm.size * (comm.size + 1) / 2] * n
+
+    def odd(x):
+        return comm.allreduce_noted(x, b"note", lambda notes: notes == [b"note"] * comm.size and usual, x)
+
+    for _ in range(3):
+        assert total()
+        x = np.full(n, comm.rank + 1, "m8[s]" if comm.rank == 1 else "f8")  # which has no sum over ranks
+        before = x.copy()
+        if usual:
+            with pytest.raises(
+                TypeError if comm.rank == 1 else MismatchError, match=r"cannot sum timedelta64|rank 1 could not"
+            ):
+                odd(x)
+        else:
+            assert not odd(x)
+        np.testing.assert_array_equal(x, before)
+
+
 @pytest.mark.ranks(1, 2, 3)
 def test_what_was_said_last_time_is_not_taken_for_what_is_said_now(comm):
     """Forms that change on one rank or another, from one line."""
