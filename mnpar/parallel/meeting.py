@@ -91,8 +91,8 @@ def own_weight(loss: Any, samples: float, how: str) -> float:
 
 
 def weighted(loss: Any, own: float, weight: float, scale: float | None) -> Any:
-    """A loss whose backward starts from the weight instead of from 1; a loss of no samples may be NaN, and is left out. One that
-    is not computed yet, as a pipeline's, starts from 0 then: other ranks count on this one for it."""
+    """A loss whose backward starts from the weight instead of from 1. A loss of no samples may be NaN, and is left out; one
+    that is not known yet, as a pipeline's, starts from 0: other ranks count on this one for it."""
     if own == 0:
         if getattr(loss, "array", None) is None or not loss.array.size:
             return loss
