@@ -19,10 +19,11 @@ class Line:
         comm: of the pipeline alone.
         where: the rank of each stage.
         micro_batches: M.
+        skips: nothing is computed of a micro-batch without examples.
     """
 
-    def __init__(self, comm: Communicator, where: Sequence[int], micro_batches: int) -> None:
-        self.comm, self.where, self.M = comm, where, micro_batches
+    def __init__(self, comm: Communicator, where: Sequence[int], micro_batches: int, skips: bool = True) -> None:
+        self.comm, self.where, self.M, self.skips = comm, where, micro_batches, skips
         self._places = [list(where[:stage]).count(rank) for stage, rank in enumerate(where)]  # which of its rank's stages
         self._most = 1 + max(self._places)
 

@@ -91,9 +91,14 @@ def own_weight(loss: Any, samples: float, how: str) -> float:
 
 
 def weighted(loss: Any, own: float, weight: float, scale: float | None) -> Any:
-    """A loss whose backward starts from the weight instead of from 1; a loss of no samples may be NaN, and is left out."""
+    """A loss whose backward starts from the weight instead of from 1. A loss of no samples may be NaN, and is left out; one
+    that is not known yet, as a pipeline's, starts from 0: other ranks count on this one for it."""
     if own == 0:
-        return loss if getattr(loss, "array", None) is None or not loss.array.size else None
+        if getattr(loss, "array", None) is None or not loss.array.size:
+            return loss
+        if isinstance(loss, Variable):
+            return None
+        weight = 0.0
     if isinstance(loss, Variable):
         return Weighted(loss, weight, scale)
     if loss.grad is not None:

@@ -23,6 +23,7 @@ from mnpar.chain import ChainList
 from mnpar.communicators.communicator import needed
 from mnpar.config import is_recording
 from mnpar.link import Link
+from mnpar.links import MixtureOfExperts, MultiNodeBatchNormalization
 from mnpar.parallel.known_schedules import make_schedule
 from mnpar.parallel.layers import Makers, Stage, check_tied, make_stages, tie
 from mnpar.parallel.line import Line
@@ -33,6 +34,9 @@ from mnpar.parameter import Parameter
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
+
+
+_MEETING = (MultiNodeBatchNormalization, MixtureOfExperts)  # layers that may meet ranks with other examples
 
 
 class Pipeline(ChainList):
@@ -109,7 +113,8 @@ class Pipeline(ChainList):
         self._calls: dict[int, Callable[..., Any]] = dict(zip(self._mine, stages, strict=True))
         everyone = comm.split(0, comm.rank)
         assert everyone is not None
-        self.line = Line(everyone, self.schedule.where, M)
+        meets = any([isinstance(link, _MEETING) and link.comm.size > 1 for link in self.links()])
+        self.line = Line(everyone, self.schedule.where, M, skips=not any(everyone.allgather_obj(meets)))
         self._tied = _share(everyone, shared or {}, {})
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,6 +50,11 @@ class Leaves:
         else:
             node.gradient = g.copy() if id(g) in self._taken or g.base is not None else g  # functions pass arrays on
             self._taken.add(id(node.gradient))
+
+    def expect(self, nodes: Iterable[VariableNode]) -> None:
+        """Leaves whose gradients come from elsewhere too, perhaps only from there."""
+        for node in nodes:
+            self._touched.setdefault(node, None)
 
     def finish(self, loss_scale: float | None, share: Callable[[], None] = lambda: None) -> None:
         """All gradients are there; ``share`` is called when they are in their places, before anybody hears that they are."""
@@ -114,6 +119,7 @@ class Step:
             for together in self.pipeline.runs:
                 self.act(*together)
         self._weights()
+        self.leaves.expect([param.node for param in self.pipeline.tied])
         self.leaves.finish(loss_scale, lambda: self.pipeline.share_gradients(before))
         self.report()
 
@@ -158,13 +164,14 @@ class Step:
             self.observed.append(found)
         self.visits[stage, m] = visit
         if stage == self.last:
+            visit.result = visit.result if self.weights[m] else None  # of no examples
             self.losses[m] = visit.result
 
     def _seeds(self, visit: Visit) -> list[tuple[VariableNode, Gradient]]:
         """Where the backward of a micro-batch starts: in the last stage from its share of the loss."""
         loss = visit.result
-        if visit.stage != self.last or loss is None:
-            return []
+        if visit.stage != self.last or loss is None or not float(self.grad):
+            return []  # (a loss that does not count may be NaN)
         loss = as_variable(loss)
         if loss.size != 1:
             raise ValueError(

@@ -76,7 +76,9 @@ class Visit:
     def _compute(self) -> Any:
         received = self.take(self.stage - 1) if self.stage else ()
         mine = [*self.args, *self.kwargs.values()]
-        if (len(received) == 1 and _is_no_example(received[0])) or (self.stage == 0 and mine and not any(map(len, mine))):
+        if self.line.skips and (
+            (len(received) == 1 and _is_no_example(received[0])) or (self.stage == 0 and mine and not any(map(len, mine)))
+        ):
             return np.zeros(_NO_EXAMPLE, np.uint8)  # nothing is computed, here and in the stages to come
         if isinstance(self.call, Stage):
             return self.call.run_stage(received, self.args, self.kwargs)

@@ -376,6 +376,22 @@ def test_gradients_of_a_shared_parameter_add_to_those_that_are_there():
         np.testing.assert_allclose(g, 3 * layer.W.grad, rtol=1e-12)
 
 
+def test_a_shared_parameter_that_a_stage_leaves_out_is_scaled_and_heard_of_there_too():
+    x, t = data()
+
+    def program(comm):
+        link, heard = Layer(0), []
+        link.W.register_hook(heard.append, after=True)
+        stage = F.tanh if comm.rank == 0 else lambda h, t: F.mean_squared_error(link(h), t)
+        pipeline = Pipeline(comm, stage, "1f1b", 2, shared={"W": link.W})
+        pipeline([x, t][comm.rank]).backward(loss_scale=8.0)
+        return link.W.grad, link.W.node.loss_scale, len(heard)
+
+    (g, *one), (h, *other) = mnpar.run(program, 2)
+    np.testing.assert_array_equal(g, h)
+    assert one == other == [8.0, 1]
+
+
 def test_a_parameter_can_be_sent_to_a_stage_that_uses_it_too():
     x, t = data()
     links = [Layer(0), Layer(1)]
@@ -465,6 +481,34 @@ def test_a_loss_scale_multiplies_all_gradients_and_the_optimizer_divides_it_out(
     results = mnpar.run(lambda comm: train_once(comm, "zb1p", 3, layer_or_loss, x, t, 64.0, recompute=recompute), 2)
     check(results, [layer_or_loss(stage, 2) for stage in range(2)], x, t, 64.0)
     assert {p.node.loss_scale for pipeline, _ in results for p in pipeline.params()} == {64.0}
+
+
+@pytest.mark.parametrize("norm", [False, True], ids=["", "normalized over the copies"])
+def test_a_copy_of_a_pipeline_may_have_no_samples(norm):
+    """Three stages; of the three copies one has 5 samples in 4 micro-batches, one has 2, and one has none."""
+    x, t = data(7)
+
+    def stages(comm):
+        middle = L.MultiNodeBatchNormalization(D, comm, decay=0.5) if norm else Layer(1)
+        return [Layer(0), middle, Loss(2)]
+
+    def program(comm):
+        rank, copy, mine = comm.rank % 3, comm.rank // 3, [slice(5), slice(5, 5), slice(5, 7)][comm.rank // 3]
+        line, copies = comm.split(copy, comm.rank), comm.split(rank, comm.rank)
+        pipeline = Pipeline(line, stages(copies)[rank], "1f1b", 1 if norm else 4)
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), copies).setup(pipeline)
+        for _ in range(2):
+            optimizer.update(pipeline, *[(x[mine],), (), (t[mine],)][rank])
+        return [p.array for p in pipeline.params()], pipeline.loss is None
+
+    first, middle, last = whole = stages(mnpar.create_communicator("self"))
+    optimizer = mnpar.optimizers.SGD(0.1).setup(mnpar.ChainList(*whole))
+    for _ in range(2):
+        optimizer.update(lambda: last(middle(first(x)), t))
+    for rank, (arrays, none) in enumerate(mnpar.run(program, 9)):
+        assert none == (rank not in (2, 8))
+        for array, param in zip(arrays, whole[rank % 3].params(), strict=True):
+            np.testing.assert_allclose(array, param.array, rtol=1e-5 if norm else 1e-12)
 
 
 @pytest.mark.parametrize("bucket", [None, 100], ids=["after backward", "in buckets"])
