@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar import backend
+from mnpar import backend, elsewhere
 from mnpar.backend import Array
 
 _AS_WE_DO = (np.shape, np.ndim, np.size, np.transpose)  # they ask for the attribute, or call the method
@@ -20,6 +20,7 @@ _ARRAY = "its .array, where no gradient is wanted"
 _NO_TRUTH = "a Variable has no truth value and no order: compare its .array"
 
 
+@elsewhere.knows(elsewhere.VARIABLE)
 class ArrayLike:
     """The manners of an array, for a class that has one in ``array``."""
 

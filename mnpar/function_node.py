@@ -107,6 +107,8 @@ class FunctionNode(Hookable):
             if not self.communicates and (reason := backend.unfit(arrays)):
                 raise TypeError(f"{self.label}: {reason}") from error
             raise
+        except np.exceptions.AxisError as error:
+            raise ValueError(f"{self.label}: {error}") from None
         return self.connect(variables, ys)
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[list[Variable], list[Array]]:

@@ -24,6 +24,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from mnpar.elsewhere import PACKAGES, hint
+
 __all__ = ["names"]
 
 
@@ -47,7 +49,8 @@ def names(package: str, **above: str) -> tuple[Callable[[str], Any], Callable[[]
 
     def get(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=module)
+            there = hint(PACKAGES.get(package, {}), name)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{there}", name=name, obj=module)
         home, there = homes[name]
         try:
             value = importlib.import_module(home)

@@ -16,6 +16,7 @@ TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 # A file imports only from lines above its own, or from its own package. A new file or package gets a place here.
 LAYERS = """
+    elsewhere
     lazy
     config errors graph tape random serializer timing waiter
     backend reach function_hook link_hook

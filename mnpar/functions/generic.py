@@ -48,6 +48,8 @@ def constant(name: str, compute: Callable[[Array], Array], x: Any) -> Variable:
         if reason := backend.unfit([array]):
             raise TypeError(f"{name}: {reason}") from error
         raise
+    except np.exceptions.AxisError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def operand(x: Any, other: Any) -> Any:
@@ -75,12 +77,14 @@ def axis_of(name: str, x: Any, axis: int) -> int:
         name: of the function that asks.
 
     Raises:
-        ValueError: x has no such axis.
+        ValueError: x has no such axis; TypeError: it is no integer.
 
     Example:
         >>> axis_of("flip", np.ones((2, 3)), -1)
         1
     """
+    if not hasattr(axis, "__index__"):
+        raise TypeError(f"{name}: an axis is an integer, not {axis!r}")
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"{name}: x of shape {x.shape} has no axis {axis}")
     return axis % x.ndim  # type: ignore[no-any-return]

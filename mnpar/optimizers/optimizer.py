@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mnpar import elsewhere
 from mnpar.backend import Array
 from mnpar.communicators.threads import claim, claimant
 from mnpar.link import Link
@@ -15,6 +16,7 @@ from mnpar.optimizers.update_rule import add_hook
 from mnpar.serializer import placed
 
 
+@elsewhere.knows(elsewhere.OPTIMIZER)
 class Optimizer:
     """Changes the parameters of a link by their gradients.
 

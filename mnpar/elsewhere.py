@@ -1,0 +1,160 @@
+"""What other libraries, PyTorch above all, call things that have another name here: for the error of who asks for one.
+
+A class gets an attribute for each of the words, which is not there when it is asked for; a ``__getattr__`` would make all
+attributes of the class several times slower. Packages have one already (lazy.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+__all__: list[str] = []
+
+Class = TypeVar("Class")
+
+_DEVICE = "to_device('@cupy:0') or to_device('@numpy')"
+_SAVING = "mnpar.serializers.save_npz and load_npz"
+_MODE = 'with mnpar.using_config("train", False): around what evaluates'
+_AXES = "F.expand_dims(x, axis)"
+_CHAIN = "mnpar.Chain, mnpar.ChainList and mnpar.Sequential"
+_FUNCTIONS = "argmax argmin clip cumsum exp flatten log matmul prod relu repeat sigmoid softmax sqrt squeeze swapaxes tanh"
+_LAYERS = "ReLU Tanh Sigmoid Softmax Dropout Flatten LeakyReLU GELU ELU Softplus MaxPool1d MaxPool2d MaxPool3d AvgPool2d"
+
+VARIABLE = {
+    **dict.fromkeys(_FUNCTIONS.split(), "a function of this name in mnpar.functions"),
+    **dict.fromkeys(("detach", "numpy", "cpu", "tolist"), ".array, without a graph"),
+    **dict.fromkeys(("clone", "copy"), "F.identity(x), or x.array.copy() without a graph"),
+    **dict.fromkeys(("to", "cuda"), _DEVICE),
+    **dict.fromkeys(("float", "double", "half", "long"), "astype(dtype)"),
+    **dict.fromkeys(("dot", "mm", "bmm"), "the operator @"),
+    "abs": "abs(x)",
+    "clamp": "F.clip(x, low, high)",
+    "grad_fn": ".creator",
+    "is_leaf": ".creator, which is None for a leaf",
+    "permute": "transpose(*axes)",
+    "pow": "the operator **",
+    "requires_grad_": "mnpar.Variable(array, requires_grad=…)",
+    "retain_grad": "backward(retain_grad=True)",
+    "std": "F.sqrt(F.mean((x - F.mean(x)) ** 2))",
+    "t": ".T",
+    "unsqueeze": _AXES,
+    "var": "F.mean((x - F.mean(x)) ** 2)",
+    "view": "reshape(*shape)",
+}
+LINK = {
+    **dict.fromkeys(("train", "eval"), _MODE),
+    **dict.fromkeys(("to", "cuda"), _DEVICE),
+    **dict.fromkeys(("state_dict", "load_state_dict"), _SAVING),
+    "modules": "links()",
+    "named_modules": "namedlinks()",
+    "named_parameters": "namedparams()",
+    "parameters": "params()",
+    "register_buffer": "add_persistent(name, value)",
+    "register_parameter": "add_param(name, shape)",
+    "requires_grad_": "disable_update() and enable_update()",
+    "zero_grad": "cleargrads()",
+}
+OPTIMIZER = {
+    "param_groups": ".hyperparam, and param.update_rule.hyperparam for each parameter",
+    "state_dict": _SAVING,
+    "load_state_dict": _SAVING,
+    "zero_grad": "model.cleargrads()",
+}
+PACKAGES = {
+    "mnpar": {
+        **dict.fromkeys(("Tensor", "tensor"), "mnpar.Variable(numpy.array(…))"),
+        **dict.fromkeys(("cat", "stack", "exp", "matmul", "relu"), "a function of this sort in mnpar.functions"),
+        **dict.fromkeys(("zeros", "ones", "randn", "arange", "from_numpy"), "numpy's arrays, in a mnpar.Variable"),
+        **dict.fromkeys(("save", "load"), _SAVING),
+        "DataLoader": "mnpar.iterators.SerialIterator",
+        "Module": _CHAIN,
+        "distributed": "mnpar.create_communicator()",
+        "manual_seed": "mnpar.random.seed",
+        "nn": "mnpar.links, mnpar.functions and mnpar.Chain",
+        "no_grad": "mnpar.no_backprop_mode",
+        "optim": "mnpar.optimizers",
+    },
+    "mnpar.functions": {
+        "abs": "F.absolute",
+        "adaptive_avg_pool2d": "F.average over the axes (2, 3)",
+        "all_gather": "F.allgather",
+        "all_reduce": "F.allreduce",
+        "all_to_all": "F.alltoall",
+        "avg_pool2d": "F.average_pooling_2d",
+        "batch_norm": "F.batch_normalization",
+        "binary_cross_entropy": "F.bernoulli_nll, and F.sigmoid_cross_entropy",
+        "binary_cross_entropy_with_logits": "F.sigmoid_cross_entropy",
+        "clamp": "F.clip",
+        "conv1d": "F.convolution_1d",
+        "conv2d": "F.convolution_2d",
+        "conv3d": "F.convolution_3d",
+        "conv_transpose2d": "F.deconvolution_2d",
+        "cross_entropy": "F.softmax_cross_entropy",
+        "embedding": "F.embed_id",
+        "group_norm": "F.group_normalization",
+        "interpolate": "F.resize_images",
+        "kl_div": "F.gaussian_kl_divergence, for normal distributions",
+        "l1_loss": "F.mean_absolute_error",
+        "layer_norm": "F.layer_normalization",
+        "max_pool2d": "F.max_pooling_2d",
+        "mse_loss": "F.mean_squared_error",
+        "nll_loss": "F.softmax_cross_entropy, of the scores before log_softmax",
+        "one_hot": "numpy.eye(classes)[t]",
+        "permute": "F.transpose",
+        "pow": "the operator **",
+        "smooth_l1_loss": "F.huber_loss",
+        "unsqueeze": "F.expand_dims",
+        "view": "F.reshape",
+        **dict.fromkeys(("cat", "concatenate"), "F.concat"),
+        **dict.fromkeys(("dot", "mm", "bmm"), "F.matmul"),
+    },
+    "mnpar.links": {
+        **dict.fromkeys(_LAYERS.split(), "functions for it, such as F.relu: a mnpar.Sequential takes them as layers"),
+        **dict.fromkeys(("Module", "ModuleList", "Sequential"), _CHAIN),
+        **dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "BatchNorm3d"), "L.BatchNormalization"),
+        **dict.fromkeys(("CrossEntropyLoss", "MSELoss", "L1Loss"), "F.softmax_cross_entropy, F.mean_squared_error …"),
+        "Conv1d": "L.Convolution1D",
+        "Conv2d": "L.Convolution2D",
+        "Conv3d": "L.Convolution3D",
+        "ConvTranspose2d": "L.Deconvolution2D",
+        "Embedding": "L.EmbedID",
+        "GroupNorm": "L.GroupNormalization",
+        "LayerNorm": "L.LayerNormalization",
+        "MultiheadAttention": "L.MultiHeadAttention",
+    },
+}
+
+
+def hint(words: dict[str, str], name: str) -> str:
+    """The end of an error's first sentence; empty for a name that is no word of these."""
+    return f": mnpar has {words[name]}" if name in words else ""
+
+
+class Elsewhere:
+    """An attribute that is not there, and whose error names what is; a subclass or an object may have one of the name."""
+
+    def __init__(self, name: str, words: dict[str, str]) -> None:
+        self.name, self.words = name, words
+
+    def __repr__(self) -> str:
+        return f"<not here{hint(self.words, self.name)}>"
+
+    def __get__(self, obj: Any, owner: type) -> Any:
+        what = f"type object {owner.__name__!r}" if obj is None else f"{owner.__name__!r} object"
+        raise AttributeError(f"{what} has no attribute {self.name!r}{hint(self.words, self.name)}", name=self.name, obj=obj)
+
+
+def knows(words: dict[str, str]) -> Callable[[type[Class]], type[Class]]:
+    """A class decorator: who asks an object for one of the words, which the class does not have, is told."""
+
+    def listed(self: Any) -> list[str]:
+        return [name for name in object.__dir__(self) if name not in words or hasattr(self, name)]
+
+    def decorated(cls: type[Class]) -> type[Class]:
+        for name in words:
+            setattr(cls, name, Elsewhere(name, words))
+        cls.__dir__ = listed  # type: ignore[method-assign]
+        return cls
+
+    return decorated
