@@ -209,7 +209,7 @@ class GradientMethod(Optimizer):
     def _accepted(self, scaling: LossScaling) -> bool:
         """Whether loss scaling lets the step be taken."""
         accepted = scaling.accept(self._gradients(), self.total)
-        self._loss_scale = scaling.scale
+        self._scale_by(scaling.scale)
         return accepted
 
     def _change(self, params: list[Any]) -> None:

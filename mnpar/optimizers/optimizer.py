@@ -10,6 +10,7 @@ import numpy as np
 from mnpar import elsewhere
 from mnpar.backend import Array
 from mnpar.communicators.threads import claim, claimant
+from mnpar.graph import structure
 from mnpar.link import Link
 from mnpar.optimizers.loss_scaling import LossScaling
 from mnpar.optimizers.update_rule import add_hook
@@ -82,12 +83,18 @@ class Optimizer:
         """
         if loss_scale is not None and not loss_scale > 0:
             raise ValueError(f"a loss scale is a positive number, or None, not {loss_scale}")
-        self._loss_scale, self._scaling = loss_scale, None
+        self._scale_by(loss_scale)
+        self._scaling = None
 
     @property
     def loss_scale(self) -> float | None:
         """What losses are multiplied by now."""
         return self._loss_scale
+
+    def _scale_by(self, scale: float | None) -> None:
+        if scale != self._loss_scale:
+            self._loss_scale = scale
+            structure.tune()
 
     def loss_scaling(self, interval: int = 1000, scale: float | None = None, comm: Any = None) -> None:
         """Scale losses, and leave a step out where its gradients are not finite: nothing changes then, no hook is called.
@@ -111,7 +118,7 @@ class Optimizer:
         if scale is None and interval < 1:
             raise ValueError(f"the loss scale is doubled after an interval of 1 step or more, not of {interval}")
         self._scaling = LossScaling(interval, comm=comm) if scale is None else LossScaling(0, scale, comm)
-        self._loss_scale = self._scaling.scale
+        self._scale_by(self._scaling.scale)
 
     def is_safe_to_update(self) -> bool:
         """Whether all gradients of this rank are finite."""
@@ -161,7 +168,7 @@ class Optimizer:
         self.epoch = int(serializer("epoch", self.epoch))
         if self._scaling is not None:
             self._scaling.serialize(serializer["loss_scaling"])
-            self._loss_scale = self._scaling.scale
+            self._scale_by(self._scaling.scale)
         for path, param in self.target.namedparams():
             rule = param.update_rule
             if rule is not None:

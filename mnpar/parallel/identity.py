@@ -48,7 +48,8 @@ class Identity:
         """As text of nine digits, as the last ones may be rounded in another way on another machine."""
         if self._own[0] is not structure.now:
             self._own = structure.now, self._of_parameters()
-        return {**_numbers(self._optimizer.hyperparam, ""), **self._own[1]}
+        scale = self._optimizer.loss_scale  # what comes from other ranks is scaled too
+        return {**_numbers(self._optimizer.hyperparam, ""), "loss scale": f"{scale or 1.0:.9g}", **self._own[1]}
 
     def _of_parameters(self) -> dict[str, str]:
         found = {}

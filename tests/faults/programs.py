@@ -54,7 +54,7 @@ def error_without_streams(comm):
 
 def error_that_nobody_reads(comm):
     if comm.rank == 1:
-        sys.stderr = open(os.pipe()[1], "w")
+        sys.stderr = os.fdopen(os.pipe()[1], "w")
         raise ValueError("boom" * 2**16)
     comm.recv(1)
 

@@ -64,6 +64,22 @@ def test_a_learning_rate_that_differs_is_told_in_the_next_update(comm, before, o
         update(optimizer)
 
 
+@WAYS
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.ranks(2, on="threads")
+def test_a_loss_scale_that_differs_is_told_in_the_next_update(comm, before, options):
+    """A sum of gradients that are scaled and others that are not is of no use to any rank."""
+    optimizer = made(comm, **options)
+    for _ in range(before):
+        update(optimizer)
+    optimizer.set_loss_scale(8.0 if comm.rank else None)
+    with pytest.raises(MismatchError, match=r"not the same on all ranks .*\n  loss scale: 1, 8\n"):
+        update(optimizer)
+    optimizer.loss_scaling()
+    for _ in range(5):  # another scale each time, but the same on all ranks
+        update(optimizer)
+
+
 @pytest.mark.parametrize("change", ["lr", "own", "own deleted", "disabled"])
 @pytest.mark.parametrize("between", ["nothing", "gradients by hand", "samples"])
 @pytest.mark.ranks(2, on="threads")
