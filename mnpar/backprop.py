@@ -32,6 +32,7 @@ def reverse(
     are final; ``later`` collects what is to be computed for leaves after this. Returns the other gradients, by their ``key``.
     """
     tape, hooks = current_tape().finished(), function_hooks()
+    meanwhile = tape.meanwhile
     stays = {node.key for node in targets or () if node.creator is not None}
     wants = None if targets is None else leads_to(targets, [node for node, _ in seeds], tape.records)
     sums = Gradients(record, tape.records, stays, keep, later is not None)
@@ -48,7 +49,7 @@ def reverse(
                 wanted = wanted if later is None else put_off(function, gys, wanted, later)
                 if function.communicates or True in wanted:  # else nobody wants what would come of it
                     (around_pull(function, hooks) if hooks else function.pull)(gys, wanted, record, sums.add)
-                    for go_on in tape.meanwhile:
+                    for go_on in meanwhile:
                         go_on()
     except BaseException:
         tape.records.clear()  # some of them were visited, and nobody can visit them again

@@ -99,7 +99,7 @@ class FunctionNode(Hookable):
 
     def apply(self, inputs: tuple[Any, ...]) -> tuple[Variable, ...]:
         """Run forward on Variables (or arrays) and record it, if a gradient can flow; the outputs, always a tuple."""
-        (variables, arrays), hooks = self.prepare(inputs), function_hooks()
+        (nodes, arrays), hooks = self.prepare(inputs), function_hooks()
         forward = around_forward(self, self.forward, hooks) if hooks else self.forward
         try:
             ys = forward(*arrays)
@@ -109,22 +109,23 @@ class FunctionNode(Hookable):
             raise
         except np.exceptions.AxisError as error:
             raise ValueError(f"{self.label}: {error}") from None
-        return self.connect(variables, ys)
+        return self.connect(nodes, arrays, ys)
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[list[Variable], list[Array]]:
-        """The first half of ``apply``: the inputs as Variables, their arrays, and whether a gradient can flow."""
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[list[VariableNode], list[Array]]:
+        """The first half of ``apply``: the inputs' places in the graph, their arrays, and whether a gradient can flow."""
         if self.number:
             raise RuntimeError(f"{self.label} was applied before: make a new one for each use")
-        variables, arrays, wanted = [], [], False
+        nodes, arrays, wanted = [], [], False
         for x in inputs:
             x = x if isinstance(x, Variable) else as_variable(x)
-            variables.append(x)
+            node = x.node  # of a Future it is waited for, and so numbered before this
+            nodes.append(node)
             arrays.append(x.array)
-            wanted = x.node.requires_grad or wanted  # x.node first: of a Future it is waited for, and so numbered before this
+            wanted = wanted or node.requires_grad
         self.differentiable = wanted and is_recording()
-        return variables, arrays
+        return nodes, arrays
 
-    def connect(self, variables: list[Variable], ys: Any) -> tuple[Variable, ...]:
+    def connect(self, places: list[VariableNode], arrays: list[Array], ys: Any) -> tuple[Variable, ...]:
         """The second half of ``apply``: the outputs as Variables, recorded if a gradient can flow."""
         outputs: tuple[Variable, ...]
         recorded = self if self.differentiable else None
@@ -140,10 +141,10 @@ class FunctionNode(Hookable):
             backend.check_finite(self.label, "output", tuple([y.array for y in outputs]), self.infinite)
         if recorded is not None:
             self.number = self.number or tick()
-            self.inputs = tuple([x.node for x in variables])
+            self.inputs = tuple(places)
             self.outputs = (ref(nodes[0]),) if len(nodes) == 1 else tuple([ref(node) for node in nodes])
             if self._kept_input_indexes:
-                self._kept_inputs = tuple([variables[i].array for i in self._kept_input_indexes])
+                self._kept_inputs = tuple([arrays[i] for i in self._kept_input_indexes])
             if self._kept_output_indexes:
                 self._kept_outputs = tuple([outputs[i].array for i in self._kept_output_indexes])
             if self.communicates:
@@ -156,12 +157,12 @@ class FunctionNode(Hookable):
         if not (self._on_arrays or record):
             gys = [None if gy is None else Variable(gy, requires_grad=False) for gy in gys]
         try:
-            gxs = self.backward(*gys)
+            gxs, inputs = self.backward(*gys), self.inputs
             gxs = gxs if type(gxs) is tuple else (gxs,)
-            if len(gxs) != len(self.inputs):
-                raise ValueError(f"it returned {len(gxs)} gradients for {len(self.inputs)} inputs")
+            if len(gxs) != len(inputs):
+                raise ValueError(f"it returned {len(gxs)} gradients for {len(inputs)} inputs")
             trusted = not (record or is_debugging())
-            for x, want, gx in zip(self.inputs, wanted, gxs, strict=True):
+            for x, want, gx in zip(inputs, wanted, gxs, strict=True):
                 if not want:
                     continue
                 gx = gx() if callable(gx) else gx

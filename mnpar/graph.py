@@ -103,9 +103,10 @@ class VariableNode:
     WITHOUT_GRADIENT = frozenset("biuSUOmM")  # the kinds of dtypes that are not differentiable
 
     def __init__(self, array: Any, requires_grad: bool, creator: Function | None = None, index: int = 0) -> None:
+        dtype: Any = None if array is None else array.dtype
         self.shape: tuple[int, ...] = () if array is None else array.shape
-        self.dtype: Any = None if array is None else array.dtype
-        self.requires_grad = requires_grad and not (array is not None and array.dtype.kind in self.WITHOUT_GRADIENT)
+        self.dtype = dtype
+        self.requires_grad = requires_grad and not (array is not None and dtype.kind in self.WITHOUT_GRADIENT)
         self.creator = creator
         self.index = index  # which output of its creator it is
         self.gradient: Gradient = None

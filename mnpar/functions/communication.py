@@ -19,6 +19,7 @@ from mnpar.config import is_recording
 from mnpar.function_hook import function_hooks
 from mnpar.function_node import FunctionNode
 from mnpar.future import Future, Once, when_used
+from mnpar.graph import VariableNode
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Communication(FunctionNode):
         channel = self.comm.channel(self.order)
         return channel if self.answers is None else Answer(channel, self.answers)
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[list[Variable], list[Any]]:
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[list[VariableNode], list[Any]]:
         return super().prepare(self.all_there(inputs))
 
     def all_there(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -101,7 +102,7 @@ class Communication(FunctionNode):
 
     def begin(self, *inputs: Variable) -> Once:
         """:meth:`start` for any number of inputs and outputs: what it returns is called for the outputs, and then waits."""
-        (variables, given), hooks = self.prepare(inputs), function_hooks().values()
+        (nodes, given), hooks = self.prepare(inputs), function_hooks().values()
         arrays = tuple(given)
         for hook in hooks:
             hook.forward_preprocess(self, arrays)
@@ -111,7 +112,7 @@ class Communication(FunctionNode):
             ys = operation.wait()
             for hook in hooks:
                 hook.forward_postprocess(self, arrays)
-            return self.connect(variables, ys)
+            return self.connect(nodes, given, ys)
 
         return when_used(finish)
 

@@ -74,7 +74,7 @@ class Halves:
     def start(self, inputs: tuple[Any, ...]) -> None:
         """Give the values, and return at once."""
         what, first = self.what, self._first
-        self._variables, given = first.prepare(what.all_there(inputs))
+        self._nodes, given = first.prepare(what.all_there(inputs))
         what.differentiable = first.differentiable
         first.number = tick()
         arrays = tuple(given)
@@ -97,11 +97,11 @@ class Halves:
         ys = self._operation.wait()
         for hook in self._hooks():
             hook.forward_postprocess(self._second, ())
-        first, second, variables = self._first, self._second, self._variables
-        del self._first, self._second, self._variables, self._operation  # the halves keep this alive, and not the arrays
+        first, second, nodes = self._first, self._second, self._nodes
+        del self._first, self._second, self._nodes, self._operation  # the halves keep this alive, and not the arrays
         first.differentiable = second.differentiable = self.what.differentiable
-        first.connect(variables, ())
-        return second.connect([], ys)
+        first.connect(nodes, [], ())
+        return second.connect([], [], ys)
 
     def give_answer(self, gys: tuple[Any, ...]) -> None:
         """Start the adjoint."""

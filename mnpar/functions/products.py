@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from mnpar.blas import FEW, elsewhere, product
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import fit
 from mnpar.functions.generic import listed
+from mnpar.functions.rows import ones
 from mnpar.functions.shape import reshape, swapaxes
 from mnpar.variable import Variable, as_variable
 
@@ -69,11 +69,6 @@ def _back_by_rows(gy: Any, W: Any, x: Any) -> Any:
     return product(gy, W)
 
 
-@functools.lru_cache(8)
-def _ones(size: int, dtype: Any) -> Array:
-    return np.ones(size, dtype)
-
-
 class Linear(FunctionNode):
     """y = x Wᵀ + b for x (N, D), W (O, D), b (O,)."""
 
@@ -101,7 +96,7 @@ class Linear(FunctionNode):
         """The gradient of b, right where that is kept."""
         room = self.room(2, gy)
         if type(gy) is np.ndarray and gy.dtype.char in "fd":
-            return _ones(len(gy), gy.dtype).dot(gy, room)  # BLAS: a third of the time, and it minds no order of elements
+            return ones(len(gy), gy.dtype).dot(gy, room)  # BLAS: a third of the time, and it minds no order of elements
         return gy.sum(axis=0) if room is None else gy.sum(axis=0, out=room)
 
     @staticmethod

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
@@ -34,8 +38,26 @@ def add_up(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool = False)
     last = axes and sorted([a % x.ndim for a in axes]) == list(range(lead, x.ndim))
     if not (last and lead and 0 < size <= SHORT and x.dtype.char in "fd" and x.flags.c_contiguous):
         return x.sum(axis=axis, keepdims=keepdims)
-    y = x.reshape(-1, size) @ backend.get_array_module(x).ones(size, x.dtype)
+    y = row_sums(x.reshape(-1, size))
     return y.reshape((*x.shape[:lead], *[1] * (len(axes) * keepdims)))
+
+
+def row_sums(x: Array) -> Array:
+    """The sums of the rows of a matrix (M, C), as :func:`add_up` makes them, of a small one too.
+
+    Example:
+        >>> row_sums(np.array([[1.0, 2.0], [3.0, 4.0]]))
+        array([3., 7.])
+    """
+    if x.shape[1] > SHORT or x.dtype.char not in "fd":
+        return x.sum(axis=1)
+    return x.dot(ones(x.shape[1], x.dtype, backend.get_array_module(x)))
+
+
+@functools.lru_cache(16)
+def ones(size: int, dtype: Any, xp: Any = np) -> Array:
+    """A vector of ones, to multiply with; nobody changes it."""
+    return xp.ones(size, dtype)
 
 
 def row_blocks(*xs: Array) -> Iterator[tuple[Array, ...]]:

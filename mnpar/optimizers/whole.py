@@ -54,7 +54,8 @@ class Whole:
 
     def begin(self, arena: Arena) -> None:
         """A step begins."""
-        self.grad, self.rule.t = arena.grad, arena.joint.rules[0].t + 1
+        self.grad = arena.grad
+        _set(self.rule, "t", arena.joint.rules[0].t + 1)
 
     def step(self, place: slice | None = None) -> None:
         """Change a stretch of the values, or all of them, by their gradients."""
@@ -66,7 +67,9 @@ class Whole:
         try:
             rule.update_core(param)
         finally:  # somebody may interrupt it, and go on later
-            param.array, param.node.gradient, rule.state = self.data, None, state
+            param.node.gradient = None
+            if place is not None:
+                param.array, rule.state = self.data, state
 
     def end(self, arena: Arena) -> None:
         """All stretches are changed."""

@@ -66,6 +66,17 @@ def test_sigmoid_cross_entropys_slope_has_all_digits_where_the_answer_is_right_b
     np.testing.assert_allclose(x.grad, [-np.exp(-40), -np.exp(-300), np.exp(-40), 0], rtol=1e-14)
 
 
+@pytest.mark.parametrize("far", [25.0, 800.0, -25.0, -800.0])
+def test_softmax_cross_entropy_is_right_however_far_the_labels_score_is_from_the_others(far):
+    x, t = mnpar.Variable(np.array([[far, 0.0, 0.5], [0.0, -1.0, 1.0]])), np.array([0, 1])
+    loss = F.softmax_cross_entropy(x, t, reduce="no")
+    F.sum(loss).backward()
+    others = np.array([np.logaddexp(0, 0.5) - far, np.logaddexp(0, 1) + 1])  # log Σ e^x of the other classes - x at the label
+    np.testing.assert_allclose(loss.array, np.logaddexp(0, others), rtol=1e-14, atol=1e-15)
+    softmax = np.exp(x.array - np.logaddexp.reduce(x.array, axis=1, keepdims=True))
+    np.testing.assert_allclose(x.grad, softmax - np.eye(3)[t], rtol=0, atol=1e-14)
+
+
 @pytest.mark.parametrize("eps", [1e-5, 1e-8, 1e-20])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_vector_of_zeros_is_divided_by_eps_however_small(dtype, eps):
