@@ -151,8 +151,8 @@ class Team:
             raise ValueError(UNKNOWN.format(f"rank {self.comm.rank}'s"))
         if self._copies.stale(self.optimizer.target):
             raise RuntimeError(
-                f"rank {self.comm.rank}: the model has parameters that no update outside of no_sync has seen: give layers their "
-                "sizes, and take a step with new ones first"
+                f"rank {self.comm.rank}: the model has parameters that no update outside of no_sync has seen: give layers "
+                "their sizes, and take a step with new ones first"
             )
         if own == 0 and self._how != "sum" and current_tape().records and getattr(loss, "array", None) is None:
             raise RuntimeError(
