@@ -77,6 +77,7 @@ class Placement:
         self.among: Among = mesh.__getitem__
         self.kinds: dict[str, dict[str, str]] = {}
         self._sums: dict[str, tuple[float, Total]] = {}
+        self._uneven: tuple[str, ...] = ()  # axes along which ranks have parts of other sizes
         self.tables: list[Table] = []
         self._known: list[tuple[Parameter, tuple[int, ...]]] | None = None
 
@@ -113,8 +114,9 @@ class Placement:
             if values:
                 self._check_values(path, holders)
             equal = equal and self._are_equal(path, holders)
+        self._uneven = tuple([axis for axis in self.others if self._is_uneven(axis)])
         for path in self.kinds:
-            for axes in (self.divides(path), self.sums(path), self._counted()):
+            for axes in (self.divides(path), self.sums(path), self._counted(), self._apart(path)):
                 self.mesh[axes]  # all ranks make it now, together
         for path, param in model.namedparams(include_uninit=False):
             param.summed = None if self.sums(path) == self.summed else self.sums(path)
@@ -139,6 +141,17 @@ class Placement:
     def divides(self, path: str) -> tuple[str, ...]:
         """The axes that divide a parameter."""
         return tuple([axis for axis, kind in self.kinds[path].items() if kind == "divided"])
+
+    def _is_uneven(self, axis: str) -> bool:
+        sizes = [[held.box.volume for held in table.params.values()] for table in self.tables]
+        staged = any([axis in table.staged for table in self.tables])
+        return not staged and any([sizes[rank] != sizes[self.mesh.line((axis,), rank)[0]] for rank in range(len(sizes))])
+
+    def _apart(self, path: str) -> tuple[str, ...]:
+        """The axes that divide a parameter, or along which its copies are cut into other pieces: sums over these are rounded in
+        other ways, and the copies would drift apart by the last digit."""
+        kinds = self.kinds[path].items()
+        return tuple([axis for axis, kind in kinds if kind == "divided" or (kind == "replicated" and axis in self._uneven)])
 
     # ---- what a rank says ----
 
@@ -252,8 +265,8 @@ class Placement:
             if path not in self._sums:
                 pieces = reducer.channel_of(param.summed) if sharded else None
                 apart = tuple([axis for axis in axes if not (sharded and axis in self.sums(path))])
-                divides = self.divides(path)
-                self._sums[path] = self._share(path, apart), _summing(pieces, self.mesh[divides], self._share(path, divides))
+                over = self._apart(path) if sharded else self.divides(path)
+                self._sums[path] = self._share(path, apart), _summing(pieces, self.mesh[over], self._share(path, over))
             rule.share, rule.total = self._sums[path]
 
     def _share(self, path: str, axes: tuple[str, ...]) -> float:

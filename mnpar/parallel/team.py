@@ -129,7 +129,7 @@ class Team:
         loss = lossfun(*args, **kwds)
         own = own_weight(loss, self._samples(*args, **kwds), self._how)
         if self._alone:
-            self._add_up(own)
+            self._add_up(own, loss)
             return weighted(loss, own, own / self._base, self.optimizer.loss_scale)
         rows = self._meet(own, before is not None)
         if any([row.stale for row in rows]) and not self._only_synchronizes:
@@ -145,13 +145,16 @@ class Team:
             return None
         return persistents(model)
 
-    def _add_up(self, own: float) -> None:
+    def _add_up(self, own: float, loss: Any) -> None:
         """An update inside no_sync."""
         if own < 0:
             raise ValueError(UNKNOWN.format(f"rank {self.comm.rank}'s"))
         if self._copies.stale(self.optimizer.target):
-            raise RuntimeError(f"rank {self.comm.rank}: parameters appeared inside no_sync: give layers their sizes")
-        if own == 0 and self._how != "sum" and current_tape().records:
+            raise RuntimeError(
+                f"rank {self.comm.rank}: the model has parameters that no update outside of no_sync has seen: give layers "
+                "their sizes, and take a step with new ones first"
+            )
+        if own == 0 and self._how != "sum" and current_tape().records and getattr(loss, "array", None) is None:
             raise RuntimeError(
                 f"rank {self.comm.rank}: no_sync cannot know the weights of losses that other ranks of a model-parallel model "
                 "have: use reduce='sum', and divide the losses yourself"

@@ -287,6 +287,24 @@ def test_values_that_drift_apart_are_found_when_they_are_looked_at():
     assert max(updates) == 2
 
 
+def test_copies_stay_the_same_to_the_last_bit_where_norms_are_summed_over_pieces_of_uneven_models():
+    """The ranks of ``model`` have 9 and 6 numbers of one weight, so their pieces of the other one end elsewhere."""
+
+    def program(comm):
+        mesh = mnpar.Mesh(comm, model=2, data=2)
+        mnpar.random.seed(0)
+        model = mnpar.Sequential(L.ColumnParallelLinear(mesh.model, 3, 5), F.tanh, L.Linear(5, 7))
+        optimizer = mnpar.optimizers.LAMB(0.1)
+        optimizer = mnpar.create_multi_node_optimizer(optimizer, mesh, sharded=True, check=1).setup(model)
+        x = np.random.default_rng(mesh.data.rank).standard_normal((4, 3)).astype("f4")
+        for _ in range(8):
+            optimizer.update(lambda: F.mean(F.sin(model(x))))
+        return model[2].W.array.tobytes()
+
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        assert len(set(mnpar.run(program, ranks=4))) == 1
+
+
 @pytest.mark.parametrize("axes", [{"data": 2}, {"data": 2, "model": 2}], ids=str)
 def test_copies_along_the_data_axis_that_drift_apart_are_told(axes):
     def program(comm):

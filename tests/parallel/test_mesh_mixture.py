@@ -98,3 +98,25 @@ def test_gradients_that_would_be_summed_twice_are_refused_and_the_remedy_is_name
             optimizer.update(model, *[a.astype("f4") if a.dtype == "f8" else a for a in batch(0)])
 
     mnpar.run(program, ranks=2)
+
+
+def test_gradients_are_added_up_where_a_rank_has_no_samples_of_a_divided_layer():
+    batches = [tuple(a[:2] for a in batch(0)), batch(1)]
+
+    def program(comm):
+        mnpar.random.seed(3)
+        mesh = mnpar.Mesh(comm, expert=comm.size)
+        model = Model(mesh.expert, 1, input_is_parallel=True, whole_gradients=False)
+        optimizer = mnpar.create_multi_node_optimizer(optimizers.SGD(0.3), mesh, axes=("expert",)).setup(model)
+        optimizer.update(model, *batch(2))  # of all ranks, the same
+        mine = [[a[slice(*block(len(a), comm.size, comm.rank))] for a in one] for one in batches]
+        with optimizer.no_sync():
+            optimizer.update(model, *mine[0])
+        optimizer.update(model, *mine[1])
+        return {path: param.array for path, param in model.namedparams()}
+
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        (expected,), ranks = mnpar.run(program, ranks=1), mnpar.run(program, ranks=3)
+    for rank in ranks:
+        for path, array in rank.items():
+            np.testing.assert_allclose(array, expected[path], rtol=1e-10, atol=1e-12, err_msg=path)
