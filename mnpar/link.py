@@ -398,13 +398,26 @@ class Link:
 
     def serialize(self, serializer: Any) -> None:
         """Save or load its own parameters and persistent values."""
-        for name in self._params:
-            param = self.__dict__[name]
-            value = placed(serializer, param)(name, param.array)
-            if param.array is None and value is not None:
-                param.copydata(Variable(value))
+        sized = False
+        for name in list(self._params):
+            sized |= self._serialize_param(serializer, name)
+        if sized:
+            known = list(self._params)
+            for hook in self._local_hooks.values():
+                hook.sized(self)
+            for name in list(self._params)[len(known) :]:
+                self._serialize_param(serializer, name)
         for name in self._persistent:
             setattr(self, name, persistent(serializer)(name, getattr(self, name)))
+
+    def _serialize_param(self, serializer: Any, name: str) -> bool:
+        """Save or load a parameter; whether it has got its array by this."""
+        param = self.__dict__[name]
+        value = placed(serializer, param)(name, param.array)
+        if param.array is not None or value is None:
+            return False
+        param.copydata(Variable(value))
+        return True
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in self.printable_specs)})"

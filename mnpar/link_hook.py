@@ -68,6 +68,9 @@ class LinkHook:
     def deleted(self, link: Any) -> None:
         """Called when the hook is no longer in use."""
 
+    def sized(self, link: Any) -> None:
+        """Called when a parameter of a link of its own, which had no array yet, was loaded: what the hook adds comes next."""
+
     def forward_preprocess(self, args: ForwardPreprocessCallbackArgs) -> None:
         """Before ``link.forward``: ``args`` has link, forward_name, args and kwargs."""
 

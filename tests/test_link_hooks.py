@@ -216,3 +216,19 @@ def test_a_link_with_hooks_is_copied_with_hooks_of_its_own():
     other(X)
     assert other.local_link_hooks["SpectralNormalization"] is not link.local_link_hooks["SpectralNormalization"]
     assert (other.W_u != link.W_u).any()
+
+
+def test_what_spectral_normalization_adds_is_loaded_into_a_layer_without_a_size():
+    def made(size):
+        layer = L.Linear(size, 2).add_hook(SpectralNormalization(use_gamma=True))
+        return layer, mnpar.optimizers.Adam().setup(layer)
+
+    (one, optimizer), (other, another) = made(3), made(None)
+    for _ in range(2):
+        optimizer.update(lambda: F.sum(one(X)))
+    for saved, loaded in ((one, other), (optimizer, another)):
+        mnpar.serializers.NpzDeserializer(mnpar.serializers.serialize(saved)).load(loaded)
+    for step in (optimizer, another):
+        step.update(lambda x, target=step.target: F.sum(target(x)), X)
+    np.testing.assert_array_equal(other.W_u, one.W_u)
+    np.testing.assert_array_equal(other.gamma.array, one.gamma.array)

@@ -21,6 +21,7 @@ from mnpar.errors import CheckpointError
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
 
+_LOOK = 0.01  # s
 PATIENCE = 600.0  # s that rank 0 waits for the shards of others, after it has written its own
 
 
@@ -115,6 +116,14 @@ class Background:
         Raises:
             OSError, CheckpointError: it could not be written.
         """
-        self._thread.join()
+        try:
+            while self._draft.rank == 0 and self._thread.is_alive():
+                self._comm.transport.pause()  # where one rank runs at a time: let the others come to their parts
+                self._thread.join(_LOOK)
+        except BaseException:
+            self._cancelled.set()  # a rank has failed
+            raise
+        finally:
+            self._thread.join()
         if self._error is not None or self._failure is not None:
             raise self._error or self._failure  # type: ignore[misc]

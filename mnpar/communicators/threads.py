@@ -83,6 +83,8 @@ class World:
 
     def pause(self, rank: int) -> None:
         """Let every other rank that can go on do so first."""
+        if self.done[rank]:
+            return
         self.waiting[rank] = (lambda: True, Waiting("a pause", ""))
         self._hand_on(rank)
         self._batons[rank].acquire()

@@ -76,15 +76,16 @@ class ObservationAggregator(Extension):
         """Save or load the values collected so far (numbers), and when the result was made last."""
         if hasattr(self.comm_trigger, "serialize"):
             self.comm_trigger.serialize(serializer["comm_trigger"])
-        history = json.dumps([np.asarray(value).tolist() for value in self.observation_history])
+        arrays = [np.asarray(value) for value in self.observation_history]
+        history = json.dumps([[array.dtype.str, array.tolist()] for array in arrays])
         history = keep(serializer, "observation_history", history, str)
         if isinstance(serializer, Deserializer):
-            self.observation_history = json.loads(history)
+            self.observation_history = [np.array(value, dtype)[()] for dtype, value in json.loads(history)]
 
 
 def _mean(ranks: list[list[Any]]) -> Any:
-    """The mean of all values of all ranks; None if there is none."""
-    values = [value for values in ranks for value in values]
+    """The mean of all values of all ranks, in float64 at least; None if there is none."""
+    values = [value * np.float64(1) for values in ranks for value in values]
     return sum(values) / len(values) if values else None
 
 

@@ -56,7 +56,10 @@ class SpectralNormalization(WeightSubstitution):
 
     def added(self, link: Any) -> None:
         super().added(link)
-        if getattr(link, self.weight_name).is_initialized:
+        self.sized(link)
+
+    def sized(self, link: Any) -> None:
+        if getattr(link, self.weight_name).is_initialized and not hasattr(link, self.vector_name):
             self._prepare(link)
 
     def deleted(self, link: Any) -> None:

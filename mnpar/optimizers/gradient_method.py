@@ -228,6 +228,8 @@ class GradientMethod(Optimizer):
 
     def serialize(self, serializer: Any) -> None:
         """Save or load its counts and rules' states; where states are in shards, all ranks call it, and each has them whole."""
+        self._require_target("serialize")
+        self._give_rules(self.members())  # a link that was sized by loading may have parameters that setup did not see
         with nullcontext() if self.team is None else self.team.saving():
             super().serialize(serializer)
         if self.team is not None:

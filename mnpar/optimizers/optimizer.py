@@ -158,7 +158,7 @@ class Optimizer:
                 hook(self)
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load its counts and the state of each parameter's rule, under the parameter's path.
+        """Save or load its counts, the state of each parameter's rule, under the parameter's path, and of hooks that have one.
 
         Raises:
             RuntimeError: it was not set up: there are no rules yet.
@@ -175,3 +175,6 @@ class Optimizer:
                 if param.is_initialized:
                     rule.prepare(param)
                 rule.serialize(placed(serializer[path], param))
+        for name, (_, hook) in self._hooks.items():
+            if hasattr(hook, "serialize"):
+                hook.serialize(serializer["hooks"][name])

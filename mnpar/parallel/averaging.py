@@ -5,6 +5,7 @@ The first two are hooks of optimizers that all ranks' updates call in step; a se
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,10 +106,18 @@ class ElasticAveraging:
         vectors = _vectors(optimizer)
         if not self.centre:
             self.centre = [self.comm.allreduce(vector, "mean") for vector in vectors]
+        self.centre = [backend.beside(c, x) for x, c in zip(vectors, self.centre, strict=True)]  # it may have been loaded
         for x, c in zip(vectors, self.centre, strict=True):
             difference = x - c
             x -= self.alpha * difference
             c += self.alpha * self.comm.allreduce(difference)
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load the centre; the optimizer does it. One that was not saved starts as the mean of what was loaded."""
+        with suppress(KeyError):
+            count = int(serializer("n", len(self.centre)))
+            centre = self.centre if count == len(self.centre) else [None] * count
+            self.centre = [serializer(str(i), c) for i, c in enumerate(centre)]
 
 
 class ParameterServer:

@@ -108,15 +108,18 @@ def weighted(loss: Any, own: float, weight: float, scale: float | None) -> Any:
     return loss
 
 
-def share_of(rows: list[Row], rank: int, how: str) -> tuple[float, float]:
-    """What a rank's loss counts, and what the sum of the gradients is to be multiplied by."""
+def share_of(rows: list[Row], rank: int, how: str, base: float = 1.0) -> tuple[float, float]:
+    """What a rank's loss counts, and what the sum of the gradients is to be multiplied by.
+
+    ``base``: what the weights of gradients that were added up before are divided by. If it is not 1, so is that of the loss.
+    """
     mine, total = rows[rank], total_of(rows)
     if how == "sum":
         return 1.0, 1.0
     if any([row.manual for row in rows]):
         return 1.0, 1 / len(rows)
-    if any([row.held for row in rows]):  # they were added up with whole weights: the mean is made of the sum
-        return mine.weight, 1 / total
+    if any([row.held for row in rows]) or (base != 1 and total):  # the mean is made of the sum
+        return abs(mine.weight) / base, base / total
     return abs(mine.weight) / total if total else 0.0, 1.0
 
 

@@ -10,6 +10,7 @@ gives gradients to parameters of another optimizer, too: nobody would correct th
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from mnpar.arena import Arena
@@ -78,6 +79,12 @@ class QuietTeam(Team):
         share, total = super()._share(rows), total_of(rows)
         self._next = total if total and not any([row.talks or row.manual for row in rows]) else None
         return share
+
+    def serialize(self, serializer: Any) -> None:
+        """Also what weights are divided by in the next update: divided by something else they would have other last digits."""
+        super().serialize(serializer)
+        with suppress(KeyError):  # saved by another team, or by one process
+            self._base = float(serializer["team"]("base", self._base))
 
     def listen(self) -> None:
         """Nothing leaves during backward."""

@@ -29,6 +29,7 @@ from mnpar.parallel.placement import Placement
 from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.samples import samples_of
 from mnpar.parallel.shards import Shards
+from mnpar.serializer import Deserializer
 from mnpar.tape import current_tape
 
 REDUCTIONS = ("weighted", "mean", "sum")
@@ -166,7 +167,7 @@ class Team:
     def _share(self, rows: list[Row]) -> float:
         """What this rank's loss counts; sets the factor of the sum of gradients."""
         check_known(rows)
-        share, self._factor = share_of(rows, self.comm.rank, self._how)
+        share, self._factor = share_of(rows, self.comm.rank, self._how, self._base)
         return share
 
     def listen(self) -> None:
@@ -260,6 +261,8 @@ class Team:
 
     def serialize(self, serializer: Any) -> None:
         """Save or load what the next update needs of the last one."""
+        if self._holding and not isinstance(serializer, Deserializer):
+            warn_user(f"rank {self.comm.rank}: the gradients that no_sync has added up are not saved: save after a step")
         if self._late is not None:
             self._late.serialize(serializer["late"])
 

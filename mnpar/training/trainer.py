@@ -193,7 +193,8 @@ class Trainer:
         # What loads a snapshot comes first: the others' initialize restores by what it has loaded.
         for entry in sorted(entries, key=lambda entry: not getattr(entry.extension, "autoload", False)):
             initialize = getattr(entry.extension, "initialize", None)
-            if initialize and not getattr(entry.trigger, "finished", False):
+            over = getattr(entry.trigger, "finished", False) and not getattr(entry.extension, "restores", False)
+            if initialize and not over:
                 initialize(self)
         if self.is_before_training:
             self.observation = {}

@@ -9,6 +9,7 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.parallel import ElasticAveraging, ParameterAveraging, ParameterServer
+from mnpar.serializers import NpzDeserializer, serialize
 
 RANKS = pytest.mark.ranks(1, 2, 3, on="threads")
 LR = 0.1
@@ -99,6 +100,28 @@ def test_worker_and_server_pull_at_each_other(comm):
     server.get(optimizer)
     np.testing.assert_allclose(model.v.array, 0.25 * 10 + 0.25 * (7.5 - 2.5))
     server.finish()
+
+
+@RANKS
+@pytest.mark.parametrize("moment", [1, 2, 4])
+def test_elastic_averaging_goes_on_with_its_centre(comm, moment):
+    def made():
+        model = link(comm.rank)
+        optimizer = mnpar.optimizers.SGD(LR).setup(model)
+        optimizer.add_hook(ElasticAveraging(comm, 0.3, every=2))
+        return model, optimizer
+
+    def steps(model, optimizer, n):
+        for _ in range(n):
+            optimizer.update(lambda: loss(model, comm.rank + 5.0))
+
+    one, other = made(), made()
+    steps(*one, moment)
+    for saved, loaded in zip(one, other, strict=True):
+        NpzDeserializer(serialize(saved)).load(loaded)
+    steps(*one, 5)
+    steps(*other, 5)
+    np.testing.assert_array_equal(other[0].w.array, one[0].w.array)
 
 
 @pytest.mark.ranks(3)

@@ -1,5 +1,8 @@
 """The ranks' meeting in each update: with the gradients where nothing travels in backward, before it where something does."""
 
+from contextlib import nullcontext
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -8,6 +11,7 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.errors import DeadlockError, MismatchError
 from mnpar.parallel.meeting import Row
+from mnpar.serializers import NpzDeserializer, serialize
 
 RANKS = pytest.mark.ranks(1, 2, 3, 4, on="threads")
 D = 3
@@ -214,6 +218,36 @@ def test_gradients_added_up_with_changing_counts_are_the_mean_of_all(comm):
             optimizer.update(error_of(net), parts[comm.rank])
     joined = [steps[0], [*steps[1], *steps[2], *steps[3]]]
     np.testing.assert_allclose(values(net), alone(joined, lambda: mnpar.optimizers.MomentumSGD(0.1)), rtol=1e-12)
+
+
+@RANKS
+@pytest.mark.parametrize("adds_up", [False, True])
+def test_what_is_loaded_goes_on_with_the_same_weights_to_the_last_digit(comm, adds_up):
+    steps = batches(counts_of(comm.size))
+
+    def run(net, optimizer, steps):
+        for first, second in pairwise(steps):
+            with optimizer.no_sync() if adds_up else nullcontext():
+                optimizer.update(lambda x: F.mean(net(x) ** 2) if len(x) else None, first[comm.rank])
+            optimizer.update(error_of(net), second[comm.rank])
+
+    one, other = small(comm), small(comm)
+    run(*one, steps)
+    for saved, loaded in zip(one, other, strict=True):
+        NpzDeserializer(serialize(saved)).load(loaded)
+    for pair in (one, other):
+        run(*pair, steps)
+    np.testing.assert_array_equal(values(other[0]), values(one[0]))
+
+
+@pytest.mark.ranks(2, on="threads")
+def test_gradients_that_were_added_up_are_not_saved_and_that_is_said(comm):
+    net, optimizer = small(comm)
+    optimizer.update(error_of(net), np.ones((2, D)))
+    with optimizer.no_sync():
+        optimizer.update(error_of(net), np.ones((2, D)))
+    with pytest.warns(UserWarning, match=f"rank {comm.rank}: the gradients that no_sync has added up are not saved"):
+        serialize(optimizer)
 
 
 @RANKS

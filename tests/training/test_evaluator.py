@@ -6,7 +6,7 @@ import pytest
 import mnpar
 from mnpar.iterators import SerialIterator
 from mnpar.training import extensions
-from tests.trainers import counting
+from tests.trainers import counting, load, saved
 
 VALUES = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0]
 
@@ -112,3 +112,23 @@ def test_a_progress_bar_is_shown_if_wanted(capsys):
     assert [line.split("  ")[:3] for line in capsys.readouterr().out.splitlines()] == [
         ["validation", "0.571429 / 1 epochs", "57.1%"], ["validation", "1 / 1 epochs", "100.0%"],
     ]  # fmt: skip
+
+
+def test_the_order_of_an_iterator_that_shuffles_goes_on(tmp_path):
+    def make(stop):
+        seen = []
+        model = lambda x: seen.append(x.tolist())
+        trainer = counting(tmp_path, (stop, "iteration"))
+        iterator = SerialIterator(VALUES, 2, repeat=False)
+        trainer.extend(extensions.Evaluator(iterator, mnpar.Link(), eval_func=model), trigger=(1, "iteration"))
+        return trainer, seen
+
+    whole, expected = make(4)
+    first, _ = make(2)
+    second, found = make(4)
+    load(saved(whole), first)  # the orders of the same generator
+    whole.run()
+    first.run()
+    load(saved(first), second)
+    second.run()
+    assert found == expected[-len(found) :] != []

@@ -7,6 +7,7 @@ import pytest
 
 import mnpar
 from mnpar.training import extensions as E
+from mnpar.training.triggers import ManualScheduleTrigger
 from tests.trainers import counting, load, saved
 
 T = np.arange(13)
@@ -82,6 +83,34 @@ def test_a_warm_up_leaves_the_value_to_another_shift(order, tmp_path):
     load(saved(first), second)
     second.run()
     assert (first.updater.optimizer.lr, second.updater.optimizer.lr) == (0.25, 0.25)
+
+
+@pytest.mark.parametrize("points", [[2], [2, 4]])
+def test_a_value_stays_after_the_last_point_of_a_schedule(points, tmp_path):
+    def make(stop):
+        trainer = counting(tmp_path, (stop, "iteration"))
+        trainer.extend(E.ExponentialShift("lr", 0.5), trigger=ManualScheduleTrigger(points, "iteration"))
+        return trainer
+
+    first, second = make(5), make(6)
+    first.run()
+    load(saved(first), second)
+    second.run()
+    assert second.updater.optimizer.lr == 0.5 ** len(points)
+
+
+def test_a_shift_begins_with_what_another_one_had_set_before_the_run_was_resumed(tmp_path):
+    def make(stop):
+        trainer = counting(tmp_path, (stop, "iteration"))
+        trainer.extend(E.ExponentialShift("lr", 0.5, 8.0), trigger=(2, "iteration"))
+        trainer.extend(E.StepShift("lr", 0.5, 1), trigger=(3, "iteration"))  # from 8
+        return trainer
+
+    first, second = make(5), make(6)
+    first.run()
+    load(saved(first), second)
+    second.run()
+    assert second.updater.optimizer.lr == 8 * 0.5**2
 
 
 @pytest.mark.parametrize("make", [lambda: E.ExponentialShift("lr", -1), lambda: E.InverseShift("lr", -1, 1)])

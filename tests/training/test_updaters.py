@@ -175,3 +175,15 @@ def test_processes_are_started_by_mpiexec():
     assert not training.updaters.MultiprocessParallelUpdater.available()
     with pytest.raises(RuntimeError, match="under mpiexec -n"):
         training.updaters.MultiprocessParallelUpdater([], None)
+
+
+def test_copies_get_what_was_loaded():
+    def made(*args):
+        return training.ParallelUpdater(*args, devices={"main": -1, "second": -1})
+
+    one, model = trained(made)
+    again, other = trained(made)
+    for copy in (other, again._models["second"]):
+        copy.predictor.W.array[...] = 7
+    load(saved(one), again)
+    np.testing.assert_array_equal(again._models["second"].predictor.W.array, model.predictor.W.array)

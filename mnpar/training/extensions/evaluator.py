@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from mnpar.config import no_backprop_mode, using_config
@@ -113,6 +114,14 @@ class Evaluator(Extension):
             bar.close()
         self._summary = summary
         return summary.compute_mean()
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load what draws the orders of iterators that shuffle: the digits of a mean depend on which examples meet."""
+        for name, iterator in self._iterators.items():
+            sampler: Any = getattr(getattr(iterator, "actual_iterator", iterator), "order_sampler", None)
+            if hasattr(sampler, "serialize"):
+                with suppress(KeyError):  # Chainer does not save it
+                    sampler.serialize(serializer[f"iterator:{name}"]["order_sampler"])
 
     def finalize(self) -> None:
         """Let the iterators give back their threads and files."""

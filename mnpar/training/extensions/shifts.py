@@ -37,8 +37,11 @@ class Shift(Extension):
         0.5
     """
 
+    restores = True  # a Trainer initializes it where its trigger has finished, too: the value stays
+
     def __init__(self, attr: str, init: float | None, optimizer: Any) -> None:
         self._attr, self._init, self._optimizer = attr, init, optimizer
+        self._given = init is not None
         self._t = 0
         self._last_value: float | None = None
         self._known: Any = None  # the optimizer, once training has begun
@@ -66,7 +69,12 @@ class Shift(Extension):
         self._set(trainer, self.value(self._t))
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the count of calls, and the value: the one that is there, for another shift may have set it."""
+        """Save or load the count of calls, and the value: the one that is there, for another shift may have set it.
+
+        Also the one that was found at first: by the time training goes on, another shift may have set it again.
+        """
+        if not self._given:
+            self._init = keep(serializer, "_init", self._init, float)
         if self._known is not None and not isinstance(serializer, Deserializer):
             self._last_value = getattr(self._known, self._attr)
         self._t = int(serializer("_t", self._t))

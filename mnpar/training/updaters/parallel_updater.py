@@ -8,6 +8,7 @@ from typing import Any
 
 from mnpar.config import force_backprop_mode
 from mnpar.dataset import concat_examples
+from mnpar.serializer import Deserializer
 from mnpar.training.updaters.standard_updater import Converter, StandardUpdater, call
 
 
@@ -83,6 +84,13 @@ class ParallelUpdater(StandardUpdater):
         for model in self._others().values():
             model.copyparams(optimizer.target)
         self._count_epoch(optimizer)
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load as :class:`StandardUpdater`; what was loaded goes to all copies."""
+        super().serialize(serializer)
+        if isinstance(serializer, Deserializer):
+            for model in self._others().values():
+                model.copyparams(self.get_optimizer("main").target)
 
 
 class MultiprocessParallelUpdater(StandardUpdater):
