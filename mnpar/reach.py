@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from mnpar.graph import Function, VariableNode
 
@@ -10,19 +11,31 @@ from mnpar.graph import Function, VariableNode
 def leads_to(
     targets: Sequence[VariableNode], roots: Sequence[VariableNode], records: Sequence[Function]
 ) -> Callable[[VariableNode], bool]:
-    """Which variables depend on a target, or on what a communication gave (what that depends on, only its peers know)."""
-    functions = {f.number: f for f in records}
-    stack = [f for f in [*records, *(node.creator for node in roots)] if f is not None]
-    while stack:
-        function = stack.pop()
-        functions[function.number] = function
-        creators = (x.creator for x in function.inputs)
-        stack += [f for f in creators if f is not None and f.number not in functions]
-    keys = {node.key for node in targets}
-    for _, function in sorted(functions.items()):
-        if function.communicates or any(x.key in keys for x in function.inputs):
-            keys.update((function.number, i) for i in range(len(function.outputs)))
+    """Which variables depend on a target, or on what a communication gave (what that depends on, only its peers know).
+
+    A communication that is not to be visited (another tape's) counts only where targets do not hide it: it is an error then.
+    """
+    visited, keys = {f.number: f for f in records}, {node.key for node in targets}
+    functions = visited | _reached([*roots, *(x for f in records for x in f.inputs)])
+    others = [number for number, f in functions.items() if f.communicates and number not in visited]
+    heard = visited.keys() | (_reached(roots, keys).keys() & set(others) if others else set())
+    for number, function in sorted(functions.items()):
+        if number in heard or any(x.key in keys for x in function.inputs):
+            keys.update((number, i) for i in range(len(function.outputs)))
     return lambda node: node.key in keys
+
+
+def _reached(roots: Sequence[VariableNode], stops: Collection[Any] = ()) -> dict[int, Function]:
+    """The functions that the values came from, by number; none that only values with these keys came from."""
+    functions: dict[int, Function] = {}
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        function = node.creator
+        if function is not None and function.number not in functions and node.key not in stops:
+            functions[function.number] = function
+            stack += function.inputs
+    return functions
 
 
 def leaves_of(root: VariableNode) -> list[VariableNode]:

@@ -833,6 +833,18 @@ def test_grad_of_what_a_communication_gave_needs_no_tape_of_it(alone):
     np.testing.assert_array_equal(x.grad, [17.0])
 
 
+def test_grad_does_not_go_behind_its_inputs_to_communications_of_another_tape(alone):
+    x = variable([3.0])
+    y = F.allreduce(alone, x) ** 2
+    with mnpar.Tape():
+        (g,) = mnpar.grad([y**2], [y])
+        np.testing.assert_array_equal(g.array, [18.0])
+        with pytest.raises(RuntimeError, match="another tape"):
+            mnpar.grad([y**2], [variable([1.0])])
+        with pytest.raises(RuntimeError, match="another tape"):
+            mnpar.grad([y**2], [y, x])
+
+
 def test_a_tape_is_left_after_an_error(alone):
     outside = mnpar.tape.current_tape()
     with pytest.raises(KeyError), mnpar.Tape():

@@ -318,8 +318,12 @@ class MpiTransport(Reductions):
         return self.mpi_comm or self.lanes[FORWARD]
 
     def split(self, color: int | None, key: int) -> MpiTransport | None:
-        comm = self._group.Split(self.MPI.UNDEFINED if color is None else color, key)  # all are here: see Communicator.split
-        return None if color is None else MpiTransport(self.process, comm, own=True)
+        try:
+            comm = self._group.Split(self.MPI.UNDEFINED if color is None else color, key)  # all are here: Communicator.split
+            return None if color is None else MpiTransport(self.process, comm, own=True)
+        except self.MPI.Exception as error:
+            error.add_note("if there are too many: groups of before go by `with comm.split(...) as group:` or group.finalize()")
+            raise
 
     def places(self) -> tuple[int, int, int, int]:
         machines, mine = list(dict.fromkeys(self._machines)), self._machines[self.rank]

@@ -144,11 +144,27 @@ class World:
 
     def _table(self) -> str:
         rows = [
-            f"  rank {rank}: " + (f"waits in {entry[1]}" if entry else "has finished" if self.done[rank] else "has not started")
+            f"  rank {rank}: "
+            + (
+                f"waits in {entry[1]}{self._beside(rank)}"
+                if entry
+                else "has finished"
+                if self.done[rank]
+                else "has not started"
+            )
             for rank, entry in enumerate(self.waiting)
         ]
         advice = {entry[1].advice for entry in self.waiting if entry is not None and any(self.done)} - {""}
         return "\n".join(["no rank can go on, each waits for another:", *rows, *sorted(advice)])
+
+    def _beside(self, rank: int) -> str:
+        """Of the messages that have come to a rank, and are not what it waits for, the first."""
+        for (group, lane, source, dest), queue in self.mail.items():
+            if lane == FORWARD and queue and self.members[group][dest] == rank:
+                (tag, frame), whom = queue[0], self.members[group][source]
+                text = read_header(frame).text
+                return f"; a message with tag {tag} from rank {whom} has come, which nobody has received: {text}"
+        return ""
 
 
 class ThreadRoom(Room):

@@ -159,7 +159,7 @@ class Cos(FunctionNode):
 
 
 class Absolute(FunctionNode):
-    """``y = |x|``; ``gx = gy sign(x)``, which is 0 where ``x = 0``."""
+    """``y = |x|``; ``gx = gy sign(x)``, which is 0 where ``x = 0``; of complex x the conjugate of x / |x|."""
 
     generic = True
 
@@ -169,7 +169,7 @@ class Absolute(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         (x,) = self.get_retained_inputs()
-        return lambda: gy * backend.get_array_module(x).sign(plain(x))
+        return lambda: gy * backend.get_array_module(x).sign(plain(x)).conj()  # of real ones no copy
 
 
 def exp(x: Any) -> Variable:

@@ -973,6 +973,19 @@ def test_messages_of_groups_do_not_meet(comm):
         assert c.recv(left(comm))[0] == i
 
 
+@pytest.mark.ranks(2, on="mpi")
+def test_a_split_for_which_mpi_has_no_communicator_left_says_how_groups_are_given_back(comm, monkeypatch):
+    class Full:
+        def Split(self, color, key):
+            raise comm.transport.MPI.Exception(comm.transport.MPI.ERR_OTHER)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(comm.transport), "_group", Full())
+        with pytest.raises(comm.transport.MPI.Exception) as caught:
+            comm.split(0, comm.rank)
+    assert "group.finalize()" in caught.value.__notes__[0]
+
+
 # ---- the end of a communicator ----
 
 

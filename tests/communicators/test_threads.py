@@ -42,7 +42,7 @@ def early(comm):
 
 def other_tag(comm):
     if comm.rank == 0:
-        comm.send(np.ones(2), 1, tag=5)
+        comm.send(np.ones(2), 1, tag=5)  # five
     elif comm.rank == 1:
         comm.recv(0, tag=6)  # other tag
 
@@ -77,7 +77,12 @@ DEADLOCKS = {
     "other tag": (
         other_tag,
         3,
-        lambda: ["has finished", f"waits in recv from rank 0, tag 6 at {line('other tag')}", "has finished"],
+        lambda: [
+            "has finished",
+            f"waits in recv from rank 0, tag 6 at {line('other tag')}; a message with tag 5 from rank 0 has come, "
+            f"which nobody has received: send of float64 (2,) at {line('five')}",
+            "has finished",
+        ],
     ),
     "anybody": (anybody, 2, lambda: [f"waits in recv from any rank at {line('anybody')}"] * 2),
     "alone": (ring, 1, lambda: [f"waits in recv from rank 0, tag 0 at {line('ring')}"]),

@@ -323,3 +323,11 @@ def test_sums_of_no_products_are_0_whatever_is_in_memory():
     x, y = [np.lib.stride_tricks.as_strided(memory[i:], (1, 2, 0), (8 * i, 4 * i, 4 * i)) for i in (1, 0)]
     np.testing.assert_array_equal(F.einsum("acb,acb->ac", x, y).array, np.zeros((1, 2)))
     np.testing.assert_array_equal(moments.sums(x, y), np.zeros(2))
+
+
+def test_a_gradient_of_complex_numbers_gives_the_change_of_the_loss_as_the_real_part_of_its_product():
+    loss = lambda z: F.sum(F.absolute(z * z + F.exp(z)))
+    z, dz = np.array([1 + 2j, 0.5 - 1j]), np.array([3 - 1j, 2 + 4j])
+    (g,) = grad([loss(x := Variable(z))], [x])
+    change = (loss(z + 1e-6 * dz).item() - loss(z - 1e-6 * dz).item()) / 2e-6
+    np.testing.assert_allclose((g.array * dz).real.sum(), change, rtol=1e-8)
