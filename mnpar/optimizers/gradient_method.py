@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 from mnpar.arena import Arena, Arenas
 from mnpar.communicators.threads import claimant
+from mnpar.errors import MnparError
 from mnpar.link import Link
 from mnpar.optimizers import whole
 from mnpar.optimizers.fp32 import in_float32
@@ -42,6 +43,9 @@ class Team(Protocol):
 
     def give_up(self) -> None:
         """Called after a backward that failed."""
+
+    def interrupt(self) -> None:
+        """Called after a step that failed, on this rank at least."""
 
     def reduce(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:
         """Called after backward: add the ranks' gradients up; whether to step, or what to step with."""
@@ -163,18 +167,29 @@ class GradientMethod(Optimizer):
         if params is not self._ruled:
             params = self._give_rules(params)
         self.arenas.gather(params)
-        steps = True if self.team is None else self.team.reduce(self._takes_pieces)
-        if steps is False:
+        if self.team is None and not self._narrow:
+            self._change(params)
             return
+        try:
+            steps = self._step_together(params)
+        except MnparError:  # all ranks hear of it
+            raise
+        except BaseException:
+            if self.team is not None:
+                self.team.interrupt()
+            raise
         if steps is None:
             self.step()
-        elif steps is not True:
-            self._change_by(steps)
-        elif self.team is None and not self._narrow:
-            self._change(params)
-        else:
+
+    def _step_together(self, params: list[Parameter]) -> bool | Pieces | None:
+        """A step with gradients of all ranks, or with float32 copies of parameters; None: to be begun anew."""
+        steps = True if self.team is None else self.team.reduce(self._takes_pieces)
+        if steps is True:
             with _ALONE if self.team is None else self.team.stepping(), in_float32(self._narrow):
                 self._change(params)
+        elif steps is not False and steps is not None:
+            self._change_by(steps)
+        return steps
 
     def _give_rules(self, params: list[Parameter]) -> list[Parameter]:
         """Rules for the parameters that came since setup; the list of all, which is a new one if any did."""

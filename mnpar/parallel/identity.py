@@ -15,6 +15,7 @@ import numpy as np
 from mnpar.errors import MismatchError
 from mnpar.graph import structure
 from mnpar.optimizers import GradientMethod, Hyperparameter
+from mnpar.parallel.agreement import alike
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -28,14 +29,22 @@ class Identity:
         optimizer: of this rank.
         comm: the ranks that step together; they make their optimizers in the same order.
         of_rules: whether parameters that have numbers of their own have the same on all of them.
+        how: gradients are reduced.
     """
 
-    def __init__(self, optimizer: GradientMethod, comm: Communicator, of_rules: bool) -> None:
+    def __init__(self, optimizer: GradientMethod, comm: Communicator, of_rules: bool, how: str) -> None:
         comm.optimizers += 1
+        self._how = how
         self.number = comm.optimizers
         self._optimizer, self._comm, self._of_rules = optimizer, comm, of_rules
         self._own: tuple[object, dict[str, str]] = None, {}  # what single parameters have, and when it was found
         self._rules: tuple[object, int] = None, 0  # the sum, and when it was made
+        self._interrupted = 0  # updates, by errors that the program has survived
+
+    def interrupt(self, times: int | None = 1) -> None:
+        """An error has come between the exchange of gradients and the end of a step, on this rank at least; None: forget it."""
+        self._interrupted = 0 if times is None else self._interrupted + times
+        structure.tune()
 
     @property
     def told(self) -> tuple[int, int]:
@@ -49,7 +58,8 @@ class Identity:
         if self._own[0] is not structure.now:
             self._own = structure.now, self._of_parameters()
         scale = self._optimizer.loss_scale  # what comes from other ranks is scaled too
-        return {**_numbers(self._optimizer.hyperparam, ""), "loss scale": f"{scale or 1.0:.9g}", **self._own[1]}
+        others = {"reduce": self._how, "loss scale": f"{scale or 1.0:.9g}", _INTERRUPTED: str(self._interrupted)}
+        return {**_numbers(self._optimizer.hyperparam, ""), **others, **self._own[1]}
 
     def _of_parameters(self) -> dict[str, str]:
         found = {}
@@ -64,15 +74,20 @@ class Identity:
         """Compare what ranks have told; all of them call it with the same.
 
         Raises:
-            MismatchError: they update different optimizers, or have other hyperparameters; on all ranks.
+            MismatchError: they update different optimizers, or have other hyperparameters, or some lack a step of others; on
+                all ranks.
         """
         self._check_numbers([row.number for row in rows])
         if len({row.rules for row in rows}) == 1:
             return
         everyone = self._comm.allgather_obj(self._hyperparameters())
         names = [n for n in dict.fromkeys([n for one in everyone for n in one]) if len({one.get(n) for one in everyone}) > 1]
+        if names == [_INTERRUPTED] and alike(self._optimizer.target, self._comm):  # the step had been taken nevertheless
+            self.interrupt(None)
+            return
         lines = [f"  {name}: {', '.join([one.get(name, 'not set') for one in everyone])}" for name in names]
-        raise MismatchError("\n".join([_UNLIKE, *lines, _BY_UPDATE]))
+        what, remedy = (_LACKS_STEP, _BY_LOADING) if names == [_INTERRUPTED] else (_UNLIKE, _BY_UPDATE)
+        raise MismatchError("\n".join([what, *lines, remedy]))
 
     def check_updates(self) -> None:
         """Before values are given to all ranks, which states are not; all ranks call it.
@@ -108,6 +123,12 @@ _ORDER = (
     "in the same order on all ranks"
 )
 _UNLIKE = "the optimizer's hyperparameters are not the same on all ranks (rank 0's, rank 1's, ...):"
+_INTERRUPTED = "interrupted updates"
+_LACKS_STEP = "copies are not the same any more: an error has interrupted an update on some ranks (rank 0's, rank 1's, ...):"
+_BY_LOADING = (
+    "The others have taken that step. An error that is caught after the gradients were exchanged, as one of a hook, is to be "
+    "raised on all ranks; now load a snapshot on all of them"
+)
 _BY_UPDATE = (
     "The copies would drift apart: set them on all ranks, by what is the same there, as the number of updates (optimizer.t), "
     "and not by each rank's own epoch or loss; a rank that is in join() sets none"

@@ -192,8 +192,10 @@ class QuietTeam(Team):
         if all([row.joining for row in rows]):
             self._all_joined = True
             return False
-        if any([row.stale or row.unsettled for row in rows]):
+        stale = any([row.stale or row.unsettled for row in rows])
+        if stale:
             self._make_equal()
+        if stale or len({row.rules for row in rows}) > 1:  # the same now
             if not any([row.manual or row.final or row.held for row in rows]):
                 self.optimizer.differentiate(self._again(forward))
                 return None

@@ -60,7 +60,7 @@ class Team:
         self._placement, self._check = placement, check
         self._nowhere: list[Any] = []  # parameters that had no gradient in the update before, where that comes late
         self._copies = Copies(self.comm, None if placement is None else placement.among)
-        self._identity = Identity(optimizer, self.comm, of_rules=placement is None)
+        self._identity = Identity(optimizer, self.comm, placement is None, reduce)
         self._alone = False  # inside no_sync
         self._held = 0.0  # the weight of the gradients that were added up there
         self._added = 0.0  # what this update has added to that
@@ -178,10 +178,16 @@ class Team:
 
     def give_up(self) -> None:
         """Backward failed: the next update begins anew."""
+        if self._factor is not None and self._late is not None:
+            self.interrupt()  # elsewhere the others wait for this rank's part
         self._factor, self._only_synchronizes = None, False
         self._held -= self._added
         self._added = 0.0
         self.reducer.give_up(self.optimizer.arenas)
+
+    def interrupt(self) -> None:
+        """An error has come between, after others may have had this rank's part: it may lack a step that they take."""
+        self._identity.interrupt()
 
     def reduce(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:
         """After backward: the gradients of all ranks added up; False if no step is to be taken now, None if one is to be begun
@@ -261,7 +267,9 @@ class Team:
 
     def serialize(self, serializer: Any) -> None:
         """Save or load what the next update needs of the last one."""
-        if self._holding and not isinstance(serializer, Deserializer):
+        if isinstance(serializer, Deserializer):
+            self._identity.interrupt(None)
+        elif self._holding:
             warn_user(f"rank {self.comm.rank}: the gradients that no_sync has added up are not saved: save after a step")
         if self._late is not None:
             self._late.serialize(serializer["late"])

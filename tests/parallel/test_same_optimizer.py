@@ -1,5 +1,7 @@
 """Ranks that update different optimizers, or by different hyperparameters, are told in the very update."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -80,6 +82,14 @@ def test_a_loss_scale_that_differs_is_told_in_the_next_update(comm, before, opti
         update(optimizer)
 
 
+@WAYS
+@pytest.mark.ranks(3, on="threads")
+def test_gradients_that_are_reduced_in_another_way_on_one_rank_are_told(comm, options):
+    optimizer = made(comm, reduce="sum" if comm.rank == 1 else "weighted", **options)
+    with pytest.raises(MismatchError, match=r"not the same on all ranks .*\n  reduce: weighted, sum, weighted\n"):
+        update(optimizer)
+
+
 @pytest.mark.parametrize("change", ["lr", "own", "own deleted", "disabled"])
 @pytest.mark.parametrize("between", ["nothing", "gradients by hand", "samples"])
 @pytest.mark.ranks(2, on="threads")
@@ -118,3 +128,48 @@ def test_a_schedule_that_is_the_same_on_all_ranks_goes_on(comm, options):
     if not options.get("double_buffering"):
         for param, other in zip(twin.target.params(), optimizer.target.params(), strict=True):
             np.testing.assert_allclose(other.array, param.array, rtol=1e-5)
+
+
+def fails_on_rank_1(comm, optimizer, timing):
+    """An update in which a hook fails there, and the program goes on."""
+    optimizer.add_hook(lambda optimizer: {0: 0}[comm.rank], "fails", timing)
+    with pytest.raises(KeyError) if comm.rank == 1 else contextlib.nullcontext():
+        update(optimizer)
+    optimizer.remove_hook("fails")
+
+
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.parametrize("options", [{}, {"bucket_bytes": 100}, {"double_buffering": True}], ids=str)
+@pytest.mark.ranks(2, on="threads")
+def test_a_copy_that_lacks_a_step_after_an_error_that_was_caught_is_told_until_all_load_a_snapshot(comm, before, options):
+    optimizer, saved = made(comm, **options), mnpar.serializers.DictionarySerializer()
+    for _ in range(before + 1):
+        update(optimizer)
+    for thing in (optimizer, optimizer.target):
+        thing.serialize(saved[type(thing).__name__])
+    snapshot = {key: np.array(value) for key, value in saved.target.items()}
+    fails_on_rank_1(comm, optimizer, "pre")
+    for _ in range(2):
+        with pytest.raises(
+            MismatchError, match=r"an error has interrupted .*\n  interrupted updates: 0, 1\n(.|\n)*load a snapshot"
+        ):
+            update(optimizer)
+    for thing in (optimizer, optimizer.target):
+        thing.serialize(mnpar.serializers.NpzDeserializer(snapshot)[type(thing).__name__])
+    update(optimizer)
+    assert mnpar.check_parameter_closeness(optimizer.target, comm)
+
+
+@pytest.mark.parametrize("options", [{}, {"bucket_bytes": 100}, {"double_buffering": True}], ids=str)
+@pytest.mark.ranks(2, on="threads")
+def test_after_an_error_that_came_when_the_step_was_done_the_copies_go_on(comm, options):
+    optimizer, twin = made(comm, **options), made(comm, **options)
+    twin.target.copyparams(optimizer.target)
+    for step in range(6):
+        update(twin)
+        if step == 3:
+            fails_on_rank_1(comm, optimizer, "post")
+        else:
+            update(optimizer)
+    for param, other in zip(optimizer.target.params(), twin.target.params(), strict=True):
+        np.testing.assert_array_equal(param.array, other.array)
