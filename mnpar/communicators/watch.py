@@ -2,9 +2,10 @@
 
 A rank never sits in a blocking MPI call. It polls: first eagerly, then with short naps; so Ctrl-C gets through, and a rank that
 waits can answer questions. After half a second it asks those it waits for whether they have ended; after its patience it asks
-everybody what they wait for, and if from all the answers nobody in its reach can go on, that is a deadlock: it raises an error
-with the table of all ranks. Of a rank that does not answer its neighbours on the same machine know more (``Look``): one that is
-gone or stopped is an error too; one that is busy, or that nobody can see, is a warning now and then, never an error.
+everybody what they wait for, and if from all the answers, given twice, nobody in its reach can go on, that is a deadlock: it
+raises an error with the table of all ranks. Of a rank that does not answer its neighbours on the same machine know more
+(``Look``): one that is gone or stopped is an error too; one that is busy, or that nobody can see, is a warning now and then,
+never an error.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class Wait:
         self.count = count  # how many waits this rank has been through
         self.since = time.monotonic()
         self.next_question = _FIRST_QUESTION  # s after the beginning
-        self.suspected: tuple[float, dict[int, int]] | None = None
+        self.suspected: tuple[float, int, dict[int, int]] | None = None  # when, after which question, and the counts
 
 
 class Watch:
@@ -100,6 +101,7 @@ class Watch:
         self._wait: Wait | None = None
         self._count = 0
         self._finished: tuple[int, str] | None = None  # exit code and how, once it has
+        self._questions = 0  # asked so far
         self._answers: dict[int, tuple[float, dict[str, Any]]] = {}
         self._looks: dict[int, Look] = {}
         self._next_warning, self._pause = 0.0, patience
@@ -166,7 +168,7 @@ class Watch:
         while (heard := self._post.heard()) is not None:
             source, tag, text = heard
             if tag == ASK:
-                self._post.tell(source, ANSWER, json.dumps(self._state()).encode())
+                self._post.tell(source, ANSWER, json.dumps({**self._state(), "question": int(text)}).encode())
             elif tag == COMPLAINT:
                 raise MismatchError(text.decode())
             else:
@@ -190,25 +192,29 @@ class Watch:
         if elapsed > wait.next_question:
             wait.next_question = elapsed + _FIRST_QUESTION
             self._look_around()
+            self._questions += 1
             everybody = elapsed >= self.patience - 2 * _FIRST_QUESTION
             for rank in range(self._post.size) if everybody else wait.peers:
                 if rank != self._post.rank:
-                    self._post.tell(rank, ASK, b"")
-        if self._crossed():
-            rows = self._rows() + "\nall ranks of a communicator make the same calls in the same order"
+                    self._post.tell(rank, ASK, b"%d" % self._questions)
+        states = self._fresh()
+        if self._crossed(states):
+            rows = self._rows(states) + "\nall ranks of a communicator make the same calls in the same order"
             raise MismatchError(f"ranks are in different collectives, one waited for at once and one later:\n{rows}")
-        stuck = self._stuck(wait, elapsed)
+        stuck = self._stuck(wait, elapsed, states)
         if not stuck:
             wait.suspected = None
             return
-        states = self._fresh()
         counts = {rank: states[rank].get("count", 0) for rank in stuck if rank != self._post.rank}
         now = time.monotonic()
         first = min(rank for rank in stuck if states[rank]["state"] not in ("gone", "stopped"))
-        if wait.suspected is None or wait.suspected[1] != counts:
-            wait.suspected = (now, counts)
-        elif now - wait.suspected[0] > _DELAY * (1 if self._post.rank == first else 3):  # the lowest speaks first
-            error = DeadlockError(self._table(wait))
+        if wait.suspected is None or wait.suspected[2] != counts:
+            wait.suspected = (now, self._questions, counts)
+            return
+        since, question, _ = wait.suspected
+        again = all([states[rank].get("question", question + 2) > question + 1 for rank in stuck])  # all have said it since
+        if again and now - since > _DELAY * (1 if self._post.rank == first else 3):  # the lowest speaks first
+            error = DeadlockError(self._table(wait, states))
             error.exit_code = max([states[rank].get("code", 0) & 255 for rank in stuck]) or 1  # as of who ended by sys.exit(3)
             raise error
 
@@ -226,9 +232,8 @@ class Watch:
         states[self._post.rank] = self._state()
         return states
 
-    def _stuck(self, wait: Wait, elapsed: float) -> list[int]:
+    def _stuck(self, wait: Wait, elapsed: float, states: dict[int, dict[str, Any]]) -> list[int]:
         """The ranks that can never go on, if this one is among them: a lost peer shows soon, a cycle after the patience."""
-        states = self._fresh()
         lost = [rank for rank, state in states.items() if state["state"] == "gone"]
         finished = [rank for rank, state in states.items() if state["state"] == "finished"]
         if lost or (wait.waiting.peer != ANY and any(rank in finished for rank in wait.peers)):
@@ -248,9 +253,8 @@ class Watch:
             return []
         return [rank for rank in sorted(states) if not free[rank]]
 
-    def _crossed(self) -> bool:
+    def _crossed(self, states: dict[int, dict[str, Any]]) -> bool:
         """Whether ranks are in the same collective, but this one waits for it at once and another later: they never meet."""
-        states = self._fresh()
         name, _, mine = states[self._post.rank]["meeting"].rpartition(", ")
         others = [state.get("meeting", "").rpartition(", ") for state in states.values()]
         return any(name == other and {mine, its} == {"'')", "'later')"} for other, _, its in others)
@@ -270,15 +274,14 @@ class Watch:
             told = [*seen, f"no answer from rank {unseen}: busy in its own code, or stopped"] if unseen else seen
             speak(f"mnpar: rank {self._post.rank} has waited {elapsed:.0f} s in {what}; {', '.join(told)}\n")
 
-    def _table(self, wait: Wait) -> str:
-        finished = any(state["state"] == "finished" for state in self._fresh().values())
-        lines = [f"rank {self._post.rank} waits for ever in {wait.waiting}:", self._rows(), *finished * [wait.waiting.advice]]
-        return "\n".join(filter(None, lines))
+    def _table(self, wait: Wait, states: dict[int, dict[str, Any]]) -> str:
+        finished = any(state["state"] == "finished" for state in states.values())
+        first, advice = f"rank {self._post.rank} waits for ever in {wait.waiting}:", finished * wait.waiting.advice
+        return "\n".join(filter(None, [first, self._rows(states), advice]))
 
-    def _rows(self) -> str:
+    def _rows(self, states: dict[int, dict[str, Any]]) -> str:
         """What each rank does."""
         rows = []
-        states = self._fresh()
         for rank in [rank for rank in range(self._post.size) if rank not in self.lost]:
             look = self._looks.get(rank, Look("", "does not answer: busy in its own code, or stopped"))
             silent = {"state": "silent", "what": f"is {look.detail}" if look.state else look.detail}

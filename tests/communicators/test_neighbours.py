@@ -1,5 +1,6 @@
 """A process is seen from outside as running, stopped or gone; a watch judges by that, and never by silence alone."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from mnpar.communicators import message
 from mnpar.communicators.message import site_of
 from mnpar.communicators.neighbours import Heart, Look, Neighbours, card
 from mnpar.communicators.transport import Waiting
-from mnpar.communicators.watch import Watch
+from mnpar.communicators.watch import ANSWER, Watch
 from mnpar.errors import DeadlockError
 
 PROGRAM = """
@@ -144,6 +145,34 @@ def test_a_rank_that_is_silent_is_warned_about_and_waited_for(capsys, look, said
     end = time.monotonic() + 1.2
     Watch(Silence(look), 0.5).until(lambda: time.monotonic() > end, WAITING, (1,), "")
     assert said in capsys.readouterr().err
+
+
+class Once(Silence):
+    """Two ranks, of which the other answers once that it waits too; then it goes on, and is busy."""
+
+    def __init__(self):
+        super().__init__(None)
+        self.letters = []
+
+    def tell(self, dest, tag, text):
+        state = {
+            "state": "waiting",
+            "count": 1,
+            "peers": [0],
+            "what": "recv",
+            "meeting": "",
+            "any": False,
+            "question": int(text),
+        }
+        self.letters += [(1, ANSWER, json.dumps(state).encode())] if int(text) == 1 else []
+
+    def heard(self):
+        return self.letters.pop() if self.letters else None
+
+
+def test_what_a_rank_has_said_once_is_no_deadlock():
+    end = time.monotonic() + 1.3
+    Watch(Once(), 0.5).until(lambda: time.monotonic() > end, WAITING, (1,), "")
 
 
 @pytest.mark.parametrize("look", [Look("stopped", "stopped for 3 s"), Look("gone", "its process was killed by SIGKILL")])
