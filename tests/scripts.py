@@ -9,7 +9,7 @@ All processes of pytest share the one that forks. It begins when the first scrip
 """
 
 import atexit
-import importlib
+import importlib.util
 import os
 import pkgutil
 import runpy
@@ -53,6 +53,14 @@ def run_script(script, flags, env, cwd, command=(), timeout=120):
         said, errors = [os.pread(file.fileno(), 1 << 26, 0).decode() for file in (out, err)]
     assert code is not None, f"{script} did not end within {timeout} s\n{errors}"
     return subprocess.CompletedProcess(arguments, code, said, errors)
+
+
+def load_script(path):
+    """The script as a module, which does not run as a program."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def stand_in_for(*script):

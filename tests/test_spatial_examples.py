@@ -1,6 +1,5 @@
 """Networks and a field on grids: the same costs, weights and pictures on every grid, in every mode, as on one process."""
 
-import importlib.util
 import os
 import re
 import sys
@@ -15,19 +14,13 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.plans import block
+from tests.scripts import load_script
 from tests.test_examples import PNG, run
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
-
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-neon, gb, unet, diffusion = load("neon_cnn"), load("gb_autoencoder"), load("unet"), load("halo_diffusion")
+neon, gb, unet, diffusion = [
+    load_script(Path(__file__).parents[1] / "examples" / f"{name}.py")
+    for name in ("neon_cnn", "gb_autoencoder", "unet", "halo_diffusion")
+]
 
 
 @pytest.fixture(scope="module", autouse=True)

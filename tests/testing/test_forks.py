@@ -10,6 +10,7 @@ import pytest
 
 from mnpar.communicators.watch import polling
 from mnpar.testing import forks
+from tests.conftest import start_alike
 from tests.scripts import run_script, stand_in_for
 
 SHOWN = "import os, sys\nprint(sys.argv[1:], os.environ['HERE'], os.getcwd(), __name__)\nprint(input(), file=sys.stderr)\n"
@@ -92,3 +93,14 @@ def test_a_process_that_may_have_begun_on_a_gpu_does_not_fork(library, monkeypat
     assert forks.possible()
     monkeypatch.setitem(sys.modules, library, os)
     assert not forks.possible()
+
+
+def test_what_tests_start_prints_whole_lines_and_hears_ctrl_c_however_pytest_was_started(monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        start_alike()
+        alone = [sys.executable, "-c", "import signal, sys; print(signal.getsignal(2).__name__, sys.stdout.write_through)"]
+        assert subprocess.check_output(alone, text=True) == "default_int_handler False\n"
+    finally:
+        signal.signal(signal.SIGINT, before)
