@@ -35,6 +35,7 @@ _ARGUMENT = (1.1283792442808438, 0.10276995254137805, -1.9567515046467845e-4, -6
              -4.687665568200701e-6, 1.3049033188622889e-8, 6.141266406949831e-9)  # fmt: skip
 """artanh(erf(x)) / x, of x²."""
 _EXACT = tuple(c * 0.5 ** (k + 0.5) for k, c in enumerate(_ARGUMENT))  # of x / √2
+_HEIGHT = 1 / math.sqrt(2 * math.pi)  # of the normal density at 0
 _TANH = math.sqrt(2 / math.pi), math.sqrt(2 / math.pi) * 0.044715
 
 
@@ -118,32 +119,35 @@ class Gelu(FunctionNode):
                 part = flat[i : i + n]
                 room, phi = scratch[:, : part.size]
                 phi = phi if self.slope is None else self.slope[i : i + n]
-                self._below(xp, part, phi, room)
+                squared = self._below(xp, part, phi, room)
                 xp.multiply(part, phi, out=y[i : i + n])
                 if self.slope is not None:
-                    self._density(xp, part, phi, room)
+                    if not squared:
+                        xp.multiply(part, part, out=room)
+                    self._density(xp, phi, room)
                     room *= part
                     phi += room
         return _shaped(y, x)
 
-    def _below(self, xp: Any, x: Array, phi: Array, square: Array) -> None:
-        """phi ← Φ(x)."""
+    def _below(self, xp: Any, x: Array, phi: Array, square: Array) -> bool:
+        """phi ← Φ(x); whether x² is left in ``square``."""
         if not self.by_tanh and fill("CdfNorm", x, phi):
-            return
-        if self.by_tanh or x.dtype.itemsize <= 4:
+            return False
+        squared = self.by_tanh or x.dtype.itemsize <= 4
+        if squared:
             _tanh_of(xp, x, _TANH if self.by_tanh else _EXACT, phi, square)
         else:
             phi[...] = Erf.fine(xp, x * math.sqrt(0.5))
         phi += 1
         phi *= 0.5
+        return squared
 
     def backward(self, gy: Any) -> Any:
         (x,) = self.get_retained_inputs()
         return lambda: gy * self._slope(x) if isinstance(x, Variable) else _shaped(_flat(gy, x) * self.slope, x)
 
-    def _density(self, xp: Any, x: Array, phi: Array, y: Array) -> None:
-        """y ← Φ′(x)."""
-        xp.multiply(x, x, out=y)
+    def _density(self, xp: Any, phi: Array, y: Array) -> None:
+        """x² → Φ′(x), in place."""
         if self.by_tanh:  # Φ = (1 + tanh u) / 2, so Φ′ = 2 Φ (1 − Φ) u′
             xp.minimum(y, 1e3, out=y)  # where the rest is 0
             y *= 6 * _TANH[1]
@@ -155,7 +159,7 @@ class Gelu(FunctionNode):
             y *= -0.5
             if not fill("Exp", y, y):
                 xp.exp(y, out=y)
-            y *= 1 / math.sqrt(2 * math.pi)
+            y *= _HEIGHT
 
     def _slope(self, x: Variable) -> Variable:
         """Φ + x Φ′ as a function of the Variable x."""
@@ -165,7 +169,7 @@ class Gelu(FunctionNode):
             density = phi * (1 - phi) * (square * (6 * _TANH[1]) + 2 * _TANH[0])
         else:
             phi = (erf(x * math.sqrt(0.5)) + 1) * 0.5
-            density = exp(square * -0.5) * (1 / math.sqrt(2 * math.pi))
+            density = exp(square * -0.5) * _HEIGHT
         slope: Variable = phi + x * density
         return slope
 
