@@ -26,7 +26,7 @@ from mnpar.communicators.transport import (
 )  # fmt: skip
 from mnpar.errors import MismatchError
 
-_LARGE = 2**16  # bytes: smaller arrays travel in one message with their header
+_LARGE = 2**17  # bytes: smaller arrays travel in one message with their header
 
 
 def lies_apart(x: Any) -> bool:
@@ -77,7 +77,7 @@ class Mailbox:
             return self.send(x, call, dest, tag), None
         seq = self._sent[dest]
         self._sent[dest] += 1
-        header = message.waited_for(message.header_of(x, call, seq))
+        header = message.header_of(x, call, seq, message.WAITED_FOR)
         waiting = Waiting(call.name, call.site, dest, tag, order=self.order)
         return seq, self.transport.post_apart(header, x.reshape(-1).view(np.uint8), dest, tag, self.lane, waiting)
 

@@ -33,7 +33,7 @@ FORM = slice(18, 140)  # kind, ndim, dtype, nbytes, shape
 NBYTES = slice(36, 44)  # of these, the number of bytes
 FLAGS = 140
 _FOLLOWS = struct.Struct("<2xBxB5xQ18xQ")  # op, order, seq, nbytes
-WANTS, RECORDING, ON_DEVICE, WAITED_FOR = 1, 2, 4, 8  # the last: who sent it goes on when it has been taken
+WANTS, RECORDING, ON_DEVICE, WAITED_FOR = 1, 2, 4, 8  # the last: who sent it goes on when it has been taken, for sure
 MAX_NDIM = 12
 _MAGIC = 0x6D6E
 _SMALL = 8192  # bytes: to join strings is faster up to here than to fill an array
@@ -223,21 +223,17 @@ def describe(x: Array) -> tuple[Array, str, bool]:
 _FORMS: dict[Any, tuple[bytes, bytes]] = {}  # headers of arrays, before and after their number
 
 
-def header_of(x: Any, call: Call, seq: int) -> bytes:
-    """The header of a message that is one of numpy's arrays."""
-    key = call, x.shape, x.dtype
+def header_of(x: Any, call: Call, seq: int, flags: int = 0) -> bytes:
+    """The header of a message that is one of numpy's arrays, with flags that do not follow from the call."""
+    key = call, x.shape, x.dtype, flags
     known = _FORMS.get(key)
     if known is None:
         if len(_FORMS) > 10_000:
             _FORMS.clear()
         header = pack_header(call, 0, ARRAY, x.nbytes, x.shape, check(x))
+        header = header[:FLAGS] + bytes((header[FLAGS] | flags,)) + header[FLAGS + 1 :]
         known = _FORMS[key] = header[: IDENTITY - 8], header[IDENTITY:]
     return known[0] + seq.to_bytes(8, "little") + known[1]
-
-
-def waited_for(header: bytes) -> bytes:
-    """The header of the same message whose sender goes on only when it has been taken, which the receiver may rely on."""
-    return header[:FLAGS] + bytes((header[FLAGS] | WAITED_FOR,)) + header[FLAGS + 1 :]
 
 
 def what_follows(head: bytes | Array) -> tuple[bool, int, int, int]:
@@ -248,8 +244,9 @@ def what_follows(head: bytes | Array) -> tuple[bool, int, int, int]:
 
 def encode(x: Any, call: Call, seq: int) -> Array:
     """One message of its own memory, uint8: header and value. ``x`` is an array, None, or a tuple, list or dict of such."""
-    if type(x) is np.ndarray and x.nbytes <= _SMALL:
-        return np.frombuffer(bytearray(header_of(x, call, seq) + x.tobytes()), np.uint8)
+    if type(x) is np.ndarray:
+        header = header_of(x, call, seq)
+        return np.frombuffer(bytearray(header + x.tobytes()), np.uint8) if x.nbytes <= _SMALL else _behind(header, x)
     if x is None:
         return np.frombuffer(pack_header(call, seq, NOTHING, 0), np.uint8)
     if isinstance(x, dict):
@@ -258,10 +255,14 @@ def encode(x: Any, call: Call, seq: int) -> Array:
     if isinstance(x, tuple | list):
         return _encode_parts(list(x), TUPLE, call, seq)
     x, name, on_device = describe(x)
-    header = pack_header(call, seq, ARRAY, x.nbytes, x.shape, name, on_device)
+    return _behind(pack_header(call, seq, ARRAY, x.nbytes, x.shape, name, on_device), x)
+
+
+def _behind(header: bytes, x: Array) -> Array:
+    """A header and an array on the host, which is copied once."""
     frame = np.empty(SIZE + x.nbytes, np.uint8)
-    frame[:SIZE] = np.frombuffer(header, np.uint8)
-    frame[SIZE:].view(x.dtype).reshape(x.shape)[...] = x
+    frame.data[:SIZE] = header
+    np.ndarray(x.shape, x.dtype, frame, SIZE)[...] = x
     return frame
 
 

@@ -122,6 +122,8 @@ class Reductions:
     def _cut(self, array: Array) -> list[Array]:
         """Its bytes, in as many messages as they travel in."""
         whole, most = array.view(np.uint8), _WIRE if self.apart else PIECE
+        if 0 < whole.size <= most:  # nearly always
+            return [whole]
         return [whole[start : start + most] for start in range(0, whole.size, most)]
 
     def _all(self, requests: list[Any], waiting: Waiting, what: str) -> Pending:
