@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import isfinite
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,10 +118,12 @@ def check_block(who: str, x: Any, grid: SpatialGrid, shape: Sequence[int]) -> tu
         ValueError: it is not the block of an array of that shape.
     """
     grid_needed(grid, f"{who}(x, grid, shape, …)")
-    x, shape, n = as_variable(x), tuple([int(length) for length in shape]), len(grid.dims)
+    x, shape, n = as_variable(x), tuple(map(index, shape)), len(grid.dims)
     if len(shape) != n or x.ndim != n + 2 or x.shape[2:] != (own := grid.block(shape).shape):
-        wanted = f"its block is (N, C, {', '.join(map(str, own))})" if len(shape) == n else f"which has not the axes of {grid}"
-        raise ValueError(f"{who}: rank {grid.comm.rank} has {x.shape} of an image of {shape}, but {wanted}")
+        wanted = (
+            f"but its block is (N, C, {', '.join(map(str, own))})" if len(shape) == n else f"which has not the axes of {grid}"
+        )
+        raise ValueError(f"{who}: rank {grid.comm.rank} has {x.shape} of an image of shape {shape}, {wanted}")
     return x, shape
 
 

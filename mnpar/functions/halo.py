@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +29,7 @@ class SpatialGrid:
         dims: the number of ranks on each spatial axis. Ranks that the grid does not need have empty blocks.
 
     Raises:
-        ValueError: the grid needs more ranks than there are.
+        ValueError: the grid needs more ranks than there are; TypeError: numbers that are not whole.
 
     Example:
         >>> import mnpar
@@ -41,7 +42,7 @@ class SpatialGrid:
         if isinstance(dims, str) or not isinstance(dims, Sequence | np.ndarray):
             raise TypeError(f"SpatialGrid(comm, dims): dims is a tuple, such as (2, 1), not {dims!r}")
         self.comm = comm
-        self.dims = tuple([int(n) for n in dims])
+        self.dims = tuple(map(index, dims))
         if min(self.dims, default=1) < 1 or math.prod(self.dims) > comm.size:
             raise ValueError(f"a SpatialGrid of {self.dims} parts has 1 part or more on an axis, and one rank for each of "
                              f"its {math.prod(self.dims)} parts: the communicator has {comm.size}")  # fmt: skip
@@ -54,7 +55,7 @@ class SpatialGrid:
 
     def blocks(self, shape: Sequence[int]) -> tuple[Box, ...]:
         """Every rank's block of an array of this spatial shape: what :func:`repartition` takes."""
-        return grid_blocks(tuple(shape), self.dims, self.comm.size)
+        return grid_blocks(tuple(map(index, shape)), self.dims, self.comm.size)
 
     def block(self, shape: Sequence[int]) -> Box:
         """This rank's block."""
@@ -115,7 +116,7 @@ def halo_exchange(
     """
     grid_needed(grid, "halo_exchange(x, grid, shape, ksize)")
     window = Window.of(len(grid.dims), ksize, stride, pad, dilate, cover_all)
-    return halo_of(x, grid, shape, window, mode, fill, later)
+    return halo_of(x, grid, tuple(map(index, shape)), window, mode, fill, later)
 
 
 def halo_of(

@@ -127,7 +127,7 @@ def _counts(window: Window, shape: Sequence[int], out: Box) -> Any:
         shape, window.kernel, window.stride, window.pad, out.start, out.stop, strict=True
     ):  # fmt: skip
         first = np.arange(a, b) * s - pad
-        counts = counts[..., None] * (np.minimum(first + k, n) - np.maximum(first, 0))
+        counts = counts[..., None] * np.maximum(np.minimum(first + k, n) - np.maximum(first, 0), 0)
     return counts
 
 

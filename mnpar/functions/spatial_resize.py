@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -65,13 +66,11 @@ def spatial_resize_images(
         [array([[[[0. , 0.5]]]]), array([[[[1.]]]])]
     """
     x, (H, W) = check_block("spatial_resize_images", x, grid, shape)
-    size = int(output_shape[0]), int(output_shape[1])
-    if len(output_shape) != 2 or min(H, W, *size) < 1 or mode not in MODES:
-        raise ValueError(
-            f"spatial_resize_images: {(H, W)} to {tuple(output_shape)} by {mode!r}: sizes from 1, {' or '.join(MODES)}"
-        )
+    size = tuple(map(index, output_shape))
+    if len(size) != 2 or min(H, W, *size) < 1 or mode not in MODES:
+        raise ValueError(f"spatial_resize_images: {(H, W)} to {size} by {mode!r}: two sizes from 1, {' or '.join(MODES)}")
     rank, out = grid.comm.rank, grid.block(size)
-    plan, wants = _plan((grid.dims[0], grid.dims[1]), grid.comm.size, (H, W), size, mode, align_corners)
+    plan, wants = _plan((grid.dims[0], grid.dims[1]), grid.comm.size, (H, W), (size[0], size[1]), mode, align_corners)
     y = exchange(grid.comm, x, plan)
     dtype = x.dtype if x.dtype.kind == "f" else np.dtype("f4")
     if out.empty:

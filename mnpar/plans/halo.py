@@ -31,16 +31,18 @@ class Window(NamedTuple):
         """From numbers for all axes, or one for each; a pad may also be a pair (before, after) for each axis.
 
         Raises:
-            ValueError: not one for each axis, or a kernel, stride or dilation below 1.
+            ValueError: not one for each axis, a kernel, stride or dilation below 1, or a pad below 0.
             TypeError: not whole numbers.
         """
         kernels, strides, pads, dilations = [_each(ndim, what) for what in (kernel, stride, pad, dilation)]
-        pairs = tuple([(p[0], p[1]) if isinstance(p, Sequence) else (p, p) for p in pads])
+        pairs = tuple([tuple(p) if isinstance(p, Sequence) else (p, p) for p in pads])
         for number in (*kernels, *strides, *dilations, *[end for pair in pairs for end in pair]):
             if not isinstance(number, Integral):  # 3 / 2 for one
                 raise TypeError(f"the kernel, stride, pad and dilation of a window are whole numbers, not {number!r}")
         if min((*kernels, *strides, *dilations), default=1) < 1:
             raise ValueError(f"a window of kernel {kernel}, stride {stride}, dilation {dilation} needs numbers from 1 on")
+        if any([len(pair) != 2 or min(pair) < 0 for pair in pairs]):
+            raise ValueError(f"a pad is a number from 0 on, or a pair (before, after) of them for each axis, not {pad!r}")
         return cls(kernels, strides, pairs, dilations, cover_all)
 
     @property

@@ -707,6 +707,9 @@ def test_layers_between_processes_too(comm):
         (lambda x, g: F.spatial_group_normalization(x, g, (4, 3), 2, np.ones(1), np.ones(1)), "2 groups"),
         (lambda x, g: F.spatial_dropout(x, g, (4, 3), 1), "outside [0, 1)"),
         (lambda x, g: F.spatial_resize_images(x, g, (4, 3), (2, 0)), "sizes from 1"),
+        (lambda x, g: F.spatial_resize_images(x, g, (4, 3), (2,)), "two sizes"),
+        (lambda x, g: F.spatial_deconvolution_nd(x, g, (4, 3), np.ones((1, 1, 2, 2)), pad=-1), "a pad is a number from 0 on"),
+        (lambda x, g: F.halo_exchange(x, g, (4, 3), 2, pad=[(1, 1, 5), (0, 0)]), "a pair (before, after)"),
         (lambda x, g: F.spatial_linear(x, g, (4, 3), np.ones((2, 12))), "6 columns"),
         (lambda x, g: F.spatial_upsampling_2d(x, g, (4, 3), np.ones((1, 1, 4, 3)), 2), "indexes"),
     ],
@@ -715,3 +718,17 @@ def test_what_does_not_fit_is_said(call, words):
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         mnpar.run(lambda comm: call(np.ones((1, 1, 2, 3)), mnpar.SpatialGrid(comm, (2, 1))), ranks=2)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, comm: mnpar.SpatialGrid(comm, (2.5, 1)),
+        lambda x, comm: F.spatial_average_pooling_nd(x, mnpar.SpatialGrid(comm, (2, 1)), (4.5, 3), 1),
+        lambda x, comm: F.halo_exchange(x, mnpar.SpatialGrid(comm, (2, 1)), (4.5, 3), 1),
+        lambda x, comm: F.spatial_resize_images(x, mnpar.SpatialGrid(comm, (2, 1)), (4, 3), (2.5, 2)),
+    ],
+)
+def test_fractions_are_no_lengths(call):
+    with pytest.raises(TypeError, match="integer"):
+        mnpar.run(lambda comm: call(np.ones((1, 1, 2, 3)), comm), ranks=2)
