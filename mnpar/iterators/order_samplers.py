@@ -73,3 +73,38 @@ def _as_bytes(state: Any) -> Array:
     """uint8, always of one length: a serializer reads into it what it wrote from it."""
     text = json.dumps(state, default=lambda numbers: numbers.tolist()).encode()
     return np.frombuffer(text.ljust(ROOM), np.uint8).copy()
+
+
+class Notes:
+    """A serializer that keeps what an order sampler writes, to put it back there."""
+
+    def __init__(self, sampler: Any, values: dict[str, Any], path: str = "", reading: bool = False) -> None:
+        self.sampler = sampler
+        self.values = values
+        self.path = path
+        self.reading = reading
+
+    @classmethod
+    def of(cls, sampler: Any) -> Notes | None:
+        """A sampler's state; None if it has no ``serialize``."""
+        if not hasattr(sampler, "serialize"):
+            return None
+        notes = cls(sampler, {})
+        sampler.serialize(notes)
+        return notes
+
+    def restore(self) -> None:
+        """Give it back to the sampler."""
+        self.sampler.serialize(Notes(self.sampler, self.values, reading=True))
+
+    def __getitem__(self, key: str) -> Notes:
+        return Notes(self.sampler, self.values, f"{self.path}{key}/", self.reading)
+
+    def __call__(self, key: str, value: Any) -> Any:
+        key = self.path + key
+        if self.reading:
+            kept = self.values[key]
+            return np.frombuffer(kept[0], kept[1]).reshape(kept[2]).copy() if isinstance(kept, tuple) else kept
+        # arrays as bytes: notes are compared
+        self.values[key] = (value.tobytes(), value.dtype, value.shape) if isinstance(value, np.ndarray) else value
+        return value

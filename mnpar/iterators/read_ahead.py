@@ -12,11 +12,8 @@ from collections import deque
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, Self
 
-import numpy as np
-
 import mnpar.random
-from mnpar.backend import Array
-from mnpar.iterators.order_samplers import OrderSampler
+from mnpar.iterators.order_samplers import Notes, OrderSampler
 from mnpar.iterators.serial_iterator import SerialIterator, State
 
 
@@ -60,7 +57,6 @@ class ReadAheadIterator(SerialIterator):
     ) -> None:
         self.n_prefetch = n_prefetch
         self._pending: deque[Pending] = deque()
-        self._notes: Notes | None = None
         self._readers: Readers | None = None
         self._stop: Any = None  # calls stop of the readers, at the latest when the iterator or the program ends
         super().__init__(dataset, batch_size, repeat, shuffle, order_sampler)
@@ -98,11 +94,7 @@ class ReadAheadIterator(SerialIterator):
                 return
             seed = [self._seed, front.epoch, front.position]
             self._pending.append(Pending(state, self._hired().submit(rows, seed), self._notes))
-
-    def _draw(self, order: Array, position: int) -> Array:
-        if self._notes is None:
-            self._notes = Notes.of(self.order_sampler)
-        return super()._draw(order, position)
+            self._notes = None
 
     def _hired(self) -> Readers:
         if self._readers is None:
@@ -168,41 +160,6 @@ class ReadAheadIterator(SerialIterator):
         notes = Notes.of(self.order_sampler)
         known = None if notes is None else notes.values
         return position, epoch, is_new_epoch, order if order is None else order.tobytes(), self._previous, self._seed, known
-
-
-class Notes:
-    """A serializer that keeps what an order sampler writes, to put it back there."""
-
-    def __init__(self, sampler: Any, values: dict[str, Any], path: str = "", reading: bool = False) -> None:
-        self.sampler = sampler
-        self.values = values
-        self.path = path
-        self.reading = reading
-
-    @classmethod
-    def of(cls, sampler: Any) -> Notes | None:
-        """A sampler's state; None if it has no ``serialize``."""
-        if not hasattr(sampler, "serialize"):
-            return None
-        notes = cls(sampler, {})
-        sampler.serialize(notes)
-        return notes
-
-    def restore(self) -> None:
-        """Give it back to the sampler."""
-        self.sampler.serialize(Notes(self.sampler, self.values, reading=True))
-
-    def __getitem__(self, key: str) -> Notes:
-        return Notes(self.sampler, self.values, f"{self.path}{key}/", self.reading)
-
-    def __call__(self, key: str, value: Any) -> Any:
-        key = self.path + key
-        if self.reading:
-            kept = self.values[key]
-            return np.frombuffer(kept[0], kept[1]).reshape(kept[2]).copy() if isinstance(kept, tuple) else kept
-        # arrays as bytes: notes are compared
-        self.values[key] = (value.tobytes(), value.dtype, value.shape) if isinstance(value, np.ndarray) else value
-        return value
 
 
 def pieces(rows: list[int], n: int) -> list[list[int]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.dataset import Iterator
-from mnpar.iterators.order_samplers import OrderSampler, ShuffleOrderSampler
+from mnpar.iterators.order_samplers import Notes, OrderSampler, ShuffleOrderSampler
 
 
 class State(NamedTuple):
@@ -52,6 +52,8 @@ class SerialIterator(Iterator):
         [['a', 'b'], ['c', 'd'], ['e']]
     """
 
+    _notes: Notes | None = None  # of the order sampler, from before an order was drawn for the batch at hand
+
     def __init__(
         self,
         dataset: Any,
@@ -82,8 +84,14 @@ class SerialIterator(Iterator):
 
     def __next__(self) -> list[Any]:
         previous = self.epoch_detail
-        state, rows = self._advance(self._state)
-        batch = [self.dataset[i] for i in rows]  # before the state changes: an error here loses nothing
+        self._notes = None
+        try:
+            state, rows = self._advance(self._state)
+            batch = [self.dataset[i] for i in rows]  # before the state changes: an error here loses nothing
+        except BaseException:
+            if self._notes is not None:
+                self._notes.restore()  # the next order is drawn again
+            raise
         self._state, self._previous = state, previous
         return batch
 
@@ -108,6 +116,8 @@ class SerialIterator(Iterator):
 
     def _draw(self, order: Array, position: int) -> Array:
         assert self.order_sampler is not None
+        if self._notes is None:
+            self._notes = Notes.of(self.order_sampler)
         drawn = np.asarray(self.order_sampler(order, position))
         if drawn.ndim != 1:
             raise ValueError(f"the order_sampler returned an order of shape {drawn.shape}, not a number for each example")

@@ -53,7 +53,7 @@ class NpzFile(Mapping[str, Any]):
             raise CheckpointError(f"{self.name} is no npz file: {error}") from None
         self._members: dict[str, zipfile.ZipInfo] = {}
         for info in self._archive.infolist():
-            if info.filename in self._members or info.filename.removesuffix(".npy") in self._members:
+            if info.filename.removesuffix(".npy") in self._members:
                 self.close()
                 raise CheckpointError(f"{self.name} has two entries {info.filename!r}")
             self._members[info.filename.removesuffix(".npy")] = info

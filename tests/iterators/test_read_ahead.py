@@ -16,6 +16,7 @@ from mnpar.iterators import (
     MultiprocessIterator,
     MultithreadIterator,
     SerialIterator,
+    ShuffleOrderSampler,
     create_multi_node_iterator,
     create_synchronized_iterator,
 )
@@ -89,6 +90,23 @@ def test_batches_and_states_are_a_serial_iterators(kind, shape):
 def test_an_empty_data_set_that_is_to_repeat_is_refused(make):
     with pytest.raises(ValueError, match="empty data set"):
         make([], 2).next()
+
+
+@pytest.mark.parametrize("read", [0, 1, 2])
+@every_kind
+def test_what_was_read_ahead_before_a_state_was_loaded_is_forgotten(make, read):
+    def made(make):
+        return make(list(range(6)), 4, order_sampler=ShuffleOrderSampler(7))
+
+    with made(SerialIterator) as one, made(make) as other:
+        for _ in range(read):
+            other.next()
+        saved = DictionarySerializer()
+        saved.save(one)
+        NpzDeserializer(saved.target).load(other)
+        one.reset()
+        other.reset()
+        assert [other.next() for _ in range(4)] == [one.next() for _ in range(4)]
 
 
 @every_kind

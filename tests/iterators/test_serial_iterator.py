@@ -1,5 +1,7 @@
 """Batches on one rank, and where in which epoch they leave the iterator."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 
@@ -185,6 +187,28 @@ def test_an_error_in_the_data_set_loses_no_example():
         iterator.next()
     dataset.broken = False
     assert iterator.next() == [2, 3]
+
+
+def test_an_error_in_the_data_set_changes_no_order():
+    class Flaky(list):
+        broken = False
+
+        def __getitem__(self, i):
+            if self.broken:
+                self.broken = False
+                raise OSError("try again")
+            return super().__getitem__(i)
+
+    data = Flaky(range(7))
+    expected, iterator = (SerialIterator(x, 5, order_sampler=ShuffleOrderSampler(3)) for x in (range(7), data))
+    found = []
+    while len(found) < 6:
+        data.broken = len(found) % 2 == 1
+        with suppress(OSError):
+            found.append(iterator.next())
+            continue
+        found.append(iterator.next())  # once more
+    assert found == [expected.next() for _ in range(6)]
 
 
 def test_it_is_a_context_manager_and_can_be_finalized_twice():

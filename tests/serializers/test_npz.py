@@ -114,6 +114,15 @@ def test_values_come_back_as_they_were(value, compression):
     np.testing.assert_array_equal(loaded, value)
 
 
+@pytest.mark.parametrize("names", [("W", "W.npy"), ("W.npy", "W")])
+def test_names_may_end_as_files_do(names):
+    file, saved = io.BytesIO(), Bag(**dict(zip(names, (1, 2), strict=True)))
+    save_npz(file, saved)
+    loaded = Bag(**dict.fromkeys(names, 0))
+    load_npz(file, loaded)
+    assert loaded.values == saved.values
+
+
 def test_an_uninitialized_parameter_takes_the_array_of_the_file():
     file = io.BytesIO()
     saved, loaded = mnpar.Chain(l=L.Linear(3, 2)), mnpar.Chain(l=L.Linear(None, 2))
