@@ -12,7 +12,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import Sigmoid
-from mnpar.functions.generic import either, listed, plain, wide
+from mnpar.functions.generic import either, fractional, listed, plain, wide
 from mnpar.variable import Variable, as_variable
 
 
@@ -26,7 +26,7 @@ class MeanSquaredError(FunctionNode):
         xp, d = backend.get_array_module(x), x - y
         self.scale = 1 / max(d.size, 1)
         flat = wide(d).ravel()
-        return xp.asarray(flat.dot(flat) * self.scale, d.dtype)
+        return xp.asarray(flat.dot(flat) * self.scale, fractional(d.dtype))
 
     def backward(self, gz: Any) -> Any:
         x, y = self.get_retained_inputs()
@@ -42,7 +42,7 @@ class MeanAbsoluteError(FunctionNode):
     def forward(self, x: Array, y: Array) -> Array:
         xp, d = backend.get_array_module(x), x - y
         self.difference, self.scale = d, 1 / max(d.size, 1)
-        return xp.asarray(wide(abs(d)).sum() * self.scale, d.dtype)
+        return xp.asarray(wide(abs(d)).sum() * self.scale, fractional(d.dtype))
 
     def backward(self, gz: Any) -> Any:
         sign, g = backend.get_array_module(self.difference).sign(self.difference), gz * self.scale
@@ -61,7 +61,7 @@ class SigmoidCrossEntropy(FunctionNode):
         self.retain_inputs((0,))
         xp, z = backend.get_array_module(x), wide(x)
         loss = (xp.maximum(xp.where(self.t > 0, -z, z), 0) + xp.log1p(xp.exp(-abs(z)))) * self.counted
-        return xp.asarray(loss if self.mean is None else loss.sum() * self.mean, x.dtype)
+        return xp.asarray(loss if self.mean is None else loss.sum() * self.mean, fractional(x.dtype))
 
     def backward(self, gy: Any) -> Any:
         (x,) = self.get_retained_inputs()
