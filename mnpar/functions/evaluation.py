@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.functions.generic import listed, plain
+from mnpar.functions.generic import fractional, listed, plain
 from mnpar.variable import Variable, as_variable
 
 
@@ -189,9 +189,9 @@ def r2_score(pred: Any, true: Any, sample_weight: Any = None, multioutput: str =
     score = xp.where(total != 0, 1 - error / xp.where(total != 0, total, 1), 0.0)
     if multioutput == "uniform_average":
         score = score.sum() / max(score.size, 1)
-    return Variable(xp.asarray(score, pred.dtype), requires_grad=False)
+    return Variable(xp.asarray(score, fractional(pred.dtype)), requires_grad=False)
 
 
 def _share(right: Any, count: Any, y: Any) -> Variable:
     xp = backend.get_array_module(y)
-    return Variable(xp.asarray(right / xp.maximum(xp.asarray(count), 1), y.dtype), requires_grad=False)
+    return Variable(xp.asarray(right / xp.maximum(xp.asarray(count), 1), fractional(y.dtype)), requires_grad=False)

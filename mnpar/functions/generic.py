@@ -65,6 +65,16 @@ def operand(x: Any, other: Any) -> Any:
     return backend.get_array_module(like).asarray(x, dtype)
 
 
+def fractional(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of what is computed from elements of a dtype and is no integer: that of floats is their own, as in numpy.
+
+    Example:
+        >>> fractional(np.dtype("f4")), fractional(np.dtype("i4"))
+        (dtype('float32'), dtype('float64'))
+    """
+    return np.dtype("f8") if dtype.kind in "biu" else dtype
+
+
 def wide(x: Array) -> Array:
     """float16 as float32, others as they are: sums of many halves need more than 11 bits, and soon exceed 65504."""
     return x.astype("f4") if x.dtype.char == "e" else x

@@ -6,7 +6,7 @@ from typing import Any
 
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.functions.generic import either, plain
+from mnpar.functions.generic import either, fractional, plain
 from mnpar.functions.moments import cast, dtype_of
 from mnpar.variable import Variable, as_variable
 
@@ -53,7 +53,7 @@ class LocalResponseNormalization(FunctionNode):
         wide = cast(x, dtype_of(x))
         y = self._parts(wide)[1]
         y *= wide
-        return cast(y, x.dtype)
+        return cast(y, fractional(x.dtype))
 
     def backward(self, gy: Any) -> Any:
         def gx() -> Any:
@@ -84,7 +84,7 @@ class Normalize(FunctionNode):
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         wide = cast(x, dtype_of(x))
-        return cast(wide / self._lengths(wide)[1], x.dtype)
+        return cast(wide / self._lengths(wide)[1], fractional(x.dtype))
 
     def backward(self, gy: Any) -> Any:
         def gx() -> Any:

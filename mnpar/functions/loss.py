@@ -12,7 +12,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import Sigmoid, soft_positive
-from mnpar.functions.generic import either, listed, plain, wide
+from mnpar.functions.generic import either, fractional, listed, plain, wide
 from mnpar.variable import Variable, as_variable
 
 
@@ -26,7 +26,7 @@ class MeanSquaredError(FunctionNode):
         xp, d = backend.get_array_module(x), x - y
         self.scale = 1 / max(d.size, 1)
         flat = wide(d).ravel()
-        return xp.asarray(flat.dot(flat) * self.scale, d.dtype)
+        return xp.asarray(flat.dot(flat) * self.scale, fractional(d.dtype))
 
     def backward(self, gz: Any) -> Any:
         x, y = self.get_retained_inputs()
@@ -42,7 +42,7 @@ class MeanAbsoluteError(FunctionNode):
     def forward(self, x: Array, y: Array) -> Array:
         xp, d = backend.get_array_module(x), x - y
         self.difference, self.scale = d, 1 / max(d.size, 1)
-        return xp.asarray(wide(abs(d)).sum() * self.scale, d.dtype)
+        return xp.asarray(wide(abs(d)).sum() * self.scale, fractional(d.dtype))
 
     def backward(self, gz: Any) -> Any:
         sign, g = backend.get_array_module(self.difference).sign(self.difference), gz * self.scale
@@ -65,7 +65,8 @@ class SigmoidCrossEntropy(FunctionNode):
         loss = soft_positive(wide(x) * self.s)
         if self.counted is not None:
             loss *= self.counted
-        return backend.get_array_module(x).asarray(loss if self.mean is None else loss.sum() * self.mean, x.dtype)
+        total = loss if self.mean is None else loss.sum() * self.mean
+        return backend.get_array_module(x).asarray(total, fractional(x.dtype))
 
     def backward(self, gy: Any) -> Any:
         (x,) = self.get_retained_inputs()
@@ -151,7 +152,7 @@ def sigmoid_cross_entropy(x: Any, t: Any, normalize: bool = True, reduce: str = 
     least = labels.min() if labels.size and labels.dtype.kind == "i" else 0
     if labels.size and (labels.max() > 1 or least < -1):
         raise ValueError(f"sigmoid_cross_entropy: labels {labels.min()} … {labels.max()} are not all -1, 0 or 1")
-    counted, s = None, labels.astype(x.dtype)
+    counted, s = None, labels.astype(fractional(x.dtype))
     s *= -2
     s += 1
     if least < 0:

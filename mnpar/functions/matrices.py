@@ -9,7 +9,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.functions.generic import either, listed, wide
+from mnpar.functions.generic import either, fractional, listed, wide
 from mnpar.functions.products import matmul
 from mnpar.functions.reduction import sum as sum_of
 from mnpar.functions.shape import reshape
@@ -24,7 +24,7 @@ class Inv(FunctionNode):
     def forward(self, x: Array) -> Array:
         self.retain_outputs((0,))
         try:
-            return backend.get_array_module(x).linalg.inv(wide(x)).astype(x.dtype, copy=False)
+            return backend.get_array_module(x).linalg.inv(wide(x)).astype(fractional(x.dtype), copy=False)
         except np.linalg.LinAlgError:
             flat = np.linalg.matrix_rank(wide(x)) < x.shape[-1]
             where = f": number {int(flat.argmax())} of {len(x)}" if len(x) > 1 else ""
@@ -44,7 +44,7 @@ class Det(FunctionNode):
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         self.retain_outputs((0,))
-        return backend.get_array_module(x).linalg.det(wide(x)).astype(x.dtype, copy=False)
+        return backend.get_array_module(x).linalg.det(wide(x)).astype(fractional(x.dtype), copy=False)
 
     def backward(self, gy: Any) -> Any:
         ((x,), (y,)) = self.get_retained_inputs(), self.get_retained_outputs()

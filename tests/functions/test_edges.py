@@ -331,3 +331,22 @@ def test_a_gradient_of_complex_numbers_gives_the_change_of_the_loss_as_the_real_
     (g,) = grad([loss(x := Variable(z))], [x])
     change = (loss(z + 1e-6 * dz).item() - loss(z - 1e-6 * dz).item()) / 2e-6
     np.testing.assert_allclose((g.array * dz).real.sum(), change, rtol=1e-8)
+
+
+OF_INTEGERS = {
+    "mean_squared_error": lambda x: F.mean_squared_error(x, x[::-1] + 1),
+    "mean_absolute_error": lambda x: F.mean_absolute_error(x, x[::-1] + 1),
+    "sigmoid_cross_entropy": lambda x: F.sigmoid_cross_entropy(x, np.array([[0, 1], [1, 0]])),
+    "inv": F.inv,
+    "det": F.det,
+    "normalize": F.normalize,
+    "local_response_normalization": lambda x: F.local_response_normalization(x[None, :, :, None]),
+    "accuracy": lambda x: F.accuracy(x, np.array([1, 0])),
+    "r2_score": lambda x: F.r2_score(x, x * x),
+}
+
+
+@pytest.mark.parametrize("name", OF_INTEGERS)
+def test_what_is_computed_from_integers_keeps_its_fractions(name):
+    x, function = np.array([[1, 2], [3, 5]]), OF_INTEGERS[name]
+    np.testing.assert_allclose(function(x).array, function(x.astype("f8")).array, rtol=1e-12)

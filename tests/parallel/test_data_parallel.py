@@ -696,3 +696,13 @@ def test_gradients_for_parameters_of_another_optimizer_have_the_weights_of_this_
         expected = (2 * own(hidden).array.T @ hidden) / total
         np.testing.assert_allclose(own.W.grad, expected, rtol=1e-12)
         here.update()
+
+
+@pytest.mark.ranks(1)
+def test_gradients_of_inputs_on_one_rank_have_the_weight_of_this_update(comm):
+    model = L.Linear(3, 1, initialW=2)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.0), comm).setup(model)
+    for n in (1, 3, 3, 2):
+        x = mnpar.Variable(np.ones((n, 3), "f4"))
+        optimizer.update(lambda x: F.mean(model(x)), x)
+        np.testing.assert_allclose(x.grad, np.full((n, 3), 2 / n), rtol=1e-6)
