@@ -210,8 +210,7 @@ class Process:
         self._os_exit(status)
 
     def _look_out(self, launcher: int) -> None:
-        """Whether the launcher has died, and would leave this process behind, or its end or a call takes too long; called in a
-        thread, again and again."""
+        """Whether the launcher has died, or the end or a call of MPI takes too long; called in a thread, again and again."""
         if self._ends is not None and time.monotonic() > self._ends[0]:
             self._os_exit(self._ends[1])
         if (blocked := self._blocked) is not None:
