@@ -33,6 +33,7 @@ from mnpar.communicators.shared_memory import SharedMemory
 from mnpar.communicators.transport import Pending, Waiting
 from mnpar.communicators.vectors import Vectors
 from mnpar.communicators.watch import polling
+from mnpar.errors import DeadlockError
 
 if TYPE_CHECKING:
     from mnpar.communicators.meeting import Meeting
@@ -47,6 +48,10 @@ _ELSEWHERE = 1  # the word after the first
 _TIMES = 2**16  # that a rank has said something else: counted up to so many in the last bits of its word
 _UNKNOWN = -(2**62)  # times that no word shows
 _SHORT = 24  # polls that take as long as one of MPI
+_GIVEN_UP = (
+    "rank {}: a sum of gradients, or allreduce_noted, ended in an error, and the other ranks may come to it yet, so no other "
+    "one can take place on this communicator: let the error end the job, or create another communicator on all ranks"
+)
 _ORDERED = platform.machine() in ("x86_64", "AMD64")  # processors that read in order, and let others see ordinary writes so
 
 
@@ -136,7 +141,12 @@ class Board:
 
         Args:
             channel: gives the collective its number, which is even, and larger than any before.
+
+        Raises:
+            DeadlockError: an error has come between the last sum and its end: its slot may not be written again.
         """
+        if self._seq:
+            raise DeadlockError(_GIVEN_UP.format(self._rank))
         turn = self._turn = 1 - self._turn
         self._seq, self._form = channel.next_exchange(), form
         if form.mine:

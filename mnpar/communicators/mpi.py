@@ -319,7 +319,8 @@ class MpiTransport(Reductions):
 
     def split(self, color: int | None, key: int) -> MpiTransport | None:
         try:
-            comm = self._group.Split(self.MPI.UNDEFINED if color is None else color, key)  # all are here: Communicator.split
+            with self.process.blocking("split", self._world_ranks):  # all are here: see Communicator.split
+                comm = self._group.Split(self.MPI.UNDEFINED if color is None else color, key)
             return None if color is None else MpiTransport(self.process, comm, own=True)
         except self.MPI.Exception as error:
             error.add_note("if there are too many: groups of before go by `with comm.split(...) as group:` or group.finalize()")
@@ -337,9 +338,11 @@ class MpiTransport(Reductions):
     def share(self, nbytes: int) -> Window:
         place = self.places()
         if self._machine is None:
-            self._machine = self._group.Split(place[2], self.rank)
+            with self.process.blocking("sharing memory", self._world_ranks):
+                self._machine = self._group.Split(place[2], self.rank)
         self._all_come()
-        window = self.MPI.Win.Allocate_shared(max(nbytes, 1) if place[0] == 0 else 0, 1, comm=self._machine)
+        with self.process.blocking("sharing memory", self._world_ranks):
+            window = self.MPI.Win.Allocate_shared(max(nbytes, 1) if place[0] == 0 else 0, 1, comm=self._machine)
         memory = Window(self.MPI, window, place[0] == 0)
         memory.sync()
         self._all_come()  # it is filled: nobody's first writes come before

@@ -18,7 +18,7 @@ import time
 import traceback
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -30,6 +30,7 @@ from mnpar.communicators.watch import Watch, speak
 from mnpar.errors import DeadlockError, MnparError
 
 _GRACE = 12  # heartbeats, 3 s
+_CERTAIN = 3  # heartbeats for which a rank is seen to be stopped
 _NAME = 256  # bytes of a machine's name
 _SPEAK = 0.2  # s for a launcher to pass on what a rank wrote, before the job ends
 _LAST_WORDS = 5.0  # s to write what went wrong, which nobody may read, and to end the job in MPI's way
@@ -81,7 +82,8 @@ class Process:
         self._heart: Heart | None = None
         self._neighbours: Neighbours | None = None
         self._os_exit = os._exit
-        self._orphaned_for = 0
+        self._orphaned_for = self._blocked_for = 0
+        self._blocked: tuple[float, str, list[int]] | None = None  # in a call of MPI: since when, where, by whom perhaps
         self._ends: tuple[float, int] | None = None  # by when the process must have ended, and its exit code
         self.machines = [""]  # of each rank, by name
         self._given_up: list[Any] = []
@@ -145,6 +147,31 @@ class Process:
     def look(self, rank: int) -> Look | None:
         return None if self._neighbours is None else self._neighbours.look(rank)
 
+    # ---- calls of MPI that wait ----
+
+    @contextlib.contextmanager
+    def blocking(self, what: str, ranks: Sequence[int]) -> Iterator[None]:
+        """Around a call that waits for others, who are about to make it too: it answers no questions, and raises nothing."""
+        self._blocked_for = 0
+        self._blocked = time.monotonic(), f"{what} at {message.call_site()}", [rank for rank in ranks if rank != self.rank]
+        try:
+            yield
+        finally:
+            self._blocked = None
+
+    def _look_at(self, since: float, where: str, ranks: list[int]) -> None:
+        """End the job if such a call waits for ranks that are stopped or gone; called in a thread, again and again."""
+        if time.monotonic() - since < self.watch.patience:
+            return
+        looks = {rank: look for rank in ranks if (look := self.look(rank)) is not None and look.state != "running"}
+        self._blocked_for = self._blocked_for + 1 if looks else 0
+        first = min(rank for rank in (*ranks, self.rank) if rank not in looks)  # the lowest speaks first
+        if self._blocked_for > _CERTAIN * (1 if self.rank == first else 3):
+            rows = "".join([f"\n  rank {rank}: is {look.detail}" for rank, look in looks.items()])
+            speak(f"mnpar: rank {self.rank} of {self.size} waits for ever in {where}, the job ends{rows}\n")
+            time.sleep(_SPEAK)
+            self._os_exit(1)  # MPI is in use in another thread
+
     # ---- other processes that are lost ----
 
     def until_done(self, request: Any) -> None:
@@ -183,10 +210,11 @@ class Process:
         self._os_exit(status)
 
     def _look_out(self, launcher: int) -> None:
-        """Whether the launcher has died, and would leave this process behind, or its end takes too long; called in a thread,
-        again and again."""
+        """Whether the launcher has died, or the end or a call of MPI takes too long; called in a thread, again and again."""
         if self._ends is not None and time.monotonic() > self._ends[0]:
             self._os_exit(self._ends[1])
+        if (blocked := self._blocked) is not None:
+            self._look_at(*blocked)
         if os.getppid() == launcher:
             return
         self._orphaned_for += 1

@@ -140,10 +140,17 @@ class Optimizer:
             KeyError: there is a hook of this name; ValueError: no such timing; TypeError: it cannot be called.
         """
         add_hook(self._hooks, hook, name, timing)
+        structure.tune()
 
     def remove_hook(self, name: str) -> None:
         """Take a hook out again; KeyError if there is none of this name."""
         del self._hooks[name]
+        structure.tune()
+
+    @property
+    def hooks(self) -> list[Callable[..., None]]:
+        """The hooks, in the order in which they were added."""
+        return [hook for _, hook in self._hooks.values()]
 
     def call_hooks(self, timing: str = "pre") -> None:
         """Call the hooks of a timing."""

@@ -12,6 +12,7 @@ from zlib import crc32
 
 import numpy as np
 
+from mnpar import optimizer_hooks
 from mnpar.errors import MismatchError
 from mnpar.graph import structure
 from mnpar.optimizers import GradientMethod, Hyperparameter
@@ -57,8 +58,12 @@ class Identity:
         """As text of nine digits, as the last ones may be rounded in another way on another machine."""
         if self._own[0] is not structure.now:
             self._own = structure.now, self._of_parameters()
-        scale = self._optimizer.loss_scale  # what comes from other ranks is scaled too
-        others = {"reduce": self._how, "loss scale": f"{scale or 1.0:.9g}", _INTERRUPTED: str(self._interrupted)}
+        others = {
+            "reduce": self._how,
+            "loss scale": f"{self._optimizer.loss_scale or 1.0:.9g}",  # what comes from other ranks is scaled too
+            "hooks": ", ".join([kind.__name__ for kind in map(type, self._optimizer.hooks) if kind.__module__ == _CHANGING]),
+            _INTERRUPTED: str(self._interrupted),
+        }
         return {**_numbers(self._optimizer.hyperparam, ""), **others, **self._own[1]}
 
     def _of_parameters(self) -> dict[str, str]:
@@ -85,7 +90,7 @@ class Identity:
         if names == [_INTERRUPTED] and alike(self._optimizer.target, self._comm):  # the step had been taken nevertheless
             self.interrupt(None)
             return
-        lines = [f"  {name}: {', '.join([one.get(name, 'not set') for one in everyone])}" for name in names]
+        lines = [f"  {name}: {', '.join([one.get(name, 'not set') or 'none' for one in everyone])}" for name in names]
         what, remedy = (_LACKS_STEP, _BY_LOADING) if names == [_INTERRUPTED] else (_UNLIKE, _BY_UPDATE)
         raise MismatchError("\n".join([what, *lines, remedy]))
 
@@ -123,6 +128,7 @@ _ORDER = (
     "in the same order on all ranks"
 )
 _UNLIKE = "the optimizer's hyperparameters are not the same on all ranks (rank 0's, rank 1's, ...):"
+_CHANGING = optimizer_hooks.__name__  # these change gradients; a user's may only look at them, on one rank
 _INTERRUPTED = "interrupted updates"
 _LACKS_STEP = "copies are not the same any more: an error has interrupted an update on some ranks (rank 0's, rank 1's, ...):"
 _BY_LOADING = (

@@ -9,7 +9,7 @@ import pytest
 import mnpar
 from mnpar.communicators.board import FEW
 from mnpar.communicators.noted import NotedSum
-from mnpar.errors import MismatchError
+from mnpar.errors import DeadlockError, MismatchError
 
 PROCESSES = pytest.mark.ranks(2, 3, on="mpi")
 
@@ -372,3 +372,28 @@ def test_parts_are_stepped_as_they_come_and_give_the_weights_of_one_rank(comm, m
         assert len(optimizer.team.reducer.parts) == 3
         np.testing.assert_allclose(mine, taught(make(), slice(None)), rtol=1e-9, atol=1e-11)
     comm.open_board(False)
+
+
+@PROCESSES
+def test_after_a_sum_that_was_given_up_the_next_one_says_so(comm, monkeypatch):
+    """Others may come to it yet, and what this rank has said of it must be there then."""
+
+    def gives_up(transport, pending):
+        raise TimeoutError
+
+    mine = comm.split(0, comm.rank)
+    mine.open_board()
+    x = np.full(5, comm.rank + 1.0)
+    if comm.rank == 0:
+        with monkeypatch.context() as patch:
+            patch.setattr("mnpar.communicators.board.wait", gives_up)
+            with pytest.raises(TimeoutError):
+                mine.allreduce_noted(x, b"", lambda notes: True, x)
+        x[...] = -1
+        for _ in range(2):
+            with pytest.raises(DeadlockError, match=r"rank 0: .* ended in an error.*create another communicator"):
+                mine.allreduce_noted(x, b"", lambda notes: True, x)
+    comm.barrier()
+    if comm.rank:
+        assert mine.allreduce_noted(x, b"", lambda notes: True, x)
+        np.testing.assert_array_equal(x, comm.size * (comm.size + 1) / 2)

@@ -14,6 +14,7 @@ import threading
 import time
 from multiprocessing import forkserver
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -171,6 +172,16 @@ def stopped(comm):
         time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGSTOP)
     comm.allreduce(np.ones(3))
+
+
+def stopped_in_a_split(comm):
+    """Just before the call of MPI, which waits for all."""
+    if comm.rank == 1:
+        process = comm.transport.process
+        comm.transport.process = SimpleNamespace(
+            blocking=lambda *args: os.kill(os.getpid(), signal.SIGSTOP) or process.blocking
+        )
+    comm.split(0, comm.rank)
 
 
 def ring_of_receives(comm):

@@ -83,6 +83,24 @@ def test_a_loss_scale_that_differs_is_told_in_the_next_update(comm, before, opti
 
 
 @WAYS
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.ranks(2, on="threads")
+def test_a_hook_that_one_rank_has_not_is_told_in_the_next_update(comm, before, options):
+    """One that changes gradients; what a user's hook does nobody knows, and it may be on one rank only."""
+    optimizer = made(comm, **options)
+    for _ in range(before):
+        update(optimizer)
+    if comm.rank:
+        optimizer.add_hook(lambda optimizer: None, "only looks")
+    update(optimizer)
+    optimizer.add_hook(mnpar.optimizer_hooks.WeightDecay(0.1))
+    if comm.rank:
+        optimizer.remove_hook("WeightDecay")
+    with pytest.raises(MismatchError, match=r"not the same on all ranks .*\n  hooks: WeightDecay, none\n"):
+        update(optimizer)
+
+
+@WAYS
 @pytest.mark.ranks(3, on="threads")
 def test_gradients_that_are_reduced_in_another_way_on_one_rank_are_told(comm, options):
     optimizer = made(comm, reduce="sum" if comm.rank == 1 else "weighted", **options)
