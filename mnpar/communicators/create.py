@@ -205,6 +205,8 @@ def run(program: Callable[..., Any], ranks: int = 2, args: tuple[Any, ...] = ())
         raise TypeError(f"run(program, ranks): the program is a function of the communicator, not {described(program)}")
     if not isinstance(ranks, int | np.integer) or ranks < 1:
         raise ValueError(f"a program runs on 1 rank or more, not on {ranks!r}")
+    if not isinstance(args, tuple | list):
+        raise TypeError(f"run(program, ranks, args): args is a tuple, (x,) of one argument x, not {described(args)}")
     streams = random.spawn(ranks)  # the caller's context is copied to each thread, and its generator must not be shared
 
     def body(transport: ThreadTransport) -> Any:

@@ -368,6 +368,12 @@ def test_run_is_given_the_program_and_not_its_result():
         mnpar.run(print(end=""), 2)
 
 
+@pytest.mark.parametrize("args", [3, "ab", np.ones((1, 2))], ids=lambda args: type(args).__name__)
+def test_arguments_of_a_program_that_are_no_tuple_are_told(args):
+    with pytest.raises(TypeError, match=r"args is a tuple, \(x,\) of one argument x, not "):
+        mnpar.run(lambda comm, x: x, 2, args)
+
+
 def test_messages_that_nobody_took_are_listed_at_the_end():
     def program(comm):
         if comm.rank == 0:
