@@ -27,7 +27,7 @@ from mnpar.functions.generic import either
 from mnpar.functions.joining import Concat
 from mnpar.functions.tiled_attention import TiledAttention, prepared
 from mnpar.plans import Plan, rows_of
-from mnpar.plans.ring import Cut
+from mnpar.plans.ring import Cut, check_cut
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -157,6 +157,6 @@ def ring_attention(
     """
     needed(comm, "ring_attention(comm, q, k, v)")
     q, k, v, shown, s = prepared(q, k, v, mask, scale)
-    if cut is not None and len(cut) != comm.size:
-        raise ValueError(f"ring_attention: a cut for {len(cut)} ranks does not suit a communicator of {comm.size}")
+    if cut is not None:
+        check_cut("ring_attention", cut, comm.size)
     return RingAttention(comm, causal, s, shown, cut).apply((q, k, v))[0]

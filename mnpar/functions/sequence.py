@@ -18,10 +18,11 @@ from mnpar.backend import Array
 from mnpar.communicators.communicator import needed
 from mnpar.functions.attention import scaled_dot_product_attention
 from mnpar.functions.exchanges import exchange, repartition
-from mnpar.functions.generic import axis_of, listed, plain
+from mnpar.functions.generic import axis_of, listed
 from mnpar.functions.joining import SplitAxis, concat
+from mnpar.functions.tiled_attention import boolean
 from mnpar.plans import Box, Layout, Part, Plan, block, in_order, layouts, rows_of
-from mnpar.plans.ring import Cut, Stretch
+from mnpar.plans.ring import Cut, Stretch, check_cut
 from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def all_to_all_attention(
     H = q.shape[-3]
     if k.shape[-3] not in (1, H):
         raise ValueError(f"attention: {k.shape[-3]} heads of keys do not belong to {H} heads of queries: as many, or 1")
-    shown = None if mask is None else q.xp.asarray(plain(mask)).astype(bool, copy=False)
+    shown = None if mask is None else boolean(mask, q.xp)
     queries, keys, by_row = _lengths(comm, q.shape[-2], k.shape[-2], shown, cut)
     if shown is not None:
         shown = _heads_of(comm, shown[(None,) * (3 - shown.ndim)], queries if by_row else None, H)
@@ -140,8 +141,8 @@ def all_to_all_attention(
 
 def _lengths(comm: Communicator, T: int, S: int, shown: Array | None, cut: Cut | None) -> tuple[Cut, Cut, bool]:
     """How queries and keys are cut, and whether the masks have a row for each query."""
-    if cut is not None and len(cut) != comm.size:
-        raise ValueError(f"all_to_all_attention: a cut for {len(cut)} ranks does not suit a communicator of {comm.size}")
+    if cut is not None:
+        check_cut("all_to_all_attention", cut, comm.size)
     if cut is not None and shown is None:
         return cut, cut, False
     rows = 1 if shown is None or shown.ndim < 2 else shown.shape[-2]

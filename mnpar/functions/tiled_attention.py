@@ -173,6 +173,14 @@ def _owned(x: Any) -> Any:
     return x if isinstance(x, Variable) else x.copy()
 
 
+def boolean(mask: Any, xp: Any) -> Array:
+    """A mask as booleans; TypeError if it is of fractions, as one that is added to scores."""
+    shown = xp.asarray(plain(mask))
+    if shown.dtype.kind not in "biu":
+        raise TypeError(f"attention: a mask says by booleans where a query may look, not by {shown.dtype}")
+    return shown.astype(bool, copy=False)
+
+
 def prepared(q: Any, k: Any, v: Any, mask: Any, scale: float | None) -> tuple[Variable, Variable, Variable, Any, float]:
     """The arguments of an attention: k and v with the same dtype and leading axes, the mask an array of two axes at least.
 
@@ -187,5 +195,5 @@ def prepared(q: Any, k: Any, v: Any, mask: Any, scale: float | None) -> tuple[Va
     if k.shape[:-2] != v.shape[:-2]:
         lead = np.broadcast_shapes(k.shape[:-2], v.shape[:-2])
         k, v = [broadcast_to(x, (*lead, *x.shape[-2:])) for x in (k, v)]
-    shown = None if mask is None else q.xp.atleast_2d(plain(mask)).astype(bool, copy=False)
+    shown = None if mask is None else q.xp.atleast_2d(boolean(mask, q.xp))
     return q, k, v, shown, 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale

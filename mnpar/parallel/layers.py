@@ -7,12 +7,15 @@ any number of stages. A weight that two layers share has the path of its owner, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mnpar.chain import Chain
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.plans import block
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
 
 Makers = Mapping[str, Callable[[], Any]]
 
@@ -149,3 +152,27 @@ def _graft(root: Stage, path: str, param: Parameter) -> None:
             link.add_link(part, Chain())
         link = link[part]
     setattr(link, name, param)
+
+
+def share(
+    comm: Communicator, shared: Mapping[str, Parameter], owned: Mapping[str, bool]
+) -> list[tuple[Communicator, Parameter]]:
+    """For each name a communicator of those who have it, its owner first; all ranks call it."""
+    names = sorted({name for some in comm.allgather_obj(sorted(shared)) for name in some})
+    found = []
+    for name in names:
+        group = comm.split(0 if name in shared else None, comm.rank - comm.size * owned.get(name, False))
+        if group is None or group.size == 1:
+            continue
+        parameter = shared[name]
+        if parameter.array is None:
+            raise ValueError(f"the shared parameter {name!r} has no array yet: give its link the size of its inputs")
+        values = group.bcast(parameter.array)
+        if values.shape != parameter.shape:
+            raise ValueError(
+                f"rank {comm.rank}: the shared parameter {name!r} has shape {parameter.shape} here and {values.shape} where it "
+                "comes from"
+            )
+        parameter.array[...] = values
+        found.append((group, parameter))
+    return found

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.communicators.communicator import needed
+from mnpar.errors import MismatchError
 from mnpar.functions.halo import SpatialGrid
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Mesh:
 
     Raises:
         ValueError: the sizes do not make the number of ranks, or a name cannot be used.
+        MismatchError: ranks have different axes.
 
     Example:
         >>> import mnpar
@@ -68,6 +70,9 @@ class Mesh:
             if hasattr(type(self), name) or name in ("comm", "axes", "coordinates") or name.startswith("_"):
                 raise ValueError(f"an axis of a mesh cannot be called {name!r}")
         self.axes = _sizes(axes, comm.size)
+        told = comm.allgather_obj(str(self)) if comm.size > 1 else []
+        if len(set(told)) > 1:
+            raise MismatchError(f"all ranks make the same mesh, but rank 0 made {told[0]} and others {sorted(set(told[1:]))}")
         self._shape = tuple([math.prod(_tuple(size)) for size in self.axes.values()])
         self._places: list[tuple[int, ...]] = [tuple(map(int, place)) for place in np.ndindex(*self._shape)]
         here = dict(zip(self.axes, self._places[comm.rank], strict=True))

@@ -25,7 +25,7 @@ from mnpar.config import is_recording
 from mnpar.link import Link
 from mnpar.links import MixtureOfExperts, MultiNodeBatchNormalization
 from mnpar.parallel.known_schedules import make_schedule
-from mnpar.parallel.layers import Makers, Stage, check_tied, make_stages, tie
+from mnpar.parallel.layers import Makers, Stage, check_tied, make_stages, share, tie
 from mnpar.parallel.line import Line
 from mnpar.parallel.schedule import Action, Schedule
 from mnpar.parallel.simulation import simulate
@@ -96,7 +96,7 @@ class Pipeline(ChainList):
         needed(comm, "Pipeline(comm, stage, schedule)")
         stages = list(stage) if isinstance(stage, list | tuple) else [stage]
         super().__init__(*[one for one in stages if isinstance(one, Link)])
-        self.sizes = None if isinstance(micro_batches, Integral) else list(micro_batches)  # type: ignore[arg-type]
+        self.sizes = None if isinstance(micro_batches, Integral) else _sizes(micro_batches)
         M = int(micro_batches) if self.sizes is None else len(self.sizes)  # type: ignore[arg-type]
         self.schedule = make_schedule(schedule, comm.size, M) if isinstance(schedule, str) else schedule
         self.labels, self.recompute = labels, recompute
@@ -115,7 +115,7 @@ class Pipeline(ChainList):
         assert everyone is not None
         meets = any([isinstance(link, _MEETING) and link.comm.size > 1 for link in self.links()])
         self.line = Line(everyone, self.schedule.where, M, skips=not any(everyone.allgather_obj(meets)))
-        self._tied = _share(everyone, shared or {}, {})
+        self._tied = share(everyone, shared or {}, {})
 
     @classmethod
     def of(
@@ -157,7 +157,7 @@ class Pipeline(ChainList):
         check_tied([*layers], tied or {})
         elsewhere, shared, owned = tie(stages, tied or {})
         pipeline = cls(comm, stages, schedule, micro_batches, **options)
-        pipeline._tied = _share(pipeline.line.comm, shared, owned)
+        pipeline._tied = share(pipeline.line.comm, shared, owned)
         pipeline._inputs = inputs
         if elsewhere is not None:
             pipeline.insert(0, elsewhere)
@@ -271,23 +271,12 @@ class Pipeline(ChainList):
                 parameter.grad[...] += before
 
 
+def _sizes(micro_batches: Any) -> list[int]:
+    sizes = list(micro_batches) if isinstance(micro_batches, Sequence) else [micro_batches]
+    if any([not isinstance(size, Integral) or size < 0 for size in sizes]):
+        raise ValueError(f"micro_batches is how many there are, or the size of each, from 0 on: not {micro_batches!r}")
+    return sizes
+
+
 def _rows(x: Any, first: int, last: int) -> Any:
     return None if x is None else x[first:last]
-
-
-def _share(
-    comm: Communicator, shared: Mapping[str, Parameter], owned: Mapping[str, bool]
-) -> list[tuple[Communicator, Parameter]]:
-    """For each name a communicator of those who have it, its owner first; all ranks call it."""
-    names = sorted({name for some in comm.allgather_obj(sorted(shared)) for name in some})
-    found = []
-    for name in names:
-        group = comm.split(0 if name in shared else None, comm.rank - comm.size * owned.get(name, False))
-        if group is None or group.size == 1:
-            continue
-        parameter = shared[name]
-        if parameter.array is None:
-            raise ValueError(f"the shared parameter {name!r} has no array yet: give its link the size of its inputs")
-        parameter.array[...] = group.bcast(parameter.array)
-        found.append((group, parameter))
-    return found

@@ -11,13 +11,11 @@ What the sums over ranks count follows from the same table: each element of the 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from mnpar import backend
 from mnpar.backend import Array
 from mnpar.checkpoint.contents import Piece, Record, check_cover
 from mnpar.communicators.communicator import Communicator, described
@@ -25,6 +23,7 @@ from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.links import MixtureOfExperts, MultiNodeBatchNormalization
 from mnpar.links.mixture_of_experts import Experts
+from mnpar.parallel.held import Held, Table, look_at
 from mnpar.parallel.mesh import Mesh
 from mnpar.parallel.pipeline import Pipeline
 from mnpar.parallel.reducer import Among, Reducer
@@ -33,26 +32,6 @@ from mnpar.plans import Box
 
 Total = Callable[[Array], Array]
 _BY_SHARE = (MultiNodeBatchNormalization, MixtureOfExperts, Experts)  # over their ``comm``, unless ``whole_gradients``
-
-
-class Held(NamedTuple):
-    """What a rank has of a parameter."""
-
-    whole: tuple[int, ...]  # the shape of all of it
-    box: Box
-    dtype: str
-    divided: bool  # whether the parameter says so
-    tied: bool  # a pipeline sums its gradients over stages
-    alone: tuple[str, ...]  # the axes along which one rank of each line has it, as experts are
-    digest: bytes
-
-
-class Table(NamedTuple):
-    """What a rank has."""
-
-    params: dict[str, Held]
-    staged: tuple[str, ...]  # the axes along which its pipelines run
-    wrong: str  # what it can tell alone
 
 
 class Placement:
@@ -170,7 +149,7 @@ class Placement:
             except ValueError as error:
                 wrong = wrong or f"{path}, {type(link).__name__}: {error}"
         named = model.namedparams(include_uninit=False)
-        params = {path: _held(param, id(param) in tied, alone.get(id(param), ())) for path, param in named}
+        params = {path: look_at(param, id(param) in tied, alone.get(id(param), ())) for path, param in named}
         return Table(params, tuple(dict.fromkeys(staged)), wrong)
 
     def _wrong(self, path: str, link: Link) -> str:
@@ -274,12 +253,6 @@ class Placement:
         mine = self.tables[self.mesh.comm.rank].params[path].box
         tables = [self.tables[rank].params for rank in self.mesh.line(axes, self.mesh.comm.rank)]
         return 1 / sum([path in params and params[path].box == mine for params in tables])
-
-
-def _held(param: Parameter, tied: bool, alone: tuple[str, ...]) -> Held:
-    digest = hashlib.blake2b(np.ascontiguousarray(backend.to_host(param.array)).reshape(-1).view(np.uint8).data, digest_size=16)
-    whole, box = (param.shape, Box.whole(param.shape)) if param.box is None or param.whole is None else (param.whole, param.box)
-    return Held(tuple(whole), box, param.dtype.name, param.box is not None, tied, alone, digest.digest())
 
 
 def _summing(pieces: Communicator | None, comm: Communicator, share: float) -> Total:

@@ -102,6 +102,20 @@ def _pieces(start: int, stop: int, length: int, most: int) -> list[Stretch]:
     return [(start + a, start + b) for a, b in ends]
 
 
+def check_cut(who: str, cut: Cut, ranks: int) -> None:
+    """Raise ValueError if a cut is not for so many ranks, or leaves a position of the sequence out, or has it twice."""
+    if len(cut) != ranks:
+        raise ValueError(f"{who}: a cut for {len(cut)} ranks does not suit a communicator of {ranks}")
+    end = 0
+    for start, stop in sorted([stretch for stretches in cut for stretch in stretches if stretch[0] != stretch[1]]):
+        if start != end or stop < start:
+            raise ValueError(
+                f"{who}: the stretches of a cut have each position of the sequence once, but after {end} comes "
+                f"{start} … {stop} in {cut}"
+            )
+        end = stop
+
+
 def layouts(cut: Cut, *axes: int) -> tuple[Layout, ...]:
     """The arrays of a cut, for :func:`mnpar.functions.repartition` and plans: the sequence, then ``axes``, whole.
 

@@ -314,6 +314,18 @@ def test_ranks_that_differ_are_told():
         mnpar.run(wrong_length, ranks=3)
 
 
+@pytest.mark.parametrize("cut", [(((0, 2),), ((1, 3),)), (((0, 2),), ((3, 5),))], ids=["twice", "never"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cut_has_each_position_once_and_a_mask_is_boolean(kind, cut):
+    def program(comm, **options):
+        return KINDS[kind](comm, *numbers(*[(1, 2, 3)] * 3), **options)
+
+    with pytest.raises(ValueError, match="each position of the sequence once"):
+        mnpar.run(lambda comm: program(comm, cut=cut), ranks=2)
+    with pytest.raises(TypeError, match="by booleans"):
+        mnpar.run(lambda comm: program(comm, mask=np.zeros((2, 4))), ranks=2)
+
+
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("fit", [-1000.0, -50.0, 0.0, 50.0, 1000.0])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])

@@ -712,7 +712,26 @@ WRONG = {
     "sizes": (lambda comm: one_layer(comm, M=[1, 2])(np.ones((4, D))), r"not cut into micro-batches of \[1, 2\]"),
     "no loss": (lambda comm: one_layer(comm)(*[np.ones((2, D))][comm.rank :]).backward(), "returns a loss, a scalar"),
     "double backprop": (lambda comm: one_layer(comm)().backward(enable_double_backprop=True), "neither graphs nor"),
-    "no such stage": (lambda comm: Pipeline(comm, lambda *x: send_to_stage(x, 5))().backward(), "0 to 1, not to 5"),
+    "no such stage": (
+        lambda comm: Pipeline(comm, lambda *x: send_to_stage(x, 5))().backward(),
+        "of 0 to 1 gives to later stages, not to 5",
+    ),
+    "to an earlier stage": (
+        lambda comm: Pipeline(comm, [F.tanh, lambda y: send_to_stage(y, 0)][comm.rank])(
+            *[np.ones((2, D))][comm.rank :]
+        ).backward(),
+        "stage 1 of 0 to 1 gives to later stages, not to 0",
+    ),
+    "a tag below 0": (
+        lambda comm: Pipeline(comm, [lambda: send_to_stage((), 1, -1), F.tanh][comm.rank])().backward(),
+        "tags are numbers from 0 on",
+    ),
+    "half a micro-batch": (lambda comm: one_layer(comm, M=2.5), "not 2.5"),
+    "fewer than no examples": (lambda comm: one_layer(comm, M=[3, -1]), r"not \[3, -1\]"),
+    "shapes of one parameter": (
+        lambda comm: Pipeline(comm, F.tanh, shared={"W": mnpar.Parameter(0, 2 + comm.rank)}),
+        r"'W' has shape \(3,\) here and \(2,\)",
+    ),
 }
 
 
