@@ -638,9 +638,13 @@ def _changes_by_hand(net, optimizer):
     net.first.W.array[...] += 1
 
 
+def _adds_a_hook(net, optimizer):
+    optimizer.add_hook(lambda optimizer: mnpar.optimizer_hooks.WeightDecay(0.5)(None, net.first.W), "decay")
+
+
 DRIFTS = {
     "a value changed by hand": _changes_by_hand,
-    "a hook": lambda net, optimizer: optimizer.add_hook(mnpar.optimizer_hooks.WeightDecay(0.5)),
+    "a hook": _adds_a_hook,
 }
 
 
