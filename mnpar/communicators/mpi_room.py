@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -24,19 +23,14 @@ class MpiRoom(Room):
     """The memory of the openings of one size on one lane of a transport of processes."""
 
     def __init__(self, transport: Any, lane: Any, size: int) -> None:
-        self._transport, self._lane = transport, lane
-        self._request: Any = None
         super().__init__(size, transport.size)
-
-    def furnish(self) -> None:
-        super().furnish()
-        BYTE = self._transport.MPI.BYTE
-        buffers = [self.mine, self.size, BYTE], [self.whole, self.size, BYTE]
-        self._start: Any = partial(self._start_anew, self._lane, buffers)
-        if not self.wide:  # now, when all ranks are here: it may wait for them
-            with suppress(NotImplementedError):
-                self._request = self._lane.Allgather_init(*buffers)
-                self._start, self._test = self._request.Start, self._request.Test
+        self._transport, BYTE = transport, transport.MPI.BYTE
+        buffers = [self.mine, size, BYTE], [self.whole, size, BYTE]
+        try:
+            self._request = lane.Allgather_init(*buffers)
+            self._start, self._test = self._request.Start, self._request.Test
+        except NotImplementedError:
+            self._request, self._start = None, partial(self._start_anew, lane, buffers)
 
     def _start_anew(self, lane: Any, buffers: Any) -> None:
         self._test = lane.Iallgather(*buffers).Test

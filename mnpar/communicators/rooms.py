@@ -82,16 +82,10 @@ class Room:
     """
 
     def __init__(self, size: int, ranks: int) -> None:
-        self.size, self._ranks, self.wide = size, ranks, size in _WIDE
-        self.mine = self.whole = bytearray()
+        self.size = size
+        self.mine, self.whole = bytearray(size), bytearray(size * ranks)
         self.known: dict[Any, Said] = {}
         self._last: Said | None = None
-        if not self.wide:  # most programs need none
-            self.furnish()
-
-    def furnish(self) -> None:
-        """Have the memory, before the first opening there."""
-        self.mine, self.whole = bytearray(self.size), bytearray(self.size * self._ranks)
 
     def keep(self, key: Any, said: Said) -> None:
         """Remember what was said under a key."""
@@ -154,6 +148,4 @@ class Rooms:
 
     def _go(self, need: int) -> None:
         self.now = next(room for room in self._rooms if room.size >= need)
-        if not self.now.mine:
-            self.now.furnish()
         self._left, self._most = CALM, 0
