@@ -20,18 +20,14 @@ if TYPE_CHECKING:
 
 BLOCK = 512  # bytes of the opening of a collective: a header, and the value itself where it fits
 _SIZES = (BLOCK, 2048, 4608, 8704)  # 1,856, 4,416 and 8,512 bytes of values: a page; two of them with a table
-_WIDE = (2**15 + BLOCK, 2**16 + BLOCK)  # which take time to exchange, but less than values that follow
 _RANKS = 16  # with more, everybody's values for everybody are too much
-_WHOLE = 4 * _WIDE[0]  # bytes of everybody's in a wide one
 _MANY = 1000  # things to say that are remembered
 CALM = 32  # as many openings with room to spare make the next one smaller
 
 
 def sizes_for(ranks: int) -> tuple[int, ...]:
     """The sizes of openings among so many ranks."""
-    if ranks > _RANKS:
-        return _SIZES[:1]
-    return (*_SIZES, *[size for size in _WIDE if ranks * size <= _WHOLE])
+    return _SIZES if ranks <= _RANKS else _SIZES[:1]
 
 
 class Said:
@@ -117,28 +113,22 @@ class Room:
 class Rooms:
     """How large the next opening is: as large as the latest ones should have been, if that is not much.
 
-    So a program whose values are small, but do not fit beside a header in 512 bytes, gives them in the opening too. Wide ones,
-    which keep small values waiting, are taken as long as most of the latest openings needed them. All ranks of a group have
-    heard the same openings, so all of them choose the same size.
+    So a program whose values are small, but do not fit beside a header in 512 bytes, gives them in the opening too. All ranks
+    of a group have heard the same openings, so all of them choose the same size.
     """
 
-    __slots__ = ("_left", "_most", "_rooms", "_wide", "now")
+    __slots__ = ("_left", "_most", "_rooms", "now")
 
     def __init__(self, rooms: Sequence[Room]) -> None:
         self._rooms = rooms  # the smallest first
         self.now, self._left, self._most = rooms[0], CALM, 0
-        self._wide = 0  # up to 3: how many more of the latest should have been wide than not
 
     def heard(self, most: int) -> None:
         """An opening in which the largest value had so many bytes."""
         need, size = most + SIZE, self.now.size
         if need > self._rooms[-1].size:
             need = 0
-        wide = need > _SIZES[-1]
-        self._wide = min(self._wide + 1, 3) if wide else max(self._wide - 1, 0)
-        if wide and self._wide < 2:
-            need = _SIZES[1]  # where those that follow are heard, too
-        if need > size or (size > _SIZES[-1] and self._wide < 2):
+        if need > size:
             self._go(need)
         elif size > BLOCK:
             self._most = max(self._most, need)

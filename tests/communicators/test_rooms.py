@@ -28,29 +28,10 @@ def test_an_opening_is_as_large_as_was_needed_of_late():
     assert rooms.now.size == BLOCK
 
 
-def sizes_after(rooms, *bytes_of_values):
-    seen = []
-    for most in bytes_of_values:
-        rooms.heard(most)
-        seen.append(rooms.now.size)
-    return seen
-
-
-def test_openings_are_wide_where_most_values_need_it_and_others_are_not_kept_waiting():
-    narrow, wide, wider = 2048, 2**15 + BLOCK, 2**16 + BLOCK
-    assert sizes_after(rooms_of(2), 2**15, 2**15, 2**16, 8, 2**16) == [narrow, wide, wider, wider, wider]
-    assert sizes_after(rooms_of(2), *[2**15] * 3, 8, 8, 8) == [narrow, wide, wide, wide, BLOCK, BLOCK]
-    assert set(sizes_after(rooms_of(2), *[2**15, 8] * 20)) == {narrow}
-    assert set(sizes_after(rooms_of(2), *[2**15, 8, 8] * 20)) == {narrow}
-    assert sizes_after(rooms_of(2), *[2**15] * 3, 2**20, 2**20) == [narrow, wide, wide, wide, BLOCK]
-
-
-@pytest.mark.parametrize(
-    ("ranks", "largest"), [(2, 2**16 + BLOCK), (3, 2**15 + BLOCK), (4, 2**15 + BLOCK), (5, 8704), (17, BLOCK)]
-)
-def test_the_more_ranks_the_smaller_is_the_largest_opening(ranks, largest):
-    rooms = rooms_of(ranks)
-    assert max(sizes_after(rooms, 1000, *range(1000, 70_000, 1000))) == largest
+def test_with_many_ranks_it_stays_small():
+    rooms = rooms_of(17)
+    rooms.heard(1000)
+    assert rooms.now.size == BLOCK
 
 
 COLLECTIVES = {
@@ -79,9 +60,8 @@ COLLECTIVES = {
 def test_values_of_all_sizes_in_any_order_arrive_whole(comm):
     rng = np.random.default_rng(0)  # the same on all ranks
     names = list(COLLECTIVES)
-    mixed, large = [0, 1, 8, 40, 60, 200, 230, 900, 1100, 5000], [40, 3000, 4000, 5000, 8000]
-    for step in range(400):
-        name, n = names[rng.integers(len(names))], int(rng.choice(mixed if step < 300 else large))
+    for _ in range(300):
+        name, n = names[rng.integers(len(names))], int(rng.choice([0, 1, 8, 40, 60, 200, 230, 900, 1100, 5000]))
         assert COLLECTIVES[name](comm, n), (name, n)
 
 
