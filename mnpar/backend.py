@@ -388,13 +388,13 @@ def copyto(dst: Array, src: Array) -> None:
 _HUGE = 2**21  # bytes of a huge page
 
 
-def vector(size: int, other: Array, dtype: Any = None) -> Array:
+def vector(size: int, other: Array) -> Array:
     """Room for that many elements, of the dtype of ``other`` and where that is; where much, in huge pages, if there are such.
 
     The processor knows the places of few pages at a time: with those of 4 KiB a step of a perceptron of half a million weights
     takes 3 % longer.
     """
-    xp, dtype = get_array_module(other), np.dtype(other.dtype if dtype is None else dtype)
+    xp, dtype = get_array_module(other), other.dtype
     if xp is not np:
         with other.device:
             return xp.empty(size, dtype)

@@ -9,7 +9,6 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar import backend
 from mnpar.arena import Arena, Arenas
 
 LR = 0.5
@@ -428,22 +427,3 @@ def test_a_step_that_is_interrupted_leaves_the_next_one_right(place, monkeypatch
         step(one)
     for param, other in zip(optimizer.target.params(), twin.target.params(), strict=True):
         np.testing.assert_array_equal(param.array, other.array)
-
-
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-def test_a_large_vector_lies_in_whole_huge_pages(dtype):
-    found = backend.vector(2**20 + 1, np.empty(0, "f4"), dtype)
-    assert (found.shape, found.dtype, found.ctypes.data % 2**21) == ((2**20 + 1,), dtype, 0)
-
-
-def test_states_of_a_whole_model_begin_as_zeros_of_32_bits_at_least():
-    model = mnpar.Link()
-    model.v, model.w = [mnpar.Parameter(np.ones(2**19, "f2")) for _ in "vw"]
-    optimizer = mnpar.optimizers.MomentumSGD(lr=1.0, momentum=1.0).setup(model)
-    for param in model.params():
-        param.grad = np.full_like(param.array, 0.5)
-    optimizer.update()
-    for param in model.params():
-        state = param.update_rule.state["v"]
-        np.testing.assert_array_equal(state, np.full(2**19, -0.5, "f4"), strict=True)
-        np.testing.assert_array_equal(param.array, np.full(2**19, 0.5, "f2"), strict=True)

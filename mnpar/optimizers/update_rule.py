@@ -227,9 +227,5 @@ def unscale(param: Parameter) -> None:
 
 def zeros_like(param: Parameter) -> Array:
     """State of a rule: zeros beside the parameter, of at least 32 bits (squares of float16 gradients vanish in float16)."""
-    array, dtype = param.array, np.promote_types(param.dtype, np.float32)
-    if array.ndim != 1:
-        return backend.get_array_module(array).zeros_like(array, dtype=dtype)
-    state = backend.vector(array.size, array, dtype)  # of all parameters together
-    state.fill(0)
-    return state
+    xp = backend.get_array_module(param.array)
+    return xp.zeros_like(param.array, dtype=np.promote_types(param.dtype, np.float32))
