@@ -66,13 +66,14 @@ def in_time(ways, agree, before, budget=0.15, rounds=5):
     But three times at least, if that does not take twenty times as long, and once in any case. ``agree(number)`` gives the
     number of rank 0 on all ranks.
     """
-    begin, times, measured = time.perf_counter(), {}, {}
+    times, measured = {}, {}
     for name, step in ways.items():
         before()
         seconds(step, 1)
         before()
         measured[name] = [agree(seconds(step, 1))]
         times[name] = max(1, min(100, int(budget / rounds / measured[name][0])))
+    begin = time.perf_counter()
     for done in range(rounds):
         if agree(time.perf_counter() - begin > budget * len(ways) * (1 if done >= 3 else 20)):
             break

@@ -385,25 +385,13 @@ def copyto(dst: Array, src: Array) -> None:
     copy_to(dst, src)
 
 
-_HUGE = 2**21  # bytes of a huge page
-
-
 def vector(size: int, other: Array) -> Array:
-    """Room for that many elements, of the dtype of ``other`` and where that is; where much, in huge pages, if there are such.
-
-    The processor knows the places of few pages at a time: with those of 4 KiB a step of a perceptron of half a million weights
-    takes 3 % longer.
-    """
-    xp, dtype = get_array_module(other), other.dtype
-    if xp is not np:
-        with other.device:
-            return xp.empty(size, dtype)
-    nbytes = size * dtype.itemsize
-    if 2 * nbytes < _HUGE:
-        return np.empty(size, dtype)
-    room = np.empty(max(nbytes + _HUGE, 2 * _HUGE), np.uint8)  # numpy asks the system for them from 4 MiB on
-    start = -room.ctypes.data % _HUGE
-    return room[start : start + nbytes].view(dtype)
+    """Room for that many elements, of the dtype of ``other`` and where that is."""
+    xp = get_array_module(other)
+    if xp is np:
+        return np.empty(size, other.dtype)
+    with other.device:
+        return xp.empty(size, other.dtype)
 
 
 def scratch(shape: tuple[int, ...], dtype: Any, xp: Any = np) -> Array:

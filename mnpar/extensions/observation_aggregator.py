@@ -86,7 +86,8 @@ class ObservationAggregator(Extension):
 def _mean(ranks: list[list[Any]]) -> Any:
     """The mean of all values of all ranks, in float64 at least; None if there is none."""
     values = [value * np.float64(1) for values in ranks for value in values]
-    return sum(values) / len(values) if values else None
+    mean = sum(values) / len(values) if values else None
+    return float(mean) if isinstance(mean, np.float64) else mean
 
 
 class AllreducePersistent(Extension):

@@ -33,22 +33,20 @@ class Line:
 
     def send(self, value: Any, source: int, dest: int, micro_batch: int, tag: int = 0) -> None:
         """Start sending to a stage: a Variable, a tuple of them, or nothing (None)."""
-        self._check(source, dest, source, tag)
+        self._check(source, dest, source)
         send(() if value is None else value, self.comm, self.where[dest], self.tag(source, dest, micro_batch, tag))
 
     def recv(self, source: int, dest: int, micro_batch: int, tag: int = 0) -> tuple[Variable, ...]:
         """What a stage sent."""
-        self._check(source, dest, dest, tag)
+        self._check(source, dest, dest)
         values: tuple[Variable, ...] = recv(
             self.comm, self.where[source], tag=self.tag(source, dest, micro_batch, tag), force_tuple=True
         )
         return values
 
-    def _check(self, source: int, dest: int, me: int, tag: int) -> None:
+    def _check(self, source: int, dest: int, me: int) -> None:
         stages = len(self.where)
         if not 0 <= source < dest < stages:
             other = source + dest - me
             way = f"gives to later stages, not to {other}" if me == source else f"takes from earlier stages, not from {other}"
             raise ValueError(f"stage {me} of 0 to {stages - 1} {way}")
-        if tag < 0:
-            raise ValueError(f"stage {me}: tags are numbers from 0 on")

@@ -213,12 +213,14 @@ def _like(value: Any, variables: Iterator[Variable]) -> Any:
     return tuple([next(variables) for _ in value]) if isinstance(value, tuple | list) else next(variables)
 
 
-def _visit(what: str) -> Visit:
+def _visit(what: str, tag: int) -> Visit:
     visit = _here.get()
     if visit is None:
         raise RuntimeError(
             f"{what} is for the forward of a stage, while a Pipeline runs it; elsewhere use mnpar.functions.send"
         )
+    if tag < 0:
+        raise ValueError(f"{what}: tags are numbers from 0 on, not {tag}")
     return visit
 
 
@@ -233,7 +235,7 @@ def send_to_stage(x: Any, stage: int, tag: int = 0) -> None:
         tag: from 0 on; tells several messages between two stages apart, though they keep their order.
 
     Raises:
-        RuntimeError: no pipeline is running; ValueError: there is no such stage.
+        RuntimeError: no pipeline is running; ValueError: there is no such stage, or the tag is below 0.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.functions as F
@@ -250,7 +252,7 @@ def send_to_stage(x: Any, stage: int, tag: int = 0) -> None:
         >>> mnpar.run(program, ranks=3)[2].shape
         (4, 1)
     """
-    _visit("send_to_stage").give(x, stage, tag + 1)
+    _visit("send_to_stage", tag).give(x, stage, tag + 1)
 
 
 def recv_from_stage(stage: int, tag: int = 0) -> Any:
@@ -264,10 +266,10 @@ def recv_from_stage(stage: int, tag: int = 0) -> Any:
         A Variable, or a tuple of them if several were given.
 
     Raises:
-        RuntimeError: no pipeline is running; ValueError: there is no such stage.
+        RuntimeError: no pipeline is running; ValueError: there is no such stage, or the tag is below 0.
 
     Example:
         See :func:`send_to_stage`.
     """
-    values = _visit("recv_from_stage").take(stage, tag + 1)
+    values = _visit("recv_from_stage", tag).take(stage, tag + 1)
     return values[0] if len(values) == 1 else values
