@@ -84,15 +84,16 @@ def derived(function, comm, arrays, root):
     return [y.array for y in ys], [None if g is None else g.array for g in gs], [x.grad for x in xs]
 
 
+@pytest.mark.grid
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", TWINS)
 @EVERY
-def test_values_gradients_and_their_gradients_are_those_of_the_blocking_twin(comm, name):
+def test_values_gradients_and_their_gradients_are_those_of_the_blocking_twin(comm, name, shape):
     root = comm.size - 1
-    for shape in SHAPES:
-        arrays = TWINS[name][1](comm, shape, root)
-        blocking, later = [derived(function, comm, arrays, root) for function in twins(name)]
-        for ours, theirs in zip(later, blocking, strict=True):
-            assert_same(ours, theirs)
+    arrays = TWINS[name][1](comm, shape, root)
+    blocking, later = [derived(function, comm, arrays, root) for function in twins(name)]
+    for ours, theirs in zip(later, blocking, strict=True):
+        assert_same(ours, theirs)
 
 
 @pytest.mark.parametrize("name", LINEAR)

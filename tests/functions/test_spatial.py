@@ -1,6 +1,6 @@
 """Layers on blocks, against the same layers in one process: outputs and the gradients of two orders, in random forms.
 
-``MNPAR_SPATIAL=20000 pytest tests/functions/test_spatial.py`` tries more of them.
+``pytest --sweep`` tries more of them, and ``MNPAR_SPATIAL=20000 pytest tests/functions/test_spatial.py`` as many as one likes.
 """
 
 import functools
@@ -14,7 +14,6 @@ import mnpar.functions as F
 from mnpar.functions import local_contrast
 from mnpar.plans import Window, blocks
 
-COUNT = int(os.environ.get("MNPAR_SPATIAL", "1000"))
 PIECE = 50
 MODES = ("constant", "constant", "edge", "reflect", "symmetric", "wrap")
 
@@ -176,9 +175,16 @@ def derivatives(layer, x, params, w, v, us):
     return [y.array, arrays[0], variables[0].grad, *arrays[1:], *[p.grad for p in variables[1:]]]
 
 
-@pytest.mark.parametrize("first", range(0, COUNT, PIECE))
-def test_a_layer_on_any_grid_has_the_outputs_and_both_gradients_of_one_process(first):
-    for seed in range(first, min(first + PIECE, COUNT)):
+def pytest_generate_tests(metafunc):
+    if "seeds" in metafunc.fixturenames:
+        count = int(os.environ.get("MNPAR_SPATIAL", 1000 if metafunc.config.getoption("--sweep") else 400))
+        pieces = [range(first, min(first + PIECE, count)) for first in range(0, count, PIECE)]
+        metafunc.parametrize("seeds", pieces, ids=[str(piece.start) for piece in pieces])
+
+
+@pytest.mark.grid
+def test_a_layer_on_any_grid_has_the_outputs_and_both_gradients_of_one_process(seeds):
+    for seed in seeds:
         layer = Layer(seed)
         try:
             layer.check()
