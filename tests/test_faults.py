@@ -10,8 +10,9 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ import pytest
 
 from mnpar.launch import find_mpiexec
 from tests.faults.job import FOREIGN, PYTHON, SLOWER, Job
-from tests.faults.soak import KINDS, soak
+from tests.faults.soak import all_traces, left_behind
 
 HERE = r"faults/programs.py:\d+"
 LIMIT = 5.0  # s from the start of a job to its end, the start of Python and MPI included
@@ -90,22 +91,24 @@ DONE = "has finished its program"
 BUSY = rf"busy in its own code at {HERE}"
 JOBS = {
     "slow_steps": works("44", stall="0.5", limit=45),  # the longest first: the others run beside it
+    "error_that_nobody_reads": Row("1", BAD, limit=9, once=""),
     "error_while_others_receive": fails("1", "error_while_others_receive")._replace(fresh=True),
     "error_while_others_reduce": fails("1", "error_while_others_reduce", 3),
     "error_while_others_compute": fails("1", "error_while_others_compute"),
     "error_without_streams": fails("1", "error_without_streams"),
-    "error_that_nobody_reads": Row("1", BAD, limit=9, once=""),
     "error_in_a_group": fails("1", "error_in_a_group", 3),
     "error_on_all": fails("1", "error_on_all", rank=0),
     "error_in_backward": fails("2", "error_in_backward", also=["in the backward of Bad"]),
-    "error_in_a_thread": Row("3", BAD, r"mnpar: rank 1 of 2 failed, the job ends\nTraceback(.|\n)*^ValueError: boom"),
+    "error_in_a_thread": Row(
+        "3", BAD, r"mnpar: rank 1 of 2 failed, the job ends\nTraceback(.|\n)*^ValueError: boom", fresh=False
+    ),
     "error_in_training": fails("1", "fail", also=[r"\(in the training loop, after 5 iterations\)"]),
     "exit_3": ends("4", rf"{DONE}, by sys.exit\(3\) at {HERE}", 3)._replace(fresh=True),
-    "exit_3_on_all": Row("4", 3, out="", once=""),
+    "exit_3_on_all": Row("4", 3, out="", once="", fresh=False),
     "exit_0": ends("5", rf"{DONE}, by sys.exit\(0\) at {HERE}"),
     "early_end": ends("5", DONE),
     "os_exit_0": Row("6", 1, rf"mnpar: rank 1 of 2 called os._exit\(0\) at {HERE}", once="mnpar:"),
-    "os_exit_4": Row("6", 4, rf"mnpar: rank 1 of 2 called os._exit\(4\) at {HERE}", once="mnpar:"),
+    "os_exit_4": Row("6", 4, rf"mnpar: rank 1 of 2 called os._exit\(4\) at {HERE}", once="mnpar:", fresh=False),
     "silent_death": Row(
         "6", BAD, r"rank 1: is gone: its process has ended without a word" if MPICH else (),
         options=("-disable-auto-cleanup",) if MPICH else (), once="Traceback" if MPICH else "",
@@ -121,7 +124,7 @@ JOBS = {
     ),
     "stopped_in_a_split": Row(
         "9", BAD, rf"rank 0 of 2 waits for ever in split at {HERE}, the job ends\n  rank 1: is stopped for \d s", stall="0.5",
-        once="",
+        once="", fresh=False,
     ),
     "slow_rank": works(
         "10", stall="0.5", out="is done", says=rf"^mnpar: rank 1 has waited 1 s in barrier at {HERE}; rank 0 is {BUSY}$"
@@ -130,9 +133,9 @@ JOBS = {
     "slow_rank_after_an_uneven_split": works("10", 3, "0.5", "is done", rf"has waited .*; rank 0 is {BUSY}"),
     "out_of_memory": fails("11", "out_of_memory", error=r"numpy\..*Unable to allocate .* shape \(1048576, 1073741824\)"),
     "waits": Row("12", {130, 1}, ranks=3, act=interrupt, limit=3, once=""),
-    "waits_in_collectives": Row("12", {130, 1}, ranks=3, act=interrupt, limit=3, once=""),
-    "trains": Row("12", {130, 1}, ranks=2, act=interrupt, limit=3, once=""),
-    "waits, terminated": Row("13", BAD, ranks=3, act=terminate, limit=3, once=""),
+    "waits_in_collectives": Row("12", {130, 1}, ranks=3, act=interrupt, limit=3, once="", fresh=False),
+    "trains": Row("12", {130, 1}, ranks=2, act=interrupt, limit=3, once="", fresh=False),
+    "waits, terminated": Row("13", BAD, ranks=3, act=terminate, limit=3, once="", fresh=False),
     "waits, launcher killed": Row("14", -9, ranks=3, act=kill_launcher, once=""),
     "ring_of_receives": deadlock("15", *[rf"waits in recv from rank {(r + 1) % 3}, tag 0 at {HERE}" for r in range(3)]),
     "head_on_sends": works("16"),
@@ -169,9 +172,9 @@ JOBS = {
 }  # fmt: skip
 
 
-def carry_out(name):
+def carry_out(name, folder):
     row = JOBS[name]
-    job = Job(name.partition(",")[0], row.ranks, row.stall, row.options, fresh=row.fresh)
+    job = Job(name.partition(",")[0], row.ranks, row.stall, row.options, fresh=row.fresh, TMPDIR=folder)
     if row.act is not None:
         job.expect("ready", row.ranks)
         row.act(job)
@@ -179,15 +182,26 @@ def carry_out(name):
 
 
 @pytest.fixture(scope="module")
-def results(request):
+def folder():
+    """The jobs' temporary files."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def before():
+    """What there was before the jobs."""
+    return all_traces()
+
+
+@pytest.fixture(scope="module")
+def results(request, folder, before):
     """The results of the jobs, by name, that the selected tests look at: four at a time are under way."""
-    names = [
-        item.callspec.params["name"]
-        for item in request.session.items
-        if item.path == Path(__file__) and "name" in item.fixturenames
-    ]
+    mine = [item for item in request.session.items if item.path == Path(__file__)]
+    whole = any(item.name == test_jobs_that_are_ended_in_any_way_leave_nothing_behind.__name__ for item in mine)
+    names = JOBS if whole else [item.callspec.params["name"] for item in mine if "name" in item.fixturenames]
     with ThreadPoolExecutor(4) as pool:
-        yield {name: pool.submit(carry_out, name) for name in sorted(names, key=list(JOBS).index)}
+        yield {name: pool.submit(carry_out, name, folder) for name in sorted(names, key=list(JOBS).index)}
         pool.shutdown(cancel_futures=True)
 
 
@@ -233,6 +247,8 @@ def test_copies_of_a_world_of_one_rank_under_a_foreign_launcher_are_refused():
     )
 
 
-def test_jobs_that_are_ended_in_any_way_leave_nothing_behind():
-    left = soak(len(KINDS))
-    assert not left or not soak(len(KINDS)), left  # something of another job's may be there once, but not twice
+def test_jobs_that_are_ended_in_any_way_leave_nothing_behind(results, folder, before):
+    wait(results.values())
+    assert results.keys() == JOBS.keys()
+    left = left_behind(folder, before)
+    assert not left

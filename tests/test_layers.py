@@ -12,7 +12,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "mnpar"
 FILES = sorted(ROOT.rglob("*.py"))
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 # A file imports only from lines above its own, or from its own package. A new file or package gets a place here.
 LAYERS = """
@@ -79,6 +78,12 @@ _BLOCKING = """
 """
 
 
+@functools.cache
+def tree_of(path):
+    """Parsed where the tests run, and not while they are collected: all wait for that."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def every_file(rule):
     """One test of all files, which says of each that breaks the rule how it does so."""
 
@@ -132,7 +137,7 @@ def imports(tree):
 def own(path):
     """The modules of mnpar that a file imports, with whether for types only (packages import those too, but later: lazy.py)."""
     return [(what.removeprefix("mnpar.") if what != "mnpar" else "__init__", types and path.name != "__init__.py")
-            for what, _, types in imports(TREES[path]) if what.split(".")[0] == "mnpar"]  # fmt: skip
+            for what, _, types in imports(tree_of(path)) if what.split(".")[0] == "mnpar"]  # fmt: skip
 
 
 @every_file
@@ -151,13 +156,13 @@ def test_imports_make_no_circle():
 
 @every_file
 def test_imports_stand_at_the_top(path):
-    late = {what.split(".")[0] for what, inside, _ in imports(TREES[path]) if inside}
+    late = {what.split(".")[0] for what, inside, _ in imports(tree_of(path)) if inside}
     assert late <= LATE.get(relative(path), set())
 
 
 @every_file
 def test_one_file_knows_mpi4py_and_one_knows_cupy(path):
-    known = {what.split(".")[0] for what, _, _ in imports(TREES[path])}
+    known = {what.split(".")[0] for what, _, _ in imports(tree_of(path))}
     assert all(relative(path) == home for library, home in ONLY.items() if library in known)
 
 
@@ -194,7 +199,7 @@ def test_no_name_of_a_layer_is_left_over_that_the_design_does_not_plan():
 @every_file
 def test_no_blocking_mpi_call(path):
     """mnpar polls: a rank in a blocking call hears neither Ctrl-C nor the errors of others."""
-    calls = [node for node in ast.walk(TREES[path]) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    calls = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
     found = [f"{node.func.attr} in line {node.lineno}" for node in calls if node.func.attr in _BLOCKING.split()]
     assert not found
 
@@ -210,7 +215,7 @@ def is_set(node):
 @every_file
 def test_no_iteration_over_a_set(path):
     """Law 5: its order differs between ranks."""
-    for node in ast.walk(TREES[path]):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
             assert not is_set(node.iter), ast.unparse(node.iter)
         elif isinstance(node, ast.Starred):
@@ -219,7 +224,7 @@ def test_no_iteration_over_a_set(path):
 
 @every_file
 def test_every_file_opens_with_what_it_is(path):
-    text = ast.get_docstring(TREES[path])
+    text = ast.get_docstring(tree_of(path))
     assert text
     assert text.splitlines()[0].endswith((".", "?", ":", "!"))
 
@@ -227,7 +232,7 @@ def test_every_file_opens_with_what_it_is(path):
 @every_file
 def test_a_file_has_at_most_300_lines_or_says_why_it_is_long(path):
     lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert lines <= 300 or "long" in ast.get_docstring(TREES[path]).lower(), f"{lines} lines"
+    assert lines <= 300 or "long" in ast.get_docstring(tree_of(path)).lower(), f"{lines} lines"
 
 
 def test_the_core_can_be_read_in_one_sitting():

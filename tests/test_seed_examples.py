@@ -209,8 +209,16 @@ def narrow(folder, blocks):
 DEEP = ((3, 8), (4, 16), (6, 32), (3, 64))  # as deep as it is, and an eighth as wide
 
 
-def test_a_step_of_resnet_50_on_two_ranks_is_that_of_one(tmp_path):
-    text = run(MPI, narrow(tmp_path, DEEP), *TINY, "--size", "32", "--check", "--dtype", "f8")
+def pytest_generate_tests(metafunc):
+    if "blocks" in metafunc.fixturenames:  # as wide as it is it takes half a minute
+        whole = {"whole": resnet50.BLOCKS} if metafunc.config.getoption("--sweep") else {}
+        metafunc.parametrize("blocks", [DEEP, *whole.values()], ids=["narrow", *whole])
+
+
+@pytest.mark.grid
+def test_a_step_of_resnet_50_on_two_ranks_is_that_of_one(tmp_path, blocks):
+    text = run(MPI, narrow(tmp_path, blocks), *TINY, "--size", "32", "--check", "--dtype", "f8")
+    assert ("25,557,032 parameters" in text) == (blocks == resnet50.BLOCKS)
     losses, weights = re.search(r"losses differ by (\S+), weights by (\S+) at most", text).groups()
     assert float(losses) < 1e-9
     assert float(weights) < 1e-9

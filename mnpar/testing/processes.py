@@ -174,6 +174,7 @@ class _Share:
         status = 1
         try:
             die_with_parent()
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # the session ends it so, though it may ignore that itself
             _limit_threads(max(1, (os.cpu_count() or 1) // self._of))
             capture: Any = self._session.config.pluginmanager.getplugin("capturemanager")
             capture.stop_global_capturing()  # its files are the session's

@@ -14,7 +14,6 @@ import threading
 import time
 from multiprocessing import forkserver
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -178,9 +177,7 @@ def stopped_in_a_split(comm):
     """Just before the call of MPI, which waits for all."""
     if comm.rank == 1:
         process = comm.transport.process
-        comm.transport.process = SimpleNamespace(
-            blocking=lambda *args: os.kill(os.getpid(), signal.SIGSTOP) or process.blocking
-        )
+        process.blocking = lambda *args: os.kill(os.getpid(), signal.SIGSTOP) or type(process).blocking(process, *args)
     comm.split(0, comm.rank)
 
 

@@ -1,7 +1,7 @@
 """Start and end jobs, in every way in which a job can end, and find what they leave: files in shared memory and temporary
 folders, processes.
 
-    python -m tests.faults.soak 200        the long version; the tests run one cycle of each kind
+    python -m tests.faults.soak 200        the long version; tests/test_faults.py looks at what its jobs leave
 """
 
 import os
@@ -52,18 +52,31 @@ def cycle(kind, folder):
     assert (code == 0) == (kind == "fine"), f"{kind}: exit code {code}"
 
 
+def all_traces():
+    """What MPI and mnpar have where they put it."""
+    return traces("/dev/shm", SHARED) | traces("/tmp", TEMPORARY)
+
+
+def left_behind(folder, before):
+    """What jobs have left in their folder of temporary files or where nothing was before; nothing, one hopes. (Jobs that run
+    beside them have two seconds to tidy up.)
+    """
+    left = [str(path) for path in Path(folder).rglob("*")]
+    new, deadline = all_traces() - before, time.monotonic() + 2
+    while new and time.monotonic() < deadline:
+        time.sleep(0.1)
+        new &= all_traces()
+    in_use = used()
+    return sorted([*left, *(path for path in new if path not in in_use)])
+
+
 def soak(cycles):
-    """What so many jobs have left behind; nothing, one hopes. (Jobs that run beside them have two seconds to tidy up.)"""
-    before = traces("/dev/shm", SHARED) | traces("/tmp", TEMPORARY)
+    """What so many jobs have left behind."""
+    before = all_traces()
     with tempfile.TemporaryDirectory() as folder:
         for number in range(cycles):
             cycle(KINDS[number % len(KINDS)], folder)
-        left = [str(path) for path in Path(folder).rglob("*")]
-    deadline = time.monotonic() + 2
-    while (new := (traces("/dev/shm", SHARED) | traces("/tmp", TEMPORARY)) - before) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    in_use = used()
-    return sorted([*left, *(path for path in new if path not in in_use)])
+        return left_behind(folder, before)
 
 
 if __name__ == "__main__":
