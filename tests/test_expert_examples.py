@@ -16,7 +16,7 @@ WAYS = {
 
 @pytest.mark.parametrize(("ranks", "flags"), WAYS.values(), ids=WAYS)
 def test_the_mixture_of_experts_learns_the_weights_of_one_rank(ranks, flags):
-    done = run(ranks, "mixture_of_experts.py", ["--epoch", "2", "--batchsize", "100", *flags])
+    done = run(ranks, "mixture_of_experts.py", ["--epoch", "2", "--batchsize", "400", *flags])
     assert done.returncode == 0, done.stderr
     assert float(re.search(r"weights differ by (\S+) at most", done.stdout)[1]) < 1e-10
     lines = re.findall(r"^epoch +\d +accuracy [\d.]+ +experts see((?: +[\d.]+%)+)$", done.stdout, re.M)

@@ -55,7 +55,7 @@ UNETS = {
 
 @pytest.mark.parametrize(("ranks", "flags"), UNETS.values(), ids=UNETS)
 def test_the_u_net_learns_the_weights_of_one_rank(ranks, flags, tmp_path):
-    done = run(ranks, "pipeline_unet.py", ["--steps", "3", "--batchsize", "10", "--out", str(tmp_path), *flags])
+    done = run(ranks, "pipeline_unet.py", ["--steps", "2", "--batchsize", "6", "--width", "4", "--out", str(tmp_path), *flags])
     assert differ(done) < 1e-8
     assert (tmp_path / "pipeline_unet.png").read_bytes().startswith(PNG)
 

@@ -16,19 +16,21 @@ SIZES = (1, 2, 4, 8)
 
 
 def factorisations(*names):
-    """All ways to divide 8 ranks among these axes."""
+    """All ways to divide 8 ranks among these axes: the axes that have several ranks, and how many."""
     for sizes in itertools.product(SIZES, repeat=len(names)):
         if np.prod(sizes) == 8:
-            yield {name: GRIDS[n] if name == "space" else n for name, n in zip(names, sizes, strict=True)}
+            yield tuple(zip(*[(name, n) for name, n in zip(names, sizes, strict=True) if n > 1], strict=True))
 
 
 MESHES = [
-    *[("transformer", axes) for axes in factorisations("data", "pipe", "model")],
-    ("transformer", {"sequence": 2, "pipe": 2, "model": 2}),
-    ("transformer", {"data": 2, "sequence": 4}),
-    *[("cnn", axes) for axes in factorisations("data", "pipe", "model", "space")],
+    *[("transformer", *mesh) for mesh in factorisations("data", "pipe", "model")],
+    ("transformer", ("sequence", "pipe", "model"), (2, 2, 2)),
+    ("transformer", ("data", "sequence"), (2, 4)),
+    *[("cnn", *mesh) for mesh in factorisations("data", "pipe", "model", "space")],
 ]
-IDS = [f"{name}-{'-'.join(f'{axis}{np.prod(size)}' for axis, size in axes.items())}" for name, axes in MESHES]
+ONE = {value: value for mesh in MESHES for value in mesh}  # of equal ones: the grid asks which are the same
+MESHES = [tuple(ONE[value] for value in mesh) for mesh in MESHES]
+IDS = [f"{name}-{'-'.join(f'{axis}{n}' for axis, n in zip(axes, sizes, strict=True))}" for name, axes, sizes in MESHES]
 
 
 @functools.cache
@@ -37,9 +39,11 @@ def expected(name, optimizer, added=()):
         return reference(name, optimizer, STEPS, added)
 
 
-@pytest.mark.parametrize(("name", "axes"), MESHES, ids=IDS)
-def test_a_model_is_the_same_on_every_mesh(name, axes):
-    check(mnpar.run(train, ranks=8, args=(axes, name, optimizers.Adam, STEPS)), expected(name, optimizers.Adam))
+@pytest.mark.grid
+@pytest.mark.parametrize(("name", "axes", "sizes"), MESHES, ids=IDS)
+def test_a_model_is_the_same_on_every_mesh(name, axes, sizes):
+    mesh = {axis: GRIDS[n] if axis == "space" else n for axis, n in zip(axes, sizes, strict=True)}
+    check(mnpar.run(train, ranks=8, args=(mesh, name, optimizers.Adam, STEPS)), expected(name, optimizers.Adam))
 
 
 HYBRID = {"transformer": {"data": 2, "pipe": 2, "model": 2}, "cnn": {"data": 2, "model": 2, "space": (2, 1)}}
@@ -51,17 +55,15 @@ WHOLE = {  # what looks at norms of the whole model, or of whole parameters
 }
 
 
-WAYS = [
-    ("transformer", {}),
-    ("transformer", {"sharded": True, "check": 1}),
-    ("cnn", {"sharded": True}),
-    ("cnn", {"bucket_bytes": 4096}),
-]
+WAYS = {"": {}, "sharded": {"sharded": True, "check": 1}, "buckets": {"bucket_bytes": 4096}}
 
 
-@pytest.mark.parametrize(("name", "options"), WAYS, ids=["transformer", "transformer-sharded", "cnn-sharded", "cnn-buckets"])
-@pytest.mark.parametrize(("optimizer", "added"), WHOLE.values(), ids=WHOLE)
-def test_norms_count_each_parameter_once(name, optimizer, added, options):
+@pytest.mark.grid
+@pytest.mark.parametrize("name", HYBRID)
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("rule", WHOLE)
+def test_norms_count_each_parameter_once(name, rule, options):
+    optimizer, added = WHOLE[rule]
     curve, _, weights = expected(name, optimizer, added)
     results = mnpar.run(functools.partial(train, **options), ranks=8, args=(HYBRID[name], name, optimizer, STEPS, added))
     check_pieces([w for _, _, w in results], weights, 1e-9)
