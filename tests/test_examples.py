@@ -161,9 +161,16 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("ranks", [0, 2])
-@pytest.mark.parametrize(("flags", "message"), BAD.values(), ids=BAD)
-def test_bad_flags_are_one_usage_error(ranks, flags, message):
+def pytest_generate_tests(metafunc):
+    if "bad" in metafunc.fixturenames:  # who says it is much the same for all: on ranks, a plain run looks at three
+        on_ranks = BAD if metafunc.config.getoption("--sweep") else ("no number", "groups that do not divide", "no folder to write to")
+        cases = [(0, bad) for bad in BAD] + [(2, bad) for bad in on_ranks]
+        metafunc.parametrize(("ranks", "bad"), cases, ids=[f"{bad}-{ranks}" for ranks, bad in cases])
+
+
+@pytest.mark.grid
+def test_bad_flags_are_one_usage_error(ranks, bad):
+    flags, message = BAD[bad]
     done = run(ranks, "ensemble_mnist.py", flags)
     assert done.returncode == 2
     assert done.stderr.count(message) == 1

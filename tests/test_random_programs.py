@@ -1,7 +1,7 @@
 """Random programs over ranks have the gradients of one process; spoilt ones are reported, never wrong and never hanging.
 
 ``MNPAR_PROGRAMS=10000 pytest tests/test_random_programs.py`` runs more of them, ``MNPAR_PROGRAMS_MPI`` more on processes;
-``--detection`` prints at the end how many of the spoilt ones were reported.
+``--sweep`` runs twice as many as a plain run; ``--detection`` prints at the end how many of the spoilt ones were reported.
 """
 
 import os
@@ -14,9 +14,14 @@ import mnpar
 from tests.conftest import OUTCOMES
 from tests.programs import draw, gradients, mutations
 
-ON_THREADS = int(os.environ.get("MNPAR_PROGRAMS", "400"))
-ON_MPI = int(os.environ.get("MNPAR_PROGRAMS_MPI", "200"))
 PIECE = 50
+
+
+def pytest_generate_tests(metafunc):
+    name, plain = ("MNPAR_PROGRAMS_MPI", 100) if "comm" in metafunc.fixturenames else ("MNPAR_PROGRAMS", 200)
+    if "first" in metafunc.fixturenames:
+        swept = 2 if metafunc.config.getoption("--sweep") else 1
+        metafunc.parametrize("first", range(0, int(os.environ.get(name, plain * swept)), PIECE))
 
 
 def check(program, found):
@@ -25,7 +30,7 @@ def check(program, found):
         np.testing.assert_allclose(g, truth[name], rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize("first", range(0, ON_THREADS, PIECE))
+@pytest.mark.grid
 def test_gradients_of_random_programs_on_thread_ranks_equal_those_of_one_process(first):
     for seed in range(first, first + PIECE):
         program = draw(seed)
@@ -37,7 +42,7 @@ def test_gradients_of_random_programs_on_thread_ranks_equal_those_of_one_process
             raise
 
 
-@pytest.mark.parametrize("first", range(0, ON_MPI, PIECE))
+@pytest.mark.grid
 @pytest.mark.ranks(4, on="mpi")
 def test_gradients_of_random_programs_on_processes_equal_those_of_one_process(comm, first):
     for seed in range(first, first + PIECE):
@@ -68,7 +73,7 @@ def outcome(seed):
     return "harmless" if same else f"silently wrong: {mutation}"
 
 
-@pytest.mark.parametrize("first", range(0, ON_THREADS, PIECE))
+@pytest.mark.grid
 def test_a_spoilt_program_is_reported(request, first):
     outcomes = Counter(outcome(seed) for seed in range(first, first + PIECE))
     request.config.stash[OUTCOMES].update(outcomes)

@@ -16,6 +16,7 @@ import mnpar
 import mnpar.functions as F
 from mnpar.communicators import mpi_room
 from mnpar.errors import DeadlockError, MismatchError, MnparError
+from tests.tables import together
 
 LOCAL = pytest.mark.ranks(1, 3, on="threads")  # what is decided before anything is sent
 EVERY = pytest.mark.ranks(1, 2, 3, 4)
@@ -99,7 +100,7 @@ def raises_everywhere(comm, culprits, own, match, call):
 
 
 @EVERY
-@pytest.mark.parametrize("size", [1, 1000, 200_000], ids=str)
+@together(size=[1, 1000, 200_000])
 def test_the_sender_may_change_its_array_after_send(comm, size):
     x = np.full(size, float(comm.rank))
     comm.send(x, right(comm))
@@ -244,7 +245,7 @@ def test_allgather_takes_a_small_part_beside_large_ones_again_and_again(comm):
             same(part, np.full(400 * rank + 1, rank))
 
 
-@pytest.mark.parametrize("ndim", [5, 12], ids=str)
+@together(ndim=[5, 12])
 def test_many_axes_arrive(comm, ndim):
     x = array(comm.rank, (2,) * ndim)
     comm.send(x, right(comm))
@@ -356,7 +357,7 @@ def test_reduce_scatter_takes_parts_of_different_shapes(comm):
 
 
 @EVERY
-@pytest.mark.parametrize("columns", [1, 50], ids=["small", "large"])
+@together(columns=[1, 50])
 def test_an_array_is_scattered_along_its_first_axis(comm, columns):
     table = np.arange(comm.size * columns).reshape(comm.size, columns)
     same(comm.scatter(table if comm.rank == 0 else None), table[comm.rank])
@@ -396,7 +397,7 @@ REDUCTIONS = {
 
 
 @EVERY
-@pytest.mark.parametrize("op", REDUCTIONS)
+@together(op=REDUCTIONS)
 def test_reductions_of_numbers_are_numpys(comm, op):
     dtypes = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", ">f4", ">i2")
     for dtype, shape in itertools.product(dtypes, [(), (0,), (3, 2), (17, 5), (600,)]):
@@ -410,7 +411,7 @@ def test_reductions_of_numbers_are_numpys(comm, op):
 
 
 @EVERY
-@pytest.mark.parametrize("dtype", ["c8", "c16"])
+@together(dtype=["c8", "c16"])
 def test_complex_numbers_have_a_sum_a_product_and_a_mean(comm, dtype):
     for shape in ((2,), (100,)):
         xs = [array(rank, shape, dtype) + dtype.startswith("c") * 1j for rank in range(comm.size)]
@@ -422,8 +423,7 @@ def test_complex_numbers_have_a_sum_a_product_and_a_mean(comm, dtype):
 
 
 @EVERY
-@pytest.mark.parametrize("dtype", ["?", "M8[s]", "m8[ms]"])
-@pytest.mark.parametrize("op", ["max", "min"])
+@together(dtype=["?", "M8[s]", "m8[ms]"], op=["max", "min"])
 def test_truths_and_times_have_a_maximum_and_a_minimum(comm, dtype, op):
     for shape in SHAPES:
         xs = np.array([array(rank, shape, dtype) for rank in range(comm.size)])
@@ -431,7 +431,7 @@ def test_truths_and_times_have_a_maximum_and_a_minimum(comm, dtype, op):
 
 
 @EVERY
-@pytest.mark.parametrize("op", ["max", "min"])
+@together(op=["max", "min"])
 def test_a_value_that_is_none_on_one_rank_shows_in_the_extremum(comm, op):
     """NaN and NaT, whoever has it: as in numpy, and not as MPI happens to compare."""
     for dtype, size, culprit in itertools.product(["f2", "f4", "f8", "M8[s]", "m8[ms]"], [4, 400], range(comm.size)):
@@ -442,7 +442,7 @@ def test_a_value_that_is_none_on_one_rank_shows_in_the_extremum(comm, op):
 
 
 @EVERY
-@pytest.mark.parametrize("op", REDUCTIONS)
+@together(op=REDUCTIONS)
 def test_reduce_gives_the_result_to_every_root_and_nothing_to_the_others(comm, op):
     for root in range(comm.size):
         for shape in SHAPES:
@@ -456,7 +456,7 @@ def test_reduce_gives_the_result_to_every_root_and_nothing_to_the_others(comm, o
 
 
 @EVERY
-@pytest.mark.parametrize("op", REDUCTIONS)
+@together(op=REDUCTIONS)
 def test_reduce_scatter_reduces_each_part(comm, op):
     found = comm.reduce_scatter([array(comm.rank + to, (60,)) for to in range(comm.size)], op)
     expected = REDUCTIONS[op](np.array([array(rank + comm.rank, (60,)) for rank in range(comm.size)]))
@@ -464,7 +464,7 @@ def test_reduce_scatter_reduces_each_part(comm, op):
 
 
 @EVERY
-@pytest.mark.parametrize("size", [4, 400], ids=["small", "large"])
+@together(size=[4, 400])
 def test_halves_are_summed_in_more_than_their_own_precision(comm, size):
     """1024 + 0.5 + 0.5 + 0.5: each half alone is lost beside 1024."""
     values = [1024.0, 0.5, 0.5, 0.5][: comm.size]
@@ -493,8 +493,7 @@ def test_a_sum_is_the_same_number_on_every_rank(comm):
 
 
 @EVERY
-@pytest.mark.parametrize("op", ["sum", "prod", "mean"])
-@pytest.mark.parametrize("size", [3, 300], ids=["small", "large"])
+@together(op=["sum", "prod", "mean"], size=[3, 300])
 def test_a_rank_with_nothing_to_give_changes_no_sum(comm, op, size):
     """A gradient that does not exist (None); at least one rank has one."""
     x = array(comm.rank, (size,)) if comm.rank == comm.size - 1 else None
@@ -607,7 +606,7 @@ def test_create_communicator_inside_makes_one_with_messages_of_its_own(comm):
 
 
 @LOCAL
-@pytest.mark.parametrize("peer", [-2, 99, 1.5, "0", None], ids=repr)
+@together(peer=[-2, 99, 1.5, "0", None])
 def test_a_rank_that_does_not_exist_is_refused(comm, peer):
     x = array(comm.rank)
     calls = [
@@ -637,7 +636,7 @@ def test_any_source_is_no_destination_and_no_root(comm):
 
 
 @LOCAL
-@pytest.mark.parametrize("tag", [-1, -2, 2**40, 0.5, "a", None], ids=repr)
+@together(tag=[-1, -2, 2**40, 0.5, "a", None])
 def test_a_bad_tag_is_refused(comm, tag):
     with pytest.raises(ValueError, match=f"rank {comm.rank}: a tag is a number from 0 to"):
         comm.send(array(0), comm.rank, tag)
@@ -742,7 +741,7 @@ def test_a_rank_with_nothing_to_give_to_a_maximum_is_named_on_all(comm):
 
 
 @SEVERAL
-@pytest.mark.parametrize("length", [0, 1, 5], ids=str)
+@together(length=[0, 1, 5])
 def test_a_list_of_the_wrong_length_raises_on_all(comm, length):
     match = f"one array for each of the {comm.size} ranks, not {length}"
     if length == comm.size:
@@ -758,7 +757,7 @@ def test_a_list_of_the_wrong_length_raises_on_all(comm, length):
 
 
 @SEVERAL
-@pytest.mark.parametrize("parts", [None, 5, np.array(1.0)], ids=["None", "number", "0-d"])
+@together(parts=[None, 5, np.array(1.0)])
 def test_what_is_no_list_of_parts_raises_on_all(comm, parts):
     match = f"one array for each of the {comm.size} ranks, not {type(parts).__name__}"
     raises_everywhere(comm, (0,), ValueError, match, lambda: comm.scatter(parts))
@@ -950,14 +949,14 @@ def test_numpy_numbers_are_colors_and_keys(comm):
 
 
 @LOCAL
-@pytest.mark.parametrize("color", [-1, 0.5, "a", 2**31], ids=repr)
+@together(color=[-1, 0.5, "a", 2**31])
 def test_a_bad_color_is_refused(comm, color):
     with pytest.raises(ValueError, match=f"rank {comm.rank}: the color of a split is a number from 0 on, or None, not"):
         comm.split(color, 0)
 
 
 @LOCAL
-@pytest.mark.parametrize("key", [None, 0.5, "a", 2**31], ids=repr)
+@together(key=[None, 0.5, "a", 2**31])
 def test_a_bad_key_is_refused(comm, key):
     with pytest.raises(ValueError, match=f"rank {comm.rank}: the key of a split is a number, not"):
         comm.split(0, key)
@@ -1144,7 +1143,7 @@ def test_after_a_collective_that_was_given_up_the_next_one_says_so(comm, monkeyp
 
 
 @EVERY
-@pytest.mark.parametrize("name", ["\udce9tude", *["x" * n + 25 * "é" for n in (0, 1)], 20 * "訓練"], ids=ascii)
+@together(name=["\udce9tude", *["x" * n + 25 * "é" for n in (0, 1)], 20 * "訓練"])
 def test_source_files_have_names_in_any_script_or_none(comm, name):
     """Also of bytes that are no letters at all; a source line travels in a few bytes, cut between letters."""
     code = "comm.send(x, 0)\ny = comm.recv(0) if comm.rank == 0 else x\ncomm.allreduce(x, op)"

@@ -1,5 +1,6 @@
 """The pytest plugin, seen from outside: which tests it makes, and what it shows of ranks that fail, die or leave mail."""
 
+import functools
 import os
 import re
 import subprocess
@@ -11,19 +12,21 @@ from tests.scripts import QUIET, stand_in_for
 INI = "[pytest]\naddopts = --strict-markers\nfilterwarnings = error\n"
 
 
-@pytest.fixture
-def session(tmp_path):
-    """Runs pytest on a test file in a process of its own: outcomes by test, and what it wrote."""
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    """Runs pytest on a test file in a process of its own: outcomes by test, what it wrote and its exit code."""
 
+    @functools.cache
     def run(text, *options):
-        (tmp_path / "pytest.ini").write_text(INI)
-        (tmp_path / "test_it.py").write_text(f"import os, signal\nimport numpy as np\nimport pytest\nimport mnpar\n{text}")
+        folder = tmp_path_factory.mktemp("session")
+        (folder / "pytest.ini").write_text(INI)
+        (folder / "test_it.py").write_text(f"import os, signal, sys\nimport numpy as np\nimport pytest\nimport mnpar\n{text}")
         command = [*stand_in_for("-m", "pytest"), *QUIET, "-p", "no:cacheprovider", "-v", "--rank-timeout", "20", *options]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {
             "MNPAR_STALL": "1"
         }
         done = subprocess.run(
-            [*command, str(tmp_path)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False
+            [*command, str(folder)], cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False
         )
         pairs = re.findall(r"^test_it\.py::(\S+) (PASSED|FAILED|ERROR|SKIPPED|XFAIL)", done.stdout, re.MULTILINE)
         return dict(pairs), done.stdout + done.stderr, done.returncode
@@ -31,167 +34,11 @@ def session(tmp_path):
     return run
 
 
-def expected(size, **outcomes):
-    return {f"{test}[{on}-{size}]": outcome for test, outcome in outcomes.items() for on in ("threads", "mpi")}
+def expected(size, on=("threads", "mpi"), **outcomes):
+    return {f"{test}[{one}-{size}]": outcome for test, outcome in outcomes.items() for one in on}
 
 
-def test_a_test_that_takes_comm_runs_on_one_to_four_thread_ranks(session):
-    outcomes, _, code = session(
-        "def test_it(comm):\n    assert comm.name == 'threads'\n    assert comm.allreduce_obj(1) == comm.size"
-    )
-    assert outcomes == {f"test_it[threads-{size}]": "PASSED" for size in (1, 2, 3, 4)}
-    assert code == 0
-
-
-def test_the_mark_chooses_sizes_and_kinds_and_the_option_narrows_them(session):
-    text = """
-@pytest.mark.ranks(2, 3)
-def test_both(comm):
-    assert comm.size in (2, 3)
-    assert comm.allgather_obj(comm.rank) == list(range(comm.size))
-@pytest.mark.ranks(2, on="threads")
-def test_threads(comm):
-    assert comm.name == "threads"
-@pytest.mark.ranks(3, on="mpi")
-def test_mpi(comm):
-    assert comm.name == "mpi"
-def test_none():
-    pass
-"""
-    outcomes, _, code = session(text)
-    names = [f"test_both[{on}-{size}]" for on in ("threads", "mpi") for size in (2, 3)]
-    assert outcomes == dict.fromkeys([*names, "test_threads[threads-2]", "test_mpi[mpi-3]", "test_none"], "PASSED")
-    assert code == 0
-    outcomes, _, _ = session(text, "--ranks-on", "threads")
-    passed = [name for name, outcome in outcomes.items() if outcome == "PASSED"]
-    assert passed == ["test_both[threads-2]", "test_both[threads-3]", "test_threads[threads-2]", "test_none"]
-
-
-def test_fixtures_parameters_skips_and_expected_failures_work_on_every_rank(session):
-    outcomes, text, code = session("""
-@pytest.fixture
-def number():
-    return 41
-@pytest.mark.parametrize("step", [1, 2])
-@pytest.mark.ranks(2)
-def test_it(comm, number, step, tmp_path):
-    assert comm.allreduce_obj(number + step) == 2 * (41 + step)
-@pytest.mark.skip
-@pytest.mark.ranks(2)
-def test_skipped(comm):
-    raise KeyError
-@pytest.mark.xfail(strict=True)
-@pytest.mark.ranks(2)
-def test_expected(comm):
-    raise KeyError
-""")
-    assert code == 0, text
-    assert [outcome for test, outcome in outcomes.items() if test.startswith("test_it")] == ["PASSED"] * 4
-    assert "4 passed, 2 skipped, 2 xfailed" in text
-
-
-def test_a_failing_rank_is_shown_with_its_traceback_and_the_next_test_passes(session):
-    outcomes, text, code = session("""
-@pytest.mark.ranks(3)
-def test_bad(comm):
-    value = comm.rank * 100
-    assert value != 100, "this rank has 100"
-@pytest.mark.ranks(3)
-def test_good(comm):
-    comm.barrier()
-""")
-    assert outcomes == expected(3, test_bad="FAILED", test_good="PASSED")
-    assert code == 1
-    assert "on rank 1 of 3" in text  # threads: a note
-    assert "---------- rank 1 of 3 ----------" in text
-    report = text[text.index("---------- rank 1 of 3") :]
-    assert "this rank has 100" in report
-    assert re.search(r"test_it\.py:\d+: AssertionError", report)
-    assert "rank 2 of 3" not in report
-
-
-def test_a_rank_that_is_killed_costs_its_test_and_not_the_session(session):
-    outcomes, text, _ = session("""
-@pytest.mark.ranks(2, on="mpi")
-def test_before(comm):
-    comm.barrier()
-@pytest.mark.ranks(2, on="mpi")
-def test_killed(comm):
-    if comm.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    comm.barrier()
-@pytest.mark.ranks(2, on="mpi")
-def test_after(comm):
-    assert comm.allreduce_obj(1) == 2
-""")
-    assert outcomes == {"test_before[mpi-2]": "PASSED", "test_killed[mpi-2]": "FAILED", "test_after[mpi-2]": "PASSED"}
-    assert re.search(r"---------- rank [01, ]+ died or did not end within", text)
-
-
-def test_ranks_are_sessions_of_their_own_where_the_session_may_have_begun_on_a_gpu(session):
-    outcomes, text, _ = session("""
-import sys
-sys.modules.setdefault("jax", os)
-@pytest.mark.ranks(2, on="mpi")
-def test_good(comm):
-    assert "worker" in sys.modules["__main__"].__file__
-@pytest.mark.ranks(2, on="mpi")
-def test_bad(comm):
-    assert comm.rank == 0
-""")
-    assert outcomes == {"test_good[mpi-2]": "PASSED", "test_bad[mpi-2]": "FAILED"}, text
-    assert "---------- rank 1 of 2 ----------" in text
-
-
-def test_a_message_that_nobody_received_fails_its_test_and_no_other(session):
-    outcomes, text, _ = session("""
-@pytest.mark.ranks(2)
-def test_stray(comm):
-    if comm.rank == 0:
-        comm.send(np.ones((2, 3)), 1, tag=9)
-@pytest.mark.ranks(2)
-def test_next(comm):
-    comm.barrier()
-""")
-    assert outcomes == expected(2, test_stray="FAILED", test_next="PASSED")
-    told = r"^E +AssertionError: messages that nobody received: from 0, tag 9: send of float64 \(2, 3\) at "
-    assert len(re.findall(told, text.partition("short test summary")[0], re.MULTILINE)) == 2
-
-
-def test_a_deadlock_fails_its_test_with_the_table(session):
-    outcomes, text, _ = session("""
-@pytest.mark.ranks(2)
-def test_ring(comm):
-    comm.recv(1 - comm.rank)
-@pytest.mark.ranks(2)
-def test_next(comm):
-    comm.barrier()
-""")
-    assert outcomes == expected(2, test_ring="FAILED", test_next="PASSED")
-    assert "no rank can go on" in text
-    assert re.search(r"waits for ever in recv from rank [01], tag 0 at .*test_it\.py:\d+:\n.*rank 0: waits in recv", text)
-
-
-def test_a_test_that_ranks_skip_while_it_runs_is_skipped_on_all_kinds_of_ranks(session):
-    outcomes, text, code = session(
-        """
-@pytest.mark.ranks(2)
-def test_all(comm):
-    pytest.skip("not today")
-@pytest.mark.ranks(2)
-def test_one(comm):
-    if comm.rank == 1:
-        pytest.skip("not here")
-@pytest.mark.ranks(2)
-def test_next(comm):
-    assert comm.allreduce_obj(1) == 2
-""",
-        "-rs",
-    )
-    assert code == 0, text
-    assert outcomes == expected(2, test_all="SKIPPED", test_one="SKIPPED", test_next="PASSED")
-    assert text.count("not today") == text.count("not here") >= 2
-
+# Two files of tests, so that few sessions start: of the first all tests pass or are left, of the second some fail.
 
 LEFT = """
 @pytest.mark.ranks(2)
@@ -207,20 +54,194 @@ def test_one(comm):
 def test_missing(comm):
     pytest.importorskip("no_such_module")
 @pytest.mark.ranks(2)
+def test_that_follows(comm):
+    assert comm.allreduce_obj(1) == 2
+"""
+MARKS = """
+@pytest.mark.ranks(2, 3)
+def test_both(comm):
+    assert comm.size in (2, 3)
+    assert comm.allgather_obj(comm.rank) == list(range(comm.size))
+@pytest.mark.ranks(2, on="threads")
+def test_threads(comm):
+    assert comm.name == "threads"
+@pytest.mark.ranks(3, on="mpi")
+def test_mpi(comm):
+    assert comm.name == "mpi"
+def test_none():
+    pass
+def test_it(comm):
+    assert comm.name == "threads"
+    assert comm.allreduce_obj(1) == comm.size
+"""
+GOOD = f"""{LEFT}{MARKS}
+@pytest.fixture
+def number():
+    return 41
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.ranks(2)
+def test_parameters(comm, number, step, tmp_path):
+    assert comm.allreduce_obj(number + step) == 2 * (41 + step)
+@pytest.mark.skip
+@pytest.mark.ranks(2)
+def test_skipped(comm):
+    raise KeyError
+@pytest.mark.xfail(strict=True)
+@pytest.mark.ranks(2)
+def test_marked(comm):
+    raise KeyError
+@pytest.mark.ranks(2)
+def test_all_skip(comm):
+    pytest.skip("not today")
+@pytest.mark.ranks(2)
+def test_one_skips(comm):
+    if comm.rank == 1:
+        pytest.skip("nobody home")
+@pytest.mark.ranks(2)
 def test_next(comm):
     assert comm.allreduce_obj(1) == 2
 """
+BAD = f"""{LEFT}
+@pytest.mark.ranks(3)
+def test_fails(comm):
+    value = comm.rank * 100
+    assert value != 100, "this rank has 100"
+@pytest.mark.ranks(3)
+def test_after_a_failure(comm):
+    comm.barrier()
+@pytest.mark.ranks(2, on="mpi")
+def test_killed(comm):
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.barrier()
+@pytest.mark.ranks(2, on="mpi")
+def test_after_a_death(comm):
+    assert comm.allreduce_obj(1) == 2
+@pytest.mark.ranks(2)
+def test_stray(comm):
+    if comm.rank == 0:
+        comm.send(np.ones((2, 3)), 1, tag=9)
+@pytest.mark.ranks(2)
+def test_after_a_stray(comm):
+    comm.barrier()
+@pytest.mark.ranks(2)
+def test_ring(comm):
+    comm.recv(1 - comm.rank)
+@pytest.mark.ranks(2)
+def test_after_a_deadlock(comm):
+    comm.barrier()
+"""
+GPU = "sys.modules.setdefault('jax', os)\n"
+OF_THEIR_OWN = """
+@pytest.mark.ranks(2, on="mpi")
+def test_worker(comm):
+    assert "worker" in sys.modules["__main__"].__file__
+@pytest.mark.ranks(2, on="mpi")
+def test_rank_1_fails(comm):
+    assert comm.rank == 0
+"""
+
+
+@pytest.fixture
+def good(session):
+    return session(GOOD, "-rxs")
+
+
+@pytest.fixture
+def bad(session):
+    return session(BAD, "--runxfail")
+
+
+def section(text, name):
+    """What the session says of a test that failed."""
+    return re.search(rf"^_+ {re.escape(name)} _+\n((.|\n)*?)(?=^(_+ test_|=+ ))", text, re.MULTILINE)[1]
+
+
+def test_a_session_in_which_nothing_fails_says_so(good):
+    _, text, code = good
+    assert code == 0, text
+    assert re.search(r" 19 passed, 8 skipped, 6 xfailed in ", text)
+
+
+def test_a_test_that_takes_comm_runs_on_one_to_four_thread_ranks(good):
+    names = [name for name in good[0] if name.startswith("test_it[")]
+    assert names == [f"test_it[threads-{size}]" for size in (1, 2, 3, 4)]
+    assert {good[0][name] for name in names} == {"PASSED"}
+
+
+def test_the_mark_chooses_sizes_and_kinds_and_the_option_narrows_them(good, session):
+    def of(outcomes):
+        chosen = ("test_both", "test_threads", "test_mpi", "test_none")
+        return {name: outcome for name, outcome in outcomes.items() if name.startswith(chosen)}
+
+    names = [f"test_both[{on}-{size}]" for on in ("threads", "mpi") for size in (2, 3)]
+    assert of(good[0]) == dict.fromkeys([*names, "test_threads[threads-2]", "test_mpi[mpi-3]", "test_none"], "PASSED")
+    outcomes, _, _ = session(MARKS, "--ranks-on", "threads")
+    passed = [name for name, outcome in of(outcomes).items() if outcome == "PASSED"]
+    assert passed == ["test_both[threads-2]", "test_both[threads-3]", "test_threads[threads-2]", "test_none"]
+
+
+def test_fixtures_parameters_skips_and_expected_failures_work_on_every_rank(good):
+    outcomes = good[0]
+    assert [outcome for test, outcome in outcomes.items() if test.startswith("test_parameters[")] == ["PASSED"] * 4
+    assert outcomes.items() >= expected(2, test_skipped="SKIPPED", test_marked="XFAIL").items()
+
+
+def test_a_failing_rank_is_shown_with_its_traceback_and_the_next_test_passes(bad):
+    outcomes, text, code = bad
+    assert outcomes.items() >= expected(3, test_fails="FAILED", test_after_a_failure="PASSED").items()
+    assert code == 1
+    assert "on rank 1 of 3" in section(text, "test_fails[threads-3]")  # a note
+    report = section(text, "test_fails[mpi-3]")
+    assert "---------- rank 1 of 3 ----------" in report
+    assert "this rank has 100" in report
+    assert re.search(r"test_it\.py:\d+: AssertionError", report)
+    assert "rank 2 of 3" not in report
+
+
+def test_a_rank_that_is_killed_costs_its_test_and_not_the_session(bad):
+    outcomes, text, _ = bad
+    assert outcomes.items() >= expected(2, on=("mpi",), test_killed="FAILED", test_after_a_death="PASSED").items()
+    assert re.search(r"---------- rank [01, ]+ died or did not end within", section(text, "test_killed[mpi-2]"))
+
+
+def test_ranks_are_sessions_of_their_own_where_the_session_may_have_begun_on_a_gpu(session):
+    outcomes, text, _ = session(GPU + LEFT + OF_THEIR_OWN, "--runxfail")
+    assert outcomes.items() >= expected(2, on=("mpi",), test_worker="PASSED", test_rank_1_fails="FAILED").items(), text
+    assert "---------- rank 1 of 2 ----------" in section(text, "test_rank_1_fails[mpi-2]")
+
+
+def test_a_message_that_nobody_received_fails_its_test_and_no_other(bad):
+    outcomes, text, _ = bad
+    assert outcomes.items() >= expected(2, test_stray="FAILED", test_after_a_stray="PASSED").items()
+    told = r"^E +AssertionError: messages that nobody received: from 0, tag 9: send of float64 \(2, 3\) at "
+    for name in ("test_stray[threads-2]", "test_stray[mpi-2]"):
+        assert len(re.findall(told, section(text, name), re.MULTILINE)) == 1
+
+
+def test_a_deadlock_fails_its_test_with_the_table(bad):
+    outcomes, text, _ = bad
+    assert outcomes.items() >= expected(2, test_ring="FAILED", test_after_a_deadlock="PASSED").items()
+    table = r"waits for ever in recv from rank [01], tag 0 at .*test_it\.py:\d+:\n.*rank 0: waits in recv"
+    assert re.search(table, section(text, "test_ring[mpi-2]"))
+    assert "no rank can go on" in section(text, "test_ring[threads-2]")
+
+
+def test_a_test_that_ranks_skip_while_it_runs_is_skipped_on_all_kinds_of_ranks(good):
+    outcomes, text, _ = good
+    assert outcomes.items() >= expected(2, test_all_skip="SKIPPED", test_one_skips="SKIPPED", test_next="PASSED").items()
+    assert text.count("not today") == text.count("nobody home") >= 2
 
 
 @pytest.mark.parametrize("fork", [True, False], ids=["forks", "sessions of their own"])
 def test_a_test_may_be_left_in_all_of_pytests_ways_on_all_kinds_of_ranks(session, fork):
-    text = LEFT if fork else f"import sys\nsys.modules.setdefault('jax', os)\n{LEFT}"
-    outcomes, said, code = session(text, "-rxs")
-    assert code == 0, said
-    assert outcomes == expected(2, test_expected="XFAIL", test_one="XFAIL", test_missing="SKIPPED", test_next="PASSED")
+    outcomes, said, _ = session(GOOD, "-rxs") if fork else session(GPU + LEFT, "-rxs")
+    left = expected(2, test_expected="XFAIL", test_one="XFAIL", test_missing="SKIPPED", test_that_follows="PASSED")
+    assert outcomes.items() >= left.items(), said
     assert said.count("not yet") == said.count("not here") >= 2
-    outcomes, said, code = session(text, "--runxfail")
-    assert outcomes == expected(2, test_expected="FAILED", test_one="PASSED", test_missing="SKIPPED", test_next="PASSED")
+    outcomes, said, _ = session(BAD, "--runxfail") if fork else session(GPU + LEFT + OF_THEIR_OWN, "--runxfail")
+    left = expected(2, test_expected="FAILED", test_one="PASSED", test_missing="SKIPPED", test_that_follows="PASSED")
+    assert outcomes.items() >= left.items(), said
 
 
 @pytest.mark.parametrize("on", ["threads", "mpi"])
