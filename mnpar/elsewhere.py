@@ -15,7 +15,7 @@ Class = TypeVar("Class")
 
 _DEVICE = "to_device('@cupy:0') or to_device('@numpy')"
 _SAVING = "mnpar.serializers.save_npz and load_npz"
-_MODE = 'with mnpar.using_config("train", False): around what evaluates'
+_MODE = "the block \"with mnpar.using_config('train', False):\" for what evaluates"
 _AXES = "F.expand_dims(x, axis)"
 _CHAIN = "mnpar.Chain, mnpar.ChainList and mnpar.Sequential"
 _FUNCTIONS = "argmax argmin clip cumsum exp flatten log matmul prod relu repeat sigmoid softmax sqrt squeeze swapaxes tanh"
@@ -132,7 +132,7 @@ def hint(words: dict[str, str], name: str) -> str:
 
 
 class Elsewhere:
-    """An attribute that is not there, and whose error names what is; a subclass or an object may have one of the name."""
+    """An attribute that is not there, and its error names what is. Objects, subclasses and other base classes may have it."""
 
     def __init__(self, name: str, words: dict[str, str]) -> None:
         self.name, self.words = name, words
@@ -141,6 +141,10 @@ class Elsewhere:
         return f"<not here{hint(self.words, self.name)}>"
 
     def __get__(self, obj: Any, owner: type) -> Any:
+        for cls in owner.__mro__:  # the word may be that of a base class that comes later
+            found = cls.__dict__.get(self.name, self)
+            if not isinstance(found, Elsewhere):
+                return found.__get__(obj, owner) if hasattr(found, "__get__") else found
         what = f"type object {owner.__name__!r}" if obj is None else f"{owner.__name__!r} object"
         raise AttributeError(f"{what} has no attribute {self.name!r}{hint(self.words, self.name)}", name=self.name, obj=obj)
 

@@ -52,3 +52,28 @@ def test_a_class_of_ones_own_may_have_such_a_word():
     model.eval = 3
     assert (model.train(), model.eval) == ("mine", 3)
     assert {"train", "eval"} <= set(dir(model))
+
+
+def test_so_may_a_base_class_that_comes_later():
+    class Mixin:
+        eval = 3
+
+        def train(self):
+            return "mixed in"
+
+        @property
+        def parameters(self):
+            return self.train()
+
+        @classmethod
+        def modules(cls):
+            return cls.__name__
+
+    class Model(mnpar.Chain, Mixin):
+        pass
+
+    model = Model()
+    assert (model.train(), model.eval, Model.eval, model.parameters, Model.modules()) == ("mixed in", 3, 3, "mixed in", "Model")
+    assert {"train", "eval", "parameters", "modules"} <= set(dir(model))
+    with pytest.raises(AttributeError, match="'Model' object has no attribute 'zero_grad': mnpar has cleargrads"):
+        model.zero_grad()
