@@ -51,13 +51,14 @@ def row_sums(x: Array) -> Array:
     """
     if x.shape[1] > SHORT or x.dtype.char not in "fd":
         return x.sum(axis=1)
-    return x.dot(ones(x.shape[1], x.dtype, backend.get_array_module(x)))
+    xp = backend.get_array_module(x)
+    return x.dot(ones(x.shape[1], x.dtype) if xp is np else xp.ones(x.shape[1], x.dtype))  # each device needs its own
 
 
 @functools.lru_cache(16)
-def ones(size: int, dtype: Any, xp: Any = np) -> Array:
+def ones(size: int, dtype: Any) -> Array:
     """A vector of ones, to multiply with; nobody changes it."""
-    return xp.ones(size, dtype)
+    return np.ones(size, dtype)
 
 
 def row_blocks(*xs: Array) -> Iterator[tuple[Array, ...]]:

@@ -8,6 +8,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
+from mnpar.functions.rows import row_sums
 
 
 class DeviceArray(np.ndarray):
@@ -56,3 +57,11 @@ def test_an_exchange_and_its_gradient_stay_on_the_device(cupy):
     assert [kinds for kinds, _, _ in results] == [[DeviceArray, DeviceArray]] * 3
     assert [y for _, y, _ in results] == [[0, 0, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5], [2, 3, 4, 5, 5, 5]]
     assert [g for _, _, g in results] == [[0, 2], [6, 9], [8, 20]]
+
+
+def test_what_a_matrix_is_multiplied_with_is_made_where_it_is(cupy):
+    made = []
+    cupy.ones = lambda *args: made.append(np.ones(*args).view(DeviceArray)) or made[-1]
+    for _ in range(2):  # the second may be on another GPU, or on another stream
+        assert row_sums(cupy.asarray([[1.0, 2.0], [3.0, 4.0]])).tolist() == [3, 7]
+    assert len(made) == 2
