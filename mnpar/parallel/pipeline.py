@@ -14,7 +14,7 @@ action in it that is not done can be done, and the ranks go on until all are.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -272,7 +272,7 @@ class Pipeline(ChainList):
 
 
 def _sizes(micro_batches: Any) -> list[int]:
-    sizes = list(micro_batches) if isinstance(micro_batches, Sequence) else [micro_batches]
+    sizes = list(micro_batches) if isinstance(micro_batches, Iterable) else [micro_batches]
     if any([not isinstance(size, Integral) or size < 0 for size in sizes]):
         raise ValueError(f"micro_batches is how many there are, or the size of each, from 0 on: not {micro_batches!r}")
     return sizes

@@ -862,6 +862,7 @@ def test_shared_gradients_are_added_up_before_buckets_leave():
             np.testing.assert_allclose(other[path], array, rtol=1e-12, err_msg=path)
 
 
-def test_the_number_of_micro_batches_may_be_one_of_numpys():
-    pipeline = mnpar.Pipeline(mnpar.create_communicator("self"), L.Linear(2, 2), "1f1b", micro_batches=np.int64(2))
-    assert (pipeline.sizes, pipeline.schedule.micro_batches) == (None, 2)
+@pytest.mark.parametrize(("given", "sizes"), [(np.int64(2), None), (np.array([3, 1]), [3, 1]), (range(2), [0, 1])], ids=repr)
+def test_the_number_of_micro_batches_and_their_sizes_may_be_numpys(given, sizes):
+    pipeline = mnpar.Pipeline(mnpar.create_communicator("self"), L.Linear(2, 2), "1f1b", micro_batches=given)
+    assert (pipeline.sizes, pipeline.schedule.micro_batches) == (sizes, 2)
