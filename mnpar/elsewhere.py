@@ -141,10 +141,9 @@ class Elsewhere:
         return f"<not here{hint(self.words, self.name)}>"
 
     def __get__(self, obj: Any, owner: type) -> Any:
-        for cls in owner.__mro__:  # the word may be that of a base class that comes later
-            found = cls.__dict__.get(self.name, self)
-            if not isinstance(found, Elsewhere):
-                return found.__get__(obj, owner) if hasattr(found, "__get__") else found
+        there = [cls.__dict__[self.name] for cls in owner.__mro__ if self.name in cls.__dict__]
+        for found in there[there.index(self) + 1 :]:  # of a base class that comes later
+            return found.__get__(obj, owner) if hasattr(found, "__get__") else found
         what = f"type object {owner.__name__!r}" if obj is None else f"{owner.__name__!r} object"
         raise AttributeError(f"{what} has no attribute {self.name!r}{hint(self.words, self.name)}", name=self.name, obj=obj)
 
