@@ -132,7 +132,7 @@ def hint(words: dict[str, str], name: str) -> str:
 
 
 class Elsewhere:
-    """An attribute that is not there, and whose error names what is. Objects, subclasses and other base classes may have one."""
+    """An attribute that is not there, and its error names what is. Objects, subclasses and other base classes may have it."""
 
     def __init__(self, name: str, words: dict[str, str]) -> None:
         self.name, self.words = name, words
@@ -141,10 +141,9 @@ class Elsewhere:
         return f"<not here{hint(self.words, self.name)}>"
 
     def __get__(self, obj: Any, owner: type) -> Any:
-        for cls in owner.__mro__:  # the word may be that of a base class that comes later
-            found = cls.__dict__.get(self.name, self)
-            if not isinstance(found, Elsewhere):
-                return found.__get__(obj, owner) if hasattr(found, "__get__") else found
+        there = [cls.__dict__[self.name] for cls in owner.__mro__ if self.name in cls.__dict__]
+        for found in there[there.index(self) + 1 :]:  # of a base class that comes later
+            return found.__get__(obj, owner) if hasattr(found, "__get__") else found
         what = f"type object {owner.__name__!r}" if obj is None else f"{owner.__name__!r} object"
         raise AttributeError(f"{what} has no attribute {self.name!r}{hint(self.words, self.name)}", name=self.name, obj=obj)
 

@@ -72,7 +72,12 @@ def test_so_may_a_base_class_that_comes_later():
     class Model(mnpar.Chain, Mixin):
         pass
 
+    class Loud(Model):
+        def train(self):
+            return super().train().upper()
+
     model = Model()
+    assert Loud().train() == "MIXED IN"
     assert (model.train(), model.eval, Model.eval, model.parameters, Model.modules()) == ("mixed in", 3, 3, "mixed in", "Model")
     assert {"train", "eval", "parameters", "modules"} <= set(dir(model))
     with pytest.raises(AttributeError, match="'Model' object has no attribute 'zero_grad': mnpar has cleargrads"):

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from mnpar.parallel.placement import Placement
 
 DIGEST = 16  # bytes
-OFTEN = (
-    DIGEST + 4
-)  # bytes at the end of a note that may be others in each update: the sum of the hyperparameters and the digest
+OFTEN = 4 + DIGEST  # bytes at the end of a note that may be others in each update: a sum of hyperparameters, and the digest
 _NUMBERS = struct.Struct(f"<2d6B2I{DIGEST}x")
 
 

@@ -22,6 +22,7 @@ from mnpar.tape import current_tape
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
+    from mnpar.parameter import Parameter
 
 
 _NOTHING = np.empty(0, np.float32)
@@ -239,6 +240,12 @@ class Reducer:
             if len(self.buckets) != 1 or first is None or arenas.strays:
                 self._reduce_at_once(arenas, [bucket for bucket in self.buckets if bucket is not first])
         return added
+
+    def nowhere(self, arenas: Arenas) -> list[Parameter]:
+        """The parameters that have a gradient on no rank; all ranks call it."""
+        params = [param for arena in arenas for param in arena.params] + arenas.strays
+        anywhere = self.comm.allreduce(np.array([param.grad is not None for param in params], np.uint8), "max")
+        return [param for param, there in zip(params, anywhere, strict=True) if not there]
 
     def rest(self) -> None:
         """Wait for what is not there yet."""

@@ -4,7 +4,7 @@ Each rank's loss is a mean over its own n samples; weighted by n / N, with N the
 mean over all, and so do the gradients (law 1): uneven shards and empty ones need nothing else. The weight enters with the loss,
 so a gradient that travels to another rank of a model-parallel model has it already, and no pass over memory applies it.
 The ranks tell each other of their samples before backward; where nothing travels during it they need not
-(:mod:`mnpar.parallel.quiet`). (The file is long because what comes before backward and what comes after it share their state.)
+(:mod:`mnpar.parallel.quiet`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-import numpy as np
-
-from mnpar.arena import Arenas
 from mnpar.config import is_debug
 from mnpar.graph import structure
 from mnpar.optimizers import GradientMethod
@@ -203,7 +200,8 @@ class Team:
         if skipped:
             return False
         arenas = self.optimizer.arenas
-        nowhere, steps = self._fill(arenas), True
+        nowhere, steps = [] if self._zero_fill else self.reducer.nowhere(arenas), True
+        arenas.fill(self.optimizer.loss_scale)
         late = self._late is not None or self._shards is not None  # what is compared is not summed yet, or is used later
         if late:
             self._compare()
@@ -273,16 +271,6 @@ class Team:
             warn_user(f"rank {self.comm.rank}: the gradients that no_sync has added up are not saved: save after a step")
         if self._late is not None:
             self._late.serialize(serializer["late"])
-
-    def _fill(self, arenas: Arenas) -> list[Any]:
-        """Zeros for gradients that are not there. If they are not wanted, the parameters that have a gradient on no rank."""
-        nowhere: list[Any] = []
-        if not self._zero_fill:
-            params = [param for arena in arenas for param in arena.params] + arenas.strays
-            anywhere = self.comm.allreduce(np.array([param.grad is not None for param in params], np.uint8), "max")
-            nowhere = [param for param, there in zip(params, anywhere, strict=True) if not there]
-        arenas.fill(self.optimizer.loss_scale)
-        return nowhere
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
