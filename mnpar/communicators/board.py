@@ -164,12 +164,13 @@ class Board:
         Args:
             later: of ``Vectors`` only this rank's part is there then, and the others' after :meth:`rest`.
         """
-        words, turn, form, begin = self._words, self._turn, self._form, self._seq * _TIMES
+        words, turn, form, seq = self._words, self._turn, self._form, self._seq
+        begin = seq * _TIMES
         for at, times in self._known[turn]:
             if words[at] == begin + times:  # it has come, and says what it said the last time
                 continue
             if not self._wait(begin):
-                self._leave(channel)
+                self._leave(channel, seq)
                 return None
             if words[at] != begin + times:
                 self._hear(begin, turn)
@@ -177,18 +178,19 @@ class Board:
         if not _ORDERED:
             self.memory.sync()
         alike, notes = self._heard[turn]
+        if form.mine:  # all have come: this slot is not written again before all have read it, whatever happens here
+            self._seq = 0
         if not usual(notes):
             self._seq = 0
             return False
         if not alike:
-            self._leave(channel)
+            self._leave(channel, seq)
             return None
         traffic = self._transport.traffic
         traffic.collectives += 1
         traffic.collective_bytes += form.sent
         if form.mine:
             form.add[turn](x)
-            self._seq = 0
             return True
         self._vectors[id(x)].add_up()
         self.memory.sync()
@@ -203,9 +205,9 @@ class Board:
             self._wait((self._seq + 1) * _TIMES)
             self._seq = 0
 
-    def _leave(self, channel: Meeting) -> None:
+    def _leave(self, channel: Meeting, seq: int) -> None:
         """There is no sum here: go to where the others are, or hear what is not alike."""
-        seq, self._seq, self._turn = self._seq, 0, 1 - self._turn  # the slot of this turn is nobody's
+        self._seq, self._turn = 0, 1 - self._turn  # the slot of this turn is nobody's
         channel.give_back(seq)
         self.elsewhere(seq)
 

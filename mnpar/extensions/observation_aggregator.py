@@ -77,7 +77,7 @@ class ObservationAggregator(Extension):
         if hasattr(self.comm_trigger, "serialize"):
             self.comm_trigger.serialize(serializer["comm_trigger"])
         arrays = [np.asarray(value) for value in self.observation_history]
-        history = json.dumps([[array.dtype.str, array.tolist()] for array in arrays])
+        history = json.dumps([[array.dtype.name, array.tolist()] for array in arrays])
         history = keep(serializer, "observation_history", history, str)
         if isinstance(serializer, Deserializer):
             self.observation_history = [np.array(value, dtype)[()] for dtype, value in json.loads(history)]

@@ -9,6 +9,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.random import generator
+from mnpar.serializer import Deserializer, Serializer
 
 ROOM = 1 << 14  # bytes for a generator's state as text: numpy's largest, the Mersenne twister's, takes 8 KB
 
@@ -75,14 +76,13 @@ def _as_bytes(state: Any) -> Array:
     return np.frombuffer(text.ljust(ROOM), np.uint8).copy()
 
 
-class Notes:
+class Notes(Serializer):
     """A serializer that keeps what an order sampler writes, to put it back there."""
 
-    def __init__(self, sampler: Any, values: dict[str, Any], path: str = "", reading: bool = False) -> None:
+    def __init__(self, sampler: Any, values: dict[str, Any], path: str = "") -> None:
         self.sampler = sampler
         self.values = values
         self.path = path
-        self.reading = reading
 
     @classmethod
     def of(cls, sampler: Any) -> Notes | None:
@@ -90,21 +90,33 @@ class Notes:
         if not hasattr(sampler, "serialize"):
             return None
         notes = cls(sampler, {})
-        sampler.serialize(notes)
+        notes.save(sampler)
         return notes
 
     def restore(self) -> None:
         """Give it back to the sampler."""
-        self.sampler.serialize(Notes(self.sampler, self.values, reading=True))
+        _Reading(self.values).load(self.sampler)
 
     def __getitem__(self, key: str) -> Notes:
-        return Notes(self.sampler, self.values, f"{self.path}{key}/", self.reading)
+        return Notes(self.sampler, self.values, f"{self.path}{key}/")
 
     def __call__(self, key: str, value: Any) -> Any:
-        key = self.path + key
-        if self.reading:
-            kept = self.values[key]
-            return np.frombuffer(kept[0], kept[1]).reshape(kept[2]).copy() if isinstance(kept, tuple) else kept
         # arrays as bytes: notes are compared
-        self.values[key] = (value.tobytes(), value.dtype, value.shape) if isinstance(value, np.ndarray) else value
+        kept = (value.tobytes(), value.dtype, value.shape) if isinstance(value, np.ndarray) else value
+        self.values[self.path + key] = kept
         return value
+
+
+class _Reading(Deserializer):
+    """Reads notes."""
+
+    def __init__(self, values: dict[str, Any], path: str = "") -> None:
+        self.values = values
+        self.path = path
+
+    def __getitem__(self, key: str) -> _Reading:
+        return _Reading(self.values, f"{self.path}{key}/")
+
+    def __call__(self, key: str, value: Any) -> Any:
+        kept = self.values[self.path + key]
+        return np.frombuffer(kept[0], kept[1]).reshape(kept[2]).copy() if isinstance(kept, tuple) else kept

@@ -91,6 +91,8 @@ class ReadAheadIterator(SerialIterator):
             except Exception:  # the end, or an order sampler's error
                 if not self._pending:
                     raise
+                if self._notes is not None:
+                    self._notes.restore()  # it is asked again when its batch is wanted
                 return
             seed = [self._seed, front.epoch, front.position]
             self._pending.append(Pending(state, self._hired().submit(rows, seed), self._notes))

@@ -397,3 +397,18 @@ def test_after_a_sum_that_was_given_up_the_next_one_says_so(comm, monkeypatch):
     if comm.rank:
         assert mine.allreduce_noted(x, b"", lambda notes: True, x)
         np.testing.assert_array_equal(x, comm.size * (comm.size + 1) / 2)
+
+
+@PROCESSES
+def test_an_error_in_looking_at_the_notes_leaves_the_next_sum_right(comm):
+    def complains(notes):
+        raise ValueError(f"{len(notes)} notes")
+
+    mine = comm.split(0, comm.rank)
+    mine.open_board()
+    x = np.full(5, comm.rank + 1.0)
+    for _ in range(3):  # more than there are slots
+        with pytest.raises(ValueError, match=f"{comm.size} notes"):
+            mine.allreduce_noted(x, b"", complains, x)
+    assert mine.allreduce_noted(x, b"", lambda notes: True, x)
+    np.testing.assert_array_equal(x, comm.size * (comm.size + 1) / 2)

@@ -1,5 +1,6 @@
 """Values of all ranks made one: observations, persistent arrays, and the time to stop."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -83,10 +84,10 @@ def test_a_mean_goes_on(comm, moment, tmp_path):
     assert observed(comm, tmp_path, values, comm_trigger=(2, "iteration"), resume=moment) == [None, 5.5, None, 25.5]
 
 
-@pytest.mark.parametrize("moment", [3, 5])
+@pytest.mark.parametrize(("dtype", "moment"), [("f", 3), ("f", 5), (ml_dtypes.bfloat16, 3)])
 @pytest.mark.ranks(2, on="threads")
-def test_a_mean_of_short_floats_goes_on_to_the_last_digit(comm, moment, tmp_path):
-    values = [np.array(1 / (i + 3 + comm.rank), "f") for i in range(moment)]  # and none after it
+def test_a_mean_of_short_floats_goes_on_to_the_last_digit(comm, dtype, moment, tmp_path):
+    values = [np.array(1 / (i + 3 + comm.rank), dtype) for i in range(moment)]  # and none after it
     (*_, expected) = observed(comm, tmp_path, values, stop=9, comm_trigger=(9, "iteration"))
     assert observed(comm, tmp_path, values, stop=9, comm_trigger=(9, "iteration"), resume=moment)[-1] == expected
 

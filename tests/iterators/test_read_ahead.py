@@ -5,6 +5,7 @@ import gc
 import itertools
 import os
 import select
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from mnpar.iterators import (
     create_synchronized_iterator,
 )
 from mnpar.serializers import DictionarySerializer, NpzDeserializer, load_npz, save_npz
+from mnpar.training.extension import keep
 from tests.iterators.sent import Arrays, Drawing, Failing, Kinds, Pids, Unready
 
 KINDS = {  # starting processes takes some tenths of a second: threads are tried with more
@@ -259,6 +261,41 @@ def test_what_a_data_set_draws_repeats_and_is_resumed(make, tmp_path):
 
 
 # ---- what goes wrong ----
+
+
+class Turning:
+    """An order sampler whose state is a number, and which fails once, after that has changed."""
+
+    def __init__(self):
+        self.times, self.failures = 0, 1
+
+    def __call__(self, order, position):
+        self.times += 1
+        if self.times == 3 and self.failures:
+            self.failures = 0
+            raise OSError("try again")
+        return np.roll(order, self.times)
+
+    def serialize(self, serializer):
+        self.times = keep(serializer, "times", self.times, int)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 4])
+def test_an_error_of_an_order_sampler_changes_no_order(ahead):
+    def program(iterator, n_errors):
+        iterator.order_sampler.failures = n_errors
+        found = []
+        while len(found) < 6:
+            with suppress(OSError):
+                found.append(iterator.next())
+        return found
+
+    expected = program(SerialIterator(range(5), 4, order_sampler=Turning()), 0)
+    assert program(SerialIterator(range(5), 4, order_sampler=Turning()), 1) == expected
+    with MultithreadIterator(range(5), 4, order_sampler=Turning()) as iterator:
+        iterator.n_prefetch = ahead
+        assert program(iterator, 1) == expected
+
 
 ERRORS = {
     "value": (ValueError, "spoilt"),
