@@ -162,8 +162,10 @@ BAD = {
 
 
 def pytest_generate_tests(metafunc):
-    if "bad" in metafunc.fixturenames:  # who says it is much the same for all: on ranks, a plain run looks at three
-        on_ranks = BAD if metafunc.config.getoption("--sweep") else ("no number", "groups that do not divide", "no folder to write to")
+    if "bad" in metafunc.fixturenames:  # who says it is much the same for all: a plain run looks at three on ranks
+        on_ranks = (
+            BAD if metafunc.config.getoption("--sweep") else ("no number", "groups that do not divide", "no folder to write to")
+        )
         cases = [(0, bad) for bad in BAD] + [(2, bad) for bad in on_ranks]
         metafunc.parametrize(("ranks", "bad"), cases, ids=[f"{bad}-{ranks}" for ranks, bad in cases])
 

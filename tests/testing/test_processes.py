@@ -92,10 +92,28 @@ def test_a_shared_session_reports_what_one_process_would(start, tmp_path):
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("89", "3", "1")
 
 
-def test_it_ends_at_the_first_failure_if_it_is_told_so(start):
-    slow = "def test_slow():\n    time.sleep(60)\n"
+SLOW = """
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # while it collects: as nohup and the shell's & leave it
+def test_slow():
+    try:
+        open("began", "w").close()
+        time.sleep(60)
+    except KeyboardInterrupt:
+        open("interrupted", "w").close()
+        raise
+"""
+BAD = """
+def test_bad():
+    while not os.path.exists("began"):
+        time.sleep(0.02)
+    assert False
+"""
+
+
+def test_it_ends_at_the_first_failure_if_it_is_told_so(start, tmp_path):
     begin = time.monotonic()
-    text, code = ended(start("-x", "-q", a=MANY, b=MANY, c=slow, d="def test_bad():\n    assert False\n"))
+    text, code = ended(start("-x", "-q", a=MANY, b=MANY, c=SLOW, d=BAD))
+    assert (tmp_path / "interrupted").exists()  # a process is not killed, though its session ignores Ctrl-C
     assert code == 1
     assert "stopping after 1 failures" in text
     assert "1 failed" in text
