@@ -94,7 +94,7 @@ JOBS = {
     "error_while_others_reduce": fails("1", "error_while_others_reduce", 3),
     "error_while_others_compute": fails("1", "error_while_others_compute"),
     "error_without_streams": fails("1", "error_without_streams"),
-    "error_that_nobody_reads": Row("1", BAD, limit=9, once=""),
+    "error_that_nobody_reads": Row("1", BAD, "mnpar: rank 1 of 2 failed, and has not come to its end", limit=9, once=""),
     "error_in_a_group": fails("1", "error_in_a_group", 3),
     "error_on_all": fails("1", "error_on_all", rank=0),
     "error_in_backward": fails("2", "error_in_backward", also=["in the backward of Bad"]),
