@@ -91,7 +91,7 @@ DONE = "has finished its program"
 BUSY = rf"busy in its own code at {HERE}"
 JOBS = {
     "slow_steps": works("44", stall="0.5", limit=45),  # the longest first: the others run beside it
-    "error_that_nobody_reads": Row("1", BAD, limit=9, once=""),
+    "error_that_nobody_reads": Row("1", BAD, "mnpar: rank 1 of 2 failed, and has not come to its end", limit=9, once=""),
     "error_while_others_receive": fails("1", "error_while_others_receive")._replace(fresh=True),
     "error_while_others_reduce": fails("1", "error_while_others_reduce", 3),
     "error_while_others_compute": fails("1", "error_while_others_compute"),

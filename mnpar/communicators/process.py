@@ -26,7 +26,7 @@ from mnpar import waiter
 from mnpar.communicators import message, neighbours, traces
 from mnpar.communicators.neighbours import CARD, Heart, Look, Neighbours
 from mnpar.communicators.transport import untaken
-from mnpar.communicators.watch import Watch, speak
+from mnpar.communicators.watch import Watch, speak, speak_at_once
 from mnpar.errors import DeadlockError, MnparError
 
 _GRACE = 12  # heartbeats, 3 s
@@ -101,8 +101,7 @@ class Process:
         machine = f"{neighbours.boot()} {self.MPI.Get_processor_name()}".encode()[:_NAME].ljust(_NAME, b"\0")
         mine = neighbours.card(self._heart) + machine + traces.fingerprint(names).to_bytes(8, "little")
         length, whole = len(mine), bytearray(len(mine) * self.size)
-        BYTE = self.MPI.BYTE
-        request = self._control.Iallgather([mine, length, BYTE], [whole, length, BYTE])
+        request = self._control.Iallgather([mine, length, self.MPI.BYTE], [whole, length, self.MPI.BYTE])
         while not request.Test():
             time.sleep(0.0001)
         raw = [bytes(whole[start : start + length]) for start in range(0, len(whole), length)]
@@ -212,6 +211,7 @@ class Process:
     def _look_out(self, launcher: int) -> None:
         """Whether the launcher has died, or the end or a call of MPI takes too long; called in a thread, again and again."""
         if self._ends is not None and time.monotonic() > self._ends[0]:
+            speak_at_once(f"mnpar: rank {self.rank} of {self.size} failed, and has not come to its end, the job ends\n")
             self._os_exit(self._ends[1])
         if (blocked := self._blocked) is not None:
             self._look_at(*blocked)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import sys
 import time
 from collections.abc import Callable
@@ -43,6 +44,13 @@ def speak(text: str = "") -> None:
             stream.write(text)  # type: ignore[union-attr]
             stream.flush()  # type: ignore[union-attr]
             return
+
+
+def speak_at_once(text: str) -> None:
+    """Write to the system's stderr if it takes that without waiting: where another thread may hold Python's streams."""
+    with contextlib.suppress(OSError, ValueError):
+        if select.select([], [2], [], 0)[1]:
+            os.write(2, text.encode())
 
 
 class Polling:
