@@ -1,7 +1,7 @@
 """Random programs over ranks have the gradients of one process; spoilt ones are reported, never wrong and never hanging.
 
 ``MNPAR_PROGRAMS=10000 pytest tests/test_random_programs.py`` runs more of them, ``MNPAR_PROGRAMS_MPI`` more on processes;
-``--sweep`` runs twice as many as a plain run; ``--detection`` prints at the end how many of the spoilt ones were reported.
+``--sweep`` runs twice as many on threads as a plain run; ``--detection`` prints at the end how many of the spoilt ones were reported.
 """
 
 import os
@@ -18,10 +18,11 @@ PIECE = 50
 
 
 def pytest_generate_tests(metafunc):
-    name, plain = ("MNPAR_PROGRAMS_MPI", 100) if "comm" in metafunc.fixturenames else ("MNPAR_PROGRAMS", 200)
     if "first" in metafunc.fixturenames:
-        swept = 2 if metafunc.config.getoption("--sweep") else 1
-        metafunc.parametrize("first", range(0, int(os.environ.get(name, plain * swept)), PIECE))
+        on_mpi = "comm" in metafunc.fixturenames
+        number = 400 if metafunc.config.getoption("--sweep") and not on_mpi else 200
+        number = int(os.environ.get("MNPAR_PROGRAMS_MPI" if on_mpi else "MNPAR_PROGRAMS", number))
+        metafunc.parametrize("first", range(0, number, PIECE))
 
 
 def check(program, found):
@@ -42,7 +43,6 @@ def test_gradients_of_random_programs_on_thread_ranks_equal_those_of_one_process
             raise
 
 
-@pytest.mark.grid
 @pytest.mark.ranks(4, on="mpi")
 def test_gradients_of_random_programs_on_processes_equal_those_of_one_process(comm, first):
     for seed in range(first, first + PIECE):
