@@ -1,7 +1,8 @@
 """Random programs over ranks have the gradients of one process; spoilt ones are reported, never wrong and never hanging.
 
 ``MNPAR_PROGRAMS=10000 pytest tests/test_random_programs.py`` runs more of them, ``MNPAR_PROGRAMS_MPI`` more on processes;
-``--sweep`` runs twice as many on threads as a plain run; ``--detection`` prints at the end how many of the spoilt ones were reported.
+``--sweep`` runs twice as many on threads as a plain run. ``--detection`` prints at the end how many of the spoilt ones were
+reported.
 """
 
 import os

@@ -91,10 +91,9 @@ def weights(net):
 
 
 BATCH = int(os.environ.get("MNPAR_N6", "5"))  # images of a step; neon's had 100, which takes minutes
-STEPS = int(os.environ.get("MNPAR_N6_STEPS", "4"))
 
 
-def learn(comm, dims):
+def learn(comm, dims, steps):
     """The losses of steps of SGD, and the weights."""
     mnpar.config.dtype = np.dtype("f8")
     mnpar.random.seed(1)
@@ -103,7 +102,7 @@ def learn(comm, dims):
     train, _ = mnpar.datasets.get_synthetic_images(BATCH, 0)
     x, t = mnpar.datasets.shard_image(train, ways.grid).datasets
     optimizer, losses = mnpar.optimizers.SGD(lr=0.05).setup(net), []
-    for _ in range(STEPS):
+    for _ in range(steps):
         loss = F.softmax_cross_entropy(net(x), t)
         net.cleargrads()
         loss.backward()
@@ -113,16 +112,22 @@ def learn(comm, dims):
 
 
 @pytest.fixture(scope="module")
-def learnt():
+def steps(request):
+    return 20 if request.config.getoption("--sweep") else 4
+
+
+@pytest.fixture(scope="module")
+def learnt(steps):
     """The same on one rank."""
-    return mnpar.run(learn, ranks=1, args=((1, 1),))[0]
+    return mnpar.run(learn, ranks=1, args=((1, 1), steps))[0]
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("dims", [(2, 2), (4, 4), (3, 2), (1, 5)], ids=lambda dims: "x".join(map(str, dims)))
-def test_steps_on_a_grid_keep_the_losses_and_weights_of_one_process(dims, learnt):
+def test_steps_on_a_grid_keep_the_losses_and_weights_of_one_process(dims, steps, learnt):
     losses, arrays = learnt
     assert losses[-1] < 0.7 * losses[0]
-    for mine, own in mnpar.run(learn, ranks=int(np.prod(dims)), args=(dims,)):
+    for mine, own in mnpar.run(learn, ranks=int(np.prod(dims)), args=(dims, steps)):
         np.testing.assert_allclose(mine, losses, rtol=1e-10)
         for w, w1 in zip(own, arrays, strict=True):
             np.testing.assert_allclose(w, w1, rtol=1e-9, atol=1e-12)
