@@ -351,6 +351,20 @@ def checked(x: Any) -> Array:
     raise TypeError(f"a Variable holds a numpy or cupy array, not {given}: {advice}")
 
 
+def explain(label: str, error: Exception, xs: Sequence[Array]) -> None:
+    """Raise instead of numpy's error one that names the function, if it comes from a wrong axis or from the inputs as such.
+
+    Example:
+        >>> explain("Sum", np.exceptions.AxisError(5, 2), [])
+        Traceback (most recent call last):
+        ValueError: Sum: axis 5 is out of bounds for array of dimension 2
+    """
+    if isinstance(error, np.exceptions.AxisError):
+        raise ValueError(f"{label}: {error}") from None
+    if reason := unfit(xs):
+        raise TypeError(f"{label}: {reason}") from error
+
+
 def unfit(xs: Sequence[Array]) -> str:
     """Why a function cannot compute with its inputs, arrays or Nones; empty if nothing is wrong with them as such.
 

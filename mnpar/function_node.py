@@ -103,12 +103,9 @@ class FunctionNode(Hookable):
         forward = around_forward(self, self.forward, hooks) if hooks else self.forward
         try:
             ys = forward(*arrays)
-        except (TypeError, AttributeError) as error:
-            if not self.communicates and (reason := backend.unfit(arrays)):
-                raise TypeError(f"{self.label}: {reason}") from error
+        except (TypeError, AttributeError, np.exceptions.AxisError) as error:
+            backend.explain(self.label, error, () if self.communicates else arrays)
             raise
-        except np.exceptions.AxisError as error:
-            raise ValueError(f"{self.label}: {error}") from None
         return self.connect(nodes, arrays, ys)
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[list[VariableNode], list[Array]]:

@@ -44,12 +44,9 @@ def constant(name: str, compute: Callable[[Array], Array], x: Any) -> Variable:
     array = as_variable(x).array
     try:
         return Variable(backend.unscalar(compute(array)), requires_grad=False)
-    except (TypeError, AttributeError) as error:
-        if reason := backend.unfit([array]):
-            raise TypeError(f"{name}: {reason}") from error
+    except (TypeError, AttributeError, np.exceptions.AxisError) as error:
+        backend.explain(name, error, [array])
         raise
-    except np.exceptions.AxisError as error:
-        raise ValueError(f"{name}: {error}") from None
 
 
 def operand(x: Any, other: Any) -> Any:

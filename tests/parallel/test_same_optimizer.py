@@ -23,6 +23,13 @@ def update(optimizer, n=2):
     optimizer.update(lambda x: F.mean(optimizer.target(x) ** 2), np.ones((n, 3), "f4"))
 
 
+def updated(comm, times, **options):
+    optimizer = made(comm, **options)
+    for _ in range(times):
+        update(optimizer)
+    return optimizer
+
+
 @WAYS
 @pytest.mark.parametrize("before", [0, 1, 2, 3])
 @pytest.mark.ranks(2, on="threads")
@@ -58,9 +65,7 @@ def test_processes_tell_it_too_and_go_on(comm):
 @pytest.mark.parametrize("before", [0, 1, 2, 3])
 @pytest.mark.ranks(3, on="threads")
 def test_a_learning_rate_that_differs_is_told_in_the_next_update(comm, before, options):
-    optimizer = made(comm, **options)
-    for _ in range(before):
-        update(optimizer)
+    optimizer = updated(comm, before, **options)
     optimizer.lr = 0.5 if comm.rank == 2 else 0.25
     with pytest.raises(MismatchError, match=r"not the same on all ranks .*\n  lr: 0\.25, 0\.25, 0\.5\n(.|\n)*optimizer\.t"):
         update(optimizer)
@@ -71,9 +76,7 @@ def test_a_learning_rate_that_differs_is_told_in_the_next_update(comm, before, o
 @pytest.mark.ranks(2, on="threads")
 def test_a_loss_scale_that_differs_is_told_in_the_next_update(comm, before, options):
     """A sum of gradients that are scaled and others that are not is of no use to any rank."""
-    optimizer = made(comm, **options)
-    for _ in range(before):
-        update(optimizer)
+    optimizer = updated(comm, before, **options)
     optimizer.set_loss_scale(8.0 if comm.rank else None)
     with pytest.raises(MismatchError, match=r"not the same on all ranks .*\n  loss scale: 1, 8\n"):
         update(optimizer)
@@ -87,9 +90,7 @@ def test_a_loss_scale_that_differs_is_told_in_the_next_update(comm, before, opti
 @pytest.mark.ranks(2, on="threads")
 def test_a_hook_that_one_rank_has_not_is_told_in_the_next_update(comm, before, options):
     """One that changes gradients; what a user's hook does nobody knows, and it may be on one rank only."""
-    optimizer = made(comm, **options)
-    for _ in range(before):
-        update(optimizer)
+    optimizer = updated(comm, before, **options)
     if comm.rank:
         optimizer.add_hook(lambda optimizer: None, "only looks")
     update(optimizer)
