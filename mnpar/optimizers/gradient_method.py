@@ -206,7 +206,7 @@ class GradientMethod(Optimizer):
             return False
         if self._hooks and any([timing == "pre" for timing, _ in self._hooks.values()]):
             return False
-        return all([whole.begins(arena) for arena in self.arenas.learning])
+        return all(map(whole.begins, self.arenas.learning))
 
     def _change_by(self, pieces: Pieces) -> None:
         """A step with gradients that are still arriving."""

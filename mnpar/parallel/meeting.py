@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mnpar import backend
+from mnpar.backend import Array
 from mnpar.communicators.message import is_internal
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable, backward
@@ -98,7 +99,7 @@ def weighted(loss: Any, own: float, weight: float, scale: float | None) -> Any:
             return None
         weight = 0.0
     if isinstance(loss, Variable):
-        return Weighted(loss, weight, scale)
+        return Weighted(loss, start_of(loss, weight, scale))
     if loss.grad is not None:
         loss.grad = backend.unscalar(loss.grad * loss.dtype.type(weight))
     elif loss.size == 1:
@@ -134,29 +135,32 @@ def warn_user(what: str) -> None:
     warnings.warn(what, stacklevel=level)
 
 
+def start_of(loss: Variable, weight: float, scale: float | None) -> Array:
+    """What backward starts from, for a loss that counts so much; None if it cannot start."""
+    array = loss.array
+    if loss.node.gradient is not None and not isinstance(loss, Parameter):
+        return backend.unscalar(loss.grad * array.dtype.type(weight))
+    if array.size == 1:
+        return backend.get_array_module(array).array(weight * (scale or 1.0), array.dtype, ndmin=array.ndim)
+    return None
+
+
 class Weighted:
     """A loss whose backward starts from its weight. The loss stays as it is: it may be a parameter, or another optimizer's too.
 
     Args:
         loss: a Variable.
-        weight: what it counts.
-        scale: the loss scale, if there is one.
+        start: an array like it.
     """
 
-    __slots__ = ("_start", "loss")
+    __slots__ = ("loss", "start")
 
-    def __init__(self, loss: Variable, weight: float, scale: float | None) -> None:
-        self.loss, array = loss, loss.array
-        if loss.node.gradient is not None and not isinstance(loss, Parameter):
-            self._start = backend.unscalar(loss.grad * array.dtype.type(weight))
-        elif array.size == 1:
-            self._start = backend.get_array_module(array).array(weight * (scale or 1.0), array.dtype, ndmin=array.ndim)
-        else:
-            self._start = None
+    def __init__(self, loss: Variable, start: Array) -> None:
+        self.loss, self.start = loss, start
 
     def backward(self, loss_scale: float | None = None) -> None:
         """As a loss's own."""
-        backward([self.loss], [self._start], loss_scale=loss_scale)
+        backward([self.loss], [self.start], loss_scale=loss_scale)
 
 
 UNKNOWN = (

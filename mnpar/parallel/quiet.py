@@ -13,15 +13,48 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from mnpar.arena import Arena
+from mnpar.backend import Array
 from mnpar.graph import structure
 from mnpar.optimizers.gradient_method import Pieces
 from mnpar.parallel.agreement import restore
 from mnpar.parallel.likeness import compare_copies, digest_of
-from mnpar.parallel.meeting import DIGEST, OFTEN, Row, check_known, own_weight, skipped, total_of, unknown_among_known, weighted
+from mnpar.parallel.meeting import (
+    DIGEST,
+    OFTEN,
+    Row,
+    Weighted,
+    check_known,
+    own_weight,
+    skipped,
+    total_of,
+    unknown_among_known,
+    weighted,
+)
 from mnpar.parallel.team import Team
 from mnpar.reach import leaves_of
 from mnpar.tape import current_tape
+from mnpar.variable import Variable
+
+
+class Plain:
+    """An update in which a rank has nothing to tell but how many samples it has: the next one is nearly always its like.
+
+    Args:
+        samples: of the loss.
+        base: what weights are divided by.
+        note: what the rank tells.
+        start: what backward starts from.
+    """
+
+    __slots__ = ("base", "note", "samples", "start", "tuned", "weight")
+
+    def __init__(self, samples: float = -2.0, base: float = 0.0, note: bytes = b"", start: Array = None) -> None:
+        self.samples, self.base, self.note, self.start = samples, base, note, start
+        self.weight = 0.0 if start is None else float(start.sum())
+        self.tuned = None if start is None else structure.tuned  # nothing has become another one since
 
 
 class QuietTeam(Team):
@@ -30,7 +63,7 @@ class QuietTeam(Team):
     _noted = False  # they do so in this update
     _next: float | None = None  # the total in the update before, if they meet so in the next
     _note = b""  # what this rank tells in this update
-    _plain: tuple[float | None, bytes, object] = None, b"", None  # a note with only a weight to tell, that weight, and when
+    _plain = Plain()  # the last one of these
     _notes: list[bytes] | None = None  # what all told in the update before, if nothing was to be done about it
     _rows: list[Row] | None = None  # what all tell in this update, if it is not the same
     _drifted = False  # by these, the values are not the same on all ranks
@@ -44,16 +77,28 @@ class QuietTeam(Team):
             return super().loss(lossfun, args, kwds)
         if not self._noted:
             return super().loss(lambda *args, **kwds: self._looked_at(lossfun(*args, **kwds)), args, kwds)
-        before = self._begin()
+        plain, before = self._plain, None
+        like = plain.tuned is structure.tuned and plain.base == self._base and not self._holding
+        if not like:
+            before = self._begin()
         loss = lossfun(*args, **kwds)
-        own, plain = own_weight(loss, self._samples(*args, **kwds), self._how), self._plain
+        samples = self._samples(*args, **kwds)
+        if like and samples == plain.samples and plain.tuned is structure.tuned and not current_tape().records:
+            array = loss.array if type(loss) is Variable and loss.node.gradient is None else None
+            if type(array) is np.ndarray and array.shape == plain.start.shape and array.dtype is plain.start.dtype:
+                self._note, self._forward = plain.note, (lossfun, args, kwds, None)
+                plain.start.fill(plain.weight)  # a user's function may have changed it
+                return Weighted(loss, plain.start)
+        own = own_weight(loss, samples, self._how)
         if self.comm.size == 1 and not self._held:
             self._base = abs(own) or self._base  # the total, known without asking anybody
-        usual = own == plain[0] and plain[2] is structure.tuned and self._copies.settled is structure.now
-        if not usual or self._held or current_tape().records:
-            plain = self._noted_row(own, before is not None, loss)
-        self._note, self._forward = plain[1], (lossfun, args, kwds, before)
-        return weighted(loss, own, 1.0 if self._how == "sum" else abs(own) / self._base, self.optimizer.loss_scale)
+        weight = 1.0 if self._how == "sum" else abs(own) / self._base
+        result = weighted(loss, own, weight, self.optimizer.loss_scale)
+        self._note, is_plain = self._told(own, before is not None, loss)
+        self._forward = lossfun, args, kwds, before
+        if is_plain and isinstance(result, Weighted) and loss.node.gradient is None and type(result.start) is np.ndarray:
+            self._plain = Plain(samples, self._base, self._note, result.start)
+        return result
 
     def _looked_at(self, loss: Any) -> Any:
         """The loss; from now on it is known whether it gives gradients to other optimizers, where that makes a difference."""
@@ -67,15 +112,14 @@ class QuietTeam(Team):
         row = super()._now(weight, undoable, manual, joining)
         return row._replace(talks=row.talks or self._gives, final=row.final or (self._gives and self._noted))
 
-    def _noted_row(self, weight: float, undoable: bool, loss: Any) -> tuple[float | None, bytes, object]:
-        """What this rank has to tell of a loss, where it may be something else than in the update before."""
+    def _told(self, weight: float, undoable: bool, loss: Any) -> tuple[bytes, bool]:
+        """What this rank has to tell of a loss, and whether that is only its weight."""
         self._looked_at(loss)
         if self._gives or self._copies.stale(self.optimizer.target) or self._held or current_tape().records:
-            return weight, self._now(weight, undoable).packed(), None
-        (number, rules), tuned = self._identity.told, structure.tuned
-        note = Row(weight, number=number, rules=rules).packed()
-        self._plain = weight, self._plain[1] if note == self._plain[1] else note, tuned  # the same object costs nothing
-        return self._plain
+            return self._now(weight, undoable).packed(), False
+        number, rules = self._identity.told
+        note, before = Row(weight, number=number, rules=rules).packed(), self._plain.note
+        return before if note == before else note, True  # the same object costs nothing
 
     def _share(self, rows: list[Row]) -> float:
         share, total = super()._share(rows), total_of(rows)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from mnpar.config import is_debug
+from mnpar.config import is_debugging
 from mnpar.graph import structure
 from mnpar.optimizers import GradientMethod
 from mnpar.optimizers.gradient_method import Pieces
@@ -229,13 +229,14 @@ class Team:
             yield bucket.arena, bucket.place, bucket.params
 
     def _forget_held(self) -> None:
-        self._held, self._holding, self.keeps = 0.0, False, False
+        self._held, self._added, self._holding, self.keeps = 0.0, 0.0, False, False
 
     @property
     def _compares(self) -> bool:
         """Every so many updates: whether what several ranks have is the same; on a mesh, also its gradients."""
-        several = self.comm.size > 1 or (self._placement is not None and bool(self._placement.others))
-        return several and (self.optimizer.t % self._check == 0 or is_debug())
+        if self.optimizer.t % self._check and not is_debugging():
+            return False
+        return self.comm.size > 1 or (self._placement is not None and bool(self._placement.others))
 
     def _compare(self) -> None:
         if self._compares:
