@@ -4,7 +4,9 @@
 
 Forward, backward and SGD in float32, one BLAS thread for each rank. ``cut`` also divides the sequence between the layers
 (Megatron-LM's sequence parallelism). PyTorch runs the same network by parallelize_module with its Colwise-, Rowwise- and
-SequenceParallel, in the same processes and in turn with mnpar; a time is the slowest rank's, the median of the rounds.
+SequenceParallel, in the same processes and in turn with mnpar; a time is the slowest rank's, the median of the rounds. On one
+rank there is also PyTorch without torch.distributed.tensor (``torch plain``). The products of matrices are most of a step:
+PyTorch's are MKL's, and numpy's OpenBLAS's, which takes longer, unless MKL is installed (the extra ``mkl``).
 
 ``sent`` are the bytes that mnpar's ranks send in a step, all together, over what has to be sent: 2 (P - 1) n for each sum of n
 bytes. ``memory`` is how much a rank of a job of its own grows from before the network to the peak of its steps, as the system
@@ -86,7 +88,7 @@ def ours(comm, name, cut):
     return step
 
 
-def theirs(torch, comm, name, cut):
+def theirs(torch, comm, name, cut, plain=False):
     from torch import nn
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard
@@ -122,7 +124,7 @@ def theirs(torch, comm, name, cut):
         plan |= {"qkv": columns, "out": rows}
         if cut:
             plan |= {"before": tp.SequenceParallel(use_local_output=True), "after": tp.SequenceParallel(use_local_output=True)}
-    if comm.size > 1:
+    if not plain:
         tp.parallelize_module(model, init_device_mesh("cpu", (comm.size,)), plan)
     x, optimizer = torch.from_numpy(part(comm, cut)).requires_grad_(), torch.optim.SGD(model.parameters(), lr=1e-4)
 
@@ -160,7 +162,7 @@ def formula(name, ranks, cut):
     """Bytes of arrays in a rank at the peak, which is where the gradient passes the MLP's gelu."""
     whole, divided = D, 8 * D * D + 4 * D  # parameters of the MLP
     entering, passing = D, D  # of each place: what enters column layers, and what else lies between the pairs: outputs
-    inside = 5 * 4 * D  # hidden features before and after gelu, its slope, two gradients
+    inside = 5 * 4 * D  # hidden features before and after gelu, its slope (found in backward where MKL is), two gradients
     if name == "block":
         whole, divided = whole + 5 * D, divided + 4 * D * D + 3 * D
         entering, passing = 2 * D, 4 * D  # normalized; inputs, outputs
@@ -188,6 +190,8 @@ def timing(comm, args):
             sent["mnpar cut" if cut else "mnpar"] = int(comm.allreduce(np.array(own.traffic.collective_bytes - before)))
             if torch:
                 ways["torch cut" if cut else "torch"] = theirs(torch, comm, name, cut)
+        if torch and comm.size == 1:
+            ways["torch plain"] = theirs(torch, comm, name, False, plain=True)
         found = in_turn(ways, args.times, args.rounds, comm.barrier, pick=slowest)
         if comm.is_root:
             print(json.dumps([name, found, sent]), flush=True)
@@ -212,7 +216,7 @@ def memory(comm, args):
     start = resident("VmRSS")
     if args.arrays:
         tracemalloc.start()
-    step = theirs(torch, comm, name, "cut" in way) if torch else ours(comm, name, "cut" in way)
+    step = theirs(torch, comm, name, "cut" in way, "plain" in way) if torch else ours(comm, name, "cut" in way)
     for _ in range(4):
         step()
         if args.arrays:
@@ -244,10 +248,11 @@ def show(ranks, args):
         for way, seconds in found.items():
             flags = ["--networks", name, "--way", way]
             (taken,) = started(ranks, args, *flags)
-            text = f"  {name:6} {way:10} {1e3 * seconds:8.1f} ms"
+            text = f"  {name:6} {way:11} {1e3 * seconds:8.1f} ms"
             if way in sent:
                 theirs = way.replace("mnpar", "torch")
                 text += f" = {seconds / found[theirs]:.2f} of torch's" if theirs in found else ""
+                text += f" ({seconds / found['torch plain']:.2f} of plain torch's)" if "torch plain" in found else ""
                 least, (arrays,) = minimum(name, ranks), started(ranks, args, *flags, "--arrays")
                 text += f"   sent {sent[way] / 1e6:6.2f} MB" + (f" = {sent[way] / least:.3f} of the minimum" if least else "")
                 share = arrays / formula(name, ranks, "cut" in way)

@@ -90,13 +90,22 @@ def fill(name: str, x: Array, y: Array) -> bool:
 
     Both arrays are contiguous, of the same size; those on a device and those of other dtypes are not for it.
     """
-    if x.size < _WORTH or type(x) is not np.ndarray or (found := library()) is None:
-        return False
-    function = found.get(_LETTERS.get(x.dtype, "") + name)
+    function = _of(name, x)
     if function is None:
         return False
     function(x.size, x.ctypes.data, y.ctypes.data)
     return True
+
+
+def fills(name: str, x: Array) -> bool:
+    """Whether :func:`fill` does that for an array like x."""
+    return _of(name, x) is not None
+
+
+def _of(name: str, x: Array) -> Callable[..., None] | None:
+    if x.size < _WORTH or type(x) is not np.ndarray or (found := library()) is None:
+        return None
+    return found.get(_LETTERS.get(x.dtype, "") + name)
 
 
 def _by(found: dict[str, Any], a: Array, b: Array, out: Array | None) -> Array | None:

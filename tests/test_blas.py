@@ -198,9 +198,10 @@ def test_the_error_function_is_the_librarys_where_it_is_worth_a_call(monkeypatch
     (found,) = mnpar.grad([F.sum(function(given))], [given])
     np.testing.assert_allclose(function(x).array, expected, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(found.array, slope, rtol=1e-4, atol=1e-6)
-    assert sum(asked) == 2 * x.size
+    times = 2 if name == "Erf" else 3  # gelu's backward finds Φ once more, instead of keeping a slope
+    assert sum(asked) == times * x.size
     function(few)
-    assert sum(asked) == 2 * x.size
+    assert sum(asked) == times * x.size
 
 
 def test_the_exponential_in_the_slope_of_gelu_is_the_librarys_too(monkeypatch):
@@ -218,7 +219,7 @@ def test_the_exponential_in_the_slope_of_gelu_is_the_librarys_too(monkeypatch):
     monkeypatch.setattr(blas, "library", lambda: {"dCdfNorm": normal, "dExp": vector(math.exp)})
     (found,) = mnpar.grad([F.sum(F.gelu(given))], [given])
     np.testing.assert_allclose(found.array, slope, rtol=1e-12, atol=1e-15)
-    assert sum(asked) == 2 * x.size
+    assert sum(asked) == 3 * x.size  # Φ twice
 
 
 @pytest.mark.parametrize("dtype", ["g", np.dtype("f8").newbyteorder()], ids=["longdouble", "other byte order"])

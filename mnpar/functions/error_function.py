@@ -9,13 +9,14 @@ matrix with the powers of x². MKL, where it is installed, has its own (blas.py)
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.blas import fill
+from mnpar.blas import fill, fills
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import tanh
 from mnpar.functions.elementwise import Exp, exp
@@ -59,11 +60,9 @@ class Erf(FunctionNode):
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         xp, flat = backend.get_array_module(x), _flat(x, x)
-        y, n = xp.empty_like(flat), _block(x)
-        square = xp.empty(min(n, flat.size), flat.dtype)
-        with np.errstate(over="ignore"):  # of x²: the result is 1
-            for i in range(0, flat.size, n):
-                self.fill(xp, flat[i : i + n], y[i : i + n], square[: min(n, flat.size - i)])
+        y = xp.empty_like(flat)
+        for place, room in _blocks(xp, flat):
+            self.fill(xp, flat[place], y[place], room)
         return _shaped(y, x)
 
     @staticmethod
@@ -100,7 +99,8 @@ class Erf(FunctionNode):
 class Gelu(FunctionNode):
     """x Φ(x), where Φ is the share of normal numbers below x, or an approximation by tanh; ``gx = (Φ + x Φ′) gy``.
 
-    In passes over blocks that stay in the cache; so the slope is found there, too, and backward reads that instead of x and Φ.
+    In passes over blocks that stay in the cache; so the slope Φ + x Φ′ is found there, too, and backward reads that, not x.
+    Where a library finds Φ in one pass, backward does so once more: that takes no longer, and an array less is kept.
     """
 
     generic = True
@@ -111,22 +111,14 @@ class Gelu(FunctionNode):
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         xp, flat = backend.get_array_module(x), _flat(x, x)
-        y, n = xp.empty_like(flat), _block(x)
-        scratch = xp.empty((2, min(n, flat.size)), flat.dtype)
-        self.slope: Array = xp.empty_like(flat) if self.differentiable else None
-        with np.errstate(over="ignore"):
-            for i in range(0, flat.size, n):
-                part = flat[i : i + n]
-                room, phi = scratch[:, : part.size]
-                phi = phi if self.slope is None else self.slope[i : i + n]
-                squared = self._below(xp, part, phi, room)
-                xp.multiply(part, phi, out=y[i : i + n])
-                if self.slope is not None:
-                    if not squared:
-                        xp.multiply(part, part, out=room)
-                    self._density(xp, phi, room)
-                    room *= part
-                    phi += room
+        y, keeps = xp.empty_like(flat), self.differentiable and (self.by_tanh or not fills("CdfNorm", flat))
+        self.slope: Array = xp.empty_like(flat) if keeps else None
+        for place, room in _blocks(xp, flat):
+            part, phi = flat[place], (y if self.slope is None else self.slope)[place]
+            squared = self._below(xp, part, phi, room)
+            xp.multiply(part, phi, out=y[place])
+            if self.slope is not None:
+                self._add_rest(xp, part, phi, room, squared)
         return _shaped(y, x)
 
     def _below(self, xp: Any, x: Array, phi: Array, square: Array) -> bool:
@@ -142,9 +134,28 @@ class Gelu(FunctionNode):
         phi *= 0.5
         return squared
 
+    def _add_rest(self, xp: Any, x: Array, phi: Array, room: Array, squared: bool) -> None:
+        """Φ → Φ + x Φ′, in place; ``squared``: x² is in ``room``."""
+        if not squared:
+            xp.multiply(x, x, out=room)
+        self._density(xp, phi, room)
+        room *= x
+        phi += room
+
     def backward(self, gy: Any) -> Any:
         (x,) = self.get_retained_inputs()
-        return lambda: gy * self._slope(x) if isinstance(x, Variable) else _shaped(_flat(gy, x) * self.slope, x)
+        return lambda: gy * self._slope(x) if isinstance(x, Variable) else _shaped(self._times_slope(_flat(gy, x), x), x)
+
+    def _times_slope(self, gy: Array, x: Array) -> Array:
+        if self.slope is not None:
+            return gy * self.slope
+        xp, flat = backend.get_array_module(x), _flat(x, x)
+        gx = xp.empty_like(flat)
+        for place, room in _blocks(xp, flat):
+            part, slope = flat[place], gx[place]
+            self._add_rest(xp, part, slope, room, self._below(xp, part, slope, room))
+            slope *= gy[place]
+        return gx
 
     def _density(self, xp: Any, phi: Array, y: Array) -> None:
         """x² → Φ′(x), in place."""
@@ -184,6 +195,15 @@ def _shaped(flat: Array, x: Array) -> Array:
     order = backend.order_of(x)
     shape, places = [x.shape[axis] for axis in order], sorted(range(x.ndim), key=order.__getitem__)
     return flat.reshape(shape).transpose(places).astype(x.dtype, copy=False)
+
+
+def _blocks(xp: Any, x: Array) -> Iterator[tuple[slice, Array]]:
+    """Places in a vector, each with room for as many elements; of what overflows there nothing is said."""
+    n = _block(x)
+    room = xp.empty(min(n, x.size), x.dtype)
+    with np.errstate(over="ignore"):
+        for start in range(0, x.size, n):
+            yield slice(start, start + n), room[: x.size - start]
 
 
 def _block(x: Array) -> int:
