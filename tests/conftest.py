@@ -13,6 +13,7 @@ import pytest
 
 import mnpar
 from tests import scripts
+from tests.device import stand_in
 
 OUTCOMES = pytest.StashKey[Counter]()  # what became of the spoilt programs: tests/test_random_programs.py
 
@@ -22,6 +23,13 @@ def float64():
     """Links and functions make float64: a file asks by ``pytestmark = pytest.mark.usefixtures("float64")``."""
     with mnpar.using_config("dtype", np.dtype("f8")):
         yield
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """CuPy's stand-in, which programs find when they import CuPy."""
+    monkeypatch.setitem(sys.modules, "cupy", stand_in.cupy)
+    return stand_in.cupy
 
 
 def pytest_addoption(parser):

@@ -23,6 +23,7 @@ from mnpar.functions.indexing import get_item, where
 from mnpar.functions.joining import concat, stack
 from mnpar.functions.reduction import logsumexp
 from mnpar.functions.reduction import sum as sum_of
+from mnpar.functions.shape import cast
 from mnpar.tape import Tape
 from mnpar.variable import Variable, as_variable, grad
 
@@ -137,9 +138,9 @@ class CTC(FunctionNode):
 
 
 def _composed(x: Variable, states: States) -> Variable:
-    xp, T = x.xp, len(x)
-    picked = get_item(log_softmax(x, axis=2), states.index(T))
-    never = xp.full((len(states.path), 2), NEVER, x.dtype)
+    xp, T, dtype = x.xp, len(x), x.dtype
+    picked = get_item(log_softmax(cast(x, "f4") if dtype.char == "e" else x, axis=2), states.index(T))
+    never = xp.full((len(states.path), 2), NEVER, picked.dtype)
     alpha = where(states.first(), picked[0], NEVER)
     for t in range(1, T):
         later = concat((never, alpha), axis=1)  # (N, S + 2)
@@ -147,7 +148,7 @@ def _composed(x: Variable, states: States) -> Variable:
         more = logsumexp(stack((alpha, from_one, from_two), axis=0), axis=0) + picked[t]
         alpha = where((t < states.steps)[:, None], more, alpha)
     loss: Variable = -logsumexp(where(states.last(), alpha, NEVER), axis=1)
-    return where(loss.array > -NEVER / 2, np.inf, loss)
+    return cast(where(loss.array > -NEVER / 2, np.inf, loss), dtype)
 
 
 def connectionist_temporal_classification(

@@ -6,6 +6,7 @@ third order, its dtypes, and batches of four, one and none. ``N`` in a shape is 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import cases_array
@@ -69,7 +70,7 @@ def odd_ignored(n: int) -> Any:
 
 
 def sign_labels(shape: tuple[int, ...]) -> Any:
-    return (np.arange(np.prod(shape)).reshape(shape) % 3 - 1).astype("i4")
+    return (np.arange(math.prod(shape)).reshape(shape) % 3 - 1).astype("i4")
 
 
 def binary_truth(x: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 from case import Case, N
@@ -110,7 +111,7 @@ def best(window, axis):
 
 
 def places(shape):
-    return (np.arange(np.prod(shape)).reshape(shape) % 4).astype("i4")
+    return (np.arange(math.prod(shape)).reshape(shape) % 4).astype("i4")
 
 
 def put(x, size):

@@ -43,6 +43,15 @@ def test_gradients_of_long_sequences_sum_to_0_over_symbols_and_stay_finite(dtype
     np.testing.assert_allclose(g.array.sum(2), 0, atol={"f4": 5e-3, "f8": 1e-9}[dtype])
 
 
+def test_second_gradients_of_float16_are_finite():
+    """The logarithm of 0 is no number of float16."""
+    x = Variable(np.random.default_rng(0).standard_normal((3, 2, 3)).astype("f2"))
+    (g,) = grad([ctc(x, np.array([[1], [2]]), 0)], [x], enable_double_backprop=True)
+    (gg,) = grad([F.sum(g * g)], [x])
+    assert g.dtype == gg.dtype == "f2"
+    assert np.isfinite(gg.array).all()
+
+
 ONES = np.ones((4, 2, 3))
 WRONG = {
     "shapes": (lambda: ctc(ONES, np.ones((3, 1), int), 0), r"\(4, 2, 3\) and \(3, 1\)"),
