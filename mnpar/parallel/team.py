@@ -22,6 +22,7 @@ from mnpar.parallel.identity import Identity
 from mnpar.parallel.late import Late
 from mnpar.parallel.likeness import compare
 from mnpar.parallel.meeting import TWICE, UNKNOWN, Row, check_known, own_weight, share_of, skipped, told, warn_user, weighted
+from mnpar.parallel.others import Others
 from mnpar.parallel.placement import Placement
 from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.samples import samples_of
@@ -55,6 +56,7 @@ class Team:
         self._late = Late(reducer) if double_buffering else None
         self._shards = Shards(reducer) if sharded else None
         self._placement, self._check = placement, check
+        self._others = Others(optimizer.owned)
         self._nowhere: list[Any] = []  # parameters that had no gradient in the update before, where that comes late
         self._copies = Copies(self.comm, None if placement is None else placement.among)
         self._identity = Identity(optimizer, self.comm, placement is None, reduce)
@@ -128,12 +130,12 @@ class Team:
         own = own_weight(loss, self._samples(*args, **kwds), self._how)
         if self._alone:
             self._add_up(own, loss)
-            return weighted(loss, own, own / self._base, self.optimizer.loss_scale)
+            return weighted(loss, own, own / self._base, self.optimizer.loss_scale, None)
         rows = self._meet(own, before is not None)
         if any([row.stale for row in rows]) and not self._only_synchronizes:
             restore(before)
             loss = lossfun(*args, **kwds)  # the first was of other parameters
-        return weighted(loss, own, self._share(rows), self.optimizer.loss_scale)
+        return weighted(loss, own, self._share(rows), self.optimizer.loss_scale, self._others)
 
     def _begin(self) -> list[Persistent] | None:
         """Begin an update; returns what its forward may change, if it may have to be run again: it makes missing parameters."""
@@ -178,6 +180,7 @@ class Team:
         if self._factor is not None and self._late is not None:
             self.interrupt()  # elsewhere the others wait for this rank's part
         self._factor, self._only_synchronizes = None, False
+        self._others.settle()
         self._held -= self._added
         self._added = 0.0
         self.reducer.give_up(self.optimizer.arenas)
@@ -195,6 +198,7 @@ class Team:
         if self._factor is None:  # the gradients were there already
             self._share(self._meet(0.0, manual=True))
         factor, skipped = self._factor or 0.0, self._only_synchronizes
+        self._others.settle(factor)
         self._factor, self._only_synchronizes = None, False
         self._forget_held()
         if skipped:
