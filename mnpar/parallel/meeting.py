@@ -41,7 +41,7 @@ class Row(NamedTuple):
     joining: bool = False  # it has no samples any more
     talks: bool = False  # its forward communicated
     unsettled: bool = False  # it has not looked yet whether its model fits together with those of other ranks of a mesh
-    number: int = 0  # of its optimizer: they are counted on each communicator, in the order in which they are made
+    number: int = 0  # of its optimizer (identity.py)
     rules: int = 0  # the same where ranks have the same hyperparameters
 
     def packed(self) -> bytes:
@@ -128,8 +128,10 @@ def skipped(rows: list[Row]) -> str:
     return _SKIPPED.format(_MANUAL if any([row.manual or row.held for row in rows]) else _FINAL)
 
 
-def warn_user(what: str) -> None:
-    """A warning that names the user's source line."""
+def warn_user(what: str, rank: int = 0) -> None:
+    """A warning that names the user's source line; by rank 0, where all ranks know of it."""
+    if rank:
+        return
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and is_internal(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back

@@ -29,6 +29,7 @@ from mnpar.parallel.meeting import (
     skipped,
     total_of,
     unknown_among_known,
+    warn_user,
     weighted,
 )
 from mnpar.parallel.others import Weighted
@@ -232,10 +233,10 @@ class QuietTeam(Team):
             if not any([row.manual or row.final or row.held for row in rows]):
                 self.optimizer.differentiate(self._again(forward))
                 return None
-            self._warn(skipped(rows))
+            warn_user(skipped(rows), self.comm.rank)
             return False
         check_known(rows)
-        self._warn(_CHANGED)
+        warn_user(_CHANGED, self.comm.rank)
         return False
 
     def _again(self, forward: tuple[Any, ...] | None) -> Any:

@@ -37,6 +37,8 @@ _AS_EVER = nullcontext()
 class Team:
     """Ranks that meet before backward; :func:`create_multi_node_optimizer` explains the arguments."""
 
+    _base = 1.0  # what weights are divided by before those of the others are known; teams that know one have another
+
     def __init__(
         self,
         optimizer: GradientMethod,
@@ -67,7 +69,6 @@ class Team:
         self.keeps = False  # this update's are added to them
         self._factor: float | None = None  # of the sum over ranks, once they have met
         self._only_synchronizes = False  # this update: it makes the copies equal, and takes no step
-        self._base = 1.0  # what weights are divided by before those of the others are known
 
     def take_as_given(self) -> None:
         """Do not give the ranks rank 0's values at first: each has loaded what it is to have."""
@@ -97,7 +98,7 @@ class Team:
                 rows = [row._replace(stale=False) for row in rows]
             elif final:
                 self._only_synchronizes = True
-                self._warn(skipped(rows))
+                warn_user(skipped(rows), self.comm.rank)
         if self._placement is not None and any([row.unsettled for row in rows]):
             self._placement.settle(self.optimizer.target)
             self._prepare()
@@ -116,10 +117,6 @@ class Team:
         final = talks or (stale and not undoable and any([True for _ in model.namedpersistents()]))
         unsettled = self._placement is not None and self._placement.stale(model)
         return Row(weight, self._held, stale, final, manual, joining, talks, unsettled, *self._identity.told)
-
-    def _warn(self, what: str) -> None:
-        if self.comm.rank == 0:
-            warn_user(what)
 
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
         """The loss on this rank, to be differentiated; None where there are no samples."""
@@ -181,8 +178,7 @@ class Team:
             self.interrupt()  # elsewhere the others wait for this rank's part
         self._factor, self._only_synchronizes = None, False
         self._others.settle()
-        self._held -= self._added
-        self._added = 0.0
+        self._held, self._added = self._held - self._added, 0.0
         self.reducer.give_up(self.optimizer.arenas)
 
     def interrupt(self) -> None:
@@ -237,8 +233,8 @@ class Team:
 
     @property
     def _compares(self) -> bool:
-        """Every so many updates: whether what several ranks have is the same; on a mesh, also its gradients."""
-        if self.optimizer.t % self._check and not is_debugging():
+        """Every so many updates, and after 1, 2, 4 …: whether ranks have the same values; on a mesh, also the same gradients."""
+        if (t := self.optimizer.t) % self._check and (t > self._check or t & (t - 1)) and not is_debugging():
             return False
         return self.comm.size > 1 or (self._placement is not None and bool(self._placement.others))
 

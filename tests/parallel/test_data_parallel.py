@@ -669,6 +669,24 @@ def test_copies_that_have_drifted_apart_are_told(comm, drift, options):
         update()
 
 
+@pytest.mark.parametrize("options", [{}, {"bucket_bytes": 300}, {"double_buffering": True}], ids=str)
+@pytest.mark.ranks(2, on="threads")
+def test_a_drift_is_told_early(comm, options):
+    """After so many updates, long before the comparison after 100."""
+
+    def update(optimizer, drifts):
+        optimizer.update(lambda x: F.mean(optimizer.target(x)), np.ones((1, 3)))
+        optimizer.target.W.array[0] += comm.rank * drifts
+
+    for after, told in ((2, 2), (3, 4), (6, 8), (10, 16)):
+        net = L.Linear(3, 2, initialW=1)
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm, **options).setup(net)
+        while optimizer.t < told:
+            update(optimizer, optimizer.t == after - 1)
+        with pytest.raises(mnpar.errors.MismatchError, match=f"update {told + 1}: the values of /W are not the same"):
+            update(optimizer, False)
+
+
 @pytest.mark.ranks(2, 3, on="threads")
 def test_copies_of_the_same_bits_are_compared_by_a_digest(comm):
     net = L.Linear(3, 2, initialW=comm.rank)
