@@ -38,20 +38,6 @@ def _reached(roots: Sequence[VariableNode], stops: Collection[Any] = ()) -> dict
     return functions
 
 
-def leaves_of(root: VariableNode) -> list[VariableNode]:
-    """The leaves that a value depends on, each once."""
-    stack, seen = [root], set()
-    found: dict[VariableNode, None] = {}
-    while stack:
-        node = stack.pop()
-        if node.creator is None:
-            found[node] = None
-        elif node.creator.number not in seen:
-            seen.add(node.creator.number)
-            stack += node.creator.inputs
-    return list(found)
-
-
 def earliest_readers(functions: dict[int, Function]) -> dict[VariableNode, tuple[int, int]]:
     """For each leaf with hooks, the number of the function that read it first, and which of its inputs the leaf is."""
     stack, seen = list(functions.values()), set(functions)

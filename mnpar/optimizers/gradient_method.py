@@ -82,7 +82,7 @@ class GradientMethod(Optimizer):
         super().__init__()
         self.hyperparam = Hyperparameter()
         self.arenas = Arenas()
-        self._members = Members()
+        self.owned = Members()  # its parameters
         self._ruled: list[Parameter] = []  # which have rules,
         self._narrow: list[Parameter] = []  # and those of them that may be of float16, and be updated in float32
         self.team: Team | None = None  # with whom it steps: mnpar.create_multi_node_optimizer
@@ -102,7 +102,7 @@ class GradientMethod(Optimizer):
 
     def members(self) -> list[Parameter]:
         """The parameters of its target; the same list as long as neither they nor their arrays become others."""
-        return self._members.of(self.target)
+        return self.owned.of(self.target)
 
     def _new_rule(self) -> UpdateRule:
         rule = self.create_update_rule()
@@ -253,7 +253,7 @@ class GradientMethod(Optimizer):
     def differentiate(self, loss: Any) -> None:
         """The first half of an update: backward from a loss, or from none."""
         if self.team is None or not self.team.keeps:
-            self._members.cleargrads(self.target)
+            self.owned.cleargrads(self.target)
         if not (loss is None or hasattr(loss, "backward")):
             raise TypeError(
                 f"the loss function returned a {type(loss).__name__}: return a Variable, or None on a rank without a loss"

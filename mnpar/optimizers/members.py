@@ -31,6 +31,7 @@ class Members:
         self.seen: object = None  # the state of all links in which they were found, if that says all
         self._params: list[Parameter] = []
         self._nodes: list[VariableNode] = []
+        self.nodes: frozenset[VariableNode] = frozenset()  # to look whether one is among them
 
     def cleargrads(self, link: Link) -> None:
         """``link.cleargrads()``, without the walk where that says the same."""
@@ -47,6 +48,7 @@ class Members:
             now = structure.now
             self._params, self._link = list(link.params()), link
             self._nodes = [param.node for param in self._params]
+            self.nodes = frozenset(self._nodes)
             self.seen = (
                 now if _says_all(link) and all([type(p).cleargrad is Variable.cleargrad for p in self._params]) else None
             )

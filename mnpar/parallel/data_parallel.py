@@ -58,7 +58,8 @@ def create_multi_node_optimizer(
             1/P of the memory, and as much is sent. All ranks save and load together then.
         axes: of a mesh: those along which ranks have copies of the same parameters and samples of their own.
         check: after how many updates all ranks compare their values of the parameters that several of them have, and on a
-            mesh their gradients; the first update is one of these. In debug mode, after each.
+            mesh their gradients; before that already in the first update, and after 1, 2, 4, 8 and so on. In debug mode, after
+            each.
 
     Raises:
         ValueError: an argument has none of these values. KeyError: the mesh has no such axis.

@@ -7,7 +7,9 @@ they are not alike do the ranks say more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import copy
+from itertools import count
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
@@ -36,11 +38,19 @@ class Identity:
     def __init__(self, optimizer: GradientMethod, comm: Communicator, of_rules: bool, how: str) -> None:
         comm.optimizers += 1
         self._how = how
-        self.number = comm.optimizers
+        self.number = comm.optimizers % COPY
+        self._copies = count(1)  # of this one, and of its copies
         self._optimizer, self._comm, self._of_rules = optimizer, comm, of_rules
         self._own: tuple[object, dict[str, str]] = None, {}  # what single parameters have, and when it was found
         self._rules: tuple[object, int] = None, 0  # the sum, and when it was made
         self._interrupted = 0  # updates, by errors that the program has survived
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Identity:
+        """A copy has a number of its own, which it has whatever other optimizers there are: it may be on one rank only."""
+        memo[id(self)] = other = copy.copy(self)
+        other.number = self.number % COPY + next(self._copies) % COPY * COPY
+        other._optimizer, other._own, other._rules = copy.deepcopy(self._optimizer, memo), (None, {}), (None, 0)
+        return other
 
     def interrupt(self, times: int | None = 1) -> None:
         """An error has come between the exchange of gradients and the end of a step, on this rank at least; None: forget it."""
@@ -112,20 +122,26 @@ class Identity:
         model = self._optimizer.target
         params = ", ".join([f"{path} {param.shape}" for path, param in list(model.namedparams())[:4]])
         models = self._comm.allgather_obj(f"a {type(model).__name__} with {params or 'no parameters'}")
-        lines = [f"  rank {r}: optimizer {n:.0f}, of {what}" for r, (n, what) in enumerate(zip(numbers, models, strict=True))]
+        lines = [f"  rank {r}: {_named(n)}, of {what}" for r, (n, what) in enumerate(zip(numbers, models, strict=True))]
         raise MismatchError("\n".join(["the ranks update different optimizers:", *lines, _ORDER]))
+
+
+def _named(number: int) -> str:
+    which, original = divmod(int(number), COPY)
+    return f"copy {which} of optimizer {original}" if which else f"optimizer {original}"
 
 
 def _numbers(given: Hyperparameter, whose: str) -> dict[str, str]:
     return {whose + name: f"{x:.9g}" for name, x in given.__dict__.items() if isinstance(x, _NUMBER)}
 
 
+COPY = 2**16  # numbers of copies are multiples of this, besides
 _NUMBER = (int, float, np.number)  # written in the call, a union would be made again each time
 
 
 _ORDER = (
-    "Those of one communicator are numbered in the order in which create_multi_node_optimizer is called: call it, and update, "
-    "in the same order on all ranks"
+    "Those of one communicator are numbered in the order in which create_multi_node_optimizer is called, and their deep copies "
+    "in the order in which they are made: call it, copy, and update, in the same order on all ranks"
 )
 _UNLIKE = "the optimizer's hyperparameters are not the same on all ranks (rank 0's, rank 1's, ...):"
 _CHANGING = optimizer_hooks.__name__  # these change gradients; a user's may only look at them, on one rank

@@ -17,8 +17,9 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators.message import is_internal
+from mnpar.parallel.others import Others, Weighted
 from mnpar.parameter import Parameter
-from mnpar.variable import Variable, backward
+from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -38,9 +39,9 @@ class Row(NamedTuple):
     final: bool = False  # its forward cannot be run again: it communicated, or changed persistent values
     manual: bool = False  # its gradients are there already, unweighted
     joining: bool = False  # it has no samples any more
-    talks: bool = False  # its forward communicated, or its loss gives gradients to parameters of other optimizers
+    talks: bool = False  # its forward communicated
     unsettled: bool = False  # it has not looked yet whether its model fits together with those of other ranks of a mesh
-    number: int = 0  # of its optimizer: they are counted on each communicator, in the order in which they are made
+    number: int = 0  # of its optimizer (identity.py)
     rules: int = 0  # the same where ranks have the same hyperparameters
 
     def packed(self) -> bytes:
@@ -89,7 +90,7 @@ def own_weight(loss: Any, samples: float, how: str) -> float:
     return samples if how == "weighted" else 1.0
 
 
-def weighted(loss: Any, own: float, weight: float, scale: float | None) -> Any:
+def weighted(loss: Any, own: float, weight: float, scale: float | None, others: Others | None) -> Any:
     """A loss whose backward starts from the weight instead of from 1. A loss of no samples may be NaN, and is left out; one
     that is not known yet, as a pipeline's, starts from 0: other ranks count on this one for it."""
     if own == 0:
@@ -99,7 +100,7 @@ def weighted(loss: Any, own: float, weight: float, scale: float | None) -> Any:
             return None
         weight = 0.0
     if isinstance(loss, Variable):
-        return Weighted(loss, start_of(loss, weight, scale))
+        return Weighted(loss, start_of(loss, weight, scale), others)
     if loss.grad is not None:
         loss.grad = backend.unscalar(loss.grad * loss.dtype.type(weight))
     elif loss.size == 1:
@@ -127,8 +128,10 @@ def skipped(rows: list[Row]) -> str:
     return _SKIPPED.format(_MANUAL if any([row.manual or row.held for row in rows]) else _FINAL)
 
 
-def warn_user(what: str) -> None:
-    """A warning that names the user's source line."""
+def warn_user(what: str, rank: int = 0) -> None:
+    """A warning that names the user's source line; by rank 0, where all ranks know of it."""
+    if rank:
+        return
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and is_internal(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back
@@ -143,24 +146,6 @@ def start_of(loss: Variable, weight: float, scale: float | None) -> Array:
     if array.size == 1:
         return backend.get_array_module(array).array(weight * (scale or 1.0), array.dtype, ndmin=array.ndim)
     return None
-
-
-class Weighted:
-    """A loss whose backward starts from its weight. The loss stays as it is: it may be a parameter, or another optimizer's too.
-
-    Args:
-        loss: a Variable.
-        start: an array like it.
-    """
-
-    __slots__ = ("loss", "start")
-
-    def __init__(self, loss: Variable, start: Array) -> None:
-        self.loss, self.start = loss, start
-
-    def backward(self, loss_scale: float | None = None) -> None:
-        """As a loss's own."""
-        backward([self.loss], [self.start], loss_scale=loss_scale)
 
 
 UNKNOWN = (

@@ -3,8 +3,7 @@
 Each loss is weighted by its samples over the total of the update *before*. What each rank has to tell (a ``Row``) goes with
 the gradients, as bytes beside them. If all is usual, and it nearly always is, they are added up there and then, and where the
 total was another one now the sum is corrected. If anything is unusual nothing is added up, on no rank: they set it right,
-meet before backward in the updates that follow, and come back here when these are usual again. They do not, as long as a loss
-gives gradients to parameters of another optimizer, too: nobody would correct those.
+meet before backward in the updates that follow, and come back here when these are usual again.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from mnpar.parallel.meeting import (
     DIGEST,
     OFTEN,
     Row,
-    Weighted,
     check_known,
     own_weight,
     skipped,
     total_of,
     unknown_among_known,
+    warn_user,
     weighted,
 )
+from mnpar.parallel.others import Weighted
 from mnpar.parallel.team import Team
-from mnpar.reach import leaves_of
 from mnpar.tape import current_tape
 from mnpar.variable import Variable
 
@@ -68,15 +67,12 @@ class QuietTeam(Team):
     _rows: list[Row] | None = None  # what all tell in this update, if it is not the same
     _drifted = False  # by these, the values are not the same on all ranks
     _all_joined = False
-    _gives = False  # the loss gives gradients to parameters of other optimizers
 
     _forward: tuple[Any, ...] | None = None  # what the loss of this update is computed with; None: this rank joins
 
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
-        if self._alone:
+        if self._alone or not self._noted:
             return super().loss(lossfun, args, kwds)
-        if not self._noted:
-            return super().loss(lambda *args, **kwds: self._looked_at(lossfun(*args, **kwds)), args, kwds)
         plain, before = self._plain, None
         like = plain.tuned is structure.tuned and plain.base == self._base and not self._holding
         if not like:
@@ -88,34 +84,21 @@ class QuietTeam(Team):
             if type(array) is np.ndarray and array.shape == plain.start.shape and array.dtype is plain.start.dtype:
                 self._note, self._forward = plain.note, (lossfun, args, kwds, None)
                 plain.start.fill(plain.weight)  # a user's function may have changed it
-                return Weighted(loss, plain.start)
+                return Weighted(loss, plain.start, self._others)
         own = own_weight(loss, samples, self._how)
         if self.comm.size == 1 and not self._held:
             self._base = abs(own) or self._base  # the total, known without asking anybody
         weight = 1.0 if self._how == "sum" else abs(own) / self._base
-        result = weighted(loss, own, weight, self.optimizer.loss_scale)
-        self._note, is_plain = self._told(own, before is not None, loss)
+        result = weighted(loss, own, weight, self.optimizer.loss_scale, self._others)
+        self._note, is_plain = self._told(own, before is not None)
         self._forward = lossfun, args, kwds, before
         if is_plain and isinstance(result, Weighted) and loss.node.gradient is None and type(result.start) is np.ndarray:
             self._plain = Plain(samples, self._base, self._note, result.start)
         return result
 
-    def _looked_at(self, loss: Any) -> Any:
-        """The loss; from now on it is known whether it gives gradients to other optimizers, where that makes a difference."""
-        node, self._gives = getattr(loss, "node", None), False  # a pipeline's loss has none
-        if node is not None and not current_tape().records:
-            mine = {param.node for param in self.optimizer.members()}
-            self._gives = any([x.home is not None and x not in mine for x in leaves_of(node)])
-        return loss
-
-    def _now(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> Row:
-        row = super()._now(weight, undoable, manual, joining)
-        return row._replace(talks=row.talks or self._gives, final=row.final or (self._gives and self._noted))
-
-    def _told(self, weight: float, undoable: bool, loss: Any) -> tuple[bytes, bool]:
+    def _told(self, weight: float, undoable: bool) -> tuple[bytes, bool]:
         """What this rank has to tell of a loss, and whether that is only its weight."""
-        self._looked_at(loss)
-        if self._gives or self._copies.stale(self.optimizer.target) or self._held or current_tape().records:
+        if self._copies.stale(self.optimizer.target) or self._held or current_tape().records:
             return self._now(weight, undoable).packed(), False
         number, rules = self._identity.told
         note, before = Row(weight, number=number, rules=rules).packed(), self._plain.note
@@ -137,7 +120,7 @@ class QuietTeam(Team):
 
     def give_up(self) -> None:
         super().give_up()
-        self._note, self._forward, self._gives = b"", None, False
+        self._note, self._forward = b"", None
 
     def reduce(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:
         if self._alone:
@@ -149,7 +132,6 @@ class QuietTeam(Team):
             self._noted, self._base = self._next is not None, (self._next if self._how != "sum" else None) or 1.0
             if self._noted:
                 self._prepare()
-        self._gives = False
         return steps
 
     def _meet_in_sum(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:
@@ -177,6 +159,8 @@ class QuietTeam(Team):
             steps = self._corrected(self._rows) if added else self._set_right(self._rows, forward)
             if not steps:
                 return steps
+        elif self._others.waiting:
+            self._others.settle()
         if parts:
             return self._in_parts(arenas.learning[0], *parts)
         return [(arena, None, arena.params) for arena in arenas.learning] if at_once else True
@@ -218,8 +202,11 @@ class QuietTeam(Team):
         """Gradients were added up by the total of the update before."""
         manual, talks, total = any([row.manual for row in rows]), any([row.talks for row in rows]), total_of(rows)
         if self._how != "sum":
-            self.optimizer.arenas.multiply(1 / self.comm.size if manual else self._base / total if total else 1.0)
+            factor = 1 / self.comm.size if manual else self._base / total if total else 1.0
+            self.optimizer.arenas.multiply(factor)
+            self._others.settle(factor)
             self._base = total or self._base
+        self._others.settle()
         if talks:
             self._meet_before()
         if manual or talks:
@@ -233,6 +220,7 @@ class QuietTeam(Team):
     def _set_right(self, rows: list[Row], forward: tuple[Any, ...] | None) -> bool | None:
         """Something was unusual, and nothing was added up."""
         self._notes = None
+        self._others.forget()
         self._identity.check(rows)
         self._meet_before()
         if all([row.joining for row in rows]):
@@ -245,10 +233,10 @@ class QuietTeam(Team):
             if not any([row.manual or row.final or row.held for row in rows]):
                 self.optimizer.differentiate(self._again(forward))
                 return None
-            self._warn(skipped(rows))
+            warn_user(skipped(rows), self.comm.rank)
             return False
         check_known(rows)
-        self._warn(_CHANGED)
+        warn_user(_CHANGED, self.comm.rank)
         return False
 
     def _again(self, forward: tuple[Any, ...] | None) -> Any:

@@ -22,6 +22,7 @@ from mnpar.parallel.identity import Identity
 from mnpar.parallel.late import Late
 from mnpar.parallel.likeness import compare
 from mnpar.parallel.meeting import TWICE, UNKNOWN, Row, check_known, own_weight, share_of, skipped, told, warn_user, weighted
+from mnpar.parallel.others import Others
 from mnpar.parallel.placement import Placement
 from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.samples import samples_of
@@ -35,6 +36,8 @@ _AS_EVER = nullcontext()
 
 class Team:
     """Ranks that meet before backward; :func:`create_multi_node_optimizer` explains the arguments."""
+
+    _base = 1.0  # what weights are divided by before those of the others are known; teams that know one have another
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class Team:
         self._late = Late(reducer) if double_buffering else None
         self._shards = Shards(reducer) if sharded else None
         self._placement, self._check = placement, check
+        self._others = Others(optimizer.owned)
         self._nowhere: list[Any] = []  # parameters that had no gradient in the update before, where that comes late
         self._copies = Copies(self.comm, None if placement is None else placement.among)
         self._identity = Identity(optimizer, self.comm, placement is None, reduce)
@@ -65,7 +69,6 @@ class Team:
         self.keeps = False  # this update's are added to them
         self._factor: float | None = None  # of the sum over ranks, once they have met
         self._only_synchronizes = False  # this update: it makes the copies equal, and takes no step
-        self._base = 1.0  # what weights are divided by before those of the others are known
 
     def take_as_given(self) -> None:
         """Do not give the ranks rank 0's values at first: each has loaded what it is to have."""
@@ -95,7 +98,7 @@ class Team:
                 rows = [row._replace(stale=False) for row in rows]
             elif final:
                 self._only_synchronizes = True
-                self._warn(skipped(rows))
+                warn_user(skipped(rows), self.comm.rank)
         if self._placement is not None and any([row.unsettled for row in rows]):
             self._placement.settle(self.optimizer.target)
             self._prepare()
@@ -115,10 +118,6 @@ class Team:
         unsettled = self._placement is not None and self._placement.stale(model)
         return Row(weight, self._held, stale, final, manual, joining, talks, unsettled, *self._identity.told)
 
-    def _warn(self, what: str) -> None:
-        if self.comm.rank == 0:
-            warn_user(what)
-
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
         """The loss on this rank, to be differentiated; None where there are no samples."""
         if not self._copies.ever:
@@ -128,12 +127,12 @@ class Team:
         own = own_weight(loss, self._samples(*args, **kwds), self._how)
         if self._alone:
             self._add_up(own, loss)
-            return weighted(loss, own, own / self._base, self.optimizer.loss_scale)
+            return weighted(loss, own, own / self._base, self.optimizer.loss_scale, None)
         rows = self._meet(own, before is not None)
         if any([row.stale for row in rows]) and not self._only_synchronizes:
             restore(before)
             loss = lossfun(*args, **kwds)  # the first was of other parameters
-        return weighted(loss, own, self._share(rows), self.optimizer.loss_scale)
+        return weighted(loss, own, self._share(rows), self.optimizer.loss_scale, self._others)
 
     def _begin(self) -> list[Persistent] | None:
         """Begin an update; returns what its forward may change, if it may have to be run again: it makes missing parameters."""
@@ -178,8 +177,8 @@ class Team:
         if self._factor is not None and self._late is not None:
             self.interrupt()  # elsewhere the others wait for this rank's part
         self._factor, self._only_synchronizes = None, False
-        self._held -= self._added
-        self._added = 0.0
+        self._others.settle()
+        self._held, self._added = self._held - self._added, 0.0
         self.reducer.give_up(self.optimizer.arenas)
 
     def interrupt(self) -> None:
@@ -195,6 +194,7 @@ class Team:
         if self._factor is None:  # the gradients were there already
             self._share(self._meet(0.0, manual=True))
         factor, skipped = self._factor or 0.0, self._only_synchronizes
+        self._others.settle(factor)
         self._factor, self._only_synchronizes = None, False
         self._forget_held()
         if skipped:
@@ -233,8 +233,8 @@ class Team:
 
     @property
     def _compares(self) -> bool:
-        """Every so many updates: whether what several ranks have is the same; on a mesh, also its gradients."""
-        if self.optimizer.t % self._check and not is_debugging():
+        """Every so many updates, and after 1, 2, 4 …: whether ranks have the same values; on a mesh, also the same gradients."""
+        if (t := self.optimizer.t) % self._check and (t > self._check or t & (t - 1)) and not is_debugging():
             return False
         return self.comm.size > 1 or (self._placement is not None and bool(self._placement.others))
 

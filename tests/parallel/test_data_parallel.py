@@ -669,6 +669,24 @@ def test_copies_that_have_drifted_apart_are_told(comm, drift, options):
         update()
 
 
+@pytest.mark.parametrize("options", [{}, {"bucket_bytes": 300}, {"double_buffering": True}], ids=str)
+@pytest.mark.ranks(2, on="threads")
+def test_a_drift_is_told_early(comm, options):
+    """After so many updates, long before the comparison after 100."""
+
+    def update(optimizer, drifts):
+        optimizer.update(lambda x: F.mean(optimizer.target(x)), np.ones((1, 3)))
+        optimizer.target.W.array[0] += comm.rank * drifts
+
+    for after, told in ((2, 2), (3, 4), (6, 8), (10, 16)):
+        net = L.Linear(3, 2, initialW=1)
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm, **options).setup(net)
+        while optimizer.t < told:
+            update(optimizer, optimizer.t == after - 1)
+        with pytest.raises(mnpar.errors.MismatchError, match=f"update {told + 1}: the values of /W are not the same"):
+            update(optimizer, False)
+
+
 @pytest.mark.ranks(2, 3, on="threads")
 def test_copies_of_the_same_bits_are_compared_by_a_digest(comm):
     net = L.Linear(3, 2, initialW=comm.rank)
@@ -685,28 +703,67 @@ def test_copies_of_the_same_bits_are_compared_by_a_digest(comm):
 
 @pytest.mark.ranks(1, 2, 3)
 @pytest.mark.parametrize("bucket_bytes", [None, 64])
-def test_gradients_for_parameters_of_another_optimizer_have_the_weights_of_this_update(comm, bucket_bytes):
-    """They are not summed here, so nobody could correct them where the ranks have other numbers of samples than before."""
+@pytest.mark.parametrize("accumulates", [False, True])
+def test_gradients_for_parameters_of_another_optimizer_have_the_weights_of_this_update(comm, bucket_bytes, accumulates):
+    """They are not summed here; some losses give none, and look to the optimizer like those that do."""
     shared, own = L.Linear(3, 2, initialW=0.5), L.Linear(2, 1, initialW=0.25)
     everywhere = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.01), comm, bucket_bytes=bucket_bytes).setup(shared)
     here = mnpar.optimizers.SGD(0.0).setup(own)
     rng = np.random.default_rng(comm.rank)
-    for base in (4, 4, 4, 2, 5, 5, 1):
-        n, total = base + comm.rank, sum(base + rank for rank in range(comm.size))
+    expected = np.zeros((1, 2))
+    for update, other in enumerate((4, 4, 4, 1, 1, 1, 2, 3, 5, 6)):
+        counts = [4, other, 2 * other][: comm.size]  # rank 0's are the same in each update
+        n, total = counts[comm.rank], sum(counts)
         x = rng.standard_normal((n, 3))
-        own.cleargrads()
+        if not accumulates:
+            own.cleargrads()
+            expected = 0 * expected
         hidden = shared(x).array
-        everywhere.update(lambda x: F.mean(own(shared(x)) ** 2), x)
-        expected = (2 * own(hidden).array.T @ hidden) / total
-        np.testing.assert_allclose(own.W.grad, expected, rtol=1e-12)
-        here.update()
+        if update % 2:
+            everywhere.update(lambda x: F.mean(own(shared(x)) ** 2), x)
+            expected = expected + (2 * own(hidden).array.T @ hidden) / total
+        else:
+            everywhere.update(lambda x: F.mean(shared(x) ** 2), x)
+        given = 0 if own.W.grad is None else own.W.grad
+        np.testing.assert_allclose(given, expected, rtol=1e-12)
+        if not accumulates:
+            here.update()
 
 
-@pytest.mark.ranks(1)
-def test_gradients_of_inputs_on_one_rank_have_the_weight_of_this_update(comm):
-    model = L.Linear(3, 1, initialW=2)
-    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.0), comm).setup(model)
-    for n in (1, 3, 3, 2):
-        x = mnpar.Variable(np.ones((n, 3), "f4"))
-        optimizer.update(lambda x: F.mean(model(x)), x)
-        np.testing.assert_allclose(x.grad, np.full((n, 3), 2 / n), rtol=1e-6)
+def input_gradients(comm, counts, steps, **options):
+    """Gradients of inputs after each update with so many samples of each rank; without a communicator those of all."""
+    net = L.Linear(D, 2, initialW=np.arange(2.0 * D).reshape(2, D) / D)
+    optimizer = mnpar.optimizers.SGD(0.01)
+    if comm is not None:
+        optimizer = mnpar.create_multi_node_optimizer(optimizer, comm, **options)
+    optimizer.setup(net)
+    found = []
+    for update, (ns, way) in enumerate(zip(counts, steps, strict=True)):
+        rows = [np.random.default_rng([update, rank]).standard_normal((n, D)) for rank, n in enumerate(ns)]
+        x = mnpar.Variable(np.concatenate(rows) if comm is None else rows[comm.rank])
+        if way == "has one":
+            x.grad = np.ones_like(x.array)
+        if way == "hook":
+            x.register_hook(lambda g: 2 * g)
+        if way == "new parameter" and not hasattr(net, "c"):
+            with net.init_scope():
+                net.c = mnpar.Parameter(np.ones(2))
+        of = lambda x: F.mean((net(x) * getattr(net, "c", 1.0)) ** 2) if len(x) else None
+        if way == "held" and comm is not None:
+            with optimizer.no_sync():
+                optimizer.update(of, x.array)
+        optimizer.update(of, x)
+        grad = np.zeros_like(x.array) if x.grad is None else x.grad
+        if way == "held" and comm is None:
+            grad = grad / 2  # the mean is of twice as many
+        found.append(grad if comm is None else np.concatenate(comm.allgather(grad)))
+    return found
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("options", [{}, {"bucket_bytes": 64}, {"sharded": True}], ids=str)
+def test_gradients_of_inputs_are_those_of_one_process(comm, options):
+    ways = ["plain", "plain", "has one", "hook", "plain", "new parameter", "has one", "held", "plain", "plain"]
+    counts = [[(3 * update + 2 * rank) % 5 + (rank == 0) for rank in range(comm.size)] for update in range(len(ways))]
+    for one, other in zip(input_gradients(comm, counts, ways, **options), input_gradients(None, counts, ways), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)

@@ -1,6 +1,7 @@
 """Ranks that update different optimizers, or by different hyperparameters, are told in the very update."""
 
 import contextlib
+import copy
 
 import numpy as np
 import pytest
@@ -59,6 +60,34 @@ def test_processes_tell_it_too_and_go_on(comm):
         update(both[1])
     update(both[0])
     assert mnpar.check_parameter_closeness(both[0].target, comm)
+
+
+@WAYS
+@pytest.mark.parametrize("before", [0, 1, 3])
+@pytest.mark.ranks(2, on="threads")
+def test_copies_in_another_order_on_one_rank_are_told(comm, before, options):
+    first = updated(comm, before, **options)
+    copies = [first, copy.deepcopy(first)]
+    copies += [copy.deepcopy(one) for one in copies]
+    for optimizer in copies:
+        update(optimizer)
+    for one in range(4):
+        other = (one + 1) % 4
+        with pytest.raises(MismatchError, match=r"the ranks update different optimizers:\n  rank 0: .*optimizer 1, of a L"):
+            update(copies[(one, other)[comm.rank]])
+
+
+@WAYS
+@pytest.mark.ranks(2, on="threads")
+def test_a_copy_on_one_rank_only_is_nobodys_business(comm, options):
+    first = updated(comm, 2, **options)
+    if comm.rank:
+        copy.deepcopy(first)
+    for optimizer in (first, updated(comm, 2, **options)):
+        update(optimizer)
+    last = copy.deepcopy(first)
+    with pytest.raises(MismatchError, match=r"rank 0: copy 1 of optimizer 1, of a (.|\n)*rank 1: copy 2 of optimizer 1, of a "):
+        update(last)
 
 
 @WAYS

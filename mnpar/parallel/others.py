@@ -1,0 +1,91 @@
+"""Gradients of leaves that are not the optimizer's own, as inputs and other optimizers' parameters: each has the loss's weight.
+
+Those of the optimizer's parameters are summed over ranks, and the sum is corrected where the weight turns out to be another one
+than the loss had. These are not summed, so they wait, and are corrected one by one.
+"""
+
+from __future__ import annotations
+
+from mnpar.backend import Array
+from mnpar.backprop import reverse
+from mnpar.graph import Gradient, VariableNode
+from mnpar.optimizers.members import Members
+from mnpar.owning import Leaves, asked_for, copied
+from mnpar.variable import Variable, backward
+
+
+class Others:
+    """The leaves of one backward that are not the optimizer's own, each with the gradient that it had before.
+
+    Args:
+        members: the optimizer's own parameters.
+    """
+
+    def __init__(self, members: Members) -> None:
+        self.members = members
+        self.waiting: list[tuple[VariableNode, Array]] = []
+
+    def note(self, node: VariableNode) -> None:
+        """A leaf is about to have a gradient: what it has already keeps its own weight."""
+        before = None if node.gradient is None else asked_for(node)
+        if before is not None and node.home is not None and before is node.home.array:
+            before = copied(before)  # the new one may be put there
+        node.gradient = None
+        self.waiting.append((node, before))
+
+    def settle(self, factor: float = 1.0) -> None:
+        """The weight is known: the gradients are multiplied by this, and added to what was there before."""
+        for node, before in self.waiting:
+            if node.gradient is None:
+                node.gradient = before
+                continue
+            g = asked_for(node)
+            if factor != 1:
+                g *= factor
+            if before is not None:
+                g += before
+        self.waiting.clear()
+
+    def forget(self) -> None:
+        """The gradients do not count: there will be others, or none."""
+        for node, before in self.waiting:
+            node.gradient = before
+        self.waiting.clear()
+
+
+class Weighted:
+    """A loss whose backward starts from its weight. The loss stays as it is: it may be a parameter, or another optimizer's too.
+
+    Args:
+        loss: a Variable.
+        start: an array like it.
+        others: notes the gradients that await their weight; None: it is known.
+    """
+
+    __slots__ = ("loss", "others", "start")
+
+    def __init__(self, loss: Variable, start: Array, others: Others | None) -> None:
+        self.loss, self.start, self.others = loss, start, others
+
+    def backward(self, loss_scale: float | None = None) -> None:
+        """As a loss's own."""
+        others = self.others
+        if others is None or self.start is None:
+            backward([self.loss], [self.start], loss_scale=loss_scale)
+            return
+        own = others.members.nodes
+        others.waiting.clear()  # an update before may have ended by an error
+
+        def keep(node: VariableNode, g: Gradient) -> None:
+            if node not in own:
+                others.note(node)
+            leaves.keep(node, g)
+
+        seeds = [(self.loss.node, self.start)]
+        leaves = Leaves(seeds, loss_scale)
+        found = reverse(seeds, keep=keep)
+        if not found.keys() <= own:
+            for node in found:
+                if node not in own:
+                    others.note(node)
+        leaves.keep_all(found)
