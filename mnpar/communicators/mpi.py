@@ -26,6 +26,7 @@ from mnpar.communicators.mpi_window import Window
 from mnpar.communicators.operation import complete, wait
 from mnpar.communicators.process import Process
 from mnpar.communicators.rooms import BLOCK, Rooms, sizes_for
+from mnpar.communicators.sites import call_site
 from mnpar.communicators.transport import (
     ANY,
     BACKWARD,
@@ -150,7 +151,7 @@ class MpiTransport(Reductions):
         self._outbox: deque[tuple[Any, Array]] = deque()
         self._status, self._byte = self.MPI.Status(), self.MPI.BYTE
         self.label = f"{self._world_ranks} made"
-        making = Waiting("making a communicator", message.call_site())
+        making = Waiting("making a communicator", call_site())
         for _ in range(2):
             lane, request = mpi_comm.Idup()
             wait(self, Pending(request.Test, nothing, making, self.label))
@@ -333,7 +334,7 @@ class MpiTransport(Reductions):
 
     def _all_come(self) -> None:
         """All ranks are here: the next call blocks, or writes what others read."""
-        wait(self, self.exchange(bytes(BLOCK), 0, Waiting("sharing memory", message.call_site())))
+        wait(self, self.exchange(bytes(BLOCK), 0, Waiting("sharing memory", call_site())))
 
     def share(self, nbytes: int) -> Window:
         place = self.places()
