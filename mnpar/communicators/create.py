@@ -14,7 +14,8 @@ from mnpar import random
 from mnpar.communicators import mpi
 from mnpar.communicators.communicator import Communicator, described
 from mnpar.communicators.process import Process
-from mnpar.communicators.threads import ThreadTransport, World, current_transport, run_threads
+from mnpar.communicators.threads import ThreadTransport, current_transport, run_threads
+from mnpar.communicators.world import World
 from mnpar.errors import LauncherError
 from mnpar.tape import Tape
 
