@@ -21,9 +21,9 @@ from mnpar.random import generator
 from mnpar.variable import Variable, as_variable
 
 
-def _reduced(who: str, loss: Variable, reduce: str, ways: tuple[str, ...] = ("sum", "mean", "no")) -> Variable:
-    if reduce not in ways:
-        raise ValueError(f"{who}: reduce is one of {', '.join(ways)}, not {reduce!r}")
+def _reduced(who: str, loss: Variable, reduce: str) -> Variable:
+    if reduce not in ("sum", "mean", "no"):
+        raise ValueError(f"{who}: reduce is 'sum', 'mean' or 'no', not {reduce!r}")
     return loss if reduce == "no" else sum_of(loss) if reduce == "sum" else mean_of(loss) if loss.size else sum_of(loss)
 
 
