@@ -52,8 +52,17 @@ def described(given: Any) -> str:
 class Communicator(InMemory):
     """A group of ranks; :func:`mnpar.create_communicator` makes one.
 
+    Every rank calls each collective (whatever is not between two ranks, as ``send``, ``recv`` and ``sendrecv`` are), in one
+    order, and gets an array of its own. Arrays have any dtype and shape; where they are added up or compared, the same on all
+    ranks.
+
     Args:
         transport: what carries the bytes.
+
+    Raises:
+        MismatchError: from any method that waits: ranks are in different collectives, or their arrays do not belong together.
+        DeadlockError: it waits for what can never come.
+        ValueError: there is no such rank, tag or reduction.
 
     Example:
         >>> import numpy as np, mnpar
