@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from mnpar import doctor, launch
-from mnpar.communicators.mpi import launched_ranks
+from mnpar.communicators.launcher import launched_ranks
 from mnpar.errors import LauncherError
 
 

@@ -73,7 +73,7 @@ class Arena:
             g = param.grad
             if g is not None and g is not home.array:
                 home.array[...] = g
-                param.grad, home.lent = home.array, False
+                param.grad, home.reserved = home.array, False
         return True
 
     def house(self, grad: Array) -> None:

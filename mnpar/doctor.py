@@ -17,9 +17,10 @@ import numpy as np
 
 from mnpar.backend import gpu_summary
 from mnpar.communicators.create import THREAD_VARIABLES, create_communicator, own_cores
-from mnpar.communicators.mpi import launched_ranks, load
+from mnpar.communicators.launcher import launched_after_first, launched_ranks
+from mnpar.communicators.mpi import load
 from mnpar.errors import LauncherError
-from mnpar.launch import find_mpiexec, launched_after_first
+from mnpar.launch import find_mpiexec
 
 _LITTLE_SHM = 64 * 2**20  # bytes; what containers have by default
 

@@ -95,7 +95,7 @@ class FunctionNode(Hookable):
     def room(self, i: int, like: Array) -> Array | None:
         """Called in ``backward``: where input i's gradient, an array like ``like``, can be computed and be kept, or None."""
         x = self.inputs[i]
-        return x.home.lend(like) if x.home is not None and x.gradient is None and self._on_arrays else None
+        return x.home.reserve(like) if x.home is not None and x.gradient is None and self._on_arrays else None
 
     def apply(self, inputs: tuple[Any, ...]) -> tuple[Variable, ...]:
         """Run forward on Variables (or arrays) and record it, if a gradient can flow; the outputs, always a tuple."""

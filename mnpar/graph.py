@@ -51,30 +51,30 @@ class Function(Protocol):
 
 
 class Home:
-    """Where the gradient of a parameter lives: a view of an arena's vector; ``lent``: a backward computes into it."""
+    """Where the gradient of a parameter lives: a view of an arena's vector; ``reserved``: a backward computes into it."""
 
-    __slots__ = ("array", "lent")
+    __slots__ = ("array", "reserved")
 
     def __init__(self, array: Any) -> None:
-        self.array, self.lent = array, False
+        self.array, self.reserved = array, False
 
-    def lend(self, like: Any) -> Any:
+    def reserve(self, like: Any) -> Any:
         """The array, to compute a gradient of the kind of ``like`` into, once; for a node that has no gradient yet."""
-        if self.lent or type(like) is not type(self.array) or like.dtype != self.array.dtype:
+        if self.reserved or type(like) is not type(self.array) or like.dtype != self.array.dtype:
             return None
-        self.lent = True
+        self.reserved = True
         return self.array
 
     def computed(self, g: Gradient) -> bool:
-        """Whether a gradient is the array that was lent, and so nobody else's."""
-        return self.lent and g is self.array
+        """Whether a gradient is the array that was reserved, and so nobody else's."""
+        return self.reserved and g is self.array
 
     def take(self, node: VariableNode, g: Gradient) -> bool:
         """Add a gradient to what is here; False where it is not that simple."""
         here, old = self.array, node.gradient
-        if not isinstance(g, type(here)) or (self.lent and g is not here):  # lent perhaps to a backward around this one
+        if not isinstance(g, type(here)) or (self.reserved and g is not here):  # perhaps by a backward around this one
             return False
-        self.lent = False
+        self.reserved = False
         if old is None:
             if g is not here:
                 here[...] = g

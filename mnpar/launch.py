@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from mnpar import waiter
-from mnpar.communicators.mpi import launched_ranks
+from mnpar.communicators.launcher import launched_after_first, launched_ranks
 from mnpar.errors import LauncherError
 
 # What a launcher leaves in the environment of its ranks; a second launcher inside must not see it.
@@ -35,7 +35,6 @@ _LAUNCHERS_MARKS = (
     waiter.FILE,
 )
 _SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "COBALT_JOBID")
-_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 _AGAIN = "MNPAR_RELAUNCHED"
 
 
@@ -89,11 +88,6 @@ def _is_open_mpi(mpiexec: str) -> bool:
     environment = clean_environment(os.environ)
     version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, env=environment, check=False).stdout
     return "Open MPI" in version or "OpenRTE" in version or "prte" in version.lower()
-
-
-def launched_after_first() -> bool:
-    """Whether the launcher says that this is not rank 0: known before MPI starts, and where it cannot start."""
-    return any(os.environ.get(name, "0") != "0" for name in _RANKS)
 
 
 def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namespace:

@@ -42,7 +42,7 @@ class Leaves:
         for node, g in found.items():
             home = node.home
             if home is not None and g is home.array and node.gradient is None:  # it was computed right there
-                node.gradient, node.loss_scale, home.lent = g, self._loss_scale, False
+                node.gradient, node.loss_scale, home.reserved = g, self._loss_scale, False
             elif self._is_first(node, g):
                 first[node] = g
         if first:
@@ -85,7 +85,7 @@ def own(gs: Sequence[Gradient], taken: set[int], late: bool = False) -> list[Gra
     Args:
         gs: who else refers to their memory is in ``taken``, or is one of them.
         taken: :func:`memory_of` what others have.
-        late: what is the same all along an axis is :func:`lent`, and copied when it is asked for.
+        late: what is the same all along an axis is copied when it is asked for.
 
     Example:
         >>> import numpy as np
@@ -111,7 +111,7 @@ def own(gs: Sequence[Gradient], taken: set[int], late: bool = False) -> list[Gra
             parts = [getattr(gs[i], "array", gs[i]) for i in places]
             stay = len(parts) if _fill(parts) else int(len(parts) > 1 and _fill(parts[:1]))  # the first, if it shows it all
         for i in places[stay:]:
-            results[i] = lent(gs[i]) if late else copied(gs[i])
+            results[i] = copied_late(gs[i]) if late else copied(gs[i])
     return results
 
 
@@ -139,7 +139,7 @@ def copied(g: Gradient) -> Gradient:
     return g.of(g.array.copy(order="K"), g.node) if hasattr(g, "node") else g.copy(order="K")
 
 
-class Lent:
+class LateCopy:
     """A gradient whose memory is given to a node when somebody asks for it.
 
     Args:
@@ -156,32 +156,32 @@ class Lent:
         return self.array + other
 
 
-def share(first: VariableNode, node: VariableNode) -> Lent:
+def share(first: VariableNode, node: VariableNode) -> LateCopy:
     """The gradient of a node that is the same array as the gradient of the first one, for both."""
-    if not isinstance(first.gradient, Lent):
-        first.gradient = Lent(first.gradient, {id(first)})
+    if not isinstance(first.gradient, LateCopy):
+        first.gradient = LateCopy(first.gradient, {id(first)})
     first.gradient.holders.add(id(node))
     return first.gradient
 
 
-def lent(g: Gradient) -> Gradient:
+def copied_late(g: Gradient) -> Gradient:
     """A copy; of what is the same all along an axis a copy of one place there.
 
     Example:
         >>> import numpy as np
-        >>> lent(np.broadcast_to(np.ones(2), (1000, 2))).array.base.shape
+        >>> copied_late(np.broadcast_to(np.ones(2), (1000, 2))).array.base.shape
         (1, 2)
     """
     if hasattr(g, "node") or getattr(g.flags, "writeable", True) or 0 not in g.strides:
         return copied(g)
     core = g[tuple([slice(0, 1) if step == 0 else slice(None) for step in g.strides])].copy()
-    return Lent(backend.get_array_module(g).broadcast_to(core, g.shape), set())
+    return LateCopy(backend.get_array_module(g).broadcast_to(core, g.shape), set())
 
 
 def asked_for(node: VariableNode) -> Array:
     """The array of a node's gradient, one that can be changed; the last of those that share one gets it itself."""
     g = node.gradient
-    if not isinstance(g, Lent):
+    if not isinstance(g, LateCopy):
         return getattr(g, "array", g)
     last = g.holders == {id(node)}
     node.gradient = array = g.array if last else g.array.copy(order="K" if g.holders else "C")

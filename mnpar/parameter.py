@@ -78,7 +78,7 @@ class Parameter(Variable):
 
     def __copy__(self) -> Parameter:
         """Another Parameter of the same array, gradient and update rule."""
-        asked_for(self.node)  # both have the gradient from now on, and it must not be lent to one of them
+        asked_for(self.node)  # both have the gradient from now on, and it must not be given away to one of them
         other = Parameter.__new__(type(self))
         other.node, other.array = copy.copy(self.node), self.array
         if not self._sharers:

@@ -147,7 +147,7 @@ class Variable(ArrayLike):
 
 
 def as_variable(x: Any, requires_grad: bool = False) -> Variable:
-    """``x`` itself if it is a Variable, else a Variable without gradient that holds it."""
+    """``x`` itself if it is a Variable, else a Variable of it, without a gradient unless that is required."""
     if type(x) is np.ndarray:
         return Variable.of(x, VariableNode(x, requires_grad))
     return x if isinstance(x, Variable) else Variable(backend.checked(x), requires_grad=requires_grad)

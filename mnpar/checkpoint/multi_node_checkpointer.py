@@ -67,7 +67,13 @@ def create_multi_node_checkpointer(
 
 
 class MultiNodeCheckpointer:
-    """What :func:`create_multi_node_checkpointer` returns."""
+    """What :func:`create_multi_node_checkpointer` returns, with the same arguments: an extension of a Trainer.
+
+    All ranks of ``comm`` make one, call its methods together, and keep the objects that it saves and loads.
+
+    Raises:
+        ValueError: the name is not that of a folder, or an interval is less than 1.
+    """
 
     trigger = (1, "iteration")
     priority = -100  # the last of an iteration: what the other extensions change is saved too

@@ -26,10 +26,10 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators.message import call_site
 from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import bytes_of_reduction, reduce_arrays
 from mnpar.communicators.shared_memory import SharedMemory
+from mnpar.communicators.sites import call_site
 from mnpar.communicators.transport import Pending, Waiting
 from mnpar.communicators.vectors import Vectors
 from mnpar.communicators.watch import polling

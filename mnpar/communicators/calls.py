@@ -11,8 +11,9 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators.channel import Channel
-from mnpar.communicators.message import REDUCTIONS, Call, call_site
+from mnpar.communicators.message import REDUCTIONS, Call
 from mnpar.communicators.operation import Operation, complete
+from mnpar.communicators.sites import call_site
 from mnpar.communicators.transport import ANY, Steps, T, Traffic, Transport
 from mnpar.communicators.ways import (
     ALLGATHER,

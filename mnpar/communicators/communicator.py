@@ -14,8 +14,9 @@ Every method that exchanges anything has a non-blocking twin with an ``i`` befor
 :class:`Operation` at once, and ``operation.wait()`` gives the result. All ranks start their collectives in the same order,
 blocking or not; they may wait for them in any. An array must not be changed before its operation is done.
 
-The file is long because MPI has many methods; each of them is one line here, its steps are in calls.py, and its twin for Python
-objects is in objects.py. Nothing here is differentiable: ``mnpar.functions`` has the same operations for Variables.
+The file is long because MPI has many methods; each of them is one line here, its steps are in calls.py, its twin for Python
+objects is in objects.py, and what is done in memory that ranks have in common is in in_memory.py. Nothing here is
+differentiable: ``mnpar.functions`` has the same operations for Variables.
 """
 
 from __future__ import annotations
@@ -27,12 +28,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators.board import NOTE, Board
-from mnpar.communicators.objects import Objects
+from mnpar.communicators.in_memory import InMemory
 from mnpar.communicators.operation import Operation, no_steps
-from mnpar.communicators.shared_memory import SharedMemory
 from mnpar.communicators.transport import ANY
-from mnpar.communicators.vectors import Vectors, share_vectors
 
 ANY_SOURCE = ANY
 ANY_TAG = ANY
@@ -51,11 +49,20 @@ def described(given: Any) -> str:
     return "None" if given is None else f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
 
-class Communicator(Objects):
+class Communicator(InMemory):
     """A group of ranks; :func:`mnpar.create_communicator` makes one.
+
+    Every rank calls each collective (whatever is not between two ranks, as ``send``, ``recv`` and ``sendrecv`` are), in one
+    order, and gets an array of its own. Arrays have any dtype and shape; where they are added up or compared, the same on all
+    ranks.
 
     Args:
         transport: what carries the bytes.
+
+    Raises:
+        MismatchError: from any method that waits: ranks are in different collectives, or their arrays do not belong together.
+        DeadlockError: it waits for what can never come.
+        ValueError: there is no such rank, tag or reduction.
 
     Example:
         >>> import numpy as np, mnpar
@@ -166,11 +173,6 @@ class Communicator(Objects):
             raise ValueError(f"there is no option {name!r}: a communicator has {', '.join(self._configs)}")
         return self._configs[name]
 
-    def share(self, nbytes: int) -> SharedMemory:
-        """So many bytes of memory, zeros, that the ranks of each machine share (:class:`mnpar.SharedData`); all call it."""
-        self._now(self.channel(0).barrier(self._call("share")))
-        return self.transport.share(nbytes)
-
     def finalize(self) -> None:
         """Give its resources back; all ranks call it, and none uses it afterwards."""
         if self._open:
@@ -278,71 +280,6 @@ class Communicator(Objects):
             out: an array like ``x``, or ``x`` itself, to write the result to.
         """
         return self._now(self._allreduce(x, op, out=out))
-
-    def allreduce_noted(self, x: Array, note: bytes, usual: Callable[[list[bytes]], bool], out: Array) -> bool:
-        """The sum over ranks into ``out``, if what the ranks say in the same message is as usual; whether it is.
-
-        Args:
-            x: an array, of one shape and dtype on all ranks, if it is as usual.
-            note: bytes, as many on all ranks, at most 256.
-            usual: is given the notes in rank order, and decides the same on all ranks; if it is false nothing is summed.
-            out: an array like ``x``, or ``x`` itself.
-
-        Raises:
-            ValueError: the note is longer.
-
-        Example:
-            >>> import numpy as np, mnpar
-            >>> def program(comm):
-            ...     x = np.ones(2)
-            ...     comm.allreduce_noted(x, b"no" if comm.rank else b"ok", lambda notes: b"no" not in notes, x)
-            ...     return bool(x[0] > 1)
-            >>> mnpar.run(program, ranks=2)
-            [False, False]
-        """
-        if len(note) > NOTE:
-            raise ValueError(f"rank {self.rank}: a note has at most {NOTE} bytes, not {len(note)}")
-        board, channel = self.transport.board, self.channel(0)
-        if board is not None and out is x and (form := board.form(x)) is not None:
-            board.begin(form, x, note, channel)
-            if (summed := board.end(usual, x, channel)) is not None:
-                return bool(summed)
-        return channel.allreduce_noted(x, self._call("allreduce_noted"), note, usual, out)
-
-    def open_board(self, wanted: bool = True) -> bool:
-        """Let :meth:`allreduce_noted` go through memory that all ranks have in common, where they have; all ranks call it.
-
-        Args:
-            wanted: False: no more.
-
-        Returns:
-            Whether it does: the ranks are processes of one machine (Open MPI's go on by messages). It takes arrays of 32 KiB at
-            most, and those of :meth:`share_vectors`.
-        """
-        transport = self.transport
-        if transport.board is not None and not wanted:
-            self.barrier()
-            transport.board.free()
-            transport.board = None
-        elif transport.board is None and wanted and transport.adds_up:
-            transport.board = Board(transport, self.share(Board.size(self.size)))  # type: ignore[arg-type]
-        return transport.board is not None
-
-    def share_vectors(self, like: Array) -> Vectors | None:
-        """A vector for each rank in memory that all have in common: :meth:`allreduce_noted` sums them in place.
-
-        Args:
-            like: one-dimensional; all ranks call it with arrays of one form.
-
-        Returns:
-            None if there is no such memory.
-        """
-        if not self.open_board():
-            return None
-        vectors = share_vectors(self, like, self.channel(0).next_number)
-        if vectors is not None:
-            self.transport.board.know(vectors)
-        return vectors
 
     def iallreduce(self, x: Array, op: str = "sum", out: Array | None = None) -> Operation:
         """:meth:`allreduce`, later; neither ``x`` nor ``out`` may change before it is done."""

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from mnpar import random
-from mnpar.communicators import mpi
+from mnpar.communicators import launcher, mpi
 from mnpar.communicators.communicator import Communicator, described
 from mnpar.communicators.process import Process
-from mnpar.communicators.threads import ThreadTransport, World, current_transport, run_threads
+from mnpar.communicators.threads import ThreadTransport, current_transport, run_threads
+from mnpar.communicators.world import World
 from mnpar.errors import LauncherError
 from mnpar.tape import Tape
 
@@ -76,12 +77,12 @@ def _create(name: str, mpi_comm: Any, patience: float) -> Communicator:
         return Communicator(transport.duplicate())
     if name == "file":
         raise LauncherError(f"processes that only share a file cannot join in one MPI job: {_INSTEAD}")
-    told = mpi.told_by_environment() if name in ("auto", "env") and mpi_comm is None else None
+    told = launcher.told_by_environment() if name in ("auto", "env") and mpi_comm is None else None
     if name == "env":
         _check_environment(told)
-    elif name == "auto" and told is not None and told[1] > 1 and not mpi.under_launcher():
+    elif name == "auto" and told is not None and told[1] > 1 and not launcher.under_launcher():
         raise LauncherError(f"this is rank {told[0]} of {told[1]} by {told[2]}, but no MPI launcher started it: {_INSTEAD}")
-    if name == "mpi" or mpi_comm is not None or (name in ("auto", "env") and mpi.under_launcher()):
+    if name == "mpi" or mpi_comm is not None or (name in ("auto", "env") and launcher.under_launcher()):
         process = Process.get(mpi.load(), patience)
         if mpi_comm is not None and not (mpi_comm and isinstance(mpi_comm, process.MPI.Intracomm)):
             what = "COMM_NULL" if isinstance(mpi_comm, process.MPI.Comm) and not mpi_comm else described(mpi_comm)
@@ -102,7 +103,7 @@ def _check_environment(told: tuple[int, int, str] | None) -> None:
     rank, size, names = told
     if not rank < size:
         raise LauncherError(f"{names} say rank {rank} of {size}: ranks count from 0 to {size - 1}")
-    if size > 1 and not mpi.under_launcher():
+    if size > 1 and not launcher.under_launcher():
         raise LauncherError(f"this is rank {rank} of {size} by {names}, but no MPI launcher started it: {_INSTEAD}")
 
 

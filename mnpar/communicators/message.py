@@ -2,30 +2,26 @@
 
 A receiver is told nothing by its user: operation, sequence number, shape, dtype and the sender's source line arrive in the
 header, so that a message which does not belong is an error that names both sides and never a wrong number. Arrays travel as
-they are in memory; only objects (``send_obj`` and its like) are pickled, and only between the ranks of one job.
+they are in memory; only objects (``send_obj`` and its like) are pickled, and only between the ranks of one job. (The file is
+long because what writes a form of bytes and what reads it stand in one place.)
 """
 
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import struct
-import sys
-from contextlib import contextmanager
-from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.communicators.sites import SITE_BYTES
 from mnpar.errors import MismatchError
 
 # What all ranks of a collective must agree on comes first, then the form of the value, then what is the rank's own.
-_SITE = 47  # bytes of a source line
-_LAYOUT = struct.Struct("<HBBBBiQ" + "BB16sQ12q" + f"Bi{_SITE}s")
+_LAYOUT = struct.Struct("<HBBBBiQ" + "BB16sQ12q" + f"Bi{SITE_BYTES}s")
 SIZE = _LAYOUT.size
 IDENTITY = 18  # bytes: magic, op, reduction, order, later, root, seq
 NUMBER = slice(10, 18)  # of these, the seq
@@ -335,41 +331,3 @@ def as_array(body: Array, header: Header) -> Array:
     """Bytes as the array that the header describes, on a GPU if it left one."""
     array = np.ndarray(header.shape, np.dtype(header.dtype), body)
     return backend.on_device(array) if header.flags & ON_DEVICE else array
-
-
-_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
-_WITH = contextmanager.__code__.co_filename  # stands between a function of mnpar and the ``with`` that entered it
-_INSIDE: dict[str, bool] = {}  # by file names
-_SITES: dict[tuple[str, int], str] = {}
-
-
-def is_internal(filename: str) -> bool:
-    """Whether a source file is mnpar's own."""
-    return filename.startswith(_PACKAGE)
-
-
-def call_site(skip: int = 0) -> str:
-    """The source line of the innermost caller outside mnpar, ``"train/model.py:42"``; so many callers are inside for sure."""
-    return site_of(sys._getframe(skip + 1))
-
-
-def site_of(frame: FrameType) -> str:
-    """The innermost source line outside mnpar at which a frame is, ``"train/model.py:42"``."""
-    while True:
-        filename = frame.f_code.co_filename
-        inside = _INSIDE.get(filename)
-        if inside is None:
-            inside = _INSIDE[filename] = is_internal(filename) or filename == _WITH
-        if not inside:
-            break
-        if frame.f_back is None:
-            if filename.startswith(_PACKAGE):
-                return "the end of its program"  # called by the interpreter
-            break
-        frame = frame.f_back
-    key = (frame.f_code.co_filename, frame.f_lineno)
-    site = _SITES.get(key)
-    if site is None:
-        site = f"{'/'.join(Path(key[0]).parts[-2:])}:{key[1]}"
-        site = _SITES[key] = site.encode(errors="replace")[-_SITE:].decode(errors="ignore")  # whole letters, in any script
-    return site

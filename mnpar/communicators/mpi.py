@@ -1,8 +1,8 @@
 """Ranks that are processes started by mpiexec: the only file that knows mpi4py.
 
 No call here blocks: each is posted and polled (``Watch``). Calls that MPI offers only in a blocking form (making a group, or
-shared memory) are made right after an exchange that has brought all their ranks to the same
-place. (The file is long because the MPI calls are all here.)
+shared memory) are made right after an exchange that has brought all their ranks to the same place. (The file is long because
+the transport is one object of MPI's, whose calls share lanes, requests and numbers.)
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.communicators import message, watch
 from mnpar.communicators.board import Board
+from mnpar.communicators.launcher import launched_after_first, launched_ranks, under_open_mpi
 from mnpar.communicators.mpi_reduction import PIECE, Reductions, nothing
 from mnpar.communicators.mpi_room import MpiRoom
 from mnpar.communicators.mpi_window import Window
 from mnpar.communicators.operation import complete, wait
 from mnpar.communicators.process import Process
 from mnpar.communicators.rooms import BLOCK, Rooms, sizes_for
+from mnpar.communicators.sites import call_site
 from mnpar.communicators.transport import (
     ANY,
     BACKWARD,
@@ -42,36 +44,10 @@ from mnpar.communicators.transport import (
 from mnpar.communicators.watch import COMPLAINT, polling
 from mnpar.errors import DeadlockError, LauncherError
 
-_WORLD_SIZES = ("PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
-
-_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 _FROM_STDIN = (  # the others have no program, and end: this one would wait for them in MPI_Init without a word
     "mnpar: this program comes from the standard input, which most launchers give to rank 0 only: if nothing follows, save it "
     "in a file, and start that\n"
 )
-_RANK_AND_SIZE = (("RANK", "WORLD_SIZE", "torchrun"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "Slurm"))
-
-
-def launched_ranks() -> int:
-    """How many ranks the launcher says it has started; 0 where no launcher is seen."""
-    return max((int(os.environ[name]) for name in _WORLD_SIZES if os.environ.get(name, "").isdigit()), default=0)
-
-
-def under_launcher() -> bool:
-    """Whether an MPI launcher started this process, or the program has started MPI with several ranks."""
-    loaded = sys.modules.get("mpi4py.MPI")
-    if loaded is not None and loaded.Is_initialized() and not loaded.Is_finalized() and loaded.COMM_WORLD.Get_size() > 1:
-        return True
-    return launched_ranks() > 1
-
-
-def told_by_environment() -> tuple[int, int, str] | None:
-    """(rank, size, whose names) of this process by the variables that torchrun and Slurm set; None where there are none."""
-    for rank, size, whose in _RANK_AND_SIZE:
-        values = os.environ.get(rank, ""), os.environ.get(size, "")
-        if all(value.isdigit() for value in values):
-            return int(values[0]), int(values[1]), f"{whose}'s {rank} and {size}"
-    return None
 
 
 def load() -> Any:
@@ -100,9 +76,9 @@ def load() -> Any:
     own = f"Use the mpiexec beside this Python: {os.path.join(os.path.dirname(sys.executable), 'mpiexec')}"
     library = " ".join(MPI.Get_library_version().splitlines()[0].split(",")[0].split())
     if not MPI.Is_initialized():
-        if told > 1 and _under_open_mpi() and library.startswith("MPICH"):
+        if told > 1 and under_open_mpi() and library.startswith("MPICH"):
             raise LauncherError(f"Open MPI's launcher started {told} ranks, but their MPI library is {library}. {own}")
-        if told > 1 and sys.argv[:1] in ([""], ["-"]) and {os.environ.get(name, "0") for name in _RANKS} == {"0"}:
+        if told > 1 and sys.argv[:1] in ([""], ["-"]) and not launched_after_first():
             watch.speak(_FROM_STDIN)
         MPI.Init_thread(MPI.THREAD_SERIALIZED)
     if MPI.COMM_WORLD.Get_size() == 1 and told > 1:
@@ -117,11 +93,6 @@ def load() -> Any:
 def _finalize(MPI: Any) -> None:
     if not MPI.Is_finalized():
         MPI.Finalize()
-
-
-def _under_open_mpi() -> bool:
-    """Whether Open MPI's launcher started this process, and nobody has told MPICH to speak with it."""
-    return "OMPI_COMM_WORLD_SIZE" in os.environ and "MPIR_CVAR_PMI_VERSION" not in os.environ
 
 
 class MpiTransport(Reductions):
@@ -150,7 +121,7 @@ class MpiTransport(Reductions):
         self._outbox: deque[tuple[Any, Array]] = deque()
         self._status, self._byte = self.MPI.Status(), self.MPI.BYTE
         self.label = f"{self._world_ranks} made"
-        making = Waiting("making a communicator", message.call_site())
+        making = Waiting("making a communicator", call_site())
         for _ in range(2):
             lane, request = mpi_comm.Idup()
             wait(self, Pending(request.Test, nothing, making, self.label))
@@ -333,7 +304,7 @@ class MpiTransport(Reductions):
 
     def _all_come(self) -> None:
         """All ranks are here: the next call blocks, or writes what others read."""
-        wait(self, self.exchange(bytes(BLOCK), 0, Waiting("sharing memory", message.call_site())))
+        wait(self, self.exchange(bytes(BLOCK), 0, Waiting("sharing memory", call_site())))
 
     def share(self, nbytes: int) -> Window:
         place = self.places()

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mnpar.communicators.message import site_of
+from mnpar.communicators.sites import site_of
 
 _PULSE = 0.25  # s
 _NOTE = struct.Struct("<d48s")  # when (the clock of the machine), and the source line

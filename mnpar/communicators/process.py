@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from mnpar import waiter
-from mnpar.communicators import message, neighbours, traces
+from mnpar.communicators import neighbours, sites, traces
 from mnpar.communicators.neighbours import CARD, Heart, Look, Neighbours
 from mnpar.communicators.transport import untaken
 from mnpar.communicators.watch import Watch, speak, speak_at_once
@@ -42,7 +42,7 @@ def _own_lines(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None:
         frames.append(trace)
         trace = trace.tb_next
-    users = [i for i, entry in enumerate(frames) if not message.is_internal(entry.tb_frame.f_code.co_filename)]
+    users = [i for i, entry in enumerate(frames) if not sites.is_internal(entry.tb_frame.f_code.co_filename)]
     tail: TracebackType | None = None
     for entry in reversed(frames[: users[-1] + 1] if users and "MNPAR_DEBUG" not in os.environ else frames):
         tail = TracebackType(tail, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
@@ -152,7 +152,7 @@ class Process:
     def blocking(self, what: str, ranks: Sequence[int]) -> Iterator[None]:
         """Around a call that waits for others, who are about to make it too: it answers no questions, and raises nothing."""
         self._blocked_for = 0
-        self._blocked = time.monotonic(), f"{what} at {message.call_site()}", [rank for rank in ranks if rank != self.rank]
+        self._blocked = time.monotonic(), f"{what} at {sites.call_site()}", [rank for rank in ranks if rank != self.rank]
         try:
             yield
         finally:
@@ -199,12 +199,12 @@ class Process:
     def _on_sys_exit(self, status: Any = None) -> NoReturn:
         code = status if isinstance(status, int) else int(status is not None)
         if threading.current_thread() is threading.main_thread():
-            self._exit = code, f"has finished its program, by sys.exit({status!r}) at {message.call_site()}"
+            self._exit = code, f"has finished its program, by sys.exit({status!r}) at {sites.call_site()}"
         self._sys_exit(status)
 
     def _on_os_exit(self, status: int) -> NoReturn:
         if os.getpid() == self._pid and not self.MPI.Is_finalized():
-            where = f"mnpar: rank {self.rank} of {self.size} called os._exit({status}) at {message.call_site()}, the job ends\n"
+            where = f"mnpar: rank {self.rank} of {self.size} called os._exit({status}) at {sites.call_site()}, the job ends\n"
             self._abort(where, status or 1)
         self._os_exit(status)
 

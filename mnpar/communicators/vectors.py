@@ -15,7 +15,7 @@ from mnpar.backend import Array
 from mnpar.communicators.reduction import reduce_arrays
 
 if TYPE_CHECKING:
-    from mnpar.communicators.communicator import Communicator
+    from mnpar.communicators.objects import Objects
 
 _IN_MEMORY = "/dev/shm"
 _BLOCK = 2**17  # bytes: with the same blocks of other ranks they stay in the cache
@@ -56,7 +56,7 @@ class Vectors:
                     array[...] = total
 
 
-def share_vectors(comm: Communicator, like: Array, number: int) -> Vectors | None:
+def share_vectors(comm: Objects, like: Array, number: int) -> Vectors | None:
     """Vectors of the form of ``like``, which is one-dimensional; all ranks call it. None: there is no memory for them.
 
     Each rank takes the memory of its own, so that on machines with several it is near.
@@ -71,7 +71,7 @@ def share_vectors(comm: Communicator, like: Array, number: int) -> Vectors | Non
             mapped = mmap.mmap(file, comm.size * length)
     except OSError:
         pass  # processes that may not see each other, or no memory left
-    there = int(comm.allreduce(np.array(mapped is not None, np.uint8), "min"))
+    there = comm.allreduce_obj(mapped is not None, "min")
     if file >= 0:
         os.close(file)
     if not there:

@@ -77,6 +77,9 @@ class MergeDataset(DatasetMixin):
     Args:
         *datasets: one or more. Of equal length, they are a :class:`TupleDataset`.
 
+    Raises:
+        ValueError: there is none.
+
     Example:
         >>> from mnpar.datasets import MergeDataset
         >>> list(MergeDataset("abc", [1, 2]))
@@ -180,6 +183,9 @@ class PrefetchDataset(DatasetMixin):
         dataset: its examples can be read by several threads at once, without communication.
         n_threads: how many; 0 reads nothing ahead.
         n_prefetch: how many examples ahead.
+
+    Raises:
+        ValueError: fewer than 0 threads, or examples ahead.
 
     Example:
         >>> from mnpar.datasets import PrefetchDataset, TransformDataset

@@ -19,6 +19,9 @@ class TransformDataset(DatasetMixin):
         transform: a function of one example. (Chainer's form with keys first, ``TransformDataset(dataset, keys, transform)``,
             is for tabular data sets, which mnpar does not have.)
 
+    Raises:
+        TypeError: ``transform`` is no function.
+
     Example:
         >>> from mnpar.datasets import TransformDataset
         >>> TransformDataset([1, 2, 3], lambda x: x * x)[-1]

@@ -231,6 +231,9 @@ def squared_difference(x1: Any, x2: Any) -> Variable:
 def linear_interpolate(p: Any, x: Any, y: Any) -> Variable:
     """``p x + (1 - p) y``: from y (p = 0) to x (p = 1), three arrays of one shape.
 
+    Raises:
+        ValueError: the shapes differ.
+
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.linear_interpolate(np.array([0.0, 0.25]), np.array([1.0, 1.0]), np.array([5.0, 5.0])).array

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mnpar.communicators.answer import Answer
 from mnpar.communicators.communicator import Communicator, needed
-from mnpar.communicators.message import Call, call_of, call_site
+from mnpar.communicators.message import Call, call_of
 from mnpar.communicators.operation import Operation, complete
+from mnpar.communicators.sites import call_site
 from mnpar.config import is_recording
 from mnpar.function_hook import function_hooks
 from mnpar.function_node import FunctionNode

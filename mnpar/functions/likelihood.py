@@ -21,9 +21,9 @@ from mnpar.random import generator
 from mnpar.variable import Variable, as_variable
 
 
-def _reduced(who: str, loss: Variable, reduce: str, ways: tuple[str, ...] = ("sum", "mean", "no")) -> Variable:
-    if reduce not in ways:
-        raise ValueError(f"{who}: reduce is one of {', '.join(ways)}, not {reduce!r}")
+def _reduced(who: str, loss: Variable, reduce: str) -> Variable:
+    if reduce not in ("sum", "mean", "no"):
+        raise ValueError(f"{who}: reduce is 'sum', 'mean' or 'no', not {reduce!r}")
     return loss if reduce == "no" else sum_of(loss) if reduce == "sum" else mean_of(loss) if loss.size else sum_of(loss)
 
 
@@ -37,6 +37,15 @@ def _alike(who: str, *xs: Any) -> list[Variable]:
 def squared_error(x0: Any, x1: Any) -> Variable:
     """The squared difference of each element.
 
+    Args:
+        x0, x1: arrays or Variables of one shape; nothing is broadcast.
+
+    Returns:
+        Their shape.
+
+    Raises:
+        ValueError: the shapes differ.
+
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.squared_error(np.array([1.0, 2.0]), np.array([3.0, 3.0])).array
@@ -49,6 +58,15 @@ def squared_error(x0: Any, x1: Any) -> Variable:
 
 def absolute_error(x0: Any, x1: Any) -> Variable:
     """The absolute difference of each element.
+
+    Args:
+        x0, x1: arrays or Variables of one shape; nothing is broadcast.
+
+    Returns:
+        Their shape.
+
+    Raises:
+        ValueError: the shapes differ.
 
     Example:
         >>> import numpy as np, mnpar.functions as F

@@ -211,7 +211,7 @@ def scatter_add(a: Any, slices: Any, b: Any) -> Variable:
     Args:
         a: an array or Variable.
         slices: the index.
-        b: of the shape of ``a[slices]``.
+        b: of the shape of ``a[slices]``, or it is a ValueError.
 
     Example:
         >>> import numpy as np, mnpar.functions as F

@@ -282,7 +282,7 @@ def roi_average_align_2d(
 def roi_max_align_2d(
     x: Any, rois: Any, roi_indices: Any, outsize: Any, spatial_scale: float, sampling_ratio: Any = None
 ) -> Variable:  # fmt: skip
-    """The largest of even points in the bins of regions; arguments as in :func:`roi_average_align_2d`.
+    """The largest of even points in the bins of regions; arguments, shapes and errors as in :func:`roi_average_align_2d`.
 
     Example:
         >>> import numpy as np, mnpar.functions as F

@@ -128,6 +128,9 @@ def spatial_dropout(
     Returns:
         ``x``'s shape and dtype; ``x`` itself while ``config.train`` is off.
 
+    Raises:
+        ValueError: ``x`` is not this rank's block, or the ratio is outside [0, 1).
+
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F

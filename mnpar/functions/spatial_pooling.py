@@ -95,6 +95,9 @@ def spatial_average_pooling_nd(
     Returns:
         This rank's block (N, C, …) of the outputs.
 
+    Raises:
+        ValueError: ``x`` is not this rank's block, windows do not fit, or another pad_value.
+
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
@@ -144,6 +147,9 @@ def spatial_lp_pooling_nd(
 
     Returns:
         This rank's block (N, C, …) of the outputs.
+
+    Raises:
+        ValueError: ``x`` is not this rank's block, windows do not fit, or p is less than 1.
 
     Example:
         >>> import numpy as np, mnpar
@@ -224,6 +230,9 @@ def spatial_upsampling_2d(
 
     Returns:
         This rank's block (N, C, H, W) of the image.
+
+    Raises:
+        ValueError: ``x`` is not this rank's block, or ``indexes`` have another shape.
 
     Example:
         >>> import numpy as np, mnpar

@@ -78,7 +78,7 @@ def create_multi_node_iterator(actual_iterator: Any, communicator: Communicator,
 
 
 class MultiNodeIterator(Iterator):
-    """What :func:`create_multi_node_iterator` returns."""
+    """What :func:`create_multi_node_iterator` returns, of the same arguments: all ranks ask it for their batch together."""
 
     def __init__(self, actual_iterator: Any, communicator: Communicator, rank_master: int = 0) -> None:
         self.communicator = communicator

@@ -163,6 +163,9 @@ class TopKMeter(Sums):
     Args:
         k: how many.
 
+    Raises:
+        ValueError: k is less than 1.
+
     Example:
         >>> import numpy as np, mnpar
         >>> meter = mnpar.meters.TopKMeter(2)

@@ -131,6 +131,9 @@ class ParameterServer:
         comm: the server and its workers.
         server: the server's rank.
 
+    Raises:
+        ValueError: there is no such rank.
+
     Example:
         >>> import numpy as np, mnpar, mnpar.functions as F, mnpar.links as L
         >>> from mnpar.parallel import ParameterServer

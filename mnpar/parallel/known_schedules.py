@@ -1,7 +1,7 @@
 """The schedules of pipelines that have names: each function gives the actions of all ranks.
 
-Letters: P ranks, M micro-batches, S stages. The bubbles are those of stages that cost the same, with F, I and W of one unit
-each, for M ≥ P. In the literature a B of two units gives the gradients of its inputs at its end, and 1F1B's bubble is
+Letters: P ``ranks``, M ``micro_batches``, S stages. The bubbles are those of stages that cost the same, with F, I and W of one
+unit each, for M ≥ P. In the literature a B of two units gives the gradients of its inputs at its end, and 1F1B's bubble is
 (P-1)/(M+P-1). Here the inputs' gradients leave before those of weights are computed: a third less bubble, for nothing.
 Sources: GPipe (Huang 2019), PipeDream-flush (Narayanan 2019), Megatron-LM's interleaving (Narayanan 2021), zero bubble
 (Qi 2023), controllable memory: V-shapes (Qi 2024), eager 1F1B (Zhuang 2023).

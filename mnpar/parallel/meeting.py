@@ -16,7 +16,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.communicators.message import is_internal
+from mnpar.communicators.sites import is_internal
 from mnpar.parallel.others import Others, Weighted
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable

@@ -144,7 +144,7 @@ class Reducer:
                 return
             if node.gradient is not home.array:  # a recorded backward's, a Variable; or it lived in another optimizer's arena
                 home.array[...] = getattr(node.gradient, "array", node.gradient)
-                node.gradient, node.home, home.lent = home.array, home, False
+                node.gradient, node.home, home.reserved = home.array, home, False
             bucket.awaited -= 1
             while self.left < len(self.buckets) and self.buckets[self.left].awaited == 0:
                 self._leave()

@@ -18,7 +18,14 @@ from mnpar.plans.plan import Plan
 
 
 class Window(NamedTuple):
-    """What one output reads, on each axis."""
+    """What one output of a convolution or pooling reads, on each axis; :meth:`of` makes one.
+
+    Example:
+        >>> from mnpar.plans import Window
+        >>> window = Window.of(2, kernel=3, stride=2, pad=1)
+        >>> window.outputs((7, 5))
+        (4, 3)
+    """
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import mnpar
-from mnpar.communicators import mpi
+from mnpar.communicators import launcher
 from mnpar.errors import LauncherError
 from mnpar.launch import clean_environment, mpiexec_command
 from tests.scripts import run_script
@@ -16,7 +16,7 @@ from tests.scripts import run_script
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """No launcher."""
-    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", *mpi._WORLD_SIZES):
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", *launcher._WORLD_SIZES):
         monkeypatch.delenv(name, raising=False)
 
 

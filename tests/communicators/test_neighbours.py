@@ -11,8 +11,8 @@ import types
 import pytest
 
 from mnpar.communicators import message
-from mnpar.communicators.message import site_of
 from mnpar.communicators.neighbours import Heart, Look, Neighbours, card
+from mnpar.communicators.sites import site_of
 from mnpar.communicators.transport import Waiting
 from mnpar.communicators.watch import ANSWER, Watch
 from mnpar.errors import DeadlockError

@@ -90,6 +90,9 @@ class PrintReport(Extension):
         log_report: the name of a LogReport of the trainer, or one that is called from here.
         out: a stream; None: the standard output, of rank 0 only where ranks train together.
 
+    Raises:
+        TypeError: ``log_report`` is neither.
+
     Example:
         >>> from mnpar.training import extensions
         >>> table = extensions.PrintReport(["epoch", "main/loss", "validation/main/accuracy", "elapsed_time"])

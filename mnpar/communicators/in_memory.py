@@ -1,0 +1,85 @@
+"""What the ranks of one machine do in memory that they have in common: data of theirs, and sums without messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mnpar.backend import Array
+from mnpar.communicators.board import NOTE, Board
+from mnpar.communicators.objects import Objects
+from mnpar.communicators.shared_memory import SharedMemory
+from mnpar.communicators.vectors import Vectors, share_vectors
+
+
+class InMemory(Objects):
+    """A communicator's methods of common memory, and of the sums that go through it where there is one."""
+
+    def share(self, nbytes: int) -> SharedMemory:
+        """So many bytes of memory, zeros, that the ranks of each machine share (:class:`mnpar.SharedData`); all call it."""
+        self._now(self.channel(0).barrier(self._call("share")))
+        return self.transport.share(nbytes)
+
+    def allreduce_noted(self, x: Array, note: bytes, usual: Callable[[list[bytes]], bool], out: Array) -> bool:
+        """The sum over ranks into ``out``, if what the ranks say in the same message is as usual; whether it is.
+
+        Args:
+            x: an array, of one shape and dtype on all ranks, if it is as usual.
+            note: bytes, as many on all ranks, at most 256.
+            usual: is given the notes in rank order, and decides the same on all ranks; if it is false nothing is summed.
+            out: an array like ``x``, or ``x`` itself.
+
+        Raises:
+            ValueError: the note is longer.
+
+        Example:
+            >>> import numpy as np, mnpar
+            >>> def program(comm):
+            ...     x = np.ones(2)
+            ...     comm.allreduce_noted(x, b"no" if comm.rank else b"ok", lambda notes: b"no" not in notes, x)
+            ...     return bool(x[0] > 1)
+            >>> mnpar.run(program, ranks=2)
+            [False, False]
+        """
+        if len(note) > NOTE:
+            raise ValueError(f"rank {self.rank}: a note has at most {NOTE} bytes, not {len(note)}")
+        board, channel = self.transport.board, self.channel(0)
+        if board is not None and out is x and (form := board.form(x)) is not None:
+            board.begin(form, x, note, channel)
+            if (summed := board.end(usual, x, channel)) is not None:
+                return bool(summed)
+        return channel.allreduce_noted(x, self._call("allreduce_noted"), note, usual, out)
+
+    def open_board(self, wanted: bool = True) -> bool:
+        """Let :meth:`allreduce_noted` go through memory that all ranks have in common, where they have; all ranks call it.
+
+        Args:
+            wanted: False: no more.
+
+        Returns:
+            Whether it does: the ranks are processes of one machine (Open MPI's go on by messages). It takes arrays of 32 KiB at
+            most, and those of :meth:`share_vectors`.
+        """
+        transport = self.transport
+        if transport.board is not None and not wanted:
+            self._now(self._barrier())
+            transport.board.free()
+            transport.board = None
+        elif transport.board is None and wanted and transport.adds_up:
+            transport.board = Board(transport, self.share(Board.size(self.size)))  # type: ignore[arg-type]
+        return transport.board is not None
+
+    def share_vectors(self, like: Array) -> Vectors | None:
+        """A vector for each rank in memory that all have in common: :meth:`allreduce_noted` sums them in place.
+
+        Args:
+            like: one-dimensional; all ranks call it with arrays of one form.
+
+        Returns:
+            None if there is no such memory.
+        """
+        if not self.open_board():
+            return None
+        vectors = share_vectors(self, like, self.channel(0).next_number)
+        if vectors is not None:
+            self.transport.board.know(vectors)
+        return vectors

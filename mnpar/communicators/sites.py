@@ -1,0 +1,47 @@
+"""Where in the user's program a rank is: what errors name, and messages carry with them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+SITE_BYTES = 47  # of a source line in a header
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_WITH = contextmanager.__code__.co_filename  # stands between a function of mnpar and the ``with`` that entered it
+_INSIDE: dict[str, bool] = {}  # by file names
+_SITES: dict[tuple[str, int], str] = {}
+
+
+def is_internal(filename: str) -> bool:
+    """Whether a source file is mnpar's own."""
+    return filename.startswith(_PACKAGE)
+
+
+def call_site(skip: int = 0) -> str:
+    """The source line of the innermost caller outside mnpar, ``"train/model.py:42"``; so many callers are inside for sure."""
+    return site_of(sys._getframe(skip + 1))
+
+
+def site_of(frame: FrameType) -> str:
+    """The innermost source line outside mnpar at which a frame is, ``"train/model.py:42"``."""
+    while True:
+        filename = frame.f_code.co_filename
+        inside = _INSIDE.get(filename)
+        if inside is None:
+            inside = _INSIDE[filename] = is_internal(filename) or filename == _WITH
+        if not inside:
+            break
+        if frame.f_back is None:
+            if is_internal(filename):
+                return "the end of its program"  # called by the interpreter
+            break
+        frame = frame.f_back
+    key = (frame.f_code.co_filename, frame.f_lineno)
+    site = _SITES.get(key)
+    if site is None:
+        site = f"{'/'.join(Path(key[0]).parts[-2:])}:{key[1]}"
+        site = _SITES[key] = site.encode(errors="replace")[-SITE_BYTES:].decode(errors="ignore")  # whole letters, in any script
+    return site
