@@ -361,16 +361,18 @@ def explain(label: str, error: Exception, xs: Sequence[Array]) -> None:
     """
     if isinstance(error, np.exceptions.AxisError):
         raise ValueError(f"{label}: {error}") from None
-    if reason := unfit(xs):
+    if reason := _unfit(xs, str(error).startswith("Cannot cast ufunc")):
         raise TypeError(f"{label}: {reason}") from error
 
 
-def unfit(xs: Sequence[Array]) -> str:
+def _unfit(xs: Sequence[Array], fractions: bool) -> str:
     """Why a function cannot compute with its inputs, arrays or Nones; empty if nothing is wrong with them as such.
+
+    ``fractions``: integers were to hold them.
 
     Example:
         >>> import numpy as np
-        >>> unfit([np.ones(2), np.array([{}])])
+        >>> _unfit([np.ones(2), np.array([{}])], False)
         'input 1 is of dtype object, and functions compute with numbers: give astype a dtype of numbers'
     """
     for i, x in enumerate(xs):
@@ -381,6 +383,8 @@ def unfit(xs: Sequence[Array]) -> str:
             )
         if x.dtype.kind in "OSUmM":
             return f"input {i} is of dtype {x.dtype}, and functions compute with numbers: give astype a dtype of numbers"
+        if fractions and x.dtype.kind in "biu":
+            return f"input {i} is of dtype {x.dtype}, and what comes of it has fractions: give astype a floating-point dtype"
     return ""
 
 

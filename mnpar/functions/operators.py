@@ -49,9 +49,8 @@ def _binary(symbol: str, node: type[FunctionNode], number: Callable[[Any], Funct
             return node().apply((x, other))[0]
         except ValueError as error:
             raise explain(symbol, x, other, error) from None
-        except AttributeError:
-            if reason := backend.unfit([x.array]):
-                raise TypeError(f"{symbol}: {reason}") from None
+        except AttributeError as error:
+            backend.explain(symbol, error, [x.array])
             raise
 
     return method

@@ -233,7 +233,7 @@ class Team:
 
     @property
     def _compares(self) -> bool:
-        """Every so many updates, and after 1, 2, 4 …: whether ranks have the same values; on a mesh, also the same gradients."""
+        """Every so many updates, and after 1, 2, 4 …: whether ranks have the same values; on a mesh, also gradients."""
         if (t := self.optimizer.t) % self._check and (t > self._check or t & (t - 1)) and not is_debugging():
             return False
         return self.comm.size > 1 or (self._placement is not None and bool(self._placement.others))

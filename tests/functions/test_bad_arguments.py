@@ -20,6 +20,8 @@ NO_NUMBERS = {
     "the largest of objects": (lambda: F.argmax(OBJECTS), "argmax: input 0 is of dtype object"),
     "objects": (lambda: F.sigmoid(OBJECTS), "Sigmoid: input 0 is of dtype object"),
     "letters": (lambda: F.mean(LETTERS), "Mean: input 0 is of dtype <U1"),
+    "integers": (lambda: F.softmax(np.arange(3)[None]), "Softmax: input 0 is of dtype int64, .* give astype a floating-point"),
+    "a slope of integers": (lambda: F.leaky_relu(np.arange(3)), "LeakyReLU: input 0 is of dtype int64, .* has fractions"),
 }
 ONES, IMAGE = np.ones((2, 3)), np.ones((1, 1, 2, 2))
 BAD = {
