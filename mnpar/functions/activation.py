@@ -95,6 +95,8 @@ class Softmax(FunctionNode):
     def forward(self, x: Array) -> Array:
         self.retain_outputs((0,))
         xp = backend.get_array_module(x)
+        if not x.size:
+            return x.copy()  # of no elements there is no maximum
         if not by_rows(x, self.axis):
             y = xp.asarray(x - x.max(axis=self.axis, keepdims=True))
             xp.exp(y, out=y)
@@ -134,6 +136,8 @@ class LogSoftmax(FunctionNode):
 
     def forward(self, x: Array) -> Array:
         self.retain_outputs((0,))
+        if not x.size:
+            return x.copy()
         xp = backend.get_array_module(x)
         y = xp.asarray(x - x.max(axis=self.axis, keepdims=True))
         y -= xp.log(add_up(xp.exp(y), self.axis, keepdims=True))

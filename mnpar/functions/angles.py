@@ -8,7 +8,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.elementwise import Sqrt
-from mnpar.functions.generic import either, listed
+from mnpar.functions.generic import either, listed, plain
 from mnpar.variable import Variable, as_variable
 
 
@@ -65,7 +65,12 @@ class Arctan2(FunctionNode):
 
     def backward(self, g: Any) -> Any:
         y, x = self.get_retained_inputs()
-        return lambda: g * x / (x * x + y * y), lambda: -g * y / (x * x + y * y)
+        xp = backend.get_array_module(plain(x))
+        size = xp.maximum(abs(plain(x)), abs(plain(y)))
+        far = xp.where((size > 0) & xp.isfinite(size), size, xp.ones((), size.dtype))
+        x, y = x / far, y / far  # neither square overflows, and the larger one is 1
+        r2 = x * x + y * y + (size == 0)  # at (0, 0), which has no angle, the gradient is 0
+        return lambda: g * (x / r2 / far), lambda: -g * (y / r2 / far)
 
 
 def arcsin(x: Any) -> Variable:

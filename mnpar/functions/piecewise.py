@@ -8,6 +8,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import relu, sigmoid
+from mnpar.functions.elementwise import Exp
 from mnpar.functions.extrema import Clip
 from mnpar.functions.generic import either, plain
 from mnpar.functions.indexing import Where
@@ -35,7 +36,7 @@ class LeakyReLU(FunctionNode):
 
 
 class ELU(FunctionNode):
-    """``y = x`` where ``x > 0``, else ``α (eˣ - 1)``; ``gx = gy`` where ``x > 0``, else ``α eˣ gy = (y + α) gy``."""
+    """``y = x`` where ``x > 0``, else ``α (eˣ - 1)``; ``gx = gy`` where ``x > 0``, else ``α eˣ gy``."""
 
     generic = True
 
@@ -43,16 +44,20 @@ class ELU(FunctionNode):
         self.alpha = alpha
 
     def forward(self, x: Array) -> Array:
-        self.retain_outputs((0,))
+        self.retain_inputs((0,))
         xp = backend.get_array_module(x)
         self.negative = x <= 0
         return xp.maximum(x, 0) + self.alpha * xp.expm1(xp.minimum(x, 0))
 
     def backward(self, gy: Any) -> Any:
-        (y,) = self.get_retained_outputs()
-        zero = backend.get_array_module(plain(y)).zeros((), y.dtype)
-        below = either(Where(self.negative), y, zero)  # not a product: ∞ · 0 is NaN
-        return lambda: gy * ((below + self.alpha) * self.negative + ~self.negative)  # αeˣ = y + α
+        (x,) = self.get_retained_inputs()
+        zero = backend.get_array_module(plain(x)).zeros((), x.dtype)
+
+        def gx() -> Any:
+            below = either(Where(self.negative), x, zero)  # not a product: ∞ · 0 is NaN
+            return gy * (either(Exp(), below) * self.alpha * self.negative + ~self.negative)  # y + α has no digits where eˣ is small
+
+        return gx
 
 
 def leaky_relu(x: Any, slope: float = 0.2) -> Variable:

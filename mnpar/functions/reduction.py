@@ -110,7 +110,7 @@ class LogSumExp(Reduction):
         self.retain_inputs((0,))
         self.retain_outputs((0,))
         xp = backend.get_array_module(x)
-        peak = x.max(axis=self.axis, keepdims=True)
+        peak = (x.max if x.size else x.sum)(axis=self.axis, keepdims=True)  # of no elements there is no maximum
         peak = xp.where(xp.isfinite(peak), peak, xp.zeros((), x.dtype))
         with np.errstate(divide="ignore"):  # log 0 is -∞ where all elements are
             y = xp.log(add_up(xp.exp(x - peak), self.axis, keepdims=True)) + peak
@@ -249,7 +249,7 @@ def argmin(x: Any, axis: int | None = None) -> Variable:
 
 
 def logsumexp(x: Any, axis: Axis = None) -> Variable:
-    """``log(sum(exp(x)))`` without overflow: the largest element is taken out first.
+    """``log(sum(exp(x)))`` without overflow: the largest element is taken out first; of no elements it is -∞.
 
     Args:
         x: an array or Variable.

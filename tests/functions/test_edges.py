@@ -55,6 +55,39 @@ def test_slopes_at_infinity_are_those_before_it(f, slopes):
     np.testing.assert_array_equal(gradient(f, [np.inf, -np.inf])[0], slopes)
 
 
+def test_slopes_of_elu_far_below_0_have_all_digits():
+    np.testing.assert_allclose(gradient(F.elu, [-1.0, -30.0, -300.0])[0], np.exp([-1.0, -30.0, -300.0]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+def test_gradients_of_an_angle_do_not_depend_on_squares_of_the_distance(size):
+    for g, e in zip(gradient(F.arctan2, [3 * size], [-4 * size]), ([-0.16], [-0.12]), strict=True):
+        np.testing.assert_allclose(g * size, e, rtol=1e-12)
+
+
+def test_the_origin_has_no_angle_and_gradient_0():
+    np.testing.assert_array_equal(gradient(F.arctan2, [0.0, -0.0], [0.0, 0.0]), np.zeros((2, 2)))
+
+
+@pytest.mark.parametrize("f", [F.softmax, F.log_softmax])
+@pytest.mark.parametrize(("shape", "axis"), [((0, 3), 0), ((0, 3), 1), ((3, 0), 1), ((2, 0, 3), 1)])
+def test_softmax_of_no_elements_is_empty(f, shape, axis):
+    x = Variable(np.zeros(shape))
+    y = f(x, axis=axis)
+    y.grad = np.zeros(shape)
+    y.backward()
+    assert y.shape == x.grad.shape == shape
+
+
+def test_logsumexp_of_no_elements_is_the_logarithm_of_0():
+    x = Variable(np.zeros((2, 0)))
+    y = F.logsumexp(x, axis=1)
+    y.grad = np.ones(2)
+    y.backward()
+    np.testing.assert_array_equal(y.array, [-np.inf, -np.inf])
+    assert x.grad.shape == (2, 0)
+
+
 def test_sigmoid_cross_entropy_of_infinite_scores_is_their_limit():
     x, t = np.array([np.inf, np.inf, -np.inf, -np.inf]), np.array([1, 0, 1, 0])
     np.testing.assert_array_equal(F.sigmoid_cross_entropy(x, t, reduce="no").array, [0, np.inf, np.inf, 0])
