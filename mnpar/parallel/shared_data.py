@@ -228,7 +228,7 @@ class SharedData:
         assert self._memory is not None
         self._array = self._memory.array[: size * self.dtype.itemsize].view(self.dtype).reshape(shape)
         if self._first:
-            self._array.reshape(-1)[kept:] = 0
+            self._memory.array[kept * self.dtype.itemsize : size * self.dtype.itemsize] = 0
         self._shape = shape
 
     def _move(self, room: int, kept: int) -> None:

@@ -149,6 +149,7 @@ def test_any_dtype_is_held_and_goes_to_all_machines(comm, monkeypatch, make):
     np.testing.assert_array_equal(data[:], value)
     data.set_length(len(value) + 1)
     np.testing.assert_array_equal(data[:-1], value)
+    np.testing.assert_array_equal(data[-1:], np.zeros((1, *value.shape[1:]), value.dtype))
 
 
 @THREADS
