@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mnpar import meters
+from mnpar.errors import MismatchError
 
 RANKS = pytest.mark.ranks(1, 2, 3, on="threads")
 
@@ -127,3 +128,52 @@ def test_shapes_that_differ_are_errors():
         meters.MSEMeter().add([1, 2], [1, 2, 3])
     with pytest.raises(ValueError, match=r"\(N, C\)"):
         meters.TopKMeter(1).add([1, 2], [1, 2])
+
+
+@pytest.mark.ranks(2, on="threads")
+@pytest.mark.parametrize(
+    "mine",
+    [
+        lambda rank: [[meters.FrameErrorMeter, meters.MSEMeter][rank]()],
+        lambda rank: [meters.CountMeter(2 + rank)],
+        lambda rank: [meters.TimeMeter() for _ in range(1 + rank)],
+    ],
+    ids=["kinds", "sizes", "numbers"],
+)
+def test_other_meters_on_another_rank_are_told_on_all(comm, mine):
+    with pytest.raises(MismatchError, match="rank 1"):
+        meters.sync(mine(comm.rank), comm)
+
+
+@pytest.mark.parametrize("values", [[np.inf, 1], [1, np.inf, 2], [1, -np.inf], [np.inf, -np.inf], [1, np.nan, np.inf]], ids=str)
+def test_the_mean_of_infinite_values_is_numpys(values):
+    meter, joined = meters.AverageValueMeter(), meters.AverageValueMeter()
+    for x in values:
+        meter.add(x)
+    joined.add(np.array(values))
+    with np.errstate(invalid="ignore"):
+        truth = np.mean(values)
+    np.testing.assert_array_equal([meter.value().mean, joined.value().mean], [truth, truth])
+
+
+def test_squares_of_complex_distances_are_those_of_their_size():
+    meter = meters.MSEMeter()
+    meter.add(np.array([3j, 1]), np.array([4, 1j]), 2)
+    assert meter.value() == pytest.approx((25 + 2) / 2)
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda: meters.AverageValueMeter().add(1, weight=-1),
+        lambda: meters.AverageValueMeter().add(1, weight=np.nan),
+        lambda: meters.AverageValueMeter().add(1j),
+        lambda: meters.CountMeter(2).add(0, 2.5),
+        lambda: meters.EditDistanceMeter().add(np.ones((2, 2)), np.ones((2, 2))),
+        lambda: meters.MSEMeter().add([1], [1], samples=-1),
+    ],
+    ids=["weight", "NaN weight", "complex", "fraction", "axes", "samples"],
+)
+def test_what_no_meter_can_take_is_told(add):
+    with pytest.raises((ValueError, TypeError), match=r"weight|real numbers|integer|one axis|0 samples"):
+        add()

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mnpar.communicators.communicator import needed
+from mnpar.errors import MismatchError
 from mnpar.meters.averages import Average, AverageValueMeter
 from mnpar.meters.judgements import CountMeter, EditDistanceMeter, Edits, FrameErrorMeter, MSEMeter, TopKMeter
 from mnpar.meters.times import TimeMeter
@@ -39,6 +40,9 @@ def sync(meters: Iterable[Any], comm: Communicator) -> None:
         meters: any of these.
         comm: the ranks.
 
+    Raises:
+        MismatchError: ranks name different meters.
+
     Example:
         >>> import mnpar
         >>> def program(comm):
@@ -50,5 +54,12 @@ def sync(meters: Iterable[Any], comm: Communicator) -> None:
         [16.667, 16.667, 16.667]
     """
     needed(comm, "sync(meters, comm)")
+    meters = list(meters)
+    kinds = comm.allgather_obj([type(meter).__name__ for meter in meters])
+    for rank, other in enumerate(kinds):
+        if other != kinds[0]:
+            raise MismatchError(
+                f"rank 0 puts the meters {kinds[0]} together, rank {rank} {other}: all ranks name the same ones"
+            )
     for meter in meters:
         meter.sync(comm)

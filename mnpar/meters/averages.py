@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from mnpar.meters.seen import of_all, on_host
+
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
-from mnpar.meters.seen import on_host
 
 
 class Average(NamedTuple):
@@ -38,18 +40,31 @@ class AverageValueMeter:
         self._w, self._w2, self._mean, self._m2 = 0.0, 0.0, 0.0, 0.0  # Σw, Σw², mean, Σ w (x - mean)²
 
     def add(self, value: Any, weight: float = 1.0) -> None:
-        """Take a number, or an array of numbers that all have this weight; weight 0 adds nothing."""
-        x = on_host(value).astype(np.float64)
+        """Take a number, or an array of numbers that all have this weight; weight 0 adds nothing.
+
+        Raises:
+            ValueError: a weight below 0, or none; TypeError: complex numbers.
+        """
+        x = on_host(value)
+        if not weight >= 0:
+            raise ValueError(f"a weight is 0 or more, not {weight}")
+        if x.dtype.kind not in "biufV":
+            raise TypeError(f"an average is one of real numbers, not of {x.dtype}")
         if weight and x.size:
-            mean = float(x.mean())
-            self._merge(weight * x.size, weight * weight * x.size, mean, weight * float(((x - mean) ** 2).sum()))
+            x = x.astype(np.float64)
+            with np.errstate(invalid="ignore"):  # of infinite values: their variance is NaN
+                mean = float(x.mean())
+                self._merge(weight * x.size, weight * weight * x.size, mean, weight * float(((x - mean) ** 2).sum()))
 
     def _merge(self, w: float, w2: float, mean: float, m2: float) -> None:
         if not w:
             return
         total, distance = self._w + w, mean - self._mean
-        self._m2 += m2 + distance * distance * self._w * w / total
-        self._mean += distance * w / total
+        self._m2 += m2 + distance * distance * (self._w * w / total)
+        if math.isfinite(distance):
+            self._mean += distance * w / total
+        else:  # an infinite mean stays one, as numpy's
+            self._mean = (self._mean if self._w else 0.0) + mean
         self._w, self._w2 = total, self._w2 + w2
 
     def value(self) -> Average:
@@ -61,7 +76,7 @@ class AverageValueMeter:
 
     def sync(self, comm: Communicator) -> None:
         """Take what all ranks have seen; all call it."""
-        parts = comm.allgather(np.array([self._w, self._w2, self._mean, self._m2]))
+        parts = of_all(self, np.array([self._w, self._w2, self._mean, self._m2]), comm)
         self.reset()
         for part in parts:
             self._merge(*part.tolist())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -39,8 +40,9 @@ class CountMeter(Sums):
         """Count so many more of one thing.
 
         Raises:
-            IndexError: there is no such thing.
+            IndexError: there is no such thing; TypeError: a fraction of one.
         """
+        index, count = operator.index(index), operator.index(count)
         if not 0 <= index < self._size:
             raise IndexError(f"this meter counts {self._size} things: there is no number {index}")
         self._sums[index] += count
@@ -74,7 +76,11 @@ class EditDistanceMeter(Sums):
     _size = 4  # length, deletions, insertions, substitutions
 
     def add(self, output: Sequence[Any] | Array, target: Sequence[Any] | Array) -> None:
-        """Compare two sequences: strings, lists, arrays of one axis; ``output`` is edited."""
+        """Compare two sequences: strings, lists, arrays of one axis; ``output`` is edited.
+
+        Raises:
+            ValueError: arrays of another number of axes.
+        """
         self._sums += [len(target), *_edits(_plain(output), _plain(target))]
 
     def value(self) -> Edits:
@@ -84,7 +90,11 @@ class EditDistanceMeter(Sums):
 
 
 def _plain(x: Any) -> list[Any]:
-    return list(on_host(x)) if hasattr(x, "array") or backend.is_array(x) else list(x)
+    if not (hasattr(x, "array") or backend.is_array(x)):
+        return list(x)
+    if on_host(x).ndim != 1:
+        raise ValueError(f"a sequence is an array of one axis, not of shape {on_host(x).shape}: add them one by one")
+    return list(on_host(x))
 
 
 def _edits(output: list[Any], target: list[Any]) -> tuple[int, int, int]:
@@ -134,7 +144,7 @@ class FrameErrorMeter(Sums):
 
 
 class MSEMeter(Sums):
-    """The mean over samples of their squared distance from the target, Σ (output - target)².
+    """The mean over samples of their squared distance from the target, Σ |output - target|².
 
     Example:
         >>> import mnpar
@@ -149,7 +159,10 @@ class MSEMeter(Sums):
     def add(self, output: Any, target: Any, samples: int = 1) -> None:
         """Compare two arrays of one shape, which hold so many samples."""
         output, target = in_pairs(output, target)
-        self._sums += [((output.astype(np.float64) - target) ** 2).sum(), samples]
+        if samples < 0:
+            raise ValueError(f"arrays hold 0 samples or more, not {samples}")
+        distance = output.astype(np.result_type(output.dtype, np.float64)) - target
+        self._sums += [(abs(distance) ** 2).sum(), samples]
 
     def value(self) -> float:
         """0 for no samples."""

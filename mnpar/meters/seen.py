@@ -8,9 +8,26 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.errors import MismatchError
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
+
+
+def of_all(meter: Any, state: Array, comm: Communicator) -> list[Array]:
+    """The states of a meter on all ranks, in their order.
+
+    Raises:
+        MismatchError: another rank's is another kind of meter; on all ranks.
+    """
+    told = comm.allgather_obj((type(meter).__name__, state))
+    for rank, (kind, other) in enumerate(told):
+        if (kind, other.shape) != (told[0][0], told[0][1].shape):
+            raise MismatchError(
+                f"ranks put different meters together: rank 0 has a {told[0][0]} of {told[0][1].size} numbers, "
+                f"rank {rank} a {kind} of {other.size}: all ranks name the same meters in the same order"
+            )
+    return [other for _, other in told]
 
 
 def on_host(x: Any) -> Array:
@@ -40,7 +57,7 @@ class Sums:
 
     def sync(self, comm: Communicator) -> None:
         """Take what all ranks have seen; all call it."""
-        self._sums = comm.allreduce(self._sums)
+        self._sums = np.sum(of_all(self, self._sums, comm), axis=0)
 
     def _share(self, part: float, whole: float) -> float:
         """In percent; of nothing, 0."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mnpar.meters.seen import of_all
+
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
@@ -71,5 +73,5 @@ class TimeMeter:
     def sync(self, comm: Communicator) -> None:
         """Stop, and show the means over ranks; all call it."""
         self.stop()
-        seconds, units = comm.allreduce(np.array([self._seconds, self._units]), "mean")
+        seconds, units = np.mean(of_all(self, np.array([self._seconds, self._units]), comm), axis=0)
         self.set(float(seconds), float(units))

@@ -15,6 +15,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import create_communicator
 from mnpar.dataset.agreement import agree
+from mnpar.errors import MismatchError
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -40,6 +41,7 @@ class SharedData:
     Raises:
         TypeError: values of a dtype that does not fit, without ``force_cast``. On all ranks, as every error of the root.
         ValueError: neither value nor shape and dtype, another number of axes, or ``oversize`` is not in 1 … 2.
+        MismatchError: ranks ask for different lengths, shapes or room; on all ranks.
 
     Example:
         >>> import numpy as np, mnpar
@@ -72,16 +74,21 @@ class SharedData:
         self._first = self.comm.intra_rank == 0
         self._machines = self.comm.allgather_obj(self.comm.inter_rank)
 
-        def form() -> tuple[tuple[int, ...], str]:
+        def form() -> tuple[tuple[int, ...], np.dtype]:
             if value is None and (shape is None or dtype is None):
                 raise ValueError(f"{self.name} is made of a value on rank 0, or of shape and dtype")
-            given: Array = np.empty(shape or 0, dtype) if value is None else np.asarray(backend.to_host(value))
+            given: Array = np.empty(shape, dtype) if value is None else np.asarray(backend.to_host(value))
             if given.ndim == 0:
                 raise ValueError(f"{self.name} has at least one axis, and was given a single number")
-            return given.shape, np.dtype(given.dtype if dtype is None else dtype).str
+            kind = np.dtype(given.dtype if dtype is None else dtype)
+            if kind.hasobject:
+                raise TypeError(
+                    f"{self.name} cannot hold Python's objects: ranks share numbers, strings of one length, structures"
+                )
+            return given.shape, kind
 
-        self._shape, code = agree(self.comm, 0, form)
-        self.dtype, self.ndim = np.dtype(code), len(self._shape)
+        self._shape, self.dtype = agree(self.comm, 0, form)
+        self.ndim = len(self._shape)
         if agree(self.comm, 0, lambda: value is not None):
             self.set_value(value, oversize=oversize)
         else:
@@ -92,8 +99,7 @@ class SharedData:
     @property
     def array(self) -> Array:
         """The array itself, (N, …). Whoever keeps it, or a view of it, keeps the memory from moving and from being freed."""
-        if self._memory is None:
-            raise ValueError(f"{self.name} is freed: set_value or set_shape gives it memory again")
+        self._held()
         return self._array
 
     @property
@@ -152,18 +158,20 @@ class SharedData:
 
     def set_shape(self, shape: tuple[int, ...], oversize: float = 1.0) -> None:
         """Have this shape; what it held stays if only the number of rows changes, else it is zeros. All ranks call it."""
-        if len(shape) != self.ndim or min(shape, default=0) < 0:
-            raise ValueError(f"{self.name} has {self.ndim} axes of 0 or more: {tuple(shape)} is no shape for it")
+        if not isinstance(shape, tuple | list) or len(shape) != self.ndim or not all(map(_is_length, shape)):
+            raise ValueError(
+                f"rank {self.comm.rank}: {self.name} has {self.ndim} axes of 0 or more: {shape} is no shape for it"
+            )
         alike = self._memory is not None and tuple(shape[1:]) == self._shape[1:]
         self._reshape(tuple(shape), oversize, math.prod(self._shape) if alike else 0)
         self.sync()
 
     def sync(self) -> None:
         """Every write before it, on any rank of this machine, is seen by all of them after it; all ranks call it."""
-        assert self._memory is not None, "it is freed"
-        self._memory.sync()
+        memory = self._held()
+        memory.sync()
         self.comm.barrier()
-        self._memory.sync()
+        memory.sync()
 
     def free(self) -> None:
         """Give the memory back: the only way to make it smaller. All ranks call it.
@@ -180,6 +188,11 @@ class SharedData:
     free_memory = free  # Synkhronos' name
 
     # ----
+
+    def _held(self) -> SharedMemory:
+        if self._memory is None:
+            raise ValueError(f"{self.name} is freed: set_value or set_shape gives it memory again")
+        return self._memory
 
     def condition_data(self, value: Any, force_cast: bool | None = None) -> Array:
         """A value as it would be held: an array of the dtype, contiguous; this rank alone.
@@ -202,13 +215,20 @@ class SharedData:
         if not 1 <= oversize <= 2:
             raise ValueError(f"{self.name}: oversize is a factor from 1 to 2, not {oversize}")
         size = math.prod(shape)
-        self.comm.barrier()  # nobody reads any more
+        asked = self.comm.allgather_obj((shape, oversize))  # after it nobody reads any more
+        for rank, other in enumerate(asked):
+            if other != asked[0]:
+                (first, factor), (another, its) = asked[0], other
+                raise MismatchError(
+                    f"{self.name} is to have the shape {first} with oversize {factor} on rank 0, and {another} with {its} "
+                    f"on rank {rank}: all ranks ask for the same"
+                )
         if self._memory is None or size > self.alloc_size:
             self._move(max(int(size * oversize), size, 1), min(kept, math.prod(self._shape)))
         assert self._memory is not None
         self._array = self._memory.array[: size * self.dtype.itemsize].view(self.dtype).reshape(shape)
         if self._first:
-            self._array.reshape(-1)[kept:] = 0
+            self._memory.array[kept * self.dtype.itemsize : size * self.dtype.itemsize] = 0
         self._shape = shape
 
     def _move(self, room: int, kept: int) -> None:
@@ -244,7 +264,11 @@ class SharedData:
             self._array[...] = value
             for machine in dict.fromkeys(self._machines):
                 if machine != there:
-                    self.comm.send(value, self._machines.index(machine), tag)
+                    self.comm.send(value.reshape(-1).view(np.uint8), self._machines.index(machine), tag)  # of any dtype
         elif self._first and here != there:
-            self._array[...] = self.comm.recv(root, tag)
+            self._array.reshape(-1).view(np.uint8)[...] = self.comm.recv(root, tag)
         self.sync()
+
+
+def _is_length(n: Any) -> bool:
+    return isinstance(n, int | np.integer) and not isinstance(n, bool) and int(n) >= 0

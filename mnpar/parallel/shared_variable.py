@@ -10,7 +10,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import create_communicator
 from mnpar.dataset.agreement import agree, check_root
-from mnpar.parallel.selecting import chosen
+from mnpar.parallel.selecting import chosen, with_rows
 from mnpar.plans import block
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class SharedVariable:
 
     def __init__(self, value: Any, comm: Communicator | None = None, name: str | None = None) -> None:
         self.comm = create_communicator() if comm is None else comm
-        self.array: Array = value if backend.is_array(value) else np.asarray(value)
         self.name = name or "shared variable"
+        self.array: Array = self._array(value)
 
     def __repr__(self) -> str:
         return f"<{self.name} {self.array.shape} {self.array.dtype} of rank {self.comm.rank}>"
@@ -59,7 +59,7 @@ class SharedVariable:
             root: whose.
         """
         if self.comm.rank == root and value is not None:
-            self.array = value if backend.is_array(value) else np.asarray(value)
+            self.array = self._array(value)
         received = self.comm.bcast(self.array, root)
         self.array = self.array if self.comm.rank == root else received
 
@@ -79,8 +79,8 @@ class SharedVariable:
 
         def choose() -> None:
             nonlocal whole
-            given = self.array if value is None else value if backend.is_array(value) else np.asarray(value)
-            whole = given[chosen(batch, len(given), self.name)]
+            given = self.array if value is None else self._array(value)
+            whole = given[chosen(batch, len(with_rows(given, self.name)), self.name)]
 
         agree(self.comm, root, choose)
         P = self.comm.size
@@ -94,12 +94,17 @@ class SharedVariable:
         Args:
             nd_up: 1: under a new first axis, (P, …), which needs equal shapes; 0: joined along the first axis, of any lengths.
             root: who gets it.
+
+        Raises:
+            ValueError: shapes that cannot be joined; on all ranks.
         """
+        self._check_joined(nd_up)
         parts = self.comm.gather(self.array, root)
         return None if parts is None else _joined(parts, nd_up)
 
     def all_gather(self, nd_up: int = 0) -> Array:
         """As :meth:`gather`, and every rank's variable holds the result."""
+        self._check_joined(nd_up)
         self.array = _joined(self.comm.allgather(self.array), nd_up)
         return self.array
 
@@ -124,7 +129,7 @@ class SharedVariable:
     def set_value(self, value: Any, rank: int | None = None) -> None:
         """Hold a value, on one rank (the others' does not change) or, with None, each its own. This one speaks to nobody."""
         if rank is None or self.comm.rank == check_root(self.comm, rank, "rank"):
-            self.array = value if backend.is_array(value) else np.asarray(value)
+            self.array = self._array(value)
 
     def get_value(self, rank: int = 0) -> Array:
         """What one rank holds, on every rank."""
@@ -135,8 +140,24 @@ class SharedVariable:
         return self.comm.allgather_obj(self.array.shape)
 
     def get_lengths(self) -> list[int]:
-        """The rows of each rank."""
-        return [shape[0] for shape in self.get_shapes()]
+        """The rows of each rank; a single number counts as one."""
+        return [shape[0] if shape else 1 for shape in self.get_shapes()]
+
+    def _check_joined(self, nd_up: int) -> None:
+        """All ranks look at the shapes, so that all of them hear of what cannot be joined."""
+        if nd_up not in (0, 1):
+            raise ValueError(f"gathered arrays get 0 or 1 axes more, not {nd_up}")
+        shapes = self.get_shapes()
+        if any(shape[1 - nd_up :] != shapes[0][1 - nd_up :] or len(shape) != len(shapes[0]) for shape in shapes):
+            same = "shapes" if nd_up else "axes behind the first"
+            raise ValueError(f"{self.name} has the shapes {shapes} on its ranks: with nd_up={nd_up} all have the same {same}")
+        if not nd_up and not shapes[0]:
+            raise ValueError(f"{self.name} is a single number, which has no first axis to join along: nd_up=1 makes one")
+
+    def _array(self, value: Any) -> Array:
+        if value is None:
+            raise TypeError(f"rank {self.comm.rank}: {self.name} holds an array or a number, not None")
+        return value if backend.is_array(value) else np.asarray(value)
 
 
 def _op(name: str) -> str:
@@ -147,6 +168,4 @@ def _op(name: str) -> str:
 
 def _joined(parts: tuple[Array, ...], nd_up: int) -> Array:
     xp = backend.get_array_module(*parts)
-    if nd_up not in (0, 1):
-        raise ValueError(f"gathered arrays get 0 or 1 axes more, not {nd_up}")
     return xp.stack(parts) if nd_up else xp.concatenate(parts)

@@ -16,7 +16,7 @@ from mnpar.backend import Array
 from mnpar.communicators import create_communicator
 from mnpar.communicators.reduction import reduce_arrays
 from mnpar.dataset.agreement import agree
-from mnpar.parallel.selecting import MODES, chosen, count, mean, merged, part, weighted
+from mnpar.parallel.selecting import MODES, check_said, chosen, count, mean, merged, part, rows_of, weighted, with_rows
 from mnpar.parallel.shared_data import SharedData
 from mnpar.parallel.shared_variable import SharedVariable
 from mnpar.plans import block
@@ -42,7 +42,9 @@ class ParallelFunction:
     ) -> None:
         self.f, self.comm = f, comm
         self.scatter, self.bcast, self.resident = _names(scatter), _names(bcast), _names(resident)
-        pairs: list[Any] = [(output, "avg") if isinstance(output, str) else tuple(output) for output in outputs]
+        pairs: list[Any] = [(output, "avg") if isinstance(output, str) else tuple(output) for output in _names(outputs)]
+        if wrong := [pair for pair in pairs if len(pair) != 2]:
+            raise ValueError(f"an output is a name, or (name, mode), not {wrong[0]}")
         self.outputs: dict[str, str | None] = dict(pairs)
         self.updates: list[tuple[SharedVariable, str]] = [
             (update, "avg") if isinstance(update, SharedVariable) else tuple(update) for update in updates
@@ -86,13 +88,15 @@ class ParallelFunction:
 
         Raises:
             IndexError: a batch goes beyond the rows; ValueError: arguments differ in length. On every rank.
+            MismatchError: names, modes or what is SharedData differ from the root's. On the rank where they do.
         """
-        if num_slices < 1:
+        if not isinstance(num_slices, int | np.integer) or num_slices < 1:
             raise ValueError(f"num_slices is 1 or more, not {num_slices}")
         wanted = list(self.outputs) if output_subset is None else list(output_subset)
         if unknown := [name for name in wanted if name not in self.outputs]:
             raise ValueError(f"there are no outputs {unknown}: {list(self.outputs)} are there")
-        shares = self._hand_out(arguments, batch)
+        said = self._said(arguments, wanted)
+        shares = self._hand_out(arguments, batch, said)
         n = None if shares is None else shares[self.comm.rank]
         own = self._own_rows(arguments, batch_s)
         if n is not None and own is not None and n != own:
@@ -102,28 +106,41 @@ class ParallelFunction:
         for place, (variable, mode) in enumerate(self.updates, start=len(self.outputs)):
             if values:
                 variable.array = merged([value[place] for value in values], counts, mode)
-        results = self._collect(values, counts, wanted, shares)
+        results = self._collect(values, counts, wanted, shares, said)
         return None if not results else results[0] if len(results) == 1 else tuple(results)
 
     # ---- before ----
 
-    def _hand_out(self, arguments: dict[str, Any], batch: Any) -> list[int] | None:
+    def _said(self, arguments: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
+        """What all ranks are to say alike: else they would put other values together, and get a result."""
+        shared = [name for name in [*self.scatter, *self.bcast] if isinstance(arguments.get(name), SharedData)]
+        outputs = [(name, self.outputs[name]) for name in wanted]
+        return {
+            "scatter": self.scatter,
+            "bcast": self.bcast,
+            "resident": self.resident,
+            "outputs": outputs,
+            "SharedData": shared,
+        }
+
+    def _hand_out(self, arguments: dict[str, Any], batch: Any, said: dict[str, Any]) -> list[int] | None:
         """Put this rank's rows of what is scattered, and what is broadcast, into ``arguments``; each rank's number of rows."""
         comm, root = self.comm, self.comm.rank == 0
         if not (self.scatter or self.bcast):
             return None
         rows: Any = None  # on the root
 
-        def plan() -> tuple[int, bool, tuple[int, int, int] | None]:
+        def plan() -> tuple[int, bool, tuple[int, int, int] | None, dict[str, Any]]:
             nonlocal rows
             if missing := [name for name in [*self.scatter, *self.bcast] if arguments.get(name) is None]:
                 raise TypeError(f"the root gives no values for {missing}")
             if not self.scatter:
-                return 0, False, None
-            rows = self._rows(arguments, batch)
-            return count(rows), True, (rows.start, rows.stop, rows.step) if isinstance(rows, slice) else None
+                return 0, False, None, said
+            rows = rows_of({name: arguments[name] for name in self.scatter}, batch)
+            return count(rows), True, (rows.start, rows.stop, rows.step) if isinstance(rows, slice) else None, said
 
-        total, cut, bounds = agree(comm, 0, plan)
+        total, cut, bounds, others = agree(comm, 0, plan)
+        check_said(said, others, comm.rank)
         for name in self.bcast:
             given = arguments.get(name)
             arguments[name] = given.array if isinstance(given, SharedData) else comm.bcast(_array(given) if root else None)
@@ -148,23 +165,6 @@ class ParallelFunction:
         P, total = self.comm.size, count(rows)
         return [whole[part(rows, *block(total, P, rank))] for rank in range(P)]
 
-    def _rows(self, arguments: dict[str, Any], batch: Any) -> slice | Array:
-        """On the root: the rows of the batch; every scattered argument must have them."""
-        whole = {name: arguments[name] for name in self.scatter}
-        exact = {name: x for name, x in whole.items() if isinstance(x, SharedData) and x.minibatch}
-        lengths = {name: len(x) for name, x in whole.items() if name not in exact}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"scattered arguments have as many rows as each other; these have {lengths}")
-        length = next(iter(lengths.values()), None)
-        if length is None:  # batches only
-            length = len(next(iter(exact.values())))
-            batch = None
-        rows = chosen(batch, length, "/".join(lengths or exact))
-        for name, x in exact.items():
-            if len(x) != count(rows):
-                raise ValueError(f"{name} is a minibatch of {len(x)} rows, and the batch has {count(rows)}")
-        return rows
-
     def _own_rows(self, arguments: dict[str, Any], batch_s: Any) -> int | None:
         """Put the rows that ``batch_s`` chooses of the resident arguments into ``arguments``."""
         if not self.resident:
@@ -177,8 +177,9 @@ class ParallelFunction:
             batch_s = batch_s[self.comm.rank]
         counts = {}
         for name in self.resident:
-            given = arguments[name]
-            given = given.array if isinstance(given, SharedVariable | SharedData) else _array(given)
+            if arguments.get(name) is None:
+                raise TypeError(f"rank {self.comm.rank} gives no values for {name!r}: resident arguments are each rank's own")
+            given = with_rows(_array(arguments[name]), name)
             arguments[name] = given[chosen(batch_s, len(given), name)]
             counts[name] = len(arguments[name])
         if len(set(counts.values())) > 1:
@@ -204,7 +205,10 @@ class ParallelFunction:
     def _results(self, returned: Any) -> list[Array]:
         many = len(self.outputs) + len(self.updates)
         if isinstance(returned, dict):
-            returned = [returned[name] for name in [*self.outputs, *[variable.name for variable, _ in self.updates]]]
+            names = [*self.outputs, *[variable.name for variable, _ in self.updates]]
+            if missing := [name for name in names if name not in returned]:
+                raise ValueError(f"the function returned {list(returned)}: {missing} are missing")
+            returned = [returned[name] for name in names]
         results = [] if returned is None else list(returned) if isinstance(returned, tuple | list) else [returned]
         if len(results) != many:
             raise ValueError(f"the function returned {len(results)} values; its outputs and updates are {many}")
@@ -212,7 +216,9 @@ class ParallelFunction:
 
     # ---- after ----
 
-    def _collect(self, values: list[list[Array]], counts: list[int], wanted: list[str], shares: list[int] | None) -> list[Any]:
+    def _collect(
+        self, values: list[list[Array]], counts: list[int], wanted: list[str], shares: list[int] | None, said: dict[str, Any]
+    ) -> list[Any]:  # fmt: skip
         """The wanted outputs, of all ranks."""
         places = {name: place for place, name in enumerate(self.outputs)}
         modes = [self.outputs[name] for name in wanted]
@@ -220,7 +226,10 @@ class ParallelFunction:
                 for name in wanted]  # fmt: skip
         if all(mode is None for mode in modes):
             return mine
-        everywhere = shares or [int(n) for n in np.stack(self.comm.allgather(np.array(sum(counts))))]
+        if shares is None:
+            told = self.comm.allgather_obj((sum(counts), said))
+            check_said(said, told[0][1], self.comm.rank)
+        everywhere = [n for n, _ in told] if shares is None else shares
         if not any(everywhere):
             raise ValueError("no rank has any rows: there is nothing to run the function on")
         return [self._combined(value, mode, everywhere) for value, mode in zip(mine, modes, strict=True)]
@@ -228,7 +237,7 @@ class ParallelFunction:
     def _combined(self, value: Array, mode: str | None, counts: list[int]) -> Any:
         comm, n = self.comm, counts[self.comm.rank]
         if mode is None or comm.size == 1:
-            return value
+            return value.copy() if mode == "gather" and value.base is not None else value  # the result's own, as on more ranks
         if mode == "avg" and value is not None:
             dtype, value = value.dtype, weighted(value, n)
         if mode == "gather" or not all(counts):  # of ranks without rows nobody knows the shape
@@ -291,7 +300,7 @@ def parallel_function(
     return ParallelFunction(f, scatter, bcast, outputs, resident, updates, comm)
 
 
-def _names(names: Sequence[str]) -> list[str]:
+def _names(names: Any) -> list[Any]:
     return [names] if isinstance(names, str) else list(names)
 
 

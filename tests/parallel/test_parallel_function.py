@@ -7,6 +7,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
+from mnpar.errors import MismatchError
 from mnpar.parallel import SharedVariable
 
 RANKS = pytest.mark.ranks(1, 2, 3, 4, on="threads")
@@ -226,9 +227,78 @@ def test_updates_of_pieces_are_computed_from_the_old_value_and_applied_once(comm
         lambda one: one(lambda x: x, ["x"])(x=np.ones(3), num_slices=0),
         lambda one: one(lambda x: x, ["x"])(x=np.ones(3), batch_s=[1]),
         lambda one: one(lambda x: x, ["x"])(),
+        lambda one: one(lambda x: x, ["x"], outputs=[("y", "sum", 1)]),
+        lambda one: one(lambda x: x, ["x"])(x=np.ones(3), num_slices=1.5),
     ],
-    ids=["twice", "mode", "names", "results", "lengths", "no rows", "no slices", "batch_s", "no argument"],
+    ids=["twice", "mode", "names", "results", "lengths", "no rows", "no slices", "batch_s", "no argument", "three", "fraction"],
 )
 def test_bad_arguments_are_errors_on_all_ranks(comm, call):
     with pytest.raises((ValueError, TypeError)):
         call(functools.partial(one, comm))
+
+
+SAID = {
+    "mode": lambda comm: one(comm, lambda x: x.sum(), ["x"], outputs=[("y", ["sum", "avg"][comm.rank])])(x=X),
+    "resident": lambda comm: one(comm, lambda x: x.sum(), outputs=[("y", ["sum", "avg"][comm.rank])], resident=["x"])(x=X),
+    "order": lambda comm: one(comm, lambda x, y: (x - y).sum(), [["x", "y"], ["y", "x"]][comm.rank])(x=X, y=X),
+    "subset": lambda comm: one(comm, lambda x: (x.sum(), x.max()), ["x"], outputs=["y", "z"])(
+        x=X, output_subset="yz"[comm.rank]
+    ),
+    "SharedData": lambda comm: one(comm, lambda x: x.sum(), ["x"])(x=[mnpar.SharedData(X, comm=comm), X][comm.rank]),
+}
+
+
+@pytest.mark.parametrize("program", SAID.values(), ids=SAID)
+def test_what_another_rank_says_otherwise_is_told(program):
+    with pytest.raises(
+        MismatchError, match=r"a parallel_function has (outputs|scatter|SharedData) .* on rank 0, and .* on rank 1"
+    ):
+        mnpar.run(program, ranks=2)
+
+
+@RANKS
+@pytest.mark.parametrize("x", [3.0, (i for i in range(3))], ids=["a number", "a generator"])
+def test_what_has_no_rows_is_told_by_name(comm, x):
+    with pytest.raises(TypeError, match=r"x is .*, which has no rows"):
+        one(comm, lambda x: x, ["x"])(x=x)
+
+
+@RANKS
+def test_a_resident_argument_or_result_that_is_missing_is_named(comm):
+    with pytest.raises(TypeError, match=f"rank {comm.rank} gives no values for 'x'"):
+        one(comm, lambda x: x, resident=["x"])()
+    with pytest.raises(ValueError, match=r"\['value'\] are missing"):
+        one(comm, lambda x: {"other": 1}, ["x"])(x=np.ones(4))
+
+
+@RANKS
+def test_means_of_bfloat16_are_bfloat16(comm):
+    dtype = pytest.importorskip("ml_dtypes").bfloat16
+    mean = one(comm, lambda x: x.mean(axis=0), ["x"])(x=np.ones((4, 2), dtype), num_slices=2)
+    assert (mean.dtype, mean.tolist()) == (dtype, [1, 1])
+
+
+@RANKS
+def test_what_was_gathered_is_not_the_argument(comm):
+    x = np.ones(4)
+    one(comm, lambda x: x, ["x"], outputs=[("y", "gather")])(x=x)[:] = 0
+    assert x.sum() == 4
+
+
+@pytest.mark.ranks(2, on="threads")
+@pytest.mark.parametrize(
+    ("values", "nd_up"),
+    [((np.ones(2), np.ones(3)), 1), ((np.ones((2, 2)), np.ones((2, 3))), 0), ((1.0, 2.0), 0), ((1.0, 2.0), 2)],
+    ids=["lengths", "columns", "numbers", "axes"],
+)
+def test_variables_that_cannot_be_joined_are_told_on_all_ranks(comm, values, nd_up):
+    variable = SharedVariable(values[comm.rank], comm, "s")
+    for gather in (variable.gather, variable.all_gather):
+        with pytest.raises(ValueError, match=r"s has the shapes|s is a single number|0 or 1 axes"):
+            gather(nd_up)
+
+
+@RANKS
+def test_a_variable_without_a_value_is_told(comm):
+    with pytest.raises(TypeError, match=f"rank {comm.rank}: s holds an array or a number, not None"):
+        SharedVariable(None, comm, "s")

@@ -5,6 +5,7 @@ import pytest
 
 import mnpar
 from mnpar.communicators.threads import ThreadTransport
+from mnpar.errors import MismatchError
 
 BOTH = pytest.mark.ranks(2, 3)
 THREADS = pytest.mark.ranks(1, 2, 3, on="threads")
@@ -101,7 +102,18 @@ def test_shape_and_dtype_without_a_value(comm):
 
 
 @THREADS
-@pytest.mark.parametrize("arguments", [{}, {"value": 3.0}, {"shape": (2,)}, {"value": np.ones(2), "oversize": 3}], ids=str)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"value": 3.0},
+        {"shape": (2,)},
+        {"shape": (), "dtype": "f4"},
+        {"value": np.ones(2), "oversize": 3},
+        {"value": np.array([None])},
+    ],
+    ids=str,
+)
 def test_bad_arguments_are_errors_on_all_ranks(comm, arguments):
     with pytest.raises((ValueError, TypeError)):
         mnpar.SharedData(comm=comm, **arguments)
@@ -116,3 +128,50 @@ def test_each_machine_gets_the_values_once(comm, monkeypatch):
         data.set_value(np.full(7, root) if comm.rank == root else None, root=root, force_cast=True)
         np.testing.assert_array_equal(data[:], np.full(7, root))
         comm.barrier()
+
+
+OF_ANY_KIND = {
+    "bfloat16": lambda: np.arange(5).astype(pytest.importorskip("ml_dtypes").bfloat16),
+    "a structure": lambda: np.array([(1, 2.0), (3, 4.0)], [("a", "i4"), ("b", "f8")]),
+    "strings": lambda: np.array([["abc", "de"]]),
+    "dates": lambda: np.array(["2020-01-01", "2021-01-01"], "M8[D]"),
+    "big-endian, backwards": lambda: np.arange(6.0).astype(">f8").reshape(2, 3)[::-1],
+}
+
+
+@pytest.mark.ranks(2, on="threads")
+@pytest.mark.parametrize("make", OF_ANY_KIND.values(), ids=OF_ANY_KIND)
+def test_any_dtype_is_held_and_goes_to_all_machines(comm, monkeypatch, make):
+    monkeypatch.setattr(ThreadTransport, "places", lambda self: (0, 1, self.rank, 2))
+    value = make()
+    data = mnpar.SharedData(on_root(comm, value), comm=comm)
+    assert (data.dtype, data.shape) == (value.dtype, value.shape)
+    np.testing.assert_array_equal(data[:], value)
+    data.set_length(len(value) + 1)
+    np.testing.assert_array_equal(data[:-1], value)
+    np.testing.assert_array_equal(data[-1:], np.zeros((1, *value.shape[1:]), value.dtype))
+
+
+@THREADS
+@pytest.mark.parametrize("shape", [(-1, 2), (2.5, 2), (None, 2), (3,), 3], ids=str)
+def test_no_shape_is_told(comm, shape):
+    data = mnpar.SharedData(shape=(2, 2), dtype="i4", comm=comm)
+    with pytest.raises(ValueError, match="is no shape for it"):
+        data.set_shape(shape)
+
+
+@pytest.mark.ranks(3, on="threads")
+@pytest.mark.parametrize("lengths", [(2, 2, 1), (2, 9, 2)], ids=["in its room", "beyond it"])
+def test_another_length_on_one_rank_is_told_on_all(comm, lengths):
+    data = mnpar.SharedData(shape=(4, 2), dtype="i4", comm=comm)
+    with pytest.raises(MismatchError, match=r"\(2, 2\) .* on rank 0, and \([19], 2\) .* on rank [12]"):
+        data.set_length(lengths[comm.rank])
+    assert data.shape == (4, 2)
+
+
+@THREADS
+def test_nothing_freed_is_synchronized(comm):
+    data = mnpar.SharedData(shape=(4,), dtype="i4", comm=comm)
+    data.free()
+    with pytest.raises(ValueError, match="is freed"):
+        data.sync()
