@@ -20,7 +20,7 @@ class Late:
 
     def __init__(self, reducer: Reducer) -> None:
         self._reducer = reducer
-        self._flying: list[tuple[Operation | None, Array]] = []  # None: it was loaded, so it has arrived
+        self._flying: list[tuple[Operation | None, Array]] | None = None  # none yet; without an operation: loaded, so arrived
         self._factor = 1.0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Late:
@@ -41,8 +41,8 @@ class Late:
             [(channel.iallreduce(grad, out=grad), grad) for channel, grad in zip(channels, copies, strict=True)],
             factor / loss_scale,
         )
-        if [total.shape for _, total in before] != [grad.shape for grad in grads]:
-            return False  # the first update, or the first of other parameters
+        if before is None or [total.shape for _, total in before] != [grad.shape for grad in grads]:
+            return False  # the first update, also of a part without parameters, or the first of other parameters
         for (operation, total), grad in zip(before, grads, strict=True):
             if operation is not None:
                 operation.wait()
@@ -52,11 +52,12 @@ class Late:
 
     def serialize(self, serializer: Any) -> None:
         """Save or load the gradients that are under way: they have arrived then, and all ranks have the same."""
-        for operation, _ in self._flying:
+        flying = self._flying or []
+        for operation, _ in flying:
             if operation is not None:
                 operation.wait()
         with suppress(KeyError):  # saved by an optimizer that is not late: the next update is the first
-            count = int(serializer("n", len(self._flying)))
-            totals = [total for _, total in self._flying] if count == len(self._flying) else [None] * count
-            self._flying = [(None, serializer(str(i), total)) for i, total in enumerate(totals)]
+            count = int(serializer("n", -1 if self._flying is None else len(flying)))
+            totals = [total for _, total in flying] if count == len(flying) else [None] * count
+            self._flying = None if count < 0 else [(None, serializer(str(i), total)) for i, total in enumerate(totals)]
             self._factor = float(serializer("factor", self._factor))

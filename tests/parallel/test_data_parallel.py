@@ -237,6 +237,30 @@ def test_double_buffering_applies_each_gradient_one_update_late(comm):
 
 
 @RANKS
+@pytest.mark.parametrize("resumed", [False, True], ids=["going on", "resumed"])
+def test_late_steps_of_a_part_without_parameters_are_as_many_as_those_of_the_other_parts(comm, resumed):
+    """One count on all ranks: hooks and checks of the whole model are collectives in each step."""
+    data = comm.split(comm.rank % 2, comm.rank)  # the ranks of one part
+    net = mnpar.Chain() if comm.rank % 2 else mnpar.Chain(a=L.Linear(1, 1, initialW=0, nobias=True))
+
+    def make():
+        made = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(1.0), data, double_buffering=True).setup(net)
+        made.add_hook(mnpar.optimizer_hooks.GradientClipping(2.0, comm))
+        return made
+
+    optimizer, steps = make(), []
+    for _ in range(3):
+        optimizer.update(lambda x: F.mean(net.a(x)) if "a" in vars(net) else None, np.ones((2, 1)))
+        steps.append(optimizer.t)
+        if resumed:
+            saved = mnpar.serializers.DictionarySerializer()
+            saved.save(optimizer)
+            optimizer = make()
+            mnpar.serializers.NpzDeserializer(saved.target).load(optimizer)
+    assert steps == [0, 1, 2]
+
+
+@RANKS
 def test_gradients_may_travel_narrow(comm):
     net = mnpar.Chain(a=L.Linear(100, 1, initialW=0, nobias=True))
     optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(1.0), comm, wire_dtype=np.float16).setup(net)
