@@ -17,6 +17,11 @@ _OTHER_NAMES = {"amax": "max", "amin": "min", "concatenate": "concat", "dot": "m
 _FUNCTIONS = "mnpar.functions or operators, through which gradients flow"
 _JOINED = "F.stack or F.concat for several"
 _ARRAY = "its .array, where no gradient is wanted"
+_NO_NUMBER = "a Variable is made a number by its item(), which leaves the graph: f'{loss.item():.3f}', float(loss.item())"
+_NO_WRITING = (
+    "the elements of a Variable are not written: mnpar.functions.where and scatter_add make a new one; x.array[…] = … is for a "
+    "leaf, such as a parameter, before it is used"
+)
 _NO_TRUTH = "a Variable has no truth value and no order: compare its .array"
 
 
@@ -95,6 +100,18 @@ class ArrayLike:
 
     def _no_truth(self, other: object = None) -> bool:
         raise NotImplementedError(_NO_TRUTH)
+
+    def _no_number(self, *_: object) -> Any:
+        raise TypeError(_NO_NUMBER)
+
+    __float__ = __int__ = __complex__ = __round__ = _no_number
+
+    def __format__(self, form: str) -> str:
+        return self._no_number() if form else str(self)
+
+    def __setitem__(self, slices: Any, value: Any) -> None:
+        """Variables stay as they were computed: TypeError."""
+        raise TypeError(_NO_WRITING)
 
     __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _no_truth
 

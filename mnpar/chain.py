@@ -75,7 +75,7 @@ class Chain(Link):
     def _child_links(self) -> list[Link]:
         return [self.__dict__[name] for name in self._children]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return _shown(self, self._named_children())
 
     def _shared(self: C, memo: dict[int, Any]) -> C:
@@ -193,7 +193,7 @@ class ChainList(Link):
         """How often a link is in the list."""
         return self._list.count(link)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return _shown(self, enumerate(self._list))
 
     def _named_children(self) -> Iterator[tuple[str, Link]]:

@@ -60,7 +60,11 @@ def names(package: str, **above: str) -> tuple[Callable[[str], Any], Callable[[]
         setattr(module, name, value)  # from now on Python finds it without asking here
         return value
 
-    return get, lambda: sorted({*vars(module), *homes})
+    def public() -> list[str]:
+        """What is to be completed after ``F.``: no files, whose names would come between the functions'."""
+        return sorted({*vars(module).get("__all__", homes), *(name for name in vars(module) if name.startswith("_"))})
+
+    return get, public
 
 
 def _homes(package: ModuleType) -> dict[str, tuple[str, str]]:

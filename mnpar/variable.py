@@ -143,7 +143,7 @@ class Variable(ArrayLike):
             self.node.gradient = backend.to_device(device, self.grad)
 
     def __repr__(self) -> str:
-        return f"variable{f' {self.name}' if self.name else ''}({'' if self.array is None else repr(self.array)[6:-1]})"
+        return f"variable{f' {self.name}' if self.name else ''}({'None' if self.array is None else repr(self.array)[6:-1]})"
 
 
 def as_variable(x: Any, requires_grad: bool = False) -> Variable:

@@ -438,7 +438,7 @@ def test_repr_names_the_class_and_its_sizes():
     assert repr(Affine()) == "Affine()"
 
 
-def test_a_chain_is_printed_with_what_is_in_it():
+def test_a_chain_is_printed_and_shown_with_what_is_in_it():
     class Model(mnpar.Chain):
         def __init__(self):
             super().__init__()
@@ -454,3 +454,4 @@ def test_a_chain_is_printed_with_what_is_in_it():
         "  (rest): ChainList(),",
         ")",
     ]
+    assert repr(Model()) == str(Model())

@@ -110,7 +110,7 @@ def test_T_reverses_the_axes():
         (mnpar.Variable(np.array([1.0, 2.0])), "variable([1., 2.])"),
         (mnpar.Variable(np.array(1.0), name="loss"), "variable loss(1.)"),
         (mnpar.Variable(np.ones(1, "f4")), "variable([1.], dtype=float32)"),
-        (mnpar.Variable(None), "variable()"),
+        (mnpar.Variable(None), "variable(None)"),
     ],
     ids=["plain", "named", "dtype", "empty"],
 )
@@ -431,3 +431,22 @@ def test_numpy_tells_the_form_of_a_variable():
     x = mnpar.Variable(np.ones((2, 3)))
     assert (np.shape(x), np.ndim(x), np.size(x), np.size(x, 1)) == ((2, 3), 2, 6, 3)
     assert isinstance(np.transpose(x), mnpar.Variable)
+
+
+SLIPS = {
+    "float": (float, r"item\(\)"),
+    "int": (int, r"item\(\)"),
+    "round": (round, r"item\(\)"),
+    "format": (lambda x: f"{x:.3f}", r"f'\{loss\.item\(\):\.3f\}'"),
+    "write": (lambda x: x.__setitem__(0, 1.0), r"not written: mnpar\.functions\.where"),
+}
+
+
+@pytest.mark.parametrize(("slip", "told"), SLIPS.values(), ids=SLIPS)
+def test_what_would_leave_the_graph_says_what_to_use_instead(slip, told):
+    with pytest.raises(TypeError, match=told):
+        slip(mnpar.Variable(np.ones(1)))
+
+
+def test_a_variable_without_a_form_is_formatted_as_it_is_printed():
+    assert f"{mnpar.Variable(np.ones(1))}" == "variable([1.])"

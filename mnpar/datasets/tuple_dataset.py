@@ -38,6 +38,9 @@ class TupleDataset:
     def __len__(self) -> int:
         return self._length
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self)} examples>"
+
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return self._rows(range(*index.indices(self._length)))

@@ -76,6 +76,10 @@ class SerialIterator(Iterator):
         self.order_sampler: OrderSampler | None = ShuffleOrderSampler() if shuffles else order_sampler
         self.reset()
 
+    def __repr__(self) -> str:
+        what = f"{type(self).__name__} of {len(self.dataset)} examples, batch_size={self.batch_size}"
+        return f"<{what}, at {self.current_position} in epoch {self.epoch}>"
+
     def reset(self) -> None:
         """Go back to the beginning of epoch 0, with a newly drawn order."""
         order = None if self.order_sampler is None else self._draw(np.arange(len(self.dataset)), 0)

@@ -72,6 +72,9 @@ class Hyperparameter:
         inherited = {} if self.parent is None else self.parent.get_dict()
         return {**inherited, **{k: v for k, v in self.__dict__.items() if k != "parent"}}
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in sorted(self.get_dict().items()))})"
+
 
 class UpdateRule:
     """How one parameter changes; ``update_core`` says it for each kind.

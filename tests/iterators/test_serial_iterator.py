@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import mnpar.random
+from mnpar.datasets import DictDataset, SubDataset, TupleDataset
 from mnpar.iterators import SerialIterator, ShuffleOrderSampler
 
 
@@ -56,6 +57,15 @@ def test_batches_wrap_into_the_next_epoch_and_the_state_says_so():
     for batch, expected in table:
         assert iterator.next() == batch
         assert state(iterator) == expected
+
+
+def test_an_iterator_and_its_data_set_are_shown_with_their_sizes():
+    iterator = SerialIterator(TupleDataset("abcde"), 2)
+    iterator.next()
+    assert repr(iterator) == "<SerialIterator of 5 examples, batch_size=2, at 2 in epoch 0>"
+    assert repr(iterator.dataset) == "<TupleDataset of 5 examples>"
+    assert repr(SubDataset("abcde", 1, 4)) == "<SubDataset of 3 examples>"
+    assert repr(DictDataset(a="abc")) == "<DictDataset of 3 examples>"
 
 
 def test_without_repeat_the_last_batch_is_short_and_then_it_stops():

@@ -250,6 +250,8 @@ def test_hyperparameters_are_inherited_until_they_are_set():
     assert (own.lr, own.decay, general.lr) == (1.0, 0.5, 0.1)
     assert own.get_dict() == {"lr": 1.0, "decay": 0.5}
     assert general.get_dict() == {"lr": 0.1, "decay": 0.5}
+    assert repr(own) == "Hyperparameter(decay=0.5, lr=1.0)"
+    assert repr(opt.MomentumSGD(0.5)) == "MomentumSGD(lr=0.5, momentum=0.9)"
     for read in (own.get, lambda name: getattr(own, name)):
         with pytest.raises(AttributeError, match="no hyperparameter 'momentum' was set"):
             read("momentum")
