@@ -153,7 +153,9 @@ class Parameter(Variable):
     def _become(self, array: Array, old: Array | None) -> None:
         """Forget the gradient of the old array and, if that had another shape, what the update rule has kept for it."""
         node, rule = self.node, self.update_rule
-        if rule is not None and old is not None and old.shape != array.shape:
+        if rule is not None and old is None:  # what was loaded before there was an array
+            rule.state = {name: backend.beside(value, self.array) for name, value in rule.state.items()}
+        elif rule is not None and old is not None and old.shape != array.shape:
             rule.state, rule.t, rule.in_pieces = {}, 0, False
         node.shape, node.dtype, node.gradient, node.home = array.shape, array.dtype, None, None
         node.requires_grad = node.requires_grad and array.dtype.kind not in VariableNode.WITHOUT_GRADIENT
