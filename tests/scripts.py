@@ -2,13 +2,15 @@
 that has imported mnpar forks.
 
 What a script sees is what a start of its own gives it: arguments, environment, folder, files, launcher, ``__main__``, exit
-code. Only mnpar, numpy, pytest and matplotlib are there already, which take half a second each time
+code. Only mnpar, numpy, pytest and matplotlib are there already, which take half a second each time, and the MPI library
 (``mnpar/testing/forks.py``). Tests of how a rank starts, or is ended by others, start Python.
 
 All processes of pytest share the one that forks. It begins when the first script is to run.
 """
 
 import atexit
+import contextlib
+import ctypes
 import importlib.util
 import os
 import pkgutil
@@ -44,7 +46,7 @@ def run_script(script, flags, env, cwd, command=(), timeout=120):
     with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err, open(os.devnull) as nothing:
         arguments = [str(script), *flags]
         line, _ = stand_in.hand_over(_socket(), arguments, dict(env), str(cwd), (nothing.fileno(), out.fileno(), err.fileno()))
-        with line:
+        with contextlib.closing(line):
             line.settimeout(timeout)
             try:
                 code = stand_in.exit_code(line)
@@ -104,6 +106,13 @@ def share():
     return end
 
 
+def _load_mpi():
+    """Load the MPI library, which takes each rank 20 ms, and do not start it."""
+    with contextlib.suppress(ImportError, RuntimeError):  # without mpi4py, or an MPI: what needs one says so
+        ctypes.CDLL(importlib.util.find_spec("mpi4py.MPI").origin)
+        signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGHUP))  # UCX has set its own, which is for those who use it
+
+
 def _write_program(path, *lines):
     Path(path).write_text("\n".join(("#!/bin/sh", *lines, "")))
     os.chmod(path, 0o755)
@@ -155,5 +164,7 @@ if __name__ == "__main__":
     for _, name, _ in pkgutil.walk_packages(mnpar.__path__, "mnpar."):
         if name != "mnpar.__main__":
             importlib.import_module(name)  # or each fork would, when it first asks for it
+    _load_mpi()
+    threadpoolctl.ThreadpoolController()  # it remembers where hundreds of libraries lie: 10 ms for each rank
 
     _main(sys.argv[1], int(sys.argv[2]))

@@ -1,13 +1,14 @@
 """Stands in, under a launcher, for a rank that a prepared process forks: ``python -IS stand_in.py SOCKET ARGUMENTS…``.
 
-It needs a hundredth of a second to start, because it knows nothing of mnpar. It hands over its arguments, environment, folder
+It needs less than a hundredth of a second to start, because it knows nothing of mnpar, and of Python's library only what is
+compiled (``signal`` and ``socket`` take as long as all the rest). It hands over its arguments, environment, folder
 and open files (the launcher's line is one of them), passes signals on, and ends as the fork has ended; if it is killed, so is
 the fork.
 """
 
+import _signal  # type: ignore[import-not-found]
+import _socket
 import os
-import signal
-import socket
 import sys
 
 _LINES = ("PMI_FD",)  # variables that hold the number of a file that the launcher has opened for its rank
@@ -15,7 +16,7 @@ _LINES = ("PMI_FD",)  # variables that hold the number of a file that the launch
 
 def hand_over(
     path: str, arguments: list[str], environment: dict[str, str], folder: str, files: tuple[int, int, int] = (0, 1, 2)
-) -> tuple[socket.socket, int]:
+) -> tuple[_socket.socket, int]:
     """The line on which the fork's exit code comes, and its process id.
 
     Args:
@@ -23,14 +24,16 @@ def hand_over(
         arguments, environment, folder, files: what the fork will have; its files are standard input, output and errors.
     """
     lines = [name for name in _LINES if name in environment]
-    line = socket.socket(socket.AF_UNIX)
+    numbers = [*files, *(int(environment[name]) for name in lines)]
+    line = _socket.socket(_socket.AF_UNIX)
     line.connect(path)
-    socket.send_fds(line, [b"\n"], [*files, *(int(environment[name]) for name in lines)])
+    rights = b"".join([number.to_bytes(4, sys.byteorder) for number in numbers])
+    line.sendmsg([b"\n"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
     line.sendall(repr((arguments, environment, folder, lines, os.getppid())).encode() + b"\n")
     return line, _number(line)
 
 
-def exit_code(line: socket.socket) -> int:
+def exit_code(line: _socket.socket) -> int:
     """The fork's exit code, once it has ended; -N if signal N has ended it.
 
     Raises:
@@ -39,7 +42,7 @@ def exit_code(line: socket.socket) -> int:
     return _number(line)
 
 
-def _number(line: socket.socket) -> int:
+def _number(line: _socket.socket) -> int:
     text = b""
     while not text.endswith(b"\n"):
         more = line.recv(1)
@@ -52,12 +55,12 @@ def _number(line: socket.socket) -> int:
 def main(path: str, *arguments: str) -> None:
     """Hand everything over, and wait."""
     line, pid = hand_over(path, list(arguments), dict(os.environ), os.getcwd())
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: os.kill(pid, number))
+    for number in (_signal.SIGINT, _signal.SIGTERM):
+        _signal.signal(number, lambda number, frame: os.kill(pid, number))
     code = exit_code(line)
     if code < 0:
-        if -code != signal.SIGKILL:
-            signal.signal(-code, signal.SIG_DFL)
+        if -code != _signal.SIGKILL:
+            _signal.signal(-code, _signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
 
