@@ -62,6 +62,7 @@ def load() -> Any:
         if "mpi4py.MPI" not in sys.modules:
             mpi4py.rc.finalize = False  # the end is ours: mpi4py's would wait for ever for a rank that failed
             mpi4py.rc.initialize = False  # and so is the beginning: under another MPI's launcher some libraries abort there
+        Process.finalizes_forks = mpi4py.rc.finalize is not False  # the program has imported it first
         from mpi4py import MPI
     except ImportError as error:
         raise LauncherError(

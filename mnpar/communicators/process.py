@@ -36,23 +36,11 @@ _SPEAK = 0.2  # s for a launcher to pass on what a rank wrote, before the job en
 _LAST_WORDS = 5.0  # s to write what went wrong, which nobody may read, and to end the job in MPI's way
 
 
-def _own_lines(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback up to the user's last line: mnpar's own would hide it."""
-    frames = []
-    while trace is not None:
-        frames.append(trace)
-        trace = trace.tb_next
-    users = [i for i, entry in enumerate(frames) if not sites.is_internal(entry.tb_frame.f_code.co_filename)]
-    tail: TracebackType | None = None
-    for entry in reversed(frames[: users[-1] + 1] if users and "MNPAR_DEBUG" not in os.environ else frames):
-        tail = TracebackType(tail, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return tail
-
-
 class Process:
     """This process among all of the job: its watch, its hooks and its end. There is one, made by the first communicator."""
 
     _one: Process | None = None
+    finalizes_forks = False  # mpi4py would end MPI in forked children, too: they would wait for the other ranks, or fail
 
     @classmethod
     def get(cls, MPI: Any, patience: float) -> Process:
@@ -227,6 +215,7 @@ class Process:
     def _on_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if os.getpid() != self._pid:  # a forked child's errors are its own
             self._hooks[0](kind, error, trace)
+            self._exit = 1, ""
             return
         self._end_soon(1)
         with contextlib.suppress(ValueError):  # a thread that is not the main one
@@ -235,7 +224,9 @@ class Process:
             time.sleep(4 * _SPEAK)  # if all ranks have failed alike, rank 0 speaks for them, and ends the job
         if issubclass(kind, KeyboardInterrupt):
             self._abort(f"mnpar: interrupted (rank {self.rank} of {self.size})\n", 130)
-        text = "".join(traceback.format_exception(kind, error, _own_lines(trace) if isinstance(error, MnparError) else trace))
+        text = "".join(
+            traceback.format_exception(kind, error, sites.own_lines(trace) if isinstance(error, MnparError) else trace)
+        )
         code = error.exit_code if isinstance(error, DeadlockError) else 1
         self._abort(f"mnpar: rank {self.rank} of {self.size} failed, the job ends\n{text}", code)
 
@@ -260,6 +251,9 @@ class Process:
     def _leave(self) -> None:
         """At exit."""
         if os.getpid() != self._pid:
+            if self.finalizes_forks and not self.MPI.Is_finalized():
+                speak()
+                self._os_exit(self._exit[0])  # as children of multiprocessing end: what MPI has registered is not called
             return
         if not self.MPI.Is_finalized():
             self._finalize()

@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 
 SITE_BYTES = 47  # of a source line in a header
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
@@ -18,6 +18,19 @@ _SITES: dict[tuple[str, int], str] = {}
 def is_internal(filename: str) -> bool:
     """Whether a source file is mnpar's own."""
     return filename.startswith(_PACKAGE)
+
+
+def own_lines(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback up to the user's last line: mnpar's own would hide it."""
+    frames = []
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    users = [i for i, entry in enumerate(frames) if not is_internal(entry.tb_frame.f_code.co_filename)]
+    tail: TracebackType | None = None
+    for entry in reversed(frames[: users[-1] + 1] if users and "MNPAR_DEBUG" not in os.environ else frames):
+        tail = TracebackType(tail, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return tail
 
 
 def call_site(skip: int = 0) -> str:

@@ -11,11 +11,11 @@ What the sums over ranks count follows from the same table: each element of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from mnpar import backend
 from mnpar.backend import Array
 from mnpar.checkpoint.contents import Piece, Record, check_cover
 from mnpar.communicators.communicator import Communicator, described
@@ -30,7 +30,6 @@ from mnpar.parallel.reducer import Among, Reducer
 from mnpar.parameter import Parameter
 from mnpar.plans import Box
 
-Total = Callable[[Array], Array]
 _BY_SHARE = (MultiNodeBatchNormalization, MixtureOfExperts, Experts)  # over their ``comm``, unless ``whole_gradients``
 
 
@@ -56,6 +55,7 @@ class Placement:
         self.among: Among = mesh.__getitem__
         self.kinds: dict[str, dict[str, str]] = {}
         self._sums: dict[str, tuple[float, Total]] = {}
+        self._tied: list[tuple[Communicator, Parameter]] = []  # weights that stages share, in one order on all ranks
         self._uneven: tuple[str, ...] = ()  # axes along which ranks have parts of other sizes
         self.tables: list[Table] = []
         self._known: list[tuple[Parameter, tuple[int, ...]]] | None = None
@@ -99,6 +99,7 @@ class Placement:
                 self.mesh[axes]  # all ranks make it now, together
         for path, param in model.namedparams(include_uninit=False):
             param.summed = None if self.sums(path) == self.summed else self.sums(path)
+        self._tied = [pair for link in model.links() if isinstance(link, Pipeline) for pair in link._tied]
         return equal
 
     def sums(self, path: str) -> tuple[str, ...]:
@@ -236,7 +237,7 @@ class Placement:
     def equip(self, optimizer: Any, sharded: bool, reducer: Reducer) -> None:
         """Let an optimizer and its rules count each element of the model once; ``sharded``: they step with pieces of it."""
         axes = tuple(self.mesh.axes) if sharded else self._counted()
-        optimizer.total, optimizer.spread = _summing(None, self.mesh[axes], 1.0), True
+        optimizer.total, optimizer.spread = Total(None, self.mesh[axes], 1.0), True
         for path, param in optimizer.target.namedparams(include_uninit=False):
             rule = param.update_rule
             if rule is None or path not in self.kinds:
@@ -245,8 +246,14 @@ class Placement:
                 pieces = reducer.channel_of(param.summed) if sharded else None
                 apart = tuple([axis for axis in axes if not (sharded and axis in self.sums(path))])
                 over = self._apart(path) if sharded else self.divides(path)
-                self._sums[path] = self._share(path, apart), _summing(pieces, self.mesh[over], self._share(path, over))
+                self._sums[path] = self._share(path, apart), Total(pieces, self.mesh[over], self._share(path, over))
             rule.share, rule.total = self._sums[path]
+
+    def agree(self) -> None:
+        """After a step with pieces: stages that share a weight have cut it elsewhere, and rounded its norms in other ways."""
+        for comm, param in self._tied:
+            if param.update_rule is not None and param.update_rule.total.asked:
+                backend.copy_to(param.array, comm.bcast(param.array))
 
     def _share(self, path: str, axes: tuple[str, ...]) -> float:
         """One over the number of ranks, of those that differ on some axes only, that have what this one has of a parameter."""
@@ -255,16 +262,17 @@ class Placement:
         return 1 / sum([path in params and params[path].box == mine for params in tables])
 
 
-def _summing(pieces: Communicator | None, comm: Communicator, share: float) -> Total:
-    """Numbers added up over the ranks that have pieces, then over those that have parts, of which each gives its share."""
+class Total:
+    """Adds numbers up over the ranks that have pieces, then over those that have parts, of which each gives its share."""
 
-    def total(values: Array) -> Array:
-        values = np.asarray(values, np.float64)
-        if pieces is not None:
-            values = pieces.allreduce(values)
-        return values if comm.size == 1 else comm.allreduce(np.asarray(values * share))
+    def __init__(self, pieces: Communicator | None, comm: Communicator, share: float) -> None:
+        self._pieces, self._comm, self._share, self.asked = pieces, comm, share, False
 
-    return total
+    def __call__(self, values: Array) -> Array:
+        self.asked, values = True, np.asarray(values, np.float64)
+        if self._pieces is not None:
+            values = self._pieces.allreduce(values)
+        return values if self._comm.size == 1 else self._comm.allreduce(np.asarray(values * self._share))
 
 
 _SHARES = (

@@ -37,8 +37,6 @@ _AS_EVER = nullcontext()
 class Team:
     """Ranks that meet before backward; :func:`create_multi_node_optimizer` explains the arguments."""
 
-    _base = 1.0  # what weights are divided by before those of the others are known; teams that know one have another
-
     def __init__(
         self,
         optimizer: GradientMethod,
@@ -67,6 +65,7 @@ class Team:
         self._added = 0.0  # what this update has added to that
         self._holding = False  # whether there are such gradients
         self.keeps = False  # this update's are added to them
+        self._base = 1.0  # what weights are divided by before those of the others are known: a QuietTeam's are by another
         self._factor: float | None = None  # of the sum over ranks, once they have met
         self._only_synchronizes = False  # this update: it makes the copies equal, and takes no step
 
@@ -176,9 +175,8 @@ class Team:
         """Backward failed: the next update begins anew."""
         if self._factor is not None and self._late is not None:
             self.interrupt()  # elsewhere the others wait for this rank's part
-        self._factor, self._only_synchronizes = None, False
         self._others.settle()
-        self._held, self._added = self._held - self._added, 0.0
+        self._factor, self._only_synchronizes, self._held, self._added = None, False, self._held - self._added, 0.0
         self.reducer.give_up(self.optimizer.arenas)
 
     def interrupt(self) -> None:
@@ -252,6 +250,8 @@ class Team:
         with shards.pieces(self.optimizer):
             self._count_once()
             yield
+        if self._placement is not None:
+            self._placement.agree()
 
     def stepping(self) -> AbstractContextManager[None]:
         """Around a step."""

@@ -20,7 +20,7 @@ import numpy as np
 import mnpar
 import mnpar.functions as F
 
-if "loads_in_processes" in sys.argv:
+if {"loads_in_processes", "forks_where_mpi4py_was_first"} & set(sys.argv):
     from mpi4py import MPI  # noqa: F401  where many scripts have it
 
 
@@ -461,6 +461,11 @@ def forks(comm):
         assert os.waitstatus_to_exitcode(os.wait()[1]) in (3, 4, 1)
     comm.barrier()
     print("done", flush=True)
+
+
+def forks_where_mpi4py_was_first(comm):
+    """This script has mpi4py loaded when it is imported, which would end MPI in each child, too."""
+    forks(comm)
 
 
 def trainer_of(comm, extension, **kwargs):

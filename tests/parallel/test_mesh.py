@@ -310,6 +310,32 @@ def test_copies_stay_the_same_to_the_last_bit_where_norms_are_summed_over_pieces
         assert len(set(mnpar.run(program, ranks=4))) == 1
 
 
+@pytest.mark.parametrize("rule", ["LAMB", "LARS"])
+def test_weights_that_stages_share_stay_the_same_to_the_last_bit_where_norms_are_summed_over_pieces(rule):
+    """The first and the last stage have other weights besides, so their pieces of the shared one end elsewhere."""
+    layers = {"a": (7, 7), "b": (7, 5), "c": (5, 7), "d": (7, 7)}
+    layers = {name: lambda n=n, m=m: L.Linear(n, m) for name, (n, m) in layers.items()}
+    layers["loss"] = lambda: lambda y, t: F.mean(F.sin(y - t))
+
+    def program(comm):
+        mesh = mnpar.Mesh(comm, pipe=3, data=2)
+        pipeline = mnpar.Pipeline.of(mesh.pipe, layers, micro_batches=2, tied={"/d/W": "/a/W"}, sizes=[2, 1, 2])
+        model = initialize_by_path(pipeline, seed=3)
+        optimizer = mnpar.optimizers.SGD(0.1) if rule == "LARS" else mnpar.optimizers.LAMB(0.1)
+        mnpar.create_multi_node_optimizer(optimizer, mesh, sharded=True).setup(model)
+        if rule == "LARS":
+            optimizer.add_hook(mnpar.optimizer_hooks.GradientLARS(0.1))
+        rng = np.random.default_rng(mesh.data.rank)
+        for _ in range(8):
+            optimizer.update(model, *rng.standard_normal((2, 4, 7)))
+        return [param.array.tobytes() for path, param in model.namedparams() if path == "/a/W"]
+
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        found = [values for some in mnpar.run(program, ranks=6) for values in some]
+    assert len(found) == 4
+    assert len(set(found)) == 1
+
+
 @pytest.mark.parametrize("axes", [{"data": 2}, {"data": 2, "model": 2}], ids=str)
 def test_copies_along_the_data_axis_that_drift_apart_are_told(axes):
     def program(comm):
