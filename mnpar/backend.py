@@ -279,14 +279,18 @@ def gpu_summary() -> tuple[str, str]:
 
 
 def like(x: Array, other: Array) -> Array:
-    """``x`` (on the host) where ``other`` is: what a communication received goes back to the sender's kind of device."""
+    """``x`` (on the host) where ``other`` is: what a communication received goes back to the sender's device."""
     xp = get_array_module(other)
-    return x if xp is np else xp.asarray(x)
+    if xp is np:
+        return x
+    with other.device:
+        return xp.asarray(x)
 
 
 def beside(x: Array, other: Array) -> Array:
     """``x`` on the device of ``other``, whatever its own."""
-    return x if get_array_module(x) is get_array_module(other) else like(to_host(x), other)
+    xp = get_array_module(other)
+    return x if xp is get_array_module(x) and (xp is np or x.device == other.device) else like(to_host(x), other)
 
 
 def synchronize(*arrays: Array) -> None:
@@ -385,6 +389,9 @@ def _unfit(xs: Sequence[Array], fractions: bool) -> str:
             return f"input {i} is of dtype {x.dtype}, and functions compute with numbers: give astype a dtype of numbers"
         if fractions and x.dtype.kind in "biu":
             return f"input {i} is of dtype {x.dtype}, and what comes of it has fractions: give astype a floating-point dtype"
+    devices = [device_of(x) for x in xs]
+    if len(set(devices)) > 1:
+        return f"the inputs are on different devices, {', '.join(devices)}: to_device moves a Variable, or a link's parameters"
     return ""
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import mnpar
+from mnpar.backends import cuda
 from tests import scripts
 from tests.device import stand_in
 
@@ -29,7 +30,10 @@ def float64():
 def device(monkeypatch):
     """CuPy's stand-in, which programs find when they import CuPy."""
     monkeypatch.setitem(sys.modules, "cupy", stand_in.cupy)
-    return stand_in.cupy
+    cuda._look.cache_clear()
+    with stand_in.Device(0):
+        yield stand_in.cupy
+    cuda._look.cache_clear()
 
 
 def pytest_addoption(parser):

@@ -4,7 +4,6 @@ import importlib
 import pickle
 import subprocess
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -141,49 +140,7 @@ def test_without_cupy_one_is_told_so():
         cuda.nothing  # noqa: B018
 
 
-class FakeDevice:
-    """CuPy's Device on a machine where GPU 1 is current."""
-
-    current = 1
-
-    def __init__(self, id=None):
-        self.id = FakeDevice.current if id is None else id
-
-    def use(self):
-        FakeDevice.current = self.id
-
-    def __enter__(self):
-        self.before, FakeDevice.current = FakeDevice.current, self.id
-        return self
-
-    def __exit__(self, *error):
-        FakeDevice.current = self.before
-
-
-class FakeArray(np.ndarray):
-    device = property(lambda self: FakeDevice(self.number))
-
-    def __array_finalize__(self, other):
-        self.number = getattr(other, "number", FakeDevice.current)
-
-
-@pytest.fixture
-def fake_cupy(monkeypatch):
-    """Arrays of a kind of their own, which know the number of their GPU."""
-
-    def asarray(x, dtype=None):
-        return x if isinstance(x, FakeArray) and x.number == FakeDevice.current else np.array(x, dtype).view(FakeArray)
-
-    cupy = types.ModuleType("cupy")
-    cupy.ndarray, cupy.asarray, cupy.asnumpy = FakeArray, asarray, lambda x: np.array(x.view(np.ndarray))
-    cupy.cuda = types.SimpleNamespace(Device=FakeDevice)
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(FakeDevice, "current", 1)
-    return cupy
-
-
-@pytest.mark.usefixtures("fake_cupy")
-def test_to_gpu_means_the_gpu_that_the_rank_has_chosen():
+def test_to_gpu_means_the_gpu_that_the_rank_has_chosen(device):
     """ChainerMN's programs choose it by ``get_device_from_id(comm.intra_rank).use()``."""
     cuda.get_device_from_id(3).use()
     model = L.Linear(2, 2)
@@ -195,22 +152,21 @@ def test_to_gpu_means_the_gpu_that_the_rank_has_chosen():
     assert v.device == "@cupy:2"
     assert [x.device.id for x in cuda.to_gpu([np.ones(1)] * 2)] == [2, 2]
     assert cuda.to_gpu(np.ones(1), device=0).device.id == 0
-    assert FakeDevice.current == 2
+    assert device.cuda.Device().id == 2
     model.to_cpu()
     assert model.device == "@numpy"
 
 
-@pytest.mark.usefixtures("fake_cupy")
-def test_a_device_is_current_inside_its_block():
-    with mnpar.using_device("@cupy:5") as device:
-        assert FakeDevice.current == device.id == 5
-    x = cuda.to_gpu(np.ones(2), device=4)
-    assert FakeDevice.current == 1
-    with cuda.get_device_from_array(None, np.ones(1), x) as device:
-        assert FakeDevice.current == device.id == 4
-    assert cuda.get_device(x).id == cuda.get_device(4).id == 4
-    assert backend.get_device_from_array(np.ones(1), mnpar.Variable(x)) == "@cupy:4"
-    assert mnpar.get_device("@cupy") == "@cupy:1"
+def test_a_device_is_current_inside_its_block(device):
+    with mnpar.using_device("@cupy:3") as third:
+        assert device.cuda.Device().id == third.id == 3
+    x = cuda.to_gpu(np.ones(2), device=2)
+    assert device.cuda.Device().id == 0
+    with cuda.get_device_from_array(None, np.ones(1), x) as second:
+        assert device.cuda.Device().id == second.id == 2
+    assert cuda.get_device(x).id == cuda.get_device(2).id == 2
+    assert backend.get_device_from_array(np.ones(1), mnpar.Variable(x)) == "@cupy:2"
+    assert mnpar.get_device("@cupy") == "@cupy:0"
 
 
 def test_copies_on_the_host_are_copies():

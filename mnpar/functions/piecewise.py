@@ -55,7 +55,7 @@ class ELU(FunctionNode):
 
         def gx() -> Any:
             below = either(Where(self.negative), x, zero)  # not a product: ∞ · 0 is NaN
-            return gy * (either(Exp(), below) * self.alpha * self.negative + ~self.negative)  # y + α has no digits where eˣ is small
+            return gy * (either(Exp(), below) * self.alpha * self.negative + ~self.negative)  # y + α: no digits
 
         return gx
 
