@@ -13,14 +13,10 @@ from mnpar.errors import DeadlockError, MismatchError
 from mnpar.parallel.meeting import Row
 from mnpar.serializers import NpzDeserializer, serialize
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 RANKS = pytest.mark.ranks(1, 2, 3, 4, on="threads")
 D = 3
-
-
-@pytest.fixture(autouse=True)
-def float64():
-    with mnpar.using_config("dtype", np.float64):
-        yield
 
 
 def model(seed=0):
