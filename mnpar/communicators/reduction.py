@@ -1,4 +1,4 @@
-"""Reductions over ranks where they are made by mnpar itself: small values, lists of parts, thread ranks."""
+"""Reductions over ranks where they are made by numpy, in rank order: of what all ranks have given, whatever carried it."""
 
 from __future__ import annotations
 
