@@ -130,7 +130,7 @@ def test_an_update_of_a_small_model_is_one_message(comm, monkeypatch):
 
 
 @RANKS
-def test_a_model_that_communicates_is_met_before_its_backward(comm, monkeypatch):
+def test_a_model_that_communicates_is_met_before_its_backward(comm):
     net, optimizer = small(comm)
     x = np.ones((2, D))
 
