@@ -64,7 +64,7 @@ class Chain(Link):
             AttributeError: there is such an attribute already; TypeError: it is not a link.
         """
         if name in self.__dict__:
-            raise AttributeError(f"{type(self).__name__} has an attribute {name!r} already")
+            raise AttributeError(f"{type(self).__name__} has an attribute {name!r} already: choose another name")
         if not isinstance(link, Link):
             raise TypeError(f"only links can be added as children, not {type(link).__name__}")
         setattr(self, name, link)
@@ -287,7 +287,7 @@ def repeat(link: Link, n_repeat: int, mode: str = "init") -> Sequential:
         4
     """
     if n_repeat < 0:
-        raise ValueError(f"a link cannot be repeated {n_repeat} times")
+        raise ValueError(f"a link cannot be repeated {n_repeat} times: 0 or more")
     return Sequential(*[link.copy(mode) for _ in range(n_repeat)])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from weakref import ReferenceType
@@ -13,6 +13,17 @@ Gradient: TypeAlias = Any  # an array; a Variable where the backward is recorded
 Deliver: TypeAlias = "Callable[[VariableNode, Gradient], None]"  # takes the gradient of a variable
 
 tick = itertools.count(1).__next__  # the clock: numbers grow with time on every rank, be it a process or a thread
+
+
+def paired(name: str, variables: Sequence[Any], gs: Sequence[Any] | None) -> Iterable[tuple[Any, Any]]:
+    """Each variable with its gradient of the argument ``name``; with None where that is not given.
+
+    Raises:
+        ValueError: there are more or fewer gradients.
+    """
+    if gs is not None and len(gs) != len(variables):
+        raise ValueError(f"{name} has {len(gs)} gradients (or Nones) for {len(variables)} Variables: one for each is needed")
+    return zip(variables, [None] * len(variables) if gs is None else gs, strict=True)
 
 
 class Structure:

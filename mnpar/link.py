@@ -119,7 +119,7 @@ class Link:
             AttributeError: the link has such an attribute already.
         """
         if name in self.__dict__:
-            raise AttributeError(f"{type(self).__name__} has an attribute {name!r} already")
+            raise AttributeError(f"{type(self).__name__} has an attribute {name!r} already: choose another name")
         if initializer is None or np.isscalar(initializer):
             initializer = Constant(np.nan if initializer is None else initializer, dtype)
         setattr(self, name, Parameter(initializer, shape))

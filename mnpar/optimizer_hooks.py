@@ -126,7 +126,7 @@ class GradientClipping:
 
     def __init__(self, threshold: float, comm: Communicator | None = None) -> None:
         if threshold < 0:
-            raise ValueError(f"gradients cannot be clipped to a norm of {threshold}")
+            raise ValueError(f"gradients cannot be clipped to a norm of {threshold}: a norm is 0 or more")
         self.threshold, self.comm = threshold, comm
 
     def __call__(self, optimizer: Optimizer) -> None:

@@ -12,7 +12,7 @@ from mnpar import backend
 from mnpar.arraylike import ArrayLike
 from mnpar.backend import Array
 from mnpar.backprop import reverse
-from mnpar.graph import Function, Gradient, Hook, VariableNode
+from mnpar.graph import Function, Gradient, Hook, VariableNode, paired
 from mnpar.owning import Leaves, asked_for, away, memory_of, own
 
 
@@ -208,14 +208,14 @@ def grad(
         (6.0, None)
     """
     _check_variables("inputs", inputs)
+    pairs = paired("grad_inputs", inputs, grad_inputs or None)
     seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop, ones=True)
     nodes = [x.node for x in inputs]
     with away(nodes):
         found = reverse(seeds, nodes, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape)
     results: list[Variable | None] = []
     gs = own([found.get(node.key) for node in nodes], memory_of([g for _, g in seeds]))
-    for i, (x, g) in enumerate(zip(inputs, gs, strict=True)):
-        more = grad_inputs[i] if grad_inputs else None
+    for (x, more), g in zip(pairs, gs, strict=True):
         g = more if g is None else g if more is None else backend.unscalar(more + g)
         results.append(None if g is None else as_variable(g))
         if set_grad:
@@ -237,7 +237,7 @@ def _seeds(
         raise TypeError("the outputs are a list of Variables: write mnpar.backward([y]) or y.backward()")
     seeds = []
     _check_variables("outputs", outputs)
-    for y, g in zip(outputs, [None] * len(outputs) if gys is None else gys, strict=True):
+    for y, g in paired("grad_outputs", outputs, gys):
         if gys is None and not ones:
             g = y.grad_var if record else y.node.gradient
         if g is None and (array := y.array) is not None and (array.size == 1 or (ones and array.size)):

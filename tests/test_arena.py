@@ -11,6 +11,8 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.arena import Arena, Arenas
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 LR = 0.5
 
 
@@ -21,12 +23,6 @@ class Net(mnpar.Chain):
 
     def forward(self, x):
         return self.b(F.tanh(self.a(x)))
-
-
-@pytest.fixture(autouse=True)
-def float64():
-    with mnpar.using_config("dtype", np.float64):
-        yield
 
 
 X = np.random.default_rng(0).standard_normal((5, 3))

@@ -151,6 +151,13 @@ def test_no_outputs_are_no_work(outputs):
     assert y.grad is None
 
 
+@pytest.mark.parametrize("name", ["grad_outputs", "grad_inputs"])
+def test_there_is_a_gradient_for_each_variable_or_none_are_given(name):
+    y = variable(1.0)
+    with pytest.raises(ValueError, match=rf"{name} has 2 gradients \(or Nones\) for 1 Variables"):
+        mnpar.grad([y], [y], **{name: [y, y]})
+
+
 def test_what_is_no_variable_in_a_list_of_them_is_told_by_its_number():
     """A model that forgot to return its loss gives None."""
     y = mnpar.Variable(np.ones(()))

@@ -10,6 +10,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
+from tests.parts import paths
 
 
 def linear(n):
@@ -18,10 +19,6 @@ def linear(n):
 
 def sizes(links):
     return [link.out_size for link in links]
-
-
-def paths(link):
-    return [path for path, _ in link.namedparams()]
 
 
 # Chain

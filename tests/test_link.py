@@ -9,6 +9,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
+from tests.parts import paths
 
 
 class Affine(mnpar.Link):
@@ -33,10 +34,6 @@ class Net(mnpar.Chain):
 
 
 X = np.arange(6.0).reshape(2, 3).astype("f4")
-
-
-def paths(link):
-    return [path for path, _ in link.namedparams()]
 
 
 def test_a_call_is_a_forward():

@@ -56,7 +56,7 @@ class Calls:
     def channel(self, order: int) -> Channel:
         """The messages of one order of differentiation: 0 forward, 1 its gradients …"""
         if not self._open:
-            raise ValueError("this communicator is finalized: create or split another one")
+            raise ValueError(f"rank {self.rank}: this communicator is finalized: create or split another one")
         channel = self._channels.get(order)
         if channel is None:
             channel = self._channels[order] = Channel(self.transport, order)

@@ -59,7 +59,7 @@ def create_communicator(communicator_name: str = "auto", mpi_comm: Any = None, *
         raise ValueError(f"patience (or MNPAR_STALL) is a number of seconds above 0, not {stated!r}")
     configs = {name: kwargs.pop(name) for name in ("allreduce_grad_dtype", "batched_copy") if name in kwargs}
     if kwargs:
-        raise TypeError(f"create_communicator takes patience, not {', '.join(kwargs)}")
+        raise TypeError(f"create_communicator takes patience, allreduce_grad_dtype and batched_copy, not {', '.join(kwargs)}")
     name = "auto" if communicator_name in _CHAINERMN else communicator_name
     if name not in _NAMES:
         raise ValueError(f"unknown communicator {communicator_name!r}: {', '.join(_NAMES)} and ChainerMN's names are known")

@@ -1,4 +1,4 @@
-"""Reductions over ranks where they are made by mnpar itself: small values, lists of parts, thread ranks."""
+"""Reductions over ranks where they are made by numpy, in rank order: of what all ranks have given, whatever carried it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_reducible(x: Array, call: Call) -> None:
         verb = call.reduction.replace("mean", "average")
         raise TypeError(f"{call.name} cannot {verb} {x.dtype}: convert it to integers first, x.astype('i4')")
     if x.dtype.kind == "c" and call.reduction in ("max", "min"):
-        raise TypeError(f"{call.name}: complex numbers have no {call.reduction}")
+        raise TypeError(f"{call.name}: complex numbers have no {call.reduction}: reduce abs(x), or x.real and x.imag")
 
 
 def bytes_of_reduction(array: Array, rank: int, size: int, root: int | None) -> int:

@@ -58,8 +58,9 @@ def get_photograph_patches(
     stride = size if stride is None else stride
     if size < 1 or stride < 1:
         raise ValueError(f"size = {size}, stride = {stride}: both are at least 1")
-    train, test = [], []
-    for photograph in [read_image(path, np.uint8) for path in _find(source)]:
+    train, test, photographs = [], [], [read_image(path, np.uint8) for path in _find(source)]
+    sides = " and ".join(f"{one.shape[1]} x {one.shape[2]}" for one in photographs)
+    for photograph in photographs:
         cut = int(photograph.shape[2] * TRAINING)
         train.append(_patches(photograph[:, :, :cut], size, stride))
         test.append(_patches(photograph[:, :, cut:], size, stride))
@@ -67,7 +68,7 @@ def get_photograph_patches(
     def part(patches: list[Array]) -> Any:
         images = np.concatenate(patches).astype(get_dtype(dtype))
         if not len(images):
-            raise ValueError(f"size = {size}: the photographs have no patches as large")
+            raise ValueError(f"size = {size}: the photographs, of {sides}, have no patches as large in both parts")
         np.multiply(images, scale / 255, out=images, casting="unsafe")
         labels = np.repeat(np.arange(len(patches)), [len(one) for one in patches])
         return TupleDataset(images, labels.astype(label_dtype)) if withlabel else images

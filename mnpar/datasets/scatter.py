@@ -179,7 +179,7 @@ def _count(n: Any) -> int:
     if isinstance(n, bool) or not isinstance(n, int | np.integer):
         raise TypeError(f"scatter_index cuts a number of samples, not {n!r}")
     if n < 0:
-        raise ValueError(f"scatter_index cannot cut {n} samples")
+        raise ValueError(f"scatter_index cannot cut {n} samples: 0 or more")
     return int(n)
 
 

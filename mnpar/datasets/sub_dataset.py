@@ -112,7 +112,7 @@ def split_dataset_n(dataset: Any, n: int, order: Sequence[int] | Array | None = 
         [['a', 'b'], ['c', 'd']]
     """
     if n < 1:
-        raise ValueError(f"a data set cannot be split into {n} parts")
+        raise ValueError(f"a data set cannot be split into {n} parts: 1 or more")
     size = len(dataset) // n
     return [SubDataset(dataset, size * i, size * (i + 1), order) for i in range(n)]
 

@@ -169,6 +169,9 @@ def allgather(comm: Communicator, x: Any, axis: int | None = None) -> Any:
     Returns:
         A tuple of P Variables in rank order; one Variable if ``axis`` is given.
 
+    Raises:
+        ValueError: with ``axis``: the arrays cannot be joined along it.
+
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
@@ -278,6 +281,10 @@ def scan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
     Returns:
         The sum up to this rank.
 
+    Raises:
+        ValueError: there is no such ``op``.
+        MismatchError: shapes or dtypes differ; on all ranks.
+
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
@@ -300,6 +307,10 @@ def exscan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
 
     Returns:
         The sum up to the rank before.
+
+    Raises:
+        ValueError: there is no such ``op``.
+        MismatchError: shapes or dtypes differ; on all ranks.
 
     Example:
         >>> import numpy as np, mnpar

@@ -178,7 +178,7 @@ def r2_score(pred: Any, true: Any, sample_weight: Any = None, multioutput: str =
     """
     pred, true = plain(as_variable(pred)), plain(as_variable(true))
     if sample_weight is not None:
-        raise NotImplementedError("r2_score: sample_weight must be None")
+        raise NotImplementedError("r2_score: sample_weight is None, all samples count alike")
     if multioutput not in ("uniform_average", "raw_values"):
         raise ValueError(f"r2_score: multioutput is 'uniform_average' or 'raw_values', not {multioutput!r}")
     if pred.shape != true.shape or pred.ndim < 1:

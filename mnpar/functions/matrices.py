@@ -62,7 +62,8 @@ class Cholesky(FunctionNode):
         try:
             return xp.linalg.cholesky(wide(a)).astype(a.dtype, copy=False)
         except np.linalg.LinAlgError:
-            raise ValueError("cholesky: the matrix is not positive definite") from None
+            what = f"cholesky: a matrix of x, of shape {a.shape}, is not positive definite"
+            raise ValueError(f"{what}: add a small multiple of the identity, if it should be") from None
 
     def backward(self, gL: Any) -> Any:
         (L,) = self.get_retained_outputs()

@@ -101,7 +101,7 @@ def pad_sequence(xs: Sequence[Any], length: int | None = None, padding: Any = 0)
     """
     xs = [as_variable(x) for x in xs]
     if not xs:
-        raise ValueError("pad_sequence: there is no sequence")
+        raise ValueError("pad_sequence: xs is empty: it pads one sequence or more")
     longest = max(x.shape[0] for x in xs)
     length = longest if length is None else length
     if longest > length:

@@ -144,6 +144,10 @@ def recv(communicator: Communicator, rank: int, delegate_variable: Any = None, t
     Returns:
         A Variable with the sender's shape and dtype; a tuple of them if a tuple or list was sent.
 
+    Raises:
+        ValueError: there is no such rank or tag.
+        DeadlockError: the rank has ended, or all wait for each other.
+
     Example:
         See :func:`send`.
     """
@@ -207,15 +211,16 @@ def isendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: i
     Returns:
         A :class:`mnpar.Future`.
 
+    Raises:
+        ValueError: there is no such rank or tag, which is told before anything is sent.
+
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
         >>> mnpar.run(lambda comm: F.isendrecv(np.array(comm.rank), comm, 1 - comm.rank, 1 - comm.rank).item(), ranks=2)
         [1, 0]
     """
-    source = peer(
-        communicator, source, "isendrecv(x, comm, dest, source)", ANY
-    )  # a bad argument is refused before anything is sent
+    source = peer(communicator, source, "isendrecv(x, comm, dest, source)", ANY)  # refused before anything is sent
     send(x, communicator, dest, tag)
     return irecv(communicator, source, tag)
 

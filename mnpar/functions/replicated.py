@@ -53,6 +53,9 @@ def copy_to(comm: Communicator, x: Any) -> Variable:
     Returns:
         The same values.
 
+    Raises:
+        MismatchError: in backward, on all ranks: shapes or dtypes differ.
+
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
@@ -76,6 +79,9 @@ def reduce_from(comm: Communicator, x: Any) -> Variable:
 
     Returns:
         The sum, on every rank.
+
+    Raises:
+        MismatchError: shapes or dtypes differ; on all ranks.
 
     Example:
         See :func:`copy_to`.

@@ -125,6 +125,10 @@ def sendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: in
     Returns:
         What ``source`` sent.
 
+    Raises:
+        ValueError: there is no such rank or tag; nothing is sent then.
+        DeadlockError: a rank has ended, or all wait for each other.
+
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F

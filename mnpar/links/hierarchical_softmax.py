@@ -74,7 +74,7 @@ class BinaryHierarchicalSoftmax(Link):
             ((1, 2), 0)
         """
         if not word_counts:
-            raise ValueError("create_huffman_tree: there is no word")
+            raise ValueError("create_huffman_tree: word_counts is empty: a tree needs a word or more")
         heap: list[Any] = [(count, i, word) for i, (word, count) in enumerate(word_counts.items())]
         heapq.heapify(heap)
         while len(heap) > 1:

@@ -68,7 +68,7 @@ class Mesh:
         self.comm = comm
         for name in axes:
             if hasattr(type(self), name) or name in ("comm", "axes", "coordinates") or name.startswith("_"):
-                raise ValueError(f"an axis of a mesh cannot be called {name!r}")
+                raise ValueError(f"an axis of a mesh cannot be called {name!r}, which is a name that meshes use")
         self.axes = _sizes(axes, comm.size)
         told = comm.allgather_obj(str(self)) if comm.size > 1 else []
         if len(set(told)) > 1:

@@ -1095,7 +1095,7 @@ def test_a_communicator_does_not_need_the_one_that_it_was_made_from(comm):
     [
         (("nccl9",), {}, ValueError, "unknown communicator 'nccl9': auto, mpi, threads, self"),
         (("threads",), {}, ValueError, r"thread ranks are made by mnpar.run\(program, ranks=4\)"),
-        (("self",), {"patient": 3}, TypeError, "takes patience, not patient"),
+        (("self",), {"patient": 3}, TypeError, "batched_copy, not patient"),
         (("self",), {"patience": 0}, ValueError, "a number of seconds above 0, not 0"),
         (("self",), {"patience": float("nan")}, ValueError, "a number of seconds above 0, not nan"),
     ],

@@ -50,7 +50,7 @@ def test_more_can_be_added_and_the_index_is_written_again(path):
         np.testing.assert_array_equal(blob[3][0], [1, 1])
 
 
-def test_a_file_without_index_cut_off_or_of_something_else_is_refused(path, tmp_path):
+def test_a_file_without_index_cut_off_or_of_something_else_is_refused(path):
     whole = path.read_bytes()
     for content in (
         b"",

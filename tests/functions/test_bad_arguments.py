@@ -68,7 +68,7 @@ BAD = {
     "tree_lstm": (lambda: F.tree_lstm(ONES), "not n times"),
     "tile": (lambda: F.tile(ONES, -1), "0 or more"),
     "repeat": (lambda: F.repeat(ONES, (1, 2), 1), "2 repeats for 3 places"),
-    "pad_sequence: none": (lambda: F.pad_sequence([]), "no sequence"),
+    "pad_sequence: none": (lambda: F.pad_sequence([]), "xs is empty"),
     "pad_sequence: long": (lambda: F.pad_sequence([ONES], 1), "a sequence of 2 is longer than length = 1"),
     "permutate": (lambda: F.permutate(ONES, np.array([0, 0])), "each once"),
     "transpose_sequence": (lambda: F.transpose_sequence([ONES[:1], ONES]), "the longest first"),

@@ -10,6 +10,7 @@ import mnpar.functions as F
 from mnpar.communicators import message
 from mnpar.errors import DeadlockError, MismatchError
 from mnpar.testing import check_adjoint
+from tests.programs import fold
 
 SHAPES = [(), (0,), (3,), (2, 3), (40, 5)]  # the last travels outside the opening of a collective
 
@@ -338,23 +339,15 @@ def test_every_reduction_has_the_value_and_the_derivatives_of_its_serial_twin(co
     mnpar.backward([F.sum(g * g * weight)])
 
     ones = [mnpar.Variable(v) for v in xs]
-    folded = serial(op, ones)
+    folded = fold(ones, op)
     losses = [F.sum(folded * weight)]
     for r in range(comm.size):
-        part = serial(op, [v * (r + 1) for v in ones])
+        part = fold([v * (r + 1) for v in ones], op)
         losses += [F.sum(folded * folded * weight), F.sum(part * part * part * weight)]
     gs = mnpar.grad(losses, ones, enable_double_backprop=True)
     np.testing.assert_allclose(g.array, gs[comm.rank].array, rtol=1e-12, atol=1e-12)
     mnpar.backward([F.sum(v * v * weight) for v in gs])
     np.testing.assert_allclose(x.grad, ones[comm.rank].grad, rtol=1e-12, atol=1e-12)
-
-
-def serial(op, xs):
-    """The reduction of a list in one process, extrema from the first that has them."""
-    total = xs[0]
-    for x in xs[1:]:
-        total = {"max": F.maximum, "min": F.minimum, "prod": lambda a, b: a * b}.get(op, lambda a, b: a + b)(total, x)
-    return total / len(xs) if op == "mean" else total
 
 
 EXCHANGES = {

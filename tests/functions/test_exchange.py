@@ -11,6 +11,7 @@ from mnpar.errors import MismatchError
 from mnpar.plans import Box, Plan, blocks, everywhere, output_shape, padded, reads
 from mnpar.plans.layout import MODES
 from mnpar.testing import check_adjoint
+from tests.parts import cut
 
 
 @pytest.fixture(autouse=True)
@@ -25,11 +26,6 @@ def _poisoned(monkeypatch):
         return array
 
     monkeypatch.setattr(np, "empty", nan)
-
-
-def cut(array, box):
-    """The part of an array whose last axes are those of the box."""
-    return array[(..., *[slice(a, b) for a, b in zip(box.start, box.stop, strict=True)])]
 
 
 def loss_of(y, w):

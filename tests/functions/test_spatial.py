@@ -13,14 +13,10 @@ import mnpar
 import mnpar.functions as F
 from mnpar.functions import local_contrast
 from mnpar.plans import Window, blocks
+from tests.parts import cut
 
 PIECE = 50
 MODES = ("constant", "constant", "edge", "reflect", "symmetric", "wrap")
-
-
-def cut(array, box):
-    """The part of an array whose last axes are those of the box."""
-    return array[(..., *[slice(a, b) for a, b in zip(box.start, box.stop, strict=True)])]
 
 
 def tuple_of(numbers):

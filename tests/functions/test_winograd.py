@@ -70,7 +70,7 @@ def block(request, monkeypatch):
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_it_is_the_sum(row, block):
+def test_the_convolution_is_the_sum(row, block):
     windows, x, W, _ = example(*row)
     y = winograd.convolve(x, W, windows, row[5], np.dtype("d"))
     np.testing.assert_allclose(y, summed(x, W, *row[4:]), atol=1e-11)

@@ -6,6 +6,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
+from tests.parts import paths
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((5, 3))
@@ -20,10 +21,6 @@ def drawn(link):
     for param in link.params():
         param.array = RNG.standard_normal(param.shape)
     return {name: param.array for name, param in link.namedparams()}
-
-
-def paths(link):
-    return [path for path, _ in link.namedparams()]
 
 
 def test_inception_with_all_branches_is_its_parts_side_by_side():

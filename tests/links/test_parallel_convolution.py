@@ -8,7 +8,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.plans import block
+from tests.parts import mine
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -25,10 +25,6 @@ KINDS = {
     "channels": (L.ChannelParallelConvolution2D, {}),
     "channels of a divided input": (L.ChannelParallelConvolution2D, {"input_is_parallel": True}),
 }
-
-
-def mine(comm, n):
-    return slice(*block(n, comm.size, comm.rank))
 
 
 def derivatives(layers, x0, comm=None):

@@ -8,7 +8,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.plans import block
+from tests.parts import mine
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -19,10 +19,6 @@ KINDS = {
     "rows": (L.RowParallelLinear, {}),
     "rows of a divided input": (L.RowParallelLinear, {"input_is_parallel": True}),
 }
-
-
-def mine(comm, n):
-    return slice(*block(n, comm.size, comm.rank))
 
 
 def first_gradients(layer, x):

@@ -87,7 +87,7 @@ def test_sequences_come_in_any_order_and_do_not_see_each_other(kind):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.use_bi_direction])  # the others begin at both ends
-def test_states_go_on(kind):
+def test_final_states_let_a_sequence_that_was_cut_go_on(kind):
     rnn = kind(1, 3, 2, 0.0, initialW=W)
     xs = [RNG.standard_normal((6, 3)), RNG.standard_normal((6, 3))]
     *_, whole = rnn(*[None] * rnn.n_cells, xs)

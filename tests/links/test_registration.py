@@ -9,6 +9,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
+from tests.parts import paths
 
 
 class Pair(mnpar.Chain):
@@ -20,10 +21,6 @@ class Pair(mnpar.Chain):
 
     def forward(self, x):
         return self.a(self.z(x)) * self.scale
-
-
-def paths(link):
-    return [path for path, _ in link.namedparams()]
 
 
 def test_parameters_come_in_the_order_of_definition_own_ones_first():

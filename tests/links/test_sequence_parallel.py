@@ -7,15 +7,11 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.link_hooks import WholeGradients
-from mnpar.plans import block
+from tests.parts import mine
 
 pytestmark = pytest.mark.usefixtures("float64")
 
 N, D, H = 2, 5, 7
-
-
-def mine(comm, n):
-    return slice(*block(n, comm.size, comm.rank))
 
 
 class Block(mnpar.Chain):

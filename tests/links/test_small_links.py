@@ -6,13 +6,10 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
+from tests.parts import paths
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((5, 4))
-
-
-def paths(link):
-    return [path for path, _ in link.namedparams()]
 
 
 @pytest.mark.parametrize(("size", "shape"), [(4, (5, 4)), (None, (5, 4)), (None, (2, 5, 4)), ((3, 4), (5, 3, 4))], ids=str)

@@ -11,14 +11,10 @@ import mnpar.links as L
 from mnpar.parallel import ElasticAveraging, ParameterAveraging, ParameterServer
 from mnpar.serializers import NpzDeserializer, serialize
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 RANKS = pytest.mark.ranks(1, 2, 3, on="threads")
 LR = 0.1
-
-
-@pytest.fixture(autouse=True)
-def float64():
-    with mnpar.using_config("dtype", np.float64):
-        yield
 
 
 def link(value):

@@ -11,6 +11,8 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 RANKS = pytest.mark.ranks(1, 2, 3, 4, on="threads")
 PROCESSES = pytest.mark.ranks(1, 2, 3)
 D, CLASSES = 5, 4
@@ -37,12 +39,6 @@ class MLP(mnpar.Chain):
         if not len(x):
             return F.sum(self(x))
         return F.softmax_cross_entropy(self(x), t)
-
-
-@pytest.fixture(autouse=True)
-def float64():
-    with mnpar.using_config("dtype", np.float64):
-        yield
 
 
 def batches(steps, shards, seed=0):

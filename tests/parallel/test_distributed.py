@@ -9,6 +9,8 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 RANKS = pytest.mark.ranks(1, 2, 3, on="threads")
 STEPS, LR = 5, 0.1
 
@@ -22,12 +24,6 @@ class MLP(mnpar.Chain):
 
     def forward(self, x):
         return self.b(F.tanh(self.a(x)))
-
-
-@pytest.fixture(autouse=True)
-def float64():
-    with mnpar.using_config("dtype", np.float64):
-        yield
 
 
 def loss_of(model, x, t):

@@ -13,14 +13,10 @@ from mnpar.errors import DeadlockError, MismatchError
 from mnpar.parallel.meeting import Row
 from mnpar.serializers import NpzDeserializer, serialize
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 RANKS = pytest.mark.ranks(1, 2, 3, 4, on="threads")
 D = 3
-
-
-@pytest.fixture(autouse=True)
-def float64():
-    with mnpar.using_config("dtype", np.float64):
-        yield
 
 
 def model(seed=0):
@@ -134,7 +130,7 @@ def test_an_update_of_a_small_model_is_one_message(comm, monkeypatch):
 
 
 @RANKS
-def test_a_model_that_communicates_is_met_before_its_backward(comm, monkeypatch):
+def test_a_model_that_communicates_is_met_before_its_backward(comm):
     net, optimizer = small(comm)
     x = np.ones((2, D))
 

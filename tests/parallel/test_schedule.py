@@ -119,7 +119,7 @@ def test_wrong_costs_are_refused():
         simulate(make_schedule("gpipe", 2, 2), forward=[1, 2, 3])
 
 
-def test_it_is_drawn():
+def test_a_simulation_is_drawn_with_its_bubble_in_the_title():
     axes = Figure().subplots()
     draw(simulate(make_schedule("zbv", 2, 3)), axes)
     assert len(axes.patches) == 2 * 2 * 3 * 3

@@ -9,6 +9,8 @@ import mnpar.links as L
 from mnpar import optimizer_hooks as hooks
 from mnpar import optimizers as opt
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 RANKS = pytest.mark.ranks(1, 2, 3, 4, on="threads")
 CLASSES = [getattr(opt, name) for name in opt.__all__]
 OPTIMIZERS = {c.__name__: c for c in CLASSES if issubclass(c, opt.GradientMethod) and c is not opt.GradientMethod}
@@ -33,12 +35,6 @@ class Net(mnpar.Chain):
 
     def loss(self, x, t):
         return F.mean_squared_error(self(x), t)
-
-
-@pytest.fixture(autouse=True)
-def float64():
-    with mnpar.using_config("dtype", np.float64):
-        yield
 
 
 def data(n=9, steps=4):

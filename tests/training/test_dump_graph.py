@@ -9,16 +9,13 @@ import pytest
 import mnpar
 import mnpar.functions as F
 from mnpar.training import extensions
+from tests.parts import names
 from tests.trainers import counting, learning, load, saved
 
 
 @pytest.fixture(autouse=True)
 def no_dot(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.mark.parametrize("kept", [False, True])

@@ -12,11 +12,8 @@ from mnpar import serializers
 from mnpar.training import extensions
 from mnpar.training.extensions import snapshot_writers
 from mnpar.training.extensions.snapshots import snapshots
+from tests.parts import names
 from tests.trainers import counting, learning, weights
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
 
 
 def taken(tmp_path, stop=(6, "iteration"), trigger=(2, "iteration"), **kwargs):

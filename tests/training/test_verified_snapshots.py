@@ -20,6 +20,7 @@ from mnpar.errors import CheckpointError
 from mnpar.extensions import multi_node_snapshot
 from mnpar.training import extensions
 from mnpar.training.extensions import snapshot_writers
+from tests.parts import names
 from tests.trainers import counting, learning, weights
 
 SHARD = "shard-00000-of-00001.safetensors"
@@ -27,10 +28,6 @@ SHARD = "shard-00000-of-00001.safetensors"
 
 def alone():
     return mnpar.create_communicator("self")
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
 
 
 def train(folder, stop, comm=None, every=2, **kwargs):
