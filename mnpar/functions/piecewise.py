@@ -55,12 +55,8 @@ class ELU(FunctionNode):
 
         def gx() -> Any:
             below = either(Where(self.negative), x, zero)  # not a product: ∞ · 0 is NaN
-<<<<<<< HEAD
-            return gy * (either(Exp(), below) * self.alpha * self.negative + ~self.negative)  # y + α: no digits
-=======
             slope = either(Exp(), below) * self.alpha  # y + α has no digits where eˣ is small
             return gy * (slope * self.negative + ~self.negative)
->>>>>>> versus
 
         return gx
 
