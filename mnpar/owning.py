@@ -195,9 +195,16 @@ def _fill(parts: list[Array]) -> bool:
     nbytes, shown = getattr(base, "nbytes", 0), sum([g.nbytes for g in parts])
     if not 7 * nbytes <= 8 * shown <= 8 * nbytes or base.base is not None:
         return False
-    if not all([getattr(g.flags, "writeable", True) for g in parts]):
+    if not all([_each_its_own(g) for g in parts]):
         return False
     if len(parts) > 1 and len(parts) ** 2 * 2**12 > base.nbytes:  # to compare each with each would take longer than to copy
         return False
     shared = backend.get_array_module(base).shares_memory
     return not any([shared(g, h) for i, g in enumerate(parts) for h in parts[:i]])
+
+
+def _each_its_own(g: Array) -> bool:
+    """Whether no two elements are one: numpy marks such arrays as not to be written to, CuPy does not."""
+    if (writeable := getattr(g.flags, "writeable", None)) is not None:
+        return bool(writeable)
+    return all([step != 0 or n < 2 for step, n in zip(g.strides, g.shape, strict=True)])

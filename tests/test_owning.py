@@ -7,6 +7,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
+from mnpar import owning
 from mnpar.config import using_config
 from mnpar.gradient_check import check_double_backward
 
@@ -83,6 +84,15 @@ def test_a_part_alone_does_not_keep_the_rest_of_an_array():
     x, y = leaf(64, 64), leaf(64, 64)
     (F.concat([x, y * 2]) * 3).sum().backward()
     assert x.grad.base is None
+
+
+def test_an_element_of_an_array_that_is_shown_often_does_not_fill_it(device):
+    """On a device, too, where such a view can be written to."""
+    for xp in (np, device):
+        base = xp.ones(owning.SMALL)
+        g = xp.broadcast_to(base[:1], base.shape)
+        assert owning.own([base[:]], set())[0].base is base
+        assert owning.own([g], set())[0].base is None
 
 
 def test_results_of_grad_for_the_same_variable_share_no_memory():

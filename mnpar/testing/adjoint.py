@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators.communicator import Communicator, needed
 from mnpar.variable import Variable, backward
@@ -38,12 +39,12 @@ def check_adjoint(
     """
     needed(comm, "check_adjoint(function, comm)")
     rng = np.random.default_rng([seed, comm.rank])
-    variables = [Variable(np.array(x)) for x in xs]
+    variables = [Variable(backend.get_array_module(x).array(x)) for x in xs]
     outputs = function(*variables)
     outputs = [] if outputs is None else [outputs] if isinstance(outputs, Variable) else list(outputs)
-    weights = [rng.standard_normal(y.shape).astype(y.dtype) for y in outputs]
+    weights = [backend.like(rng.standard_normal(y.shape).astype(y.dtype), y.array) for y in outputs]
     backward(outputs, [Variable(w) for w in weights])
-    gradients = [np.zeros(x.shape, x.dtype) if v.grad is None else v.grad for v, x in zip(variables, xs, strict=True)]
+    gradients = [v.xp.zeros_like(v.array) if v.grad is None else v.grad for v in variables]
     ax = [y.array for y in outputs]
     mine = np.array(
         [_dot(ax, weights), _dot(xs, gradients), _dot(ax, ax), _dot(weights, weights), _dot(xs, xs), _dot(gradients, gradients)]
