@@ -208,10 +208,13 @@ class Trainer:
         calls = [(entry.trigger, entry.extension) for entry in entries]
         while not stops(self):
             self.observation = {}
+            answers: dict[int, bool] = {}  # of triggers, which several extensions may have in common
             with scope(self.observation):
                 update()
                 for fires, extension in calls:
-                    if fires(self):
+                    if id(fires) not in answers:
+                        answers[id(fires)] = fires(self)
+                    if answers[id(fires)]:
                         extension(self)
 
     def _tell(self, entries: list[Entry], error: Exception, show: bool) -> None:
