@@ -221,6 +221,9 @@ class Trainer:
         """Call the error handlers; one that fails itself only leaves a note."""
         if show:
             error.add_note(f"(in the training loop, after {self.updater.iteration} iterations)")
+            if isinstance(error, StopIteration):
+                rank = "" if self.comm is None else f" of rank {self.comm.rank}"
+                error.add_note(f"(an iterator{rank} came to its end before training: repeat=True, or an earlier stop trigger)")
             if self.comm is not None and isinstance(error, MismatchError | DeadlockError):
                 detail = getattr(self.updater, "epoch_detail", 0.0)
                 error.add_note(
