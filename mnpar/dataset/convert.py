@@ -39,7 +39,8 @@ def concat_examples(batch: Sequence[Any], device: int | str | None = None, paddi
         numpy's (int64, float64). Local: every rank converts its own batch.
 
     Raises:
-        ValueError: the batch is empty, its examples do not have the same parts, or their shapes differ with no ``padding``.
+        ValueError: the batch is empty, its examples do not have the same parts, or their shapes differ with no ``padding``, or
+            the padding is a fraction and the examples are integers.
 
     Example:
         >>> import numpy as np
@@ -63,6 +64,10 @@ def concat_examples(batch: Sequence[Any], device: int | str | None = None, paddi
     else:
         return _join(batch, "", device, padding)
     shared = not isinstance(padding, type(first))
+    if not shared and (
+        missing := list(keys)[len(padding) :] if isinstance(first, tuple) else [k for k in keys if k not in padding]
+    ):
+        raise ValueError(f"padding has nothing for the parts {missing} of the examples")
     parts = (
         _join([example[key] for example in batch], f"part {key!r} of ", device, padding if shared else padding[key])
         for key in keys
@@ -153,11 +158,13 @@ def _join(examples: Sequence[Any], where: str, device: int | str | None, padding
         examples = _numbers(examples, where) if padding is None else [np.asarray(example) for example in examples]
     xp = backend.get_array_module(*examples)
     if padding is not None:
-        return to_device(device, _pad(xp, examples, padding))
-    try:
-        return to_device(device, xp.stack(examples))
-    except ValueError:
-        raise ValueError(_several_shapes(where, [example.shape for example in examples])) from None
+        joined = _pad(xp, examples, padding, where)
+    else:
+        try:
+            joined = xp.stack(examples)
+        except ValueError:
+            raise ValueError(_several_shapes(where, [example.shape for example in examples])) from None
+    return to_device(device, joined)
 
 
 def _numbers(examples: Sequence[Any], where: str) -> Array:
@@ -176,11 +183,14 @@ def _several_shapes(where: str, shapes: list[tuple[int, ...]]) -> str:
     return f"{where}the examples of this batch have different shapes: {found}; give concat_examples a padding, or a converter"
 
 
-def _pad(xp: Any, examples: Sequence[Array], padding: Any) -> Array:
+def _pad(xp: Any, examples: Sequence[Array], padding: Any, where: str) -> Array:
     if len({example.ndim for example in examples}) > 1:
         raise ValueError(f"padding joins arrays with one number of axes; these have {[example.ndim for example in examples]}")
     shape = np.max([example.shape for example in examples], axis=0).astype(int).tolist()  # the smallest that holds them all
-    joined = xp.full((len(examples), *shape), padding, dtype=examples[0].dtype)
+    dtype = xp.result_type(*{example.dtype: None for example in examples})  # as without padding
+    if dtype.kind in "biu" and np.ndim(padding) == 0 and not isinstance(padding, str) and not float(padding).is_integer():
+        raise ValueError(f"{where}the examples are {dtype}, and cannot be padded with {padding}: convert them to floats")
+    joined = xp.full((len(examples), *shape), padding, dtype=dtype)
     for i, example in enumerate(examples):
         joined[(i, *map(slice, example.shape))] = example
     return joined

@@ -6,6 +6,7 @@ A data set is anything with ``len`` and ``[i]``: a list, an array, a class of on
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -47,10 +48,22 @@ def position(index: Any, length: int) -> int:
 
     Raises:
         IndexError: there is no such example. (``for example in dataset`` ends by it.)
+        TypeError: it is no integer.
     """
+    try:
+        index = operator.index(index)
+    except TypeError:
+        raise TypeError(f"an example is chosen by an integer, a slice or a list of integers, not {index!r}") from None
     if not -length <= index < length:
         raise IndexError(f"example {index} of a data set of {length} was asked for")
     return int(index) % length
+
+
+def check_dataset(dataset: Any) -> None:
+    """Raises TypeError if something has no ``len`` or no ``[i]``."""
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        given = "None" if dataset is None else type(dataset).__name__
+        raise TypeError(f"a data set has len() and [i]; {given} has not (list makes one of what can be read only once)")
 
 
 def positions(index: Any, length: int) -> Array:

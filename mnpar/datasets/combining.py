@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.dataset.convert import concat_examples
-from mnpar.dataset.mixin import DatasetMixin
+from mnpar.dataset.mixin import DatasetMixin, check_dataset
 from mnpar.datasets.sub_dataset import permutation
 
 POLICIES = ("include_last", "skip_last", "divisible_only")
@@ -50,14 +51,15 @@ class BatchDataset(DatasetMixin):
     ) -> None:
         if policy not in POLICIES:
             raise ValueError(f"policy is one of {', '.join(POLICIES)}, not {policy!r}")
+        check_dataset(dataset)
         n = len(dataset)
-        if isinstance(batch_size, int | np.integer):
-            full, rest = divmod(n, _positive(int(batch_size)))
+        if not isinstance(batch_size, Iterable):
+            full, rest = divmod(n, _positive(batch_size))
             if rest and policy == "divisible_only":
                 raise ValueError(f"{n} examples are not divisible into batches of {batch_size}")
             sizes = [int(batch_size)] * full + [rest] * (rest > 0 and policy == "include_last")
         else:
-            sizes = [_positive(int(size)) for size in batch_size]
+            sizes = [_positive(size) for size in batch_size]
             if sum(sizes) > n:
                 raise ValueError(f"batches of {sum(sizes)} examples in all are asked of a data set of {n}")
         self.dataset, self.converter = dataset, converter
@@ -92,6 +94,8 @@ class MergeDataset(DatasetMixin):
     def __init__(self, *datasets: Any) -> None:
         if not datasets:
             raise ValueError("MergeDataset needs at least one data set")
+        for dataset in datasets:
+            check_dataset(dataset)
         self.datasets = datasets
 
     def __len__(self) -> int:
@@ -122,6 +126,7 @@ class ResampleDataset(DatasetMixin):
     """
 
     def __init__(self, dataset: Any, order: Sequence[int] | Array | Callable[[int], int], n: int | None = None) -> None:
+        check_dataset(dataset)
         self.dataset = dataset
         self.resample(order, n)
 
@@ -131,9 +136,13 @@ class ResampleDataset(DatasetMixin):
         if callable(order):
             self._order: Any = order
             self._n = length if n is None else n
+            if not isinstance(self._n, int | np.integer) or self._n < 0:
+                raise ValueError(f"n is a number of examples, not {n}")
             return
         indices = np.asarray(order, dtype=None if len(order) else np.intp)
-        if indices.size and (indices.dtype.kind not in "iu" or indices.min() < 0 or indices.max() >= length):
+        if indices.ndim != 1 or indices.dtype.kind not in "iu":
+            raise IndexError(f"order is a list of integers; this one has shape {indices.shape}, dtype {indices.dtype}")
+        if indices.size and (indices.min() < 0 or indices.max() >= length):
             raise IndexError(f"indices from {indices.min()} to {indices.max()} are asked of a data set of {length} examples")
         self._order, self._n = indices.tolist().__getitem__, len(indices)
 
@@ -141,7 +150,10 @@ class ResampleDataset(DatasetMixin):
         return self._n
 
     def get_example(self, i: int) -> Any:
-        return self.dataset[self._order(i)]
+        index, n = self._order(i), len(self.dataset)
+        if not 0 <= index < n:
+            raise IndexError(f"order({i}) is {index}, and the data set has the examples 0 … {n - 1}")
+        return self.dataset[index]
 
 
 class ShuffleDataset(ResampleDataset):
@@ -162,6 +174,7 @@ class ShuffleDataset(ResampleDataset):
     """
 
     def __init__(self, dataset: Any, seed: int | None = None) -> None:
+        check_dataset(dataset)
         self._seed = seed
         super().__init__(dataset, permutation(len(dataset), seed))
 
@@ -176,8 +189,8 @@ class ShuffleDataset(ResampleDataset):
 class PrefetchDataset(DatasetMixin):
     """Another data set, of which the examples after the one that was asked for are read ahead, by threads.
 
-    They may be asked for in any order: those that were not foreseen are read then and there. What reading raises is raised
-    where the example is asked for.
+    They may be asked for in any order, and by several threads: those that were not foreseen are read then and there. What
+    reading raises is raised where the example is asked for. A pickle of it has threads of its own.
 
     Args:
         dataset: its examples can be read by several threads at once, without communication.
@@ -200,31 +213,44 @@ class PrefetchDataset(DatasetMixin):
     def __init__(self, dataset: Any, n_threads: int = 1, n_prefetch: int = 2) -> None:
         if n_threads < 0 or n_prefetch < 0:
             raise ValueError(f"{n_threads} threads cannot read {n_prefetch} examples ahead: both are 0 or more")
-        self.dataset, self.n_prefetch = dataset, n_prefetch
-        self._pool = ThreadPoolExecutor(n_threads, "prefetch") if n_threads and n_prefetch else None
+        check_dataset(dataset)
+        self.dataset, self.n_prefetch, self._n_threads = dataset, n_prefetch, n_threads
+        self._start()
+
+    def _start(self) -> None:
+        threads = self._n_threads if self.n_prefetch else 0
+        self._pool = ThreadPoolExecutor(threads, "prefetch") if threads else None
         self._ahead: dict[int, Future[Any]] = {}
+        self._lock = threading.Lock()  # of these two
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def get_example(self, i: int) -> Any:
-        if self._pool is None:
-            return self.dataset[i]
         foreseen = range(i + 1, min(i + 1 + self.n_prefetch, len(self)))
-        mine = self._ahead.pop(i, None)
-        for j in [j for j in self._ahead if j not in foreseen]:
-            self._ahead.pop(j).cancel()
-        for j in foreseen:
-            if j not in self._ahead:  # with the settings of the thread that asks
-                self._ahead[j] = self._pool.submit(contextvars.copy_context().run, self.dataset.__getitem__, j)
+        with self._lock:
+            mine = self._ahead.pop(i, None)
+            for j in [j for j in self._ahead if j not in foreseen]:
+                self._ahead.pop(j).cancel()
+            for j in foreseen:
+                if self._pool is not None and j not in self._ahead:  # with the settings of the thread that asks
+                    self._ahead[j] = self._pool.submit(contextvars.copy_context().run, self.dataset.__getitem__, j)
         return self.dataset[i] if mine is None else mine.result()
 
     def finalize(self) -> None:
         """Stop the threads; it can be read on without them."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = None
+        with self._lock:
+            pool, self._pool, self._n_threads = self._pool, None, 0
             self._ahead.clear()
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_pool", "_ahead", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start()
 
     def __enter__(self) -> PrefetchDataset:
         return self
@@ -233,7 +259,7 @@ class PrefetchDataset(DatasetMixin):
         self.finalize()
 
 
-def _positive(size: int) -> int:
-    if size < 1:
+def _positive(size: Any) -> int:
+    if not isinstance(size, int | np.integer) or size < 1:
         raise ValueError(f"a batch has 1 or more examples, not {size}")
-    return size
+    return int(size)

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import Any
 
-from mnpar.dataset.mixin import DatasetMixin
+from mnpar.dataset.mixin import DatasetMixin, check_dataset
 
 
 class ConcatenatedDataset(DatasetMixin):
@@ -23,6 +23,8 @@ class ConcatenatedDataset(DatasetMixin):
     """
 
     def __init__(self, *datasets: Any) -> None:
+        for dataset in datasets:
+            check_dataset(dataset)
         self.datasets = datasets
         self._ends = list(accumulate(len(dataset) for dataset in datasets))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mnpar.dataset.mixin import DatasetMixin
+from mnpar.dataset.mixin import DatasetMixin, check_dataset
 
 
 class DictDataset(DatasetMixin):
@@ -25,6 +25,8 @@ class DictDataset(DatasetMixin):
     def __init__(self, **datasets: Any) -> None:
         if not datasets:
             raise ValueError("DictDataset needs at least one data set")
+        for dataset in datasets.values():
+            check_dataset(dataset)
         lengths = {name: len(dataset) for name, dataset in datasets.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"the data sets of a DictDataset must have one length; these have {lengths}")

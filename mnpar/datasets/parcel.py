@@ -16,7 +16,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.dataset.packing import Folded, Spec, fold
+from mnpar.dataset.packing import MOST_AXES, Folded, Spec, fold
 from mnpar.datasets.sub_dataset import SubDataset
 from mnpar.datasets.transform_dataset import TransformDataset
 from mnpar.datasets.tuple_dataset import TupleDataset
@@ -49,8 +49,18 @@ class Parcel:
         return _build(self.spec, iter(self.arrays), iter(self.objects))
 
     def label(self) -> Array:
-        """What travels beside the arrays, pickled: uint8."""
-        return np.frombuffer(pickle.dumps((self.spec, len(self.arrays), self.objects)), np.uint8)
+        """What travels beside the arrays, pickled: uint8.
+
+        Raises:
+            TypeError: it cannot be pickled.
+        """
+        try:
+            return np.frombuffer(pickle.dumps((self.spec, len(self.arrays), self.objects)), np.uint8)
+        except Exception as error:
+            raise TypeError(
+                f"a data set holds what cannot be pickled, and so not be sent: {error}; transform by a function that a module "
+                "defines (no lambda), or scatter the data set underneath, and transform it on each rank"
+            ) from error
 
 
 def take(dataset: Any, rows: Array) -> Parcel:
@@ -64,7 +74,8 @@ def _take(dataset: Any, rows: Array, arrays: list[Array], objects: list[Any]) ->
     kind = type(dataset)
     if backend.is_array(dataset):
         part = dataset[backend.like(rows, dataset)]  # a copy, in the order of rows
-        simple = dataset.dtype.kind in "biufc" and (kind is not np.matrix) and not isinstance(dataset, np.ma.MaskedArray)
+        simple = dataset.dtype.kind in "biufc" and dataset.ndim <= MOST_AXES + 1
+        simple = simple and kind is not np.matrix and not isinstance(dataset, np.ma.MaskedArray)
         (arrays if simple else objects).append(part.view(np.ndarray) if simple and isinstance(part, np.ndarray) else part)
         return ("array",) if simple else ("object",)
     if kind is TupleDataset:

@@ -55,7 +55,7 @@ def dynamic_partition_by_round_robin(
         The rank's indices, in rising order, and the sizes of its batches: what ``BatchDataset(dataset, sizes)`` takes.
 
     Raises:
-        ValueError: a budget that is not positive, no such rank.
+        ValueError: a budget that is not positive, a length below 0, no such rank.
 
     Example:
         >>> from mnpar.datasets import dynamic_partition_by_round_robin
@@ -68,6 +68,8 @@ def dynamic_partition_by_round_robin(
     batches: list[list[int]] = []
     longest = 0.0
     for i, length in enumerate(lengths):
+        if not length >= 0:
+            raise ValueError(f"the length of an example is 0 or more, that of example {i} is {length}")
         longest = max(longest, length)
         if batches and (len(batches[-1]) + 1) * longest <= budget:
             batches[-1].append(i)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.dataset.mixin import DatasetMixin
+from mnpar.dataset.mixin import DatasetMixin, check_dataset
 from mnpar.random import generator
 
 
@@ -31,8 +32,9 @@ class SubDataset(DatasetMixin):
     """
 
     def __init__(self, dataset: Any, start: int, finish: int, order: Sequence[int] | Array | None = None) -> None:
+        check_dataset(dataset)
         n = len(dataset)
-        if not 0 <= start <= finish <= n:
+        if not all(isinstance(edge, int | np.integer) for edge in (start, finish)) or not 0 <= start <= finish <= n:
             raise ValueError(f"examples {start} … {finish} (the last not counted) are no part of a data set of {n}")
         if order is not None and len(order) != n:
             raise ValueError(f"order has {len(order)} indices, the data set has {n} examples")
@@ -49,7 +51,7 @@ class SubDataset(DatasetMixin):
 
     def get_example(self, i: int) -> Any:
         i += self.start
-        return self.dataset[i if self.order is None else int(self.order[i])]
+        return self.dataset[i if self.order is None else operator.index(self.order[i])]
 
 
 def split_dataset(dataset: Any, split_at: int, order: Sequence[int] | Array | None = None) -> tuple[SubDataset, SubDataset]:

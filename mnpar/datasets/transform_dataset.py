@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mnpar.dataset.mixin import DatasetMixin
+from mnpar.dataset.mixin import DatasetMixin, check_dataset
 
 
 class TransformDataset(DatasetMixin):
@@ -31,6 +31,7 @@ class TransformDataset(DatasetMixin):
     def __init__(self, dataset: Any, transform: Callable[[Any], Any]) -> None:
         if not callable(transform):
             raise TypeError(f"the transform of a TransformDataset is a function of one example, not {transform!r}")
+        check_dataset(dataset)
         self.dataset = dataset
         self.transform = transform
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mnpar.dataset.mixin import position, positions
+from mnpar.dataset.mixin import check_dataset, position, positions
 
 
 class TupleDataset:
@@ -29,6 +29,8 @@ class TupleDataset:
     def __init__(self, *datasets: Any) -> None:
         if not datasets:
             raise ValueError("TupleDataset needs at least one data set")
+        for dataset in datasets:
+            check_dataset(dataset)
         lengths = [len(dataset) for dataset in datasets]
         if len(set(lengths)) > 1:
             raise ValueError(f"the data sets of a TupleDataset must have one length; these have {lengths}")

@@ -34,6 +34,9 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
     Returns:
         ``actual_evaluator``, whose ``evaluate`` has changed.
 
+    Raises:
+        TypeError: it has no ``evaluate``.
+
     Example:
         >>> import numpy as np, mnpar, mnpar.links as L
         >>> from mnpar.training import extensions
@@ -46,6 +49,9 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
         [0.75, 0.75]
     """
     needed(communicator, "create_multi_node_evaluator(actual_evaluator, communicator)")
+    if not hasattr(actual_evaluator, "evaluate"):
+        given = "None" if actual_evaluator is None else f"a {type(actual_evaluator).__name__}"
+        raise TypeError(f"rank {communicator.rank}: create_multi_node_evaluator needs an Evaluator, not {given}")
     own = actual_evaluator.evaluate
 
     def evaluate() -> dict[str, float]:

@@ -30,7 +30,8 @@ class ObservationAggregator(Extension):
         original_key: of the observation. Ranks need not all have it.
         aggregated_key: the name of the result; None: the same.
         comm_trigger: when it is made; until then each rank collects its values. The same on all ranks.
-        aggregator: called on rank 0 with a list of each rank's list of values; None: the mean of all.
+        aggregator: called on rank 0 with a list of each rank's list of values; None: the mean of all, in which a pair
+            ``(value, weight)`` counts by its weight.
 
     Example:
         >>> from types import SimpleNamespace
@@ -61,7 +62,7 @@ class ObservationAggregator(Extension):
         """Take this iteration's value; the result when ``comm_trigger`` fires, else None."""
         if self.original_key in trainer.observation:
             value = trainer.observation[self.original_key]
-            self.observation_history.append(backend.to_host(value.array if isinstance(value, Variable) else value))
+            self.observation_history.append(tuple(map(_here, value)) if _is_pair(value) else _here(value))
         if not self.comm_trigger(trainer):
             return None
         histories, self.observation_history = self.comm.gather_obj(self.observation_history), []
@@ -76,17 +77,32 @@ class ObservationAggregator(Extension):
         """Save or load the values collected so far (numbers), and when the result was made last."""
         if hasattr(self.comm_trigger, "serialize"):
             self.comm_trigger.serialize(serializer["comm_trigger"])
-        arrays = [np.asarray(value) for value in self.observation_history]
-        history = json.dumps([[array.dtype.name, array.tolist()] for array in arrays])
+        pairs = [value if _is_pair(value) else (value,) for value in self.observation_history]
+        history = json.dumps(
+            [[part for x in pair for part in (np.asarray(x).dtype.name, np.asarray(x).tolist())] for pair in pairs]
+        )
         history = keep(serializer, "observation_history", history, str)
         if isinstance(serializer, Deserializer):
-            self.observation_history = [np.array(value, dtype)[()] for dtype, value in json.loads(history)]
+            loaded = [
+                [np.array(x, dtype)[()] for dtype, x in zip(*[iter(one)] * 2, strict=True)] for one in json.loads(history)
+            ]
+            self.observation_history = [tuple(one) if len(one) == 2 else one[0] for one in loaded]
+
+
+def _is_pair(value: Any) -> bool:
+    """Whether it is a value with a weight."""
+    return isinstance(value, tuple) and len(value) == 2
+
+
+def _here(value: Any) -> Any:
+    return backend.to_host(value.array if isinstance(value, Variable) else value)
 
 
 def _mean(ranks: list[list[Any]]) -> Any:
     """The mean of all values of all ranks, in float64 at least; None if there is none."""
-    values = [value * np.float64(1) for values in ranks for value in values]
-    mean = sum(values) / len(values) if values else None
+    pairs = [value if _is_pair(value) else (value, 1) for values in ranks for value in values]
+    weight = sum(w for _, w in pairs)
+    mean = sum(value * np.float64(w) for value, w in pairs) / weight if weight else None
     return float(mean) if isinstance(mean, np.float64) else mean
 
 

@@ -89,7 +89,8 @@ class MultiNodeIterator(Iterator):
 
     def _check(self) -> None:
         if not hasattr(self.actual_iterator, "__next__"):
-            raise ValueError(f"the master of a multi-node iterator needs an iterator, not {self.actual_iterator!r}")
+            given = "None" if self.actual_iterator is None else f"a {type(self.actual_iterator).__name__}"
+            raise ValueError(f"the master of a multi-node iterator needs an iterator, not {given}")
 
     def __next__(self) -> Any:
         return self._share(BATCH, lambda: next(self.actual_iterator))

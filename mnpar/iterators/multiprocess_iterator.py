@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from mnpar.communicators.create import own_cores
 from mnpar.iterators.brood import TimeoutWarning as _TimeoutWarning
 from mnpar.iterators.order_samplers import OrderSampler
@@ -68,6 +70,9 @@ class MultiprocessIterator(ReadAheadIterator):
         for name, number in numbers.items():
             if number is not None and number <= 0:
                 raise ValueError(f"{name} = {number}: it must be positive, or None")
+        for name, number in {"n_processes": n_processes or 1, "n_prefetch": n_prefetch}.items():
+            if not isinstance(number, int | np.integer):
+                raise ValueError(f"{name} = {number}: it is a whole number")
         self.n_processes = n_processes or len(own_cores())
         self.shared_mem = shared_mem
         self.dataset_timeout = dataset_timeout

@@ -48,7 +48,7 @@ class MultithreadIterator(ReadAheadIterator):
         n_threads: int = 1,
         order_sampler: OrderSampler | None = None,
     ) -> None:
-        if n_threads < 1:
+        if not isinstance(n_threads, int | np.integer) or n_threads < 1:
             raise ValueError(f"n_threads = {n_threads}: a batch is read by one thread or more")
         self.n_threads = n_threads
         super().__init__(dataset, batch_size, repeat, shuffle, order_sampler, n_prefetch=1)

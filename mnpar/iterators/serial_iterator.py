@@ -9,6 +9,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.dataset import Iterator
+from mnpar.dataset.mixin import check_dataset
 from mnpar.iterators.order_samplers import Notes, OrderSampler, ShuffleOrderSampler
 
 
@@ -66,9 +67,7 @@ class SerialIterator(Iterator):
             raise ValueError(f"batch_size = {batch_size!r}: a batch has a positive number of examples")
         if shuffle is not None and order_sampler is not None:
             raise ValueError("the order comes from shuffle or from order_sampler: with an order_sampler leave shuffle out")
-        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-            given = "None" if dataset is None else type(dataset).__name__
-            raise TypeError(f"a data set has len() and [i]; {given} has not (list makes one of what can be read only once)")
+        check_dataset(dataset)
         self.dataset = dataset
         self.batch_size = int(batch_size)
         self.repeat = repeat
@@ -91,13 +90,19 @@ class SerialIterator(Iterator):
         self._notes = None
         try:
             state, rows = self._advance(self._state)
-            batch = [self.dataset[i] for i in rows]  # before the state changes: an error here loses nothing
+            batch = self._read(rows)  # before the state changes: an error here loses nothing
         except BaseException:
             if self._notes is not None:
                 self._notes.restore()  # the next order is drawn again
             raise
         self._state, self._previous = state, previous
         return batch
+
+    def _read(self, rows: list[int]) -> list[Any]:
+        try:
+            return [self.dataset[i] for i in rows]
+        except StopIteration as error:
+            raise RuntimeError(f"the data set raised StopIteration {error} for one of the examples {rows}") from error
 
     def _advance(self, state: State) -> tuple[State, list[int]]:
         """The state after the batch that comes next in a state, and the batch's indices."""
@@ -107,6 +112,7 @@ class SerialIterator(Iterator):
             raise StopIteration
         if n == 0:
             raise ValueError("an empty data set has no batch to repeat: on a rank without examples use repeat=False")
+        position = min(position, n)  # of a data set that has become shorter
         rows: list[int] = []
         new_epochs = 0
         end = position + self.batch_size if self.repeat else min(position + self.batch_size, n)
@@ -125,6 +131,13 @@ class SerialIterator(Iterator):
         drawn = np.asarray(self.order_sampler(order, position))
         if drawn.ndim != 1:
             raise ValueError(f"the order_sampler returned an order of shape {drawn.shape}, not a number for each example")
+        n = len(self.dataset)
+        if drawn.size and (drawn.dtype.kind not in "iu" or drawn.min() < 0 or drawn.max() >= n):
+            least, most = drawn.min(), drawn.max()
+            raise ValueError(
+                f"the order_sampler returned {drawn.dtype} from {least} to {most} for a data set of {n} examples "
+                "(which keeps its length while an iterator reads it)"
+            )
         return drawn
 
     def _next(self, order: Array, position: int) -> Array:

@@ -30,8 +30,8 @@ def create_synchronized_iterator(actual_iterator: Any, communicator: Communicato
         (:func:`mnpar.random.seed`).
 
     Raises:
-        ValueError: on every rank, if an iterator has no ``order_sampler``, some shuffle and some do not, or data sets or
-            batches are not equally long.
+        ValueError: on every rank, if an iterator has no ``order_sampler``, some shuffle or repeat and some do not, or data
+            sets or batches are not equally long.
 
     Example:
         >>> import mnpar
@@ -55,8 +55,8 @@ def create_synchronized_iterator(actual_iterator: Any, communicator: Communicato
             )
         if description != ranks[0]:
             raise ValueError(
-                f"iterators that are to read alike differ: (shuffles, examples, batch size) is {ranks[0]} on rank 0 and "
-                f"{description} on rank {rank}"
+                f"iterators that are to read alike differ: (shuffles, examples, batch size, repeats) is {ranks[0]} on rank 0 "
+                f"and {description} on rank {rank}"
             )
     if actual_iterator.order_sampler is not None:
         actual_iterator.order_sampler = ShuffleOrderSampler(np.random.RandomState(described[0][0]))
@@ -64,10 +64,11 @@ def create_synchronized_iterator(actual_iterator: Any, communicator: Communicato
     return actual_iterator
 
 
-def _describe(iterator: Any) -> tuple[bool, int | None, int | None] | None:
+def _describe(iterator: Any) -> tuple[bool, int | None, int | None, bool | None] | None:
     """What must be equal on all ranks; None if the iterator cannot be synchronized."""
     if not hasattr(iterator, "order_sampler") or not hasattr(iterator, "reset"):
         return None
     dataset = getattr(iterator, "dataset", None)
     length = None if dataset is None else len(dataset)
-    return iterator.order_sampler is not None, length, getattr(iterator, "batch_size", None)
+    repeat = getattr(iterator, "repeat", None)
+    return iterator.order_sampler is not None, length, getattr(iterator, "batch_size", None), repeat

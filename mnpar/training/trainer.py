@@ -208,16 +208,22 @@ class Trainer:
         calls = [(entry.trigger, entry.extension) for entry in entries]
         while not stops(self):
             self.observation = {}
+            answers: dict[int, bool] = {}  # of triggers, which several extensions may have in common
             with scope(self.observation):
                 update()
                 for fires, extension in calls:
-                    if fires(self):
+                    if id(fires) not in answers:
+                        answers[id(fires)] = fires(self)
+                    if answers[id(fires)]:
                         extension(self)
 
     def _tell(self, entries: list[Entry], error: Exception, show: bool) -> None:
         """Call the error handlers; one that fails itself only leaves a note."""
         if show:
             error.add_note(f"(in the training loop, after {self.updater.iteration} iterations)")
+            if isinstance(error, StopIteration):
+                rank = "" if self.comm is None else f" of rank {self.comm.rank}"
+                error.add_note(f"(an iterator{rank} came to its end before training: repeat=True, or an earlier stop trigger)")
             if self.comm is not None and isinstance(error, MismatchError | DeadlockError):
                 detail = getattr(self.updater, "epoch_detail", 0.0)
                 error.add_note(

@@ -1,5 +1,7 @@
 """flashlight's partitions (F6) and data sets of data sets (F8), with its numbers."""
 
+import pickle
+import sys
 import threading
 
 import numpy as np
@@ -9,14 +11,18 @@ import mnpar
 from mnpar.datasets import (
     BatchDataset,
     ConcatenatedDataset,
+    DictDataset,
     MergeDataset,
     PrefetchDataset,
     ResampleDataset,
     ShuffleDataset,
+    SubDataset,
     TransformDataset,
+    TupleDataset,
     dynamic_partition_by_round_robin,
     partition_by_round_robin,
 )
+from mnpar.iterators import MultithreadIterator
 
 ROUND_ROBIN = {
     11: ([0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10]),
@@ -179,3 +185,68 @@ def test_an_error_in_reading_is_raised_where_the_example_is_asked_for():
         with pytest.raises(ZeroDivisionError):
             ahead[1]
         assert ahead[2] == 0.5
+
+
+@pytest.fixture
+def threads_take_turns_often():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("threads_take_turns_often")
+def test_several_threads_may_ask_for_what_is_read_ahead():
+    """Two of them came for one example, nearly always in so many rounds, and the second got a KeyError."""
+    for _ in range(20):
+        with PrefetchDataset(range(200), 4, 6) as data, MultithreadIterator(data, 16, False, False, n_threads=4) as batches:
+            assert [i for batch in batches for i in batch] == list(range(200))
+
+
+def test_a_pickle_of_what_is_read_ahead_has_threads_of_its_own():
+    with PrefetchDataset(range(9), 2, 3) as data:
+        assert data[0] == 0
+        with pickle.loads(pickle.dumps(data)) as other:
+            assert list(other) == list(data) == list(range(9))
+
+
+WRAPPERS = {
+    "batches": lambda data: BatchDataset(data, 2),
+    "concatenated": lambda data: ConcatenatedDataset([], data),
+    "merged": lambda data: MergeDataset([], data),
+    "read ahead": lambda data: PrefetchDataset(data),
+    "resampled": lambda data: ResampleDataset(data, [0]),
+    "shuffled": lambda data: ShuffleDataset(data),
+    "transformed": lambda data: TransformDataset(data, str),
+    "tuples": lambda data: TupleDataset(data),
+    "dicts": lambda data: DictDataset(a=data),
+    "part": lambda data: SubDataset(data, 0, 1),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+@pytest.mark.parametrize("data", [None, 5, (i for i in range(3))], ids=["None", "5", "a generator"])
+def test_what_is_no_data_set_is_told_when_it_is_wrapped(wrap, data):
+    with pytest.raises(TypeError, match=r"a data set has len\(\) and \[i\]"):
+        wrap(data)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: BatchDataset("abc", 1.5), ValueError, "1 or more examples, not 1.5"),
+        (lambda: BatchDataset("abc", [1.5]), ValueError, "1 or more examples, not 1.5"),
+        (lambda: SubDataset("abc", 0.5, 2), ValueError, "are no part"),
+        (lambda: SubDataset("abc", 0, 2)[0.5], TypeError, "an example is chosen by an integer"),
+        (lambda: SubDataset("abc", 0, 3, [0.5, 1, 2])[0], TypeError, "integer"),
+        (lambda: ResampleDataset("abc", lambda i: -1)[0], IndexError, r"order\(0\) is -1"),
+        (lambda: ResampleDataset(np.arange(3), lambda i: i, 4)[3], IndexError, r"order\(3\) is 3"),
+        (lambda: ResampleDataset("abc", [[0, 1]]), IndexError, "a list of integers"),
+        (lambda: ResampleDataset("abc", str, -1), ValueError, "a number of examples, not -1"),
+        (lambda: dynamic_partition_by_round_robin([1, np.nan], 0, 1, 5), ValueError, "example 1 is nan"),
+    ],
+    ids=["batch", "sizes", "part", "index", "order", "before", "behind", "axes", "n", "length"],
+)
+def test_fractions_and_numbers_of_no_example_are_told(make, error, message):
+    with pytest.raises(error, match=message):
+        make()

@@ -72,3 +72,26 @@ def test_a_batch_that_makes_no_arrays_is_refused_with_the_reason(batch, error, m
 def test_padding_does_not_join_arrays_of_different_numbers_of_axes():
     with pytest.raises(ValueError, match=r"one number of axes; these have \[1, 2\]"):
         concat_examples([np.ones(2), np.ones((2, 2))], padding=0)
+
+
+def test_padding_keeps_the_digits_of_every_example_as_joining_does():
+    for padding in (None, 0):
+        np.testing.assert_array_equal(
+            concat_examples([np.array([1, 2]), np.array([1.5, 2])], padding=padding), [[1, 2], [1.5, 2]]
+        )
+    np.testing.assert_array_equal(concat_examples([np.array([1]), np.array([1.5, 2])], padding=-1), [[1, -1], [1.5, 2]])
+
+
+@pytest.mark.parametrize("padding", [0.5, np.nan, np.inf], ids=str)
+def test_a_padding_that_the_examples_dtype_cannot_hold_is_told(padding):
+    with pytest.raises(ValueError, match="part 1 of the examples are int64, and cannot be padded"):
+        concat_examples([(np.ones(2), np.arange(2)), (np.ones(3), np.arange(3))], padding=padding)
+
+
+def test_a_part_without_padding_is_told_and_so_is_an_unknown_device():
+    with pytest.raises(ValueError, match=r"padding has nothing for the parts \[1\]"):
+        concat_examples([(np.ones(2), np.ones(2)), (np.ones(3), np.ones(2))], padding=(0,))
+    with pytest.raises(ValueError, match=r"padding has nothing for the parts \['b'\]"):
+        concat_examples([{"a": np.ones(2), "b": np.ones(2)}], padding={"a": 0})
+    with pytest.raises(ValueError, match="unknown device 'foo'"):
+        concat_examples([np.ones(2)], device="foo")

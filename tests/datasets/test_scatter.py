@@ -346,3 +346,15 @@ def test_a_large_number_of_samples_stays_exact():
 def test_chainermns_error_is_there_for_programs_that_catch_it():
     assert issubclass(DataSizeError, Exception)
     assert sys.modules["mnpar.datasets"].DataSizeError is DataSizeError
+
+
+def test_an_array_of_more_axes_than_can_be_sent_is_handed_out_too():
+    x = np.arange(4).reshape(4, *[1] * 13)
+    parts = mnpar.run(lambda comm: [int(part.item()) for part in scatter_dataset(x, comm)], ranks=2)
+    assert parts == [[0, 1], [2, 3]]
+
+
+def test_a_transform_that_cannot_be_sent_is_told_with_the_remedy_on_every_rank():
+    for error, text in caught(lambda comm: scatter_dataset(TransformDataset([1, 2], lambda x: x), comm)):
+        assert error is TypeError
+        assert "no lambda" in text

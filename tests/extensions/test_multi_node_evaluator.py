@@ -206,3 +206,10 @@ def test_no_result_and_no_root_are_refused():
         generic(None, "ab", kind=Nothing)(None)
     with pytest.raises(ValueError, match="root = 3 is no rank"):
         generic(None, "ab", root=3)
+
+
+@pytest.mark.ranks(2, on="threads")
+@pytest.mark.parametrize(("given", "name"), [(None, "None"), ([1], "a list")], ids=["None", "a list"])
+def test_what_is_no_evaluator_is_told(comm, given, name):
+    with pytest.raises(TypeError, match=f"rank {comm.rank}: create_multi_node_evaluator needs an Evaluator, not {name}"):
+        mnpar.create_multi_node_evaluator(given, comm)

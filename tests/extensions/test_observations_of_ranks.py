@@ -7,6 +7,7 @@ import pytest
 import mnpar
 import mnpar.links as L
 from mnpar.extensions import AllreducePersistent, MultiNodeEarlyStoppingTrigger, ObservationAggregator
+from mnpar.training import triggers
 from tests.trainers import counting, load, saved
 
 ranks = pytest.mark.ranks(1, 2, 3, on="threads")
@@ -45,6 +46,17 @@ def test_a_value_is_the_mean_over_ranks_and_iterations(comm, interval, kind, tmp
     found = observed(comm, tmp_path, values, comm_trigger=(interval, "iteration"))
     expected = [10.0 * i + offset for i in range(4)] if interval == 1 else [None, 5 + offset, None, 25 + offset]
     np.testing.assert_allclose(np.array(found, float), np.array(expected, float))
+
+
+@pytest.mark.parametrize("resume", [None, 3])
+@ranks
+def test_a_pair_counts_by_its_weight(comm, resume, tmp_path):
+    values = [(10.0 * i + comm.rank, 1 + comm.rank + i) for i in range(4)]
+    found = observed(comm, tmp_path, values, comm_trigger=(2, "iteration"), resume=resume)
+    x, w = np.array([[[(10.0 * i + r, 1 + r + i) for i in (j, j + 1)] for r in range(comm.size)] for j in (0, 2)]).T.swapaxes(
+        1, 2
+    )
+    np.testing.assert_allclose(np.array(found[1::2], float), (x * w).sum(axis=(0, 1)) / w.sum(axis=(0, 1)))
 
 
 @pytest.mark.ranks(2, on="mpi")
@@ -152,6 +164,16 @@ def stopped(comm, tmp_path, patience, noise, resume=None, **kwargs):
 @ranks
 def test_ranks_stop_together(comm, patience, expected, noise, tmp_path):
     assert stopped(comm, tmp_path, patience, noise) == expected
+
+
+@ranks
+def test_a_check_may_be_a_trigger(comm, tmp_path):
+    """It is asked by two, and told the second that nothing was due: training never stopped."""
+    check = triggers.IntervalTrigger(1, "iteration")
+    stop = MultiNodeEarlyStoppingTrigger(comm, check_trigger=check, monitor="x", patience=2, max_trigger=(16, "iteration"))
+    trainer = counting(tmp_path, stop, x=[1.0] * 16)
+    trainer.run()
+    assert trainer.updater.iteration == 3
 
 
 @pytest.mark.parametrize("moment", [1, 6, 12])

@@ -375,3 +375,13 @@ def test_finalize_waits_for_nobody():
         return mine.closed
 
     assert mnpar.run(program, ranks=2) == [True, False]
+
+
+@pytest.mark.parametrize(("given", "name"), [(None, "None"), (list(range(10_000)), "a list")], ids=["None", "a list"])
+def test_what_is_no_iterator_is_named_and_not_printed(given, name):
+    def program(comm):
+        with pytest.raises(ValueError, match=rf"needs an iterator, not {name}(\n\(raised on rank 1.*)?$"):
+            create_multi_node_iterator(given, comm, 1)
+        return comm.rank
+
+    assert mnpar.run(program, ranks=2) == [0, 1]

@@ -7,7 +7,7 @@ import pytest
 
 import mnpar.random
 from mnpar.datasets import DictDataset, SubDataset, TupleDataset
-from mnpar.iterators import SerialIterator, ShuffleOrderSampler
+from mnpar.iterators import MultiprocessIterator, MultithreadIterator, SerialIterator, ShuffleOrderSampler
 
 
 class Memory:
@@ -314,3 +314,44 @@ def test_a_state_of_another_kind_of_generator_is_refused():
 def test_what_is_no_data_set_is_told(data, name):
     with pytest.raises(TypeError, match=rf"a data set has len\(\) and \[i\]; {name} has not"):
         SerialIterator(data, 3)
+
+
+@pytest.mark.parametrize("kind", [SerialIterator, MultithreadIterator])
+def test_the_data_sets_stop_iteration_is_no_end_of_the_data(kind):
+    class Stops(list):
+        def __getitem__(self, i):
+            return next(iter([] if i == 2 else [i]))
+
+    with kind(Stops(range(5)), 2, repeat=False, shuffle=False) as iterator:
+        assert iterator.next() == [0, 1]
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            iterator.next()
+
+
+def test_a_data_set_that_has_become_shorter_does_not_make_a_longer_batch():
+    data = list(range(6))
+    iterator = SerialIterator(data, 4, shuffle=False)
+    iterator.next()
+    del data[3:]
+    assert [iterator.next() for _ in range(2)] == [[0, 1, 2, 0], [1, 2, 0, 1]]
+
+
+@pytest.mark.parametrize("order", [[0.0, 1.0], [0, 3], [-1, 0]], ids=str)
+def test_an_order_of_what_are_no_examples_is_told(order):
+    with pytest.raises(ValueError, match="for a data set of 3 examples"):
+        SerialIterator("abc", 2, order_sampler=lambda current, position: np.array(order)).next()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: MultithreadIterator("abc", 1, n_threads=1.5),
+        lambda: MultithreadIterator("abc", 1, n_threads=None),
+        lambda: MultiprocessIterator("abc", 1, n_processes=1.5),
+        lambda: MultiprocessIterator("abc", 1, n_prefetch=None),
+    ],
+    ids=["threads", "no threads", "processes", "prefetch"],
+)
+def test_fractions_of_readers_are_told(make):
+    with pytest.raises(ValueError, match=r"one thread or more|a whole number"):
+        make()

@@ -88,10 +88,17 @@ DIFFERENT = {
     "no iterator": (lambda rank: None, "rank 0: this iterator has no attribute order_sampler"),
     "some shuffle": (
         lambda rank: SerialIterator(range(5), 2, shuffle=rank == 0),
-        r"\(True, 5, 2\) on rank 0 and \(False, 5, 2\)",
+        r"\(True, 5, 2, True\) on rank 0 and \(False, 5, 2, True\)",
     ),
-    "lengths": (lambda rank: SerialIterator(range(5 + rank), 2), r"\(True, 5, 2\) on rank 0 and \(True, 6, 2\) on rank 1"),
-    "batch sizes": (lambda rank: SerialIterator(range(5), 2 + rank), r"\(True, 5, 2\) on rank 0 and \(True, 5, 3\) on rank 1"),
+    "lengths": (lambda rank: SerialIterator(range(5 + rank), 2), r"\(True, 5, 2, True\) on rank 0 and \(True, 6, 2, True\)"),
+    "batch sizes": (
+        lambda rank: SerialIterator(range(5), 2 + rank),
+        r"\(True, 5, 2, True\) on rank 0 and \(True, 5, 3, True\)",
+    ),
+    "some repeat": (
+        lambda rank: SerialIterator(range(5), 2, repeat=rank == 0),
+        r"\(True, 5, 2, True\) on rank 0 and \(True, 5, 2, False\)",
+    ),
 }
 
 

@@ -257,6 +257,15 @@ def test_an_error_is_told_and_raised_again_after_all_was_finalized(where, tmp_pa
     assert "in the training loop, after" in caught.value.__notes__[0]
 
 
+def test_an_iterator_that_ends_before_training_is_told(tmp_path):
+    optimizer = mnpar.optimizers.SGD().setup(mnpar.links.Linear(1, 1))
+    batches = mnpar.iterators.SerialIterator([np.ones(1, "f4")], 1, repeat=False)
+    updater = training.StandardUpdater(batches, optimizer, loss_func=lambda x: mnpar.functions.sum(optimizer.target(x)))
+    with pytest.raises(StopIteration) as caught:
+        training.Trainer(updater, (2, "epoch"), str(tmp_path)).run()
+    assert any("came to its end before training: repeat=True" in note for note in caught.value.__notes__)
+
+
 def test_errors_of_handlers_do_not_hide_the_first(tmp_path):
     notes, trainer = [], counting(tmp_path)
     for name in ("a", "b"):

@@ -51,6 +51,28 @@ def test_a_trigger_that_was_saved_and_loaded_goes_on(make, expected, moment):
     assert before + fired(second, updater) == expected
 
 
+@schedules
+def test_extensions_may_have_one_trigger_in_common(make, expected, tmp_path):
+    """The second one never came: it was asked right after the first."""
+    trigger, seen = make(), [[], []]
+    trainer = counting(tmp_path, (12, "iteration"), LENGTH)
+    for found in seen:
+        trainer.extend(lambda trainer, found=found: found.append(trainer.updater.iteration), name="see", trigger=trigger)
+    trainer.run()
+    assert seen == [expected, expected]
+
+
+@pytest.mark.parametrize("kind", [triggers.IntervalTrigger, triggers.ManualScheduleTrigger])
+def test_who_asks_a_trigger_again_gets_the_same_answer(kind):
+    trigger, updater = kind(2, "iteration"), Counting(LENGTH)
+    answers = []
+    for _ in range(3):
+        updater.update()
+        answers.append([trigger(SimpleNamespace(updater=updater)) for _ in range(2)])
+        saved(trigger)
+    assert answers == [[False] * 2, [True] * 2, [False] * 2]
+
+
 @pytest.mark.parametrize("every", [2, 3, 5])
 def test_a_trigger_that_is_called_seldom_misses_nothing(every):
     at = range(0, 13, every)

@@ -1,6 +1,7 @@
 """Triggers that count: at every so many iterations or epochs, at given ones, once, at every so many seconds.
 
-Each compares now with the time of its last call, so that it need not be called at every iteration.
+Each compares now with the time of its last call, so that it need not be called at every iteration. Several may have one trigger
+in common: who asks again at the same time gets the same answer.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnpar.serializer import Deserializer
 from mnpar.training.extension import keep
 
 if TYPE_CHECKING:
@@ -29,9 +31,16 @@ class _Counting:
         self.unit = unit
         self._previous_iteration: int | None = 0  # None: not known, loaded from a file without it
         self._previous_epoch_detail: float | None = 0.0
+        self._last: tuple[Any, tuple[float, float]] | None = None  # when it was called, and what came of it
 
     def _advance(self, updater: Any) -> tuple[float, float]:
         """Where it was called last, and where it is now."""
+        here = updater.iteration, getattr(updater, "epoch_detail", None)
+        if self._last is None or self._last[0] != here:
+            self._last = here, self._interval(updater)
+        return self._last[1]
+
+    def _interval(self, updater: Any) -> tuple[float, float]:
         if self.unit == "epoch":
             now, before = updater.epoch_detail, self._previous_epoch_detail
             if before is None or before < 0:
@@ -46,6 +55,8 @@ class _Counting:
 
     def serialize(self, serializer: Any) -> None:
         """Save or load where it was called last."""
+        if isinstance(serializer, Deserializer):
+            self._last = None
         self._previous_iteration = keep(serializer, "previous_iteration", self._previous_iteration, int)
         self._previous_epoch_detail = keep(serializer, "previous_epoch_detail", self._previous_epoch_detail, float)
 
