@@ -336,6 +336,16 @@ def test_weights_that_stages_share_stay_the_same_to_the_last_bit_where_norms_are
     assert len(set(found)) == 1
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.ranks(2, on="threads")
+def test_gradients_that_are_not_finite_are_not_what_is_looked_for(comm, value):
+    model = L.Linear(3, 2, initialW=1, nobias=True)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.0), mnpar.Mesh(comm, model=2)).setup(model)
+    optimizer.loss_scaling(scale=2.0)
+    optimizer.update(lambda: F.sum(model.W) * value)
+    assert optimizer.t == 0
+
+
 @pytest.mark.parametrize("axes", [{"data": 2}, {"data": 2, "model": 2}], ids=str)
 def test_copies_along_the_data_axis_that_drift_apart_are_told(axes):
     def program(comm):
