@@ -14,7 +14,7 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.elementwise import Exp
 from mnpar.functions.generic import either, wide
-from mnpar.functions.rows import MODEST, add_up, by_rows, row_blocks
+from mnpar.functions.rows import MODEST, add_up, by_rows, row_blocks, sum_over
 from mnpar.variable import Variable
 
 
@@ -100,7 +100,7 @@ class Softmax(FunctionNode):
         if not by_rows(x, self.axis):
             y = xp.asarray(x - x.max(axis=self.axis, keepdims=True))
             xp.exp(y, out=y)
-            y /= add_up(y, self.axis, keepdims=True)
+            y /= add_up(wide(y), self.axis, keepdims=True)
             return y
         y = xp.empty(x.shape, x.dtype)
         for from_, to, e in row_blocks(x, y):
@@ -114,7 +114,7 @@ class Softmax(FunctionNode):
     def backward(self, gy: Any) -> Any:
         (y,) = self.get_retained_outputs()
         if isinstance(y, Variable) or not by_rows(y, self.axis):
-            return lambda: y * (gy - (gy * y).sum(axis=self.axis, keepdims=True))
+            return lambda: y * (gy - sum_over(gy * y, self.axis, keepdims=True))
         return lambda: self._pull(y, gy)
 
     def _pull(self, y: Array, gy: Array) -> Array:
@@ -140,12 +140,12 @@ class LogSoftmax(FunctionNode):
             return x.copy()
         xp = backend.get_array_module(x)
         y = xp.asarray(x - x.max(axis=self.axis, keepdims=True))
-        y -= xp.log(add_up(xp.exp(y), self.axis, keepdims=True))
+        y -= xp.log(add_up(wide(xp.exp(y)), self.axis, keepdims=True))
         return y
 
     def backward(self, gy: Any) -> Any:
         (y,) = self.get_retained_outputs()
-        return lambda: gy - either(Exp(), y) * gy.sum(axis=self.axis, keepdims=True)
+        return lambda: gy - either(Exp(), y) * sum_over(gy, self.axis, keepdims=True)
 
 
 def logistic(x: Array) -> Array:

@@ -21,8 +21,7 @@ from mnpar.functions.activation import log_softmax
 from mnpar.functions.generic import listed, plain, wide
 from mnpar.functions.indexing import get_item, where
 from mnpar.functions.joining import concat, stack
-from mnpar.functions.reduction import logsumexp
-from mnpar.functions.reduction import sum as sum_of
+from mnpar.functions.reduction import logsumexp, mean
 from mnpar.functions.shape import cast
 from mnpar.tape import Tape
 from mnpar.variable import Variable, as_variable, grad
@@ -190,7 +189,7 @@ def connectionist_temporal_classification(
     steps = _lengths(name, "input_length", input_length, x.xp, N, 1, T)
     counts = _lengths(name, "label_length", label_length, x.xp, N, 0, labels.shape[1])
     y = CTC(_states(name, x.xp, labels, blank_symbol, steps, counts, C)).apply((x,))[0]
-    return y if reduce == "no" else sum_of(y) * (1 / max(N, 1))
+    return y if reduce == "no" else mean(y)
 
 
 def _lengths(name: str, what: str, lengths: Any, xp: Any, N: int, low: int, high: int) -> Array:

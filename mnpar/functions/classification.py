@@ -16,6 +16,7 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import Softmax, log_softmax
 from mnpar.functions.generic import either, listed, wide
+from mnpar.functions.reduction import mean as mean_of
 from mnpar.functions.rows import MODEST, row_sums
 from mnpar.variable import Variable, as_variable
 
@@ -212,5 +213,5 @@ def _soft(x: Variable, t: Array, normalize: bool, class_weight: Array, reduce: s
         xp = x.xp
         loss = loss + (weighted * xp.log(xp.where(p > 0, p, xp.ones((), p.dtype)))).sum(axis=1)
     if reduce == "mean":
-        loss = loss.sum() * (1 / max(loss.size if normalize else x.shape[0], 1))
+        loss = mean_of(loss) * (1 if normalize else loss.size / max(x.shape[0], 1))  # the sum may be too large for float16
     return loss

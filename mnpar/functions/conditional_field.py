@@ -14,9 +14,8 @@ from mnpar.backend import Array
 from mnpar.functions.generic import listed, plain
 from mnpar.functions.indexing import get_item
 from mnpar.functions.joining import concat
-from mnpar.functions.reduction import logsumexp
+from mnpar.functions.reduction import logsumexp, mean
 from mnpar.functions.reduction import max as max_of
-from mnpar.functions.reduction import sum as sum_of
 from mnpar.variable import Variable, as_variable
 
 
@@ -62,7 +61,7 @@ def crf1d(cost: Any, xs: Sequence[Any], ys: Sequence[Any], reduce: str = "mean")
         score = score + _at(x, y) + get_item(W, (last[:n], y))
     parts = [(alpha, score), *reversed(ended)]
     loss = logsumexp(concat([a for a, _ in parts], axis=0), axis=1) - concat([s for _, s in parts], axis=0)
-    return loss if reduce == "no" else sum_of(loss) * (1 / max(len(steps[0]), 1))  # type: ignore[no-any-return]
+    return loss if reduce == "no" else mean(loss)
 
 
 def argmax_crf1d(cost: Any, xs: Sequence[Any]) -> tuple[Variable, list[Array]]:

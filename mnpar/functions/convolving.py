@@ -22,6 +22,7 @@ from mnpar.function_node import FunctionNode
 from mnpar.functions import winograd
 from mnpar.functions.blocks import Blocks, in_turn
 from mnpar.functions.generic import either
+from mnpar.functions.rows import sum_over
 from mnpar.functions.windows import Numbers, Windows
 
 
@@ -81,7 +82,7 @@ class Convolution(Convolving):
         x, W = self.get_retained_inputs()
         gx = lambda: either(Deconvolution(self.windows, self.groups), gy, W)
         gW = lambda: weight_gradient(self, self.windows, self.groups, W, x, gy)
-        return (gx, gW, lambda: gy.sum(axis=(0, *range(2, gy.ndim)))) if len(self.inputs) == 3 else (gx, gW)
+        return (gx, gW, lambda: sum_over(gy, (0, *range(2, gy.ndim)))) if len(self.inputs) == 3 else (gx, gW)
 
 
 class Deconvolution(Convolving):
@@ -122,7 +123,7 @@ class Deconvolution(Convolving):
         y, W = self.get_retained_inputs()
         gy = lambda: either(Convolution(self.windows, self.groups), gx, W)
         gW = lambda: weight_gradient(self, self.windows, self.groups, W, gx, y)
-        return (gy, gW, lambda: gx.sum(axis=(0, *range(2, gx.ndim)))) if len(self.inputs) == 3 else (gy, gW)
+        return (gy, gW, lambda: sum_over(gx, (0, *range(2, gx.ndim)))) if len(self.inputs) == 3 else (gy, gW)
 
 
 class WeightGradient(Convolving):

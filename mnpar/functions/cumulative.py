@@ -31,10 +31,9 @@ class CumSum(FunctionNode):
         self.axis, self.backwards = axis, backwards
 
     def forward(self, x: Array) -> Array:
-        if not self.backwards:
-            return x.cumsum(axis=self.axis, dtype=x.dtype)
-        flip = backend.get_array_module(x).flip
-        return flip(flip(x, self.axis).cumsum(axis=self.axis, dtype=x.dtype), self.axis)
+        flip, dtype = backend.get_array_module(x).flip, "f4" if x.dtype.char == "e" else x.dtype
+        y = (flip(x, self.axis) if self.backwards else x).cumsum(axis=self.axis, dtype=dtype).astype(x.dtype, copy=False)
+        return flip(y, self.axis) if self.backwards else y
 
     def backward(self, gy: Any) -> Any:
         return lambda: either(CumSum(self.axis, not self.backwards), gy)

@@ -18,6 +18,7 @@ from mnpar.functions.convolving import Convolution, Deconvolution, weight_gradie
 from mnpar.functions.exchanges import Give, Take
 from mnpar.functions.generic import either
 from mnpar.functions.halo import SpatialGrid, halo_of
+from mnpar.functions.rows import sum_over
 from mnpar.plans import Box, Plan, Window
 from mnpar.variable import Variable
 
@@ -72,7 +73,7 @@ class HaloConvolution(Take):
         if gy is None:
             return (gx, *[None] * (len(self.inputs) - 1))
         gW = lambda: weight_gradient(self, windows, self.groups, W, chunk, gy)
-        return (gx, gW, lambda: gy.sum(axis=(0, *range(2, gy.ndim))))[: len(self.inputs)]
+        return (gx, gW, lambda: sum_over(gy, (0, *range(2, gy.ndim))))[: len(self.inputs)]
 
 
 def halo_convolution(

@@ -40,14 +40,14 @@ class ScatterAdd(FunctionNode):
 
     def forward(self, x: Array) -> Array:
         xp = backend.get_array_module(x)
-        y = xp.zeros(self.shape, x.dtype)
+        y = xp.zeros(self.shape, "f4" if x.dtype.char == "e" else x.dtype)  # many halves are added up in float32
         if _rows(self.index) and y.ndim > 1:
             self._add_rows(xp, y.reshape(self.shape[0], math.prod(self.shape[1:])), x)
         elif _may_repeat(self.index):
             xp.add.at(y, self.index, x)
         else:
             y[self.index] = x
-        return y
+        return y.astype(x.dtype, copy=False)
 
     def _add_rows(self, xp: Any, y: Array, x: Array) -> None:
         """Those named for the first time are put down; the rest are added, by elements: far faster than by rows."""

@@ -22,6 +22,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.generic import either, wide
+from mnpar.functions.rows import sum_over
 from mnpar.functions.windows import Numbers, Windows, get_conv_outsize, get_deconv_outsize, per_axis
 from mnpar.variable import Variable, as_variable
 
@@ -75,7 +76,7 @@ class LocalConvolution(LocallyConvolving):
         x, W = self.get_retained_inputs()
         gx = lambda: either(LocalDeconvolution(self.windows), gy, W)
         gW = lambda: either(LocalWeightGradient(self.windows), x, gy)
-        return (gx, gW, lambda: gy.sum(axis=0)) if len(self.inputs) == 3 else (gx, gW)
+        return (gx, gW, lambda: sum_over(gy, 0)) if len(self.inputs) == 3 else (gx, gW)
 
 
 class LocalDeconvolution(LocallyConvolving):
@@ -107,7 +108,7 @@ class LocalDeconvolution(LocallyConvolving):
         y, W = self.get_retained_inputs()
         gy = lambda: either(LocalConvolution(self.windows), gx, W)
         gW = lambda: either(LocalWeightGradient(self.windows), gx, y)
-        return (gy, gW, lambda: gx.sum(axis=0)) if len(self.inputs) == 3 else (gy, gW)
+        return (gy, gW, lambda: sum_over(gx, 0)) if len(self.inputs) == 3 else (gy, gW)
 
 
 class LocalWeightGradient(LocallyConvolving):

@@ -27,8 +27,7 @@ def _reduced(name: str, loss: Variable, reduce: str) -> Variable:
     """The mean over the samples that this rank has, 0 for none; or each."""
     if reduce not in ("mean", "no"):
         raise ValueError(f"{name}: reduce is 'mean' or 'no', not {reduce!r}")
-    y: Variable = loss if reduce == "no" else sum(loss) * (1 / max(len(loss), 1))
-    return y
+    return loss if reduce == "no" else mean(loss)
 
 
 def _root(squares: Variable) -> Variable:
@@ -70,11 +69,12 @@ def contrastive(x0: Any, x1: Any, y: Any, margin: float = 1, reduce: str = "mean
         raise ValueError(f"contrastive: y of shape {labels.shape} and dtype {labels.dtype} is not {len(x0)} integers")
     if margin <= 0:
         raise ValueError(f"contrastive: margin = {margin} is not positive")
-    together = labels.astype(x0.dtype)
     d = x0 - x1
     squares = sum(d * d, axis=1)
     push = relu(margin - _root(squares))
-    return _reduced("contrastive", (squares * together + push * push * (1 - together)) * 0.5, reduce)
+    # not a sum of products with y and 1 - y: 0 · ∞ is NaN, and squares overflow early in float16
+    # not a sum of products with y and 1 - y: 0 · ∞ is NaN, and squares are soon too large for float16
+    return _reduced("contrastive", where(labels == 1, squares, push * push) * 0.5, reduce)
 
 
 def triplet(anchor: Any, positive: Any, negative: Any, margin: float = 0.2, reduce: str = "mean") -> Variable:

@@ -113,7 +113,7 @@ class LogSumExp(Reduction):
         peak = (x.max if x.size else x.sum)(axis=self.axis, keepdims=True)  # of no elements there is no maximum
         peak = xp.where(xp.isfinite(peak), peak, xp.zeros((), x.dtype))
         with np.errstate(divide="ignore"):  # log 0 is -∞ where all elements are
-            y = xp.log(add_up(xp.exp(x - peak), self.axis, keepdims=True)) + peak
+            y = (xp.log(add_up(wide(xp.exp(x - peak)), self.axis, keepdims=True)) + peak).astype(x.dtype, copy=False)
         return y if self.keepdims else y.squeeze(self.axis)
 
     def backward(self, gy: Any) -> Any:
@@ -166,9 +166,10 @@ def average(x: Any, axis: Axis = None, weights: Any = None, keepdims: bool = Fal
     needed = tuple(x.shape[a] for a in reduced)
     if w.shape != needed:
         raise ValueError(f"average: weights of shape {w.shape} for axis {axis} of shape {x.shape} must have shape {needed}")
-    w = cast(w, x.dtype).reshape(tuple(n if a in reduced else 1 for a, n in enumerate(x.shape)))
-    y: Variable = (x * w).sum(axis=axis, keepdims=keepdims) / w.sum()
-    return y
+    terms = cast(x, "f4") if x.dtype.char == "e" else x  # sums may be too large for float16
+    w = cast(w, terms.dtype).reshape(tuple(n if a in reduced else 1 for a, n in enumerate(x.shape)))
+    y: Variable = (terms * w).sum(axis=axis, keepdims=keepdims) / w.sum()
+    return y if terms is x else cast(y, x.dtype)
 
 
 mean = average

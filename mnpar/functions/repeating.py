@@ -12,6 +12,7 @@ from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import broadcast_to
 from mnpar.functions.generic import axis_of, either, wide
 from mnpar.functions.indexing import get_item
+from mnpar.functions.rows import add_up
 from mnpar.functions.shape import reshape
 from mnpar.variable import Variable, as_variable
 
@@ -45,7 +46,7 @@ class AddRepeats(FunctionNode):
         shape, n, axis = y.shape, self.n, self.axis
         if not 2 <= n <= FEW:
             runs = y.reshape(*shape[:axis], shape[axis] // n, n, *shape[axis + 1 :])
-            return runs.sum(axis=axis + 1)
+            return add_up(runs, axis + 1)
         first, second, *rest = [y[(*[slice(None)] * axis, slice(i, None, n))] for i in range(n)]
         x = wide(first) + second
         for part in rest:

@@ -25,11 +25,15 @@ def by_rows(x: Array, axis: int) -> bool:
 def add_up(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool = False) -> Array:
     """``x.sum(axis, keepdims=keepdims)``, by a product with ones where rows are short: up to ten times faster.
 
+    float16 is added up in float32: to 2048 in float16 nothing below 1 could be added any more.
+
     Example:
         >>> import numpy as np
         >>> add_up(np.array([[1.0, 2.0], [3.0, 4.0]]), 1)
         array([3., 7.])
     """
+    if x.dtype.char == "e":
+        return x.sum(axis=axis, keepdims=keepdims, dtype="f4").astype("e")
     if x.size < WORTH or axis is None:
         return x.sum(axis=axis, keepdims=keepdims)
     axes = (axis,) if isinstance(axis, int) else axis
@@ -40,6 +44,11 @@ def add_up(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool = False)
         return x.sum(axis=axis, keepdims=keepdims)
     y = row_sums(x.reshape(-1, size))
     return y.reshape((*x.shape[:lead], *[1] * (len(axes) * keepdims)))
+
+
+def sum_over(x: Any, axis: int | tuple[int, ...], keepdims: bool = False) -> Any:
+    """``x.sum(axis, keepdims=keepdims)`` of a Variable, or of an array as :func:`add_up` makes it."""
+    return add_up(x, axis, keepdims) if backend.is_array(x) else x.sum(axis=axis, keepdims=keepdims)
 
 
 def row_sums(x: Array) -> Array:

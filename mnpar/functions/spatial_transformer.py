@@ -82,5 +82,5 @@ def spatial_transformer_sampler(x: Any, grid: Any) -> Variable:
 def _corners(places: Variable, size: int) -> list[tuple[Any, Variable]]:
     """The cells of a padded axis on both sides of places from -1 to 1, and how much of each."""
     at = clip((places + 1) * ((size - 1) / 2) + 1, 0.0, float(size + 1))
-    low = at.xp.floor(plain(at)).clip(0, size)
+    low = at.xp.nan_to_num(at.xp.floor(plain(at)).clip(0, size))  # what is seen from NaN is NaN, wherever that is
     return [(low.astype("i8"), (low + 1) - at), (low.astype("i8") + 1, at - low)]

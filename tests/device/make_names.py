@@ -79,14 +79,15 @@ def block(name, lines):
     print(f'{name} = """\n{body}\n"""\n')
 
 
-print(DOC.format(version=cupy.__version__))
-print(f'VERSION = "{cupy.__version__}"\n')
-block("FUNCTIONS", functions(cupy))
-block("LINALG", functions(cupy.linalg))
-block("FFT", functions(cupy.fft))
-block("STRIDE_TRICKS", functions(cupy.lib.stride_tricks))
-block("UFUNCS", ufuncs())
-block("METHODS", methods(cupy.ndarray))
-block("SPECIAL", [" ".join(n for n in dir(cupy.ndarray) if n.startswith("__"))])
-shared = [n for n in dir(cupy) if not n.startswith("_") and hasattr(np, n) and getattr(cupy, n) is getattr(np, n)]
-block("SAME_AS_NUMPY", [" ".join(shared)])
+if __name__ == "__main__":
+    print(DOC.format(version=cupy.__version__))
+    print(f'VERSION = "{cupy.__version__}"\n')
+    block("FUNCTIONS", functions(cupy))
+    block("LINALG", functions(cupy.linalg))
+    block("FFT", functions(cupy.fft))
+    block("STRIDE_TRICKS", functions(cupy.lib.stride_tricks))
+    block("UFUNCS", ufuncs())
+    block("METHODS", methods(cupy.ndarray))
+    block("SPECIAL", [" ".join(n for n in dir(cupy.ndarray) if n.startswith("__"))])
+    shared = [n for n in dir(cupy) if not n.startswith("_") and hasattr(np, n) and getattr(cupy, n) is getattr(np, n)]
+    block("SAME_AS_NUMPY", [" ".join(shared)])

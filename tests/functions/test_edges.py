@@ -88,6 +88,72 @@ def test_logsumexp_of_no_elements_is_the_logarithm_of_0():
     assert x.grad.shape == (2, 0)
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_pairs_that_are_too_far_apart_for_float16_cost_nothing():
+    far, labels = np.array([[300.0], [0.5]], "f2"), np.array([0, 0])
+    np.testing.assert_array_equal(F.contrastive(far, np.zeros_like(far), labels, reduce="no").array, [0, 0.125])
+
+
+MANY = 5000  # ones: in float16 their sum, one by one, stays at 2048
+
+
+@pytest.mark.parametrize(
+    ("f", "expected"),
+    [
+        (lambda x: F.sum(x, 0), MANY),
+        (lambda x: F.cumsum(x, 0)[-1], MANY),
+        (lambda x: F.cumsum(x[::-1], 0)[-1], MANY),
+        (lambda x: F.softmax(x, 0) * MANY, 1),
+        (lambda x: F.log_softmax(x, 0), -np.log(MANY)),
+        (lambda x: F.logsumexp(x, 0), 1 + np.log(MANY)),
+        (lambda x: F.logsumexp(F.broadcast_to(x[:, :1], (MANY, 20))), 1 + np.log(20 * MANY)),
+        (lambda x: F.average(x * 20, 0, np.ones(MANY)), 20),
+        (lambda x: F.hinge(x * 20, np.ones(MANY, "i4")), 21),
+        (lambda x: F.triplet(x * 20, x, x * 20), 722.2),
+        (lambda x: F.contrastive(x * 20, x, np.ones(MANY, "i4")), 361),
+        (lambda x: F.softmax_cross_entropy(x * np.array([20, 0], "f2"), np.eye(2, dtype="f2")[np.ones(MANY, int)]), 20),
+        (lambda x: F.crf1d(np.zeros((2, 2), "f2"), [x * np.array([20, 0], "f2")], [np.ones(MANY, "i4")]), 20),
+        (lambda x: F.connectionist_temporal_classification([x * np.array([20, 0], "f2")], np.ones((MANY, 1), "i4"), 0), 20),
+    ],
+    ids=["sum", "cumsum", "cumsum: reversed", "softmax", "log_softmax", "logsumexp", "logsumexp: all", "average", "hinge",
+         "triplet", "contrastive", "soft targets", "crf1d", "ctc"],
+)  # fmt: skip
+def test_many_halves_are_added_up_in_float32(f, expected):
+    y = f(Variable(np.ones((MANY, 2), "f2")))
+    assert y.dtype == np.float16
+    np.testing.assert_allclose(y.array, np.full(y.shape, expected), rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda b: F.broadcast_to(b, (MANY, 2)),
+        lambda b: F.linear(np.ones((MANY, 3), "f2"), np.ones((2, 3), "f2"), b),
+        lambda b: F.convolution_1d(np.ones((MANY, 3, 1), "f2"), np.ones((2, 3, 1), "f2"), b),
+        lambda b: F.deconvolution_1d(np.ones((MANY, 3, 1), "f2"), np.ones((3, 2, 1), "f2"), b),
+        lambda b: F.local_convolution_2d(np.ones((MANY, 1, 1, 1), "f2"), np.ones((2, 1, 1, 1, 1, 1), "f2"), b.reshape(2, 1, 1)),
+        lambda b: F.tile(b, (MANY, 1)),
+        lambda b: F.repeat(b.reshape(1, 2), MANY, 0),
+        lambda b: F.embed_id(np.zeros(MANY, "i4"), b.reshape(1, 2)),
+        lambda b: b[np.tile([0, 1], MANY)],
+    ],
+    ids=["broadcast_to", "linear", "convolution", "deconvolution", "local convolution", "tile", "repeat", "embed_id", "index"],
+)  # fmt: skip
+def test_gradients_in_float16_are_added_up_in_float32(f):
+    b = Variable(np.ones(2, "f2"))
+    y = f(b)
+    y.grad = np.ones(y.shape, "f2")
+    y.backward()
+    assert b.grad.dtype == np.float16
+    np.testing.assert_allclose(b.grad, [MANY, MANY], rtol=1e-3)
+
+
+def test_what_is_seen_from_nowhere_is_nan():
+    places = np.zeros((1, 2, 1, 2))
+    places[0, 0, 0, 1] = np.nan
+    np.testing.assert_array_equal(F.spatial_transformer_sampler(np.ones((1, 1, 3, 3)), places).array.ravel(), [1, np.nan])
+
+
 def test_sigmoid_cross_entropy_of_infinite_scores_is_their_limit():
     x, t = np.array([np.inf, np.inf, -np.inf, -np.inf]), np.array([1, 0, 1, 0])
     np.testing.assert_array_equal(F.sigmoid_cross_entropy(x, t, reduce="no").array, [0, np.inf, np.inf, 0])
