@@ -52,8 +52,8 @@ def reverse(
                     for go_on in meanwhile:
                         go_on()
     except BaseException:
-        tape.records.clear()  # some of them were visited, and nobody can visit them again
+        tape.clear()  # some of them were visited, and nobody can visit them again
         raise
     if not (record or retain_tape):
-        tape.records.clear()
+        tape.clear()
     return sums.totals

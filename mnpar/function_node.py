@@ -47,9 +47,11 @@ class FunctionNode(Hookable):
     recorded it is then run on plain arrays, with no wrapper in between. All functions of mnpar are so."""
     communicates: bool = False
     """It speaks to other ranks: recorded on the tape, and visited by backward whatever happens (law 4)."""
+    awaited: bool = False  # it is on a tape: a backward has still to visit it
     at_once: bool = False  # its gradients come of one sweep: one alone takes as long as all
     infinite: bool = False  # its outputs may be so on purpose (the padding of a maximum): debug mode then looks for NaN only
     inputs: tuple[VariableNode, ...] = ()
+    behind: tuple[VariableNode, ...] = ()  # what it came from otherwise: backward gives these no gradients
     outputs: tuple[ReferenceType[VariableNode], ...] = ()
     differentiable = False  # while forward runs: does a gradient flow through? A communication agrees on it with its peers.
     _kept_input_indexes: tuple[int, ...] = ()  # which ones retain_inputs has named

@@ -52,8 +52,10 @@ class Function(Protocol):
 
     number: int
     communicates: bool
+    awaited: bool
     at_once: bool
     inputs: tuple[VariableNode, ...]
+    behind: tuple[VariableNode, ...]
     outputs: tuple[ReferenceType[VariableNode], ...]
 
     @property

@@ -38,6 +38,17 @@ def _reached(roots: Sequence[VariableNode], stops: Collection[Any] = ()) -> dict
     return functions
 
 
+def unchain(root: VariableNode) -> None:
+    """Forget what a value was computed from, up to communications that backward has still to visit: gradients come there."""
+    stack = [root.creator]
+    while stack:
+        function = stack.pop()
+        if function is not None and not function.awaited:
+            stack += [x.creator for x in (*function.inputs, *function.behind)]
+            for output in filter(None, [reference() for reference in function.outputs]):
+                output.creator = None
+
+
 def earliest_readers(functions: dict[int, Function]) -> dict[VariableNode, tuple[int, int]]:
     """For each leaf with hooks, the number of the function that read it first, and which of its inputs the leaf is."""
     stack, seen = list(functions.values()), set(functions)

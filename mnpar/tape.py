@@ -40,6 +40,7 @@ class Tape:
 
     def append(self, function: Any) -> None:
         """Record a communication."""
+        function.awaited = True
         self.records.append(function)
         if len(self.records) == self.LONG:
             warnings.warn(
@@ -47,6 +48,12 @@ class Tape:
                 "or call mnpar.backward() on the ranks that have no loss",
                 stacklevel=4,
             )
+
+    def clear(self) -> None:
+        """Its communications were visited, or nobody can visit them any more."""
+        for function in self.records:
+            function.awaited = False
+        self.records.clear()
 
     def __enter__(self) -> Tape:
         self._tokens.append(_current.set(self))

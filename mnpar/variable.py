@@ -12,8 +12,9 @@ from mnpar import backend
 from mnpar.arraylike import ArrayLike
 from mnpar.backend import Array
 from mnpar.backprop import reverse
-from mnpar.graph import Function, Gradient, Hook, VariableNode, paired
+from mnpar.graph import Gradient, Hook, VariableNode, paired
 from mnpar.owning import Leaves, asked_for, away, memory_of, own
+from mnpar.reach import unchain
 
 
 class Variable(ArrayLike):
@@ -128,13 +129,8 @@ class Variable(ArrayLike):
         self.node.creator = None
 
     def unchain_backward(self) -> None:
-        """Forget all that this Variable was computed from (truncated backpropagation through time)."""
-        stack: list[Function | None] = [self.node.creator]
-        while stack:
-            if (function := stack.pop()) is not None and not function.communicates:
-                stack += [x.creator for x in function.inputs]
-                for output in filter(None, [reference() for reference in function.outputs]):
-                    output.creator = None
+        """Forget what it was computed from (truncated backpropagation through time). Each rank forgets what it has itself."""
+        unchain(self.node)
 
     def to_device(self, device: int | str | None) -> None:
         """Move array and gradient to a device: ``-1`` or ``'@numpy'`` the host, ``0`` or ``'@cupy:0'`` the first GPU."""

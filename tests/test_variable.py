@@ -312,6 +312,43 @@ def test_unchain_backward_leaves_communications_to_their_peers(comm):
     np.testing.assert_array_equal(x.grad, [12.0])
 
 
+def by_send(comm, h):
+    """The losses of all ranks are on rank 0; the others have what send returned."""
+    if comm.rank:
+        return mnpar.functions.send(h, comm, 0)
+    return mnpar.functions.sum(sum([mnpar.functions.recv(comm, rank) ** 2 for rank in range(1, comm.size)], h**2))
+
+
+def by_delegates(comm, h):
+    phi = mnpar.functions.send(h, comm, (comm.rank + 1) % comm.size)
+    return mnpar.functions.sum(mnpar.functions.recv(comm, (comm.rank - 1) % comm.size, phi) ** 2)
+
+
+WAYS = {
+    "send": by_send,
+    "delegates": by_delegates,
+    "collective": lambda comm, h: mnpar.functions.sum(mnpar.functions.reduce_from(comm, h**2)),
+    "waited for later": lambda comm, h: mnpar.functions.sum(mnpar.functions.iallreduce(comm, h**2)) / comm.size,
+}
+
+
+@pytest.mark.ranks(1, 2, 3, on="threads")
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_truncated_backpropagation_ends_where_it_does_in_one_process(comm, way):
+    def train(loss_of):
+        w, h = mnpar.Variable(np.array([0.5 + comm.rank])), mnpar.Variable(np.array([1.0]))
+        for _ in range(3):
+            loss = 0
+            for _ in range(2):
+                h = mnpar.functions.tanh(w * h)
+                loss = loss_of(h)
+            loss.backward()
+            loss.unchain_backward()
+        return w.grad
+
+    np.testing.assert_allclose(train(lambda h: way(comm, h)), train(lambda h: mnpar.functions.sum(h**2)), rtol=1e-12)
+
+
 @pytest.mark.parametrize(
     "duplicate", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "deepcopy", "pickle"]
 )

@@ -101,6 +101,7 @@ class Halves:
         del self._first, self._second, self._nodes, self._operation  # the halves keep this alive, and not the arrays
         first.differentiable = second.differentiable = self.what.differentiable
         first.connect(nodes, [], ())
+        second.behind = first.inputs
         return second.connect([], [], ys)
 
     def give_answer(self, gys: tuple[Any, ...]) -> None:

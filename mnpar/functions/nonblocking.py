@@ -21,7 +21,7 @@ from mnpar.functions.collective import (
 from mnpar.functions.communication import peer
 from mnpar.functions.halves import later, several_later
 from mnpar.functions.joining import concat
-from mnpar.functions.rooted import Bcast, Gather, Scatter, reducing
+from mnpar.functions.rooted import Bcast, Gather, reducing, scattering
 from mnpar.future import Future
 
 if TYPE_CHECKING:
@@ -158,8 +158,8 @@ def iscatter(comm: Communicator, xs: Any = None, root: int = 0) -> Future:
         >>> mnpar.run(lambda comm: F.iscatter(comm, [np.full(2, r) for r in range(3)]).array, ranks=3)[2]
         array([2, 2])
     """
-    root = peer(comm, root, "iscatter(comm, …)")
-    return later(Scatter(comm, root), tuple(xs) if comm.rank == root else (), first)
+    what, inputs = scattering(comm, xs, root, "iscatter")
+    return later(what, inputs, first)
 
 
 def ireduce_scatter(comm: Communicator, xs: Any, op: str = "sum", axis: int | None = None) -> Future:

@@ -137,7 +137,7 @@ def recv(communicator: Communicator, rank: int, delegate_variable: Any = None, t
     Args:
         communicator: the ranks among which ``rank`` counts.
         rank: who calls :func:`send`; ``mnpar.ANY_SOURCE`` takes the first that comes.
-        delegate_variable: ChainerMN's; accepted and not needed.
+        delegate_variable: ChainerMN's; not needed. ``unchain_backward`` of what comes goes on to where it came from.
         tag: the sender's; ``mnpar.ANY_TAG`` takes any.
         force_tuple: return a tuple even for a single array.
 
@@ -153,6 +153,7 @@ def recv(communicator: Communicator, rank: int, delegate_variable: Any = None, t
     """
     source, tag = peer(communicator, rank, "recv(comm, rank)", ANY), communicator.tag(tag, ANY)
     function = Recv(communicator, source, tag)
+    function.behind = (delegate_variable.node,) if isinstance(delegate_variable, Variable) else ()
     ys = function.apply(())
     return ys if function.as_tuple or force_tuple else ys[0]
 

@@ -180,7 +180,15 @@ def scatter(comm: Communicator, xs: Any = None, root: int = 0) -> Variable:
         >>> parts[2]
         array([2, 2])
     """
-    root = peer(comm, root, "scatter(comm, …)")
-    if comm.rank == root and xs is None:
-        raise ValueError(f"scatter(comm, xs): rank {root} is the root and gives {comm.size} arrays, not None")
-    return Scatter(comm, root).apply(tuple(xs) if comm.rank == root else ())[0]
+    what, inputs = scattering(comm, xs, root, "scatter")
+    return what.apply(inputs)[0]
+
+
+def scattering(comm: Communicator, xs: Any, root: int, name: str) -> tuple[Scatter, tuple[Any, ...]]:
+    """The function and its inputs: on the root one for each rank."""
+    root = peer(comm, root, f"{name}(comm, …)")
+    if comm.rank != root:
+        return Scatter(comm, root), ()
+    if xs is None:
+        raise ValueError(f"{name}(comm, xs): rank {root} is the root and gives {comm.size} arrays, not None")
+    return Scatter(comm, root), tuple(xs)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import Communicator, needed
 from mnpar.config import no_backprop_mode
 from mnpar.functions.blockwise import shared
 from mnpar.link_hook import ForwardPostprocessCallbackArgs, ForwardPreprocessCallbackArgs, LinkHook
 from mnpar.link_hooks.substitution import Substitute
 from mnpar.links.parts import Divided
 from mnpar.parameter import Parameter
-
-if TYPE_CHECKING:
-    from mnpar.communicators.communicator import Communicator
 
 Places = list[tuple[dict[str, Any], str, Parameter]]
 
@@ -25,8 +22,8 @@ class WholeGradients(LinkHook):
     Between layers with a ``sequence_axis`` (:class:`mnpar.links.ColumnParallelLinear`) norms, scales and biases see only a
     part of the sequence; without it their gradients would be parts too, and the ranks' copies would drift apart. It is to be
     added to a link, of which every rank has the same (``link.add_hook(hook)``): forward, nothing is sent; backward, the
-    gradients are summed over ranks, small ones in one message. Links whose parameters are divided make their own gradients
-    whole: it leaves them alone, as it does links that have the hook themselves.
+    gradients are summed over ranks, small ones in one message. Links that are divided among these ranks make their own
+    gradients whole: it leaves them alone, as it does links that have the hook themselves.
 
     Args:
         comm: all its ranks call the link, equally often.
@@ -79,6 +76,14 @@ class WholeGradients(LinkHook):
         found: Places = []
         for one in link.links():
             own = one is not link and any([isinstance(hook, WholeGradients) for hook in one.local_link_hooks.values()])
-            if not (own or isinstance(one, Divided)):
+            if not (own or self._divides(one)):
                 found += [(one.__dict__, name, one.__dict__[name]) for name in one._params]
         return found
+
+    def _divides(self, link: Any) -> bool:
+        """Whether a link is divided among ranks of the communicator (others, of another axis, have the same part of it)."""
+        if not isinstance(link, Divided):
+            return False
+        comms = [comm for comm in vars(link).values() if isinstance(comm, Communicator)]
+        here = self.comm.transport.world_ranks
+        return any([len([rank for rank in comm.transport.world_ranks if rank in here]) > 1 for comm in comms])

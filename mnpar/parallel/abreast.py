@@ -44,7 +44,7 @@ def reverse_abreast(tapes: Sequence[Tape], seeds: Sequence[Seeds], later: list[O
                             _pull(step, later, walk.add)
     finally:  # after an error, too: some were visited, and nobody can visit them again
         for tape in tapes:
-            tape.records.clear()
+            tape.clear()
     return [walk.totals for walk in walks]
 
 

@@ -271,7 +271,7 @@ class Ensemble(Chain):
     def _go_on(self, error: Exception | None) -> None:
         """Be an ensemble of the members that are left."""
         well, tape = error is None or self.comm.transport.lost(error), current_tape()
-        tape.records.clear()
+        tape.clear()
         tape.unfinished.clear()
         transport = self.comm.transport.survivors(well)
         whole = None

@@ -569,6 +569,7 @@ def test_a_sendrecv_that_nobody_takes_says_to_whom():
         mnpar.run(program, ranks=2)
 
 
-def test_a_root_that_gives_nothing_to_scatter_is_told():
-    with pytest.raises(ValueError, match="rank 0 is the root and gives 1 arrays, not None"):
-        F.scatter(mnpar.create_communicator("self"), None)
+@pytest.mark.parametrize("scatter", [F.scatter, F.iscatter])
+def test_a_root_that_gives_nothing_to_scatter_is_told(scatter):
+    with pytest.raises(ValueError, match=scatter.__name__ + r"\(comm, xs\): rank 0 is the root and gives 1 arrays, not None"):
+        scatter(mnpar.create_communicator("self"), None)

@@ -122,6 +122,40 @@ def test_the_hook_makes_gradients_of_any_link_whole(comm, n):
         np.testing.assert_allclose(g, e, rtol=1e-12, atol=1e-13)
 
 
+class Divided(mnpar.Chain):
+    """Layers that are divided among ranks, if not among those along which the batch is cut; or by nobody (None)."""
+
+    def __init__(self, comm):
+        super().__init__()
+        self.heads = L.MultiHeadAttention(2, 4, comm)
+        ranks = mnpar.create_communicator("self") if comm is None else comm
+        self.one = L.ColumnParallelLinear(ranks, 4, 3, gather_output=False)
+        self.two = L.RowParallelLinear(ranks, 3, 2, input_is_parallel=True)
+
+    def forward(self, x):
+        return self.two(F.tanh(self.one(self.heads(x), n_batch_axes=2)), n_batch_axes=2)
+
+
+@pytest.mark.ranks(1, 2, 4, on="threads")
+@pytest.mark.parametrize("alone", [False, True], ids=["divided", "plain"])
+def test_the_hook_makes_gradients_whole_of_layers_that_are_divided_among_other_ranks_or_by_nobody(comm, alone):
+    mesh = mnpar.Mesh(comm, data=min(comm.size, 2), model=-1)
+    x0 = np.random.default_rng(3).standard_normal((3, 2, 4))
+
+    def gradients(hook):
+        mnpar.random.seed(2)
+        model = Divided(mesh.model if hook and not alone else None)
+        if hook:
+            model.add_hook(WholeGradients(mesh.data))
+        F.sum(F.sin(model(x0[mine(mesh.data, 3)] if hook else x0))).backward()
+        return dict(model.namedparams())
+
+    whole = gradients(False)
+    for path, p in gradients(True).items():
+        part = () if p.box is None else p.box.index
+        np.testing.assert_allclose(p.grad, whole[path].grad[part], rtol=1e-11, atol=1e-12)
+
+
 def test_the_hook_gives_the_parameters_back_where_a_link_fails():
     def program(comm):
         link = L.LayerNormalization(3).add_hook(WholeGradients(comm))
