@@ -365,9 +365,8 @@ def _dressed(y, given):
     if isinstance(y, np.ndarray):
         if id(y) in given:
             return given[id(y)]
-        base = y.base if y.base is not None else y
-        owner = next((x for x in given.values() if base is x._a or base is x._a.base), None)
-        return _new(y, base=owner)
+        shown = None if y.base is None else next((x for x in given.values() if np.may_share_memory(x._a, y)), None)
+        return _new(y) if shown is None else shown._view(y)
     if isinstance(y, list):
         return [_dressed(part, given) for part in y]
     if isinstance(y, tuple):
