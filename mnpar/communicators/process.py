@@ -251,7 +251,7 @@ class Process:
     def _leave(self) -> None:
         """At exit."""
         if os.getpid() != self._pid:
-            if self.finalizes_forks and not self.MPI.Is_finalized():
+            if self.finalizes_forks and self.size > 1 and not self.MPI.Is_finalized():
                 speak()
                 self._os_exit(self._exit[0])  # as children of multiprocessing end: what MPI has registered is not called
             return
