@@ -17,6 +17,7 @@ from mnpar.communicators.rooms import BLOCK, Said
 from mnpar.errors import MismatchError
 
 _HEAD = message.FLAGS + 1  # bytes
+_ORDER = "all ranks of a communicator make the same calls in the same order"
 
 
 class Opening:
@@ -151,22 +152,22 @@ class Opening:
                 text = raw[start + SIZE : start + SIZE + header.nbytes].decode(errors="replace")
                 raise MismatchError(f"rank {start // self.block} could not take part in {header.name} at {header.site}: {text}")
         if call.op in REDUCING and not self.same_form():
-            raise self.mismatch("ranks reduce values of different dtype or shape")
+            raise self.mismatch("ranks reduce values of different dtype or shape", f"these are the same on all ranks; {_ORDER}")
         if call.reduction in ("max", "min") and call.op in REDUCED and NOTHING in self.kinds:
-            raise self.mismatch(f"some ranks have nothing to give to {call.name} ({call.reduction})")
+            what = f"some ranks have nothing to give to {call.name} ({call.reduction})"
+            raise self.mismatch(what, "a sum leaves out who has nothing; for this each rank gives an array")
         if self.wants and not self.all_record:
-            raise self.mismatch("some ranks record for backward and others do not (no_backprop_mode)")
+            what = "some ranks record for backward and others do not (no_backprop_mode)"
+            raise self.mismatch(what, "all ranks of a communicator record what they call together, or none does")
 
-    def mismatch(self, what: str) -> MismatchError:
+    def mismatch(self, what: str, remedy: str = _ORDER) -> MismatchError:
         """An error with a table of who does what."""
         rows = []
         for rank, h in enumerate(self.headers()):
             root = f", root {h.root}" if h.op in ROOTED else ""
             mode = ", not recording" if self.wants and not h.flags & message.RECORDING else ""
             rows.append(f"  rank {rank}: collective {h.seq // 2}, {h.name}{root} of {h.form}{mode}, at {h.site}")
-        return MismatchError(
-            f"{what}:\n" + "\n".join(rows) + "\nall ranks of a communicator make the same calls in the same order"
-        )
+        return MismatchError("\n".join([f"{what}:", *rows, remedy]))
 
 
 REDUCED = ("allreduce", "reduce", "reduce_from")
