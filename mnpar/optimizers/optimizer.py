@@ -53,7 +53,7 @@ class Optimizer:
             RuntimeError: another thread rank has an optimizer for it.
         """
         if not isinstance(link, Link):
-            raise TypeError(f"an optimizer is set up for a link, such as a model, not for {type(link).__name__}")
+            raise TypeError(f"an optimizer is set up for a link, not for {type(link).__name__}: setup(model)")
         self.target = link
         self._claim()
         self.t = self.epoch = 0
