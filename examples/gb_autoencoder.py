@@ -8,7 +8,8 @@ Each place of an image has filters of its own, and each rank owns those of its p
 after the other learns to reconstruct its input, by few of its pools at a time: ½ Σ (recon − x)² + λ Σ pool, per image. A fully
 connected layer then learns the labels, at first alone, then together with all levels. Filters keep the length 1.
 (Le et al., "Building high-level features using large scale unsupervised learning", ICML 2012; the shapes are neon's, of 2015.)
-All numbers are the same on every grid. Images are scikit-learn's digits, enlarged; others with ``--images``.
+All numbers are the same on every grid, if steps are not so large that they amplify what rounding does (``--lr 0.02``).
+Images are scikit-learn's digits, enlarged; others with ``--images``.
 """
 
 import argparse
@@ -275,10 +276,10 @@ def parse():
     parser.add_argument("--neon-order", action="store_true", help="decoders step before encoders, not together with them")
     parser.add_argument("--pretrain", type=int, default=10, help="epochs of reconstruction for each level (10)")
     parser.add_argument("--initial", type=int, default=2, help="epochs of the last layer alone (2)")
-    parser.add_argument("--epoch", "-e", type=int, default=5, help="epochs of all layers (5)")
+    parser.add_argument("--epoch", "-e", type=int, default=10, help="epochs of all layers (10)")
     parser.add_argument("--batchsize", "-b", type=int, default=20, help="images per step (20)")
     parser.add_argument("--pretrain-lr", type=float, default=0.01, help="learning rate of reconstruction (0.01)")
-    parser.add_argument("--lr", type=float, default=0.02, help="learning rate of the labels (0.02)")
+    parser.add_argument("--lr", type=float, default=0.01, help="learning rate of the labels (0.01)")
     parser.add_argument("--sparsity", type=float, default=0.1, help="the weight λ of the pools (0.1)")
     parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and order (0)")
     parser.add_argument("--images", choices=("digits", "mnist", "cifar10", "synthetic"), default="digits", help="(digits)")

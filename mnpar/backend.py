@@ -324,6 +324,17 @@ def get_device_from_array(*arrays: Any) -> Device:
     return next((device for device in found if device.id >= 0), _HOST)
 
 
+def narrowed(x: Any, dtype: Any) -> Any:
+    """``x.astype(dtype)``; what has become complex beside others is for a real number its real part, as numpy warns it is.
+
+    Example:
+        >>> import numpy as np
+        >>> narrowed(np.array([1 + 2j]), np.dtype("f8"))
+        array([1.])
+    """
+    return (x.real if is_array(x) and dtype.kind == "f" else x).astype(dtype)
+
+
 def checked(x: Any) -> Array:
     """``x``, if it is an array; of a subclass (np.matrix, np.memmap) the plain array in it.
 

@@ -137,7 +137,7 @@ class ChainList(Link):
 
     def _checked(self, link: Any) -> Any:
         if not isinstance(link, Link):
-            raise TypeError(f"only links can be added as children, not {type(link).__name__}")
+            raise TypeError(f"only links can be added as children, not {type(link).__name__}{_one_by_one(link)}")
         return link
 
     def insert(self, index: int, link: Any) -> None:
@@ -231,7 +231,7 @@ class Sequential(ChainList):
 
     def _checked(self, layer: Any) -> Any:
         if not callable(layer):
-            raise TypeError(f"the layers of a Sequential are called: {type(layer).__name__} cannot be")
+            raise TypeError(f"the layers of a Sequential are called: {type(layer).__name__} cannot be{_one_by_one(layer)}")
         return layer
 
     def __add__(self, other: Sequential) -> Sequential:
@@ -264,6 +264,10 @@ def _shown(link: Link, layers: Iterable[tuple[Any, Any]]) -> str:
     rows = [f"({name}): {layer if isinstance(layer, Link) else _type_name(layer)}," for name, layer in layers]
     lines = [f"\n  {line}" for row in rows for line in row.split("\n")]
     return f"{type(link).__name__}({''.join(lines)}{chr(10) if lines else ''})"
+
+
+def _one_by_one(given: Any) -> str:
+    return ": take it apart with a star, as in ChainList(*links)" if isinstance(given, list | tuple) else ""
 
 
 def _type_name(layer: Callable[..., Any]) -> str:

@@ -23,6 +23,8 @@ from mnpar.errors import LauncherError
 from mnpar.launch import find_mpiexec
 
 _LITTLE_SHM = 64 * 2**20  # bytes; what containers have by default
+_MORE_SHM = "start the container with --shm-size=1g"
+_LEAST_SHM = 2**20  # less, and MPI libraries end by a bus error, without a word
 
 
 class Report:
@@ -58,9 +60,9 @@ def examine() -> int:
     """
     report = Report()
     _versions(report)
-    _machine(report)
+    room = _machine(report)
     _gpus(report)
-    comm = _mpi(report)
+    comm = _mpi(report) if room else None  # which would end all without a word
     if comm is not None:
         _times(report, comm)
     if comm.rank == 0 if comm is not None else not launched_after_first():
@@ -89,19 +91,20 @@ def _versions(report: Report) -> None:
         report.add("FAIL", "MPI wheels", f"{' and '.join(both)} in one environment share one mpiexec: uninstall all but one")
 
 
-def _machine(report: Report) -> None:
+def _machine(report: Report) -> bool:
+    """Cores and shared memory; whether MPI has room to begin."""
     cores = len(own_cores())
     chosen = [f"{name}={os.environ[name]}" for name in THREAD_VARIABLES if name in os.environ]
     threads = ", ".join(chosen) or "BLAS threads are shared out among the ranks of this machine"
     report.add("ok", "cores", f"{cores}; {threads}")
-    free = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
-    text = f"{free / 2**20:.0f} MiB free in /dev/shm"
-    little = free < _LITTLE_SHM
-    report.add(
-        "note" if little else "ok",
-        "shared memory",
-        text + (": little; start the container with --shm-size=1g" if little else ""),
-    )
+    if not os.path.isdir("/dev/shm"):
+        report.add("ok", "shared memory", "no /dev/shm on this system")
+        return True
+    free = shutil.disk_usage("/dev/shm").free
+    kind = "FAIL" if free < _LEAST_SHM else "note" if free < _LITTLE_SHM else "ok"
+    why = {"FAIL": "too little for MPI: remove old files there, or", "note": "little:", "ok": ""}[kind]
+    report.add(kind, "shared memory", f"{free / 2**20:.0f} MiB free in /dev/shm" + (f"; {why} {_MORE_SHM}" if why else ""))
+    return kind != "FAIL"
 
 
 def _gpus(report: Report) -> None:
@@ -130,7 +133,7 @@ def _mpi(report: Report) -> Any:
     report.add("ok", "MPI", " ".join(library)[:90])
     started = launched_ranks()
     where = f"{comm.inter_size} machine(s), {comm.intra_size} rank(s) on this one"
-    hint = "" if comm.size > 1 else "; to test several ranks: mpiexec -n 4 python -m mnpar doctor"
+    hint = "" if comm.size > 1 else "; to test several ranks: python -m mnpar run -n 4 -m mnpar doctor"
     report.add("ok", "ranks", f"{comm.size} (the launcher says {started or 'nothing'}), {where}{hint}")
     cores = len(own_cores())
     if comm.intra_size > cores:

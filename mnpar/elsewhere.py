@@ -21,6 +21,8 @@ _CHAIN = "mnpar.Chain, mnpar.ChainList and mnpar.Sequential"
 _FUNCTIONS = "argmax argmin clip cumsum exp flatten log matmul prod relu repeat sigmoid softmax sqrt squeeze swapaxes tanh"
 _LAYERS = "ReLU Tanh Sigmoid Softmax Dropout Flatten LeakyReLU GELU ELU Softplus MaxPool1d MaxPool2d MaxPool3d AvgPool2d"
 
+_ARRAYS = "Allgather Allreduce Bcast Exscan Gather Reduce Scan Iallgather Iallreduce Ibcast Igather Ireduce"
+
 VARIABLE = {
     **dict.fromkeys(_FUNCTIONS.split(), "a function of this name in mnpar.functions"),
     **dict.fromkeys(("detach", "numpy", "cpu", "tolist"), ".array, without a graph"),
@@ -30,8 +32,10 @@ VARIABLE = {
     **dict.fromkeys(("dot", "mm", "bmm"), "the operator @"),
     "abs": "abs(x)",
     "clamp": "F.clip(x, low, high)",
+    "dim": ".ndim",
     "grad_fn": ".creator",
     "is_leaf": ".creator, which is None for a leaf",
+    "numel": ".size",
     "permute": "transpose(*axes)",
     "pow": "the operator **",
     "requires_grad_": "mnpar.Variable(array, requires_grad=…)",
@@ -41,8 +45,11 @@ VARIABLE = {
     "unsqueeze": _AXES,
     "var": "F.mean((x - F.mean(x)) ** 2)",
     "view": "reshape(*shape)",
+    "zero_grad": "cleargrad()",
 }
 LINK = {
+    "bias": ".b in most links",
+    "weight": ".W in most links",
     **dict.fromkeys(("train", "eval"), _MODE),
     **dict.fromkeys(("to", "cuda"), _DEVICE),
     **dict.fromkeys(("state_dict", "load_state_dict"), _SAVING),
@@ -61,6 +68,29 @@ OPTIMIZER = {
     "load_state_dict": _SAVING,
     "zero_grad": "model.cleargrads()",
 }
+COMMUNICATOR = {  # mpi4py's and torch.distributed's
+    **{word: f"{word.lower()}(array), which gives what arrives" for word in _ARRAYS.split()},
+    **{word: f"{word.lower()}()" for word in ("Barrier", "Ibarrier")},
+    **dict.fromkeys(("Alltoall", "Alltoallv"), "alltoall(arrays), of any shapes"),
+    **dict.fromkeys(("Scatter", "Scatterv"), "scatter(arrays), of any shapes"),
+    **dict.fromkeys(("Get_rank", "Get_size"), ".rank and .size"),
+    **dict.fromkeys(("Abort", "abort"), "raise: an error of one rank ends all of them"),
+    **dict.fromkeys(("Create_cart", "Sub", "Get_coords"), "mnpar.SpatialGrid(comm, dims), and mnpar.Mesh"),
+    **dict.fromkeys(("Dup", "Clone"), "mnpar.create_communicator(mpi_comm=…): all of its messages are its own"),
+    "Allgatherv": "allgather(x), of arrays of any shapes",
+    "Free": "finalize()",
+    "Gatherv": "gather(x), of arrays of any shapes",
+    "Irecv": "irecv(source), an Operation whose wait() gives the array",
+    "Isend": "isend(array, dest)",
+    "Recv": "array = comm.recv(source), whose shape and dtype come with the message",
+    "Send": "send(array, dest)",
+    "Sendrecv": "sendrecv(array, dest, source)",
+    "Split": "split(color, key)",
+    "all_gather": "allgather(x)",
+    "all_reduce": "allreduce(x)",
+    "all_to_all": "alltoall(xs)",
+    "broadcast": "bcast(x)",
+}
 PACKAGES = {
     "mnpar": {
         **dict.fromkeys(("Tensor", "tensor"), "mnpar.Variable(numpy.array(…))"),
@@ -69,6 +99,7 @@ PACKAGES = {
         **dict.fromkeys(("save", "load"), _SAVING),
         "DataLoader": "mnpar.iterators.SerialIterator",
         "Module": _CHAIN,
+        "amp": "mnpar.mixed16 for mnpar.config.dtype, and optimizer.loss_scaling()",
         "distributed": "mnpar.create_communicator()",
         "manual_seed": "mnpar.random.seed",
         "nn": "mnpar.links, mnpar.functions and mnpar.Chain",
@@ -108,6 +139,10 @@ PACKAGES = {
         "view": "F.reshape",
         **dict.fromkeys(("cat", "concatenate"), "F.concat"),
         **dict.fromkeys(("dot", "mm", "bmm"), "F.matmul"),
+    },
+    "mnpar.iterators": {"DataLoader": "mnpar.iterators.SerialIterator, MultithreadIterator and MultiprocessIterator"},
+    "mnpar.optimizers": {
+        "lr_scheduler": "mnpar.training.extensions.ExponentialShift and its like; or change optimizer.lr, optimizer.alpha",
     },
     "mnpar.links": {
         **dict.fromkeys(_LAYERS.split(), "functions for it, such as F.relu: a mnpar.Sequential takes them as layers"),

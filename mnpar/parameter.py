@@ -67,6 +67,13 @@ class Parameter(Variable):
         if shape is not None:
             self.initialize(tuple(shape) if np.iterable(shape) else (int(shape),))
 
+    def _freeze(self, value: bool) -> None:
+        raise AttributeError(
+            "requires_grad is said when a Variable is made: link.disable_update() leaves parameters as they are"
+        )
+
+    requires_grad = property(Variable.requires_grad.fget, _freeze, doc=Variable.requires_grad.__doc__)
+
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute. An ``array`` of another shape or dtype makes it another parameter, as :meth:`initialize` does."""
         old = getattr(self, "array", None) if name == "array" and value is not None else None

@@ -4,9 +4,11 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from mnpar import doctor
 from mnpar.communicators.create import own_cores
 from mnpar.launch import clean_environment, mpiexec_command
 from tests.scripts import run_script
@@ -54,3 +56,14 @@ def test_cores_are_counted_where_processes_cannot_be_bound_to_some(monkeypatch):
     assert len(own_cores()) <= os.cpu_count()
     monkeypatch.delattr(os, "sched_getaffinity")  # macOS has none
     assert len(own_cores()) == os.cpu_count()
+
+
+@pytest.mark.parametrize(("free", "kind"), [(2**16, "FAIL"), (2**24, "note"), (2**30, "ok")])
+def test_too_little_shared_memory_is_told_before_mpi_begins(free, kind, monkeypatch, capsys):
+    """MPI would end the process by a bus error, and nothing would be told at all."""
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    begun = []
+    monkeypatch.setattr(doctor, "_mpi", lambda report: begun.append(report))
+    assert doctor.examine() == (kind == "FAIL")
+    assert len(begun) == (kind != "FAIL")
+    assert f"{kind:4}  shared memory  {free / 2**20:.0f} MiB free" in capsys.readouterr().out

@@ -15,6 +15,7 @@ OBJECTS = [
     (mnpar.Variable(np.ones((2, 2))), elsewhere.VARIABLE),
     (L.Linear(2, 2), elsewhere.LINK),
     (mnpar.optimizers.SGD(), elsewhere.OPTIMIZER),
+    (mnpar.create_communicator("self"), elsewhere.COMMUNICATOR),
 ]
 OBJECTS += [(importlib.import_module(name), words) for name, words in elsewhere.PACKAGES.items()]
 
@@ -82,3 +83,42 @@ def test_so_may_a_base_class_that_comes_later():
     assert {"train", "eval", "parameters", "modules"} <= set(dir(model))
     with pytest.raises(AttributeError, match="'Model' object has no attribute 'zero_grad': mnpar has cleargrads"):
         model.zero_grad()
+
+
+def test_an_optimizer_is_not_made_of_parameters():
+    params = list(L.Linear(2, 2).params())
+    for given in (params, iter(params)):
+        with pytest.raises(TypeError, match=r"alpha is a number, not list(_iterator)?: an optimizer gets .* by setup\(model\)"):
+            mnpar.optimizers.Adam(given)
+
+
+@pytest.mark.parametrize("kind", [mnpar.ChainList, mnpar.Sequential])
+def test_a_list_of_links_is_to_be_taken_apart(kind):
+    with pytest.raises(TypeError, match=r"list.*: take it apart with a star, as in ChainList\(\*links\)"):
+        kind([L.Linear(2, 2)])
+
+
+def test_parameters_are_left_as_they_are_by_disable_update():
+    with pytest.raises(AttributeError, match=r"link\.disable_update\(\) leaves parameters as they are"):
+        L.Linear(2, 2).W.requires_grad = False
+
+
+def test_what_mpi4py_has_made_is_no_communicator_yet():
+    cart = type("Cartcomm", (), {"Get_rank": lambda self: 0})()
+    with pytest.raises(TypeError, match=r"where a Cartcomm was given \(mnpar\.create_communicator\(mpi_comm=…\)"):
+        F.allreduce(cart, np.ones(2))
+
+
+def test_a_received_array_is_returned_and_has_no_buffer():
+    with pytest.raises(TypeError, match=r"where an array was given: .* array = comm\.recv\(source\)"):
+        mnpar.create_communicator("self").recv(np.empty(3), 0)
+
+
+def test_labels_that_are_floats_are_told_from_soft_targets():
+    with pytest.raises(ValueError, match=r"soft targets of shape \(2,\) must have .*; labels are integers"):
+        F.softmax_cross_entropy(np.ones((2, 3)), np.array([0.0, 1.0]))
+
+
+def test_two_axes_are_exchanged_by_swapaxes():
+    with pytest.raises(ValueError, match="swapaxes"):
+        mnpar.Variable(np.ones((2, 3, 4))).transpose(0, 1)

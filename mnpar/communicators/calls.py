@@ -28,6 +28,7 @@ from mnpar.communicators.ways import (
     listed,
 )
 
+_ORDER = "comm.send(array, dest), and array = comm.recv(source), which takes no buffer"
 _INTEGERS = (int, np.integer)  # written in the calls, a union would be made again each time
 
 
@@ -66,6 +67,8 @@ class Calls:
         """The rank, checked."""
         if isinstance(rank, _INTEGERS) and (0 <= rank < self.size or rank == wildcard):
             return int(rank)
+        if isinstance(rank, np.ndarray) and rank.ndim:
+            raise TypeError(f"rank {self.rank}: the number of a rank is needed where an array was given: {_ORDER}")
         raise ValueError(f"rank {self.rank}: there is no rank {rank!r} in a communicator of {self.size} (0 to {self.size - 1})")
 
     def tag(self, tag: int, wildcard: int | None = None) -> int:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnpar import elsewhere
 from mnpar.backend import Array
 from mnpar.communicators.in_memory import InMemory
 from mnpar.communicators.operation import Operation, no_steps
@@ -40,6 +41,8 @@ def needed(comm: Any, call: str) -> None:
     """Raises TypeError if ``comm`` is no communicator, with how ``call`` is written."""
     if not isinstance(comm, Communicator):
         hint = " (its axes are communicators, as mesh.model)" if hasattr(comm, "coordinates") else ""
+        if hasattr(comm, "Get_rank"):
+            hint = " (mnpar.create_communicator(mpi_comm=…) makes one of mpi4py's)"
         raise TypeError(f"{call}: a communicator is needed where {described(comm)} was given{hint}")
 
 
@@ -49,6 +52,7 @@ def described(given: Any) -> str:
     return "None" if given is None else f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
 
+@elsewhere.knows(elsewhere.COMMUNICATOR)
 class Communicator(InMemory):
     """A group of ranks; :func:`mnpar.create_communicator` makes one.
 

@@ -205,7 +205,9 @@ def _soft(x: Variable, t: Array, normalize: bool, class_weight: Array, reduce: s
     if kind not in ("cross-entropy", "kl-divergence"):
         raise ValueError(f"softmax_cross_entropy: soft_target_loss is 'cross-entropy' or 'kl-divergence', not {kind!r}")
     if t.shape != x.shape:
-        raise ValueError(f"softmax_cross_entropy: soft targets of shape {t.shape} must have x's shape {x.shape}")
+        raise ValueError(
+            f"softmax_cross_entropy: soft targets of shape {t.shape} must have x's shape {x.shape}; labels are integers"
+        )
     p, weight = t, _checked_weight(_NAME, class_weight, x.shape[1])
     weighted = p if weight is None else p * weight.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 2))
     loss: Variable = -(log_softmax(x) * weighted).sum(axis=1)  # (N, …)

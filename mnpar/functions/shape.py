@@ -129,7 +129,8 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Variable:
         return Transpose(None).apply((x,))[0]
     order = tuple(axes)
     if sorted([axis % max(x.ndim, 1) for axis in order]) != list(range(x.ndim)):
-        raise ValueError(f"transpose: {order} is not an order of the {x.ndim} axes of shape {x.shape}")
+        two = "; swapaxes exchanges two of them" if len(order) == 2 else ""
+        raise ValueError(f"transpose: {order} is not an order of the {x.ndim} axes of shape {x.shape}{two}")
     return Transpose(order).apply((x,))[0]
 
 

@@ -92,9 +92,6 @@ class GradientMethod(Optimizer):
         """The rule for one parameter."""
         raise TypeError(f"{type(self).__name__} does not define create_update_rule")
 
-    def __repr__(self) -> str:
-        return repr(self.hyperparam).replace(type(self.hyperparam).__name__, type(self).__name__, 1)
-
     def setup(self, link: Link) -> Any:
         """Give each parameter of a link an update rule; returns the optimizer."""
         super().setup(link)

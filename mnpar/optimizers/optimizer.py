@@ -41,6 +41,10 @@ class Optimizer:
         self._scaling: LossScaling | None = None
         self._hooks: dict[str, tuple[str, Callable[..., None]]] = {}
 
+    def __repr__(self) -> str:
+        _, _, numbers = str(getattr(self, "hyperparam", "()")).partition("(")
+        return f"{type(self).__name__}({numbers}"
+
     def setup(self, link: Link) -> Any:
         """Take on the parameters of a link; returns the optimizer.
 
@@ -49,7 +53,7 @@ class Optimizer:
             RuntimeError: another thread rank has an optimizer for it.
         """
         if not isinstance(link, Link):
-            raise TypeError(f"an optimizer is set up for a link, not for {type(link).__name__}")
+            raise TypeError(f"an optimizer is set up for a link, not for {type(link).__name__}: setup(model)")
         self.target = link
         self._claim()
         self.t = self.epoch = 0

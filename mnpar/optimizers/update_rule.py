@@ -6,7 +6,7 @@ A rule changes ``param.array`` in place and never puts another array there: grad
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,9 @@ class Hyperparameter:
         self.parent = parent
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Iterator | list | tuple):
+            given = type(value).__name__
+            raise TypeError(f"{name} is a number, not {given}: an optimizer gets a model's parameters by setup(model)")
         object.__setattr__(self, name, value)
         if self.parent is not None:  # a rule's own; the optimizer's are the same for all rules
             structure.change()

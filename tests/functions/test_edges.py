@@ -432,6 +432,16 @@ def test_a_gradient_of_complex_numbers_gives_the_change_of_the_loss_as_the_real_
     np.testing.assert_allclose((g.array * dz).real.sum(), change, rtol=1e-8)
 
 
+def test_a_real_array_beside_complex_ones_gets_the_real_part_of_its_gradient():
+    """And numpy does not warn, which would be at every step, of nothing that is wrong."""
+    x, z, dx = np.array([1.0, 2.0]), np.array([1 + 2j, 0.5 - 1j]), np.array([3.0, -1.0])
+    loss = lambda x: F.sum(F.absolute(x * z + z * z))
+    loss(v := Variable(x)).backward()
+    assert v.grad.dtype == x.dtype
+    change = (loss(x + 1e-6 * dx).item() - loss(x - 1e-6 * dx).item()) / 2e-6
+    np.testing.assert_allclose((v.grad * dx).sum(), change, rtol=1e-8)
+
+
 OF_INTEGERS = {
     "mean_squared_error": lambda x: F.mean_squared_error(x, x[::-1] + 1),
     "mean_absolute_error": lambda x: F.mean_absolute_error(x, x[::-1] + 1),
