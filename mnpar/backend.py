@@ -283,7 +283,7 @@ def like(x: Array, other: Array) -> Array:
     xp = get_array_module(other)
     if xp is np:
         return x
-    with other.device:
+    with getattr(other, "array", other).device:
         return xp.asarray(x)
 
 
