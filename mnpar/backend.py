@@ -393,7 +393,11 @@ def unfit(xs: Sequence[Array]) -> str:
 
 def copy_to(target: Array, x: Array) -> None:
     """Write the values of ``x``, on any device, into ``target``."""
-    target[...] = beside(x, target)
+    if get_array_module(target) is np:
+        target[...] = to_host(x)
+    else:
+        with target.device:
+            target[...] = beside(x, target)
 
 
 def copyto(dst: Array, src: Array) -> None:

@@ -4,7 +4,6 @@ import inspect
 import re
 from collections import defaultdict
 
-import cupy
 import numpy as np
 
 DOC = '''"""What CuPy {version} has: functions with their parameters, ufuncs with the types they know, methods of arrays.
@@ -77,14 +76,17 @@ def block(name, lines):
     print(f'{name} = """\n{body}\n"""\n')
 
 
-print(DOC.format(version=cupy.__version__))
-print(f'VERSION = "{cupy.__version__}"\n')
-block("FUNCTIONS", functions(cupy))
-block("LINALG", functions(cupy.linalg))
-block("FFT", functions(cupy.fft))
-block("STRIDE_TRICKS", functions(cupy.lib.stride_tricks))
-block("UFUNCS", ufuncs())
-block("METHODS", methods(cupy.ndarray))
-block("SPECIAL", [" ".join(n for n in dir(cupy.ndarray) if n.startswith("__"))])
-shared = [n for n in dir(cupy) if not n.startswith("_") and hasattr(np, n) and getattr(cupy, n) is getattr(np, n)]
-block("SAME_AS_NUMPY", [" ".join(shared)])
+if __name__ == "__main__":
+    import cupy
+
+    print(DOC.format(version=cupy.__version__))
+    print(f'VERSION = "{cupy.__version__}"\n')
+    block("FUNCTIONS", functions(cupy))
+    block("LINALG", functions(cupy.linalg))
+    block("FFT", functions(cupy.fft))
+    block("STRIDE_TRICKS", functions(cupy.lib.stride_tricks))
+    block("UFUNCS", ufuncs())
+    block("METHODS", methods(cupy.ndarray))
+    block("SPECIAL", [" ".join(n for n in dir(cupy.ndarray) if n.startswith("__"))])
+    shared = [n for n in dir(cupy) if not n.startswith("_") and hasattr(np, n) and getattr(cupy, n) is getattr(np, n)]
+    block("SAME_AS_NUMPY", [" ".join(shared)])
