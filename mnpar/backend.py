@@ -283,7 +283,8 @@ def like(x: Array, other: Array) -> Array:
     xp = get_array_module(other)
     if xp is np:
         return x
-    with getattr(other, "array", other).device:
+    there: Array = getattr(other, "array", other)
+    with there.device:
         return xp.asarray(x)
 
 
