@@ -283,7 +283,8 @@ def like(x: Array, other: Array) -> Array:
     xp = get_array_module(other)
     if xp is np:
         return x
-    with other.device:
+    there: Array = getattr(other, "array", other)
+    with there.device:
         return xp.asarray(x)
 
 
@@ -408,7 +409,11 @@ def _unfit(xs: Sequence[Array], fractions: bool) -> str:
 
 def copy_to(target: Array, x: Array) -> None:
     """Write the values of ``x``, on any device, into ``target``."""
-    target[...] = beside(x, target)
+    if get_array_module(target) is np:
+        target[...] = to_host(x)
+    else:
+        with target.device:
+            target[...] = beside(x, target)
 
 
 def copyto(dst: Array, src: Array) -> None:

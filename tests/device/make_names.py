@@ -1,13 +1,10 @@
 """Write ``names.py`` anew, with a Python that has CuPy (no GPU is needed): ``python make_names.py > names.py``."""
 
-import importlib
 import inspect
 import re
 from collections import defaultdict
 
 import numpy as np
-
-cupy = importlib.import_module("cupy") if __name__ == "__main__" else None
 
 DOC = '''"""What CuPy {version} has: functions with their parameters, ufuncs with the types they know, methods of arrays.
 
@@ -80,6 +77,8 @@ def block(name, lines):
 
 
 if __name__ == "__main__":
+    import cupy
+
     print(DOC.format(version=cupy.__version__))
     print(f'VERSION = "{cupy.__version__}"\n')
     block("FUNCTIONS", functions(cupy))
