@@ -13,7 +13,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.elementwise import Exp
-from mnpar.functions.generic import either, wide
+from mnpar.functions.generic import either, fractional, wide
 from mnpar.functions.rows import MODEST, add_up, by_rows, row_blocks, sum_over
 from mnpar.variable import Variable
 
@@ -98,7 +98,7 @@ class Softmax(FunctionNode):
         if not x.size:
             return x.copy()  # of no elements there is no maximum
         if not by_rows(x, self.axis):
-            y = xp.asarray(x - x.max(axis=self.axis, keepdims=True))
+            y = xp.asarray(x - x.max(axis=self.axis, keepdims=True), fractional(x.dtype))
             xp.exp(y, out=y)
             y /= add_up(wide(y), self.axis, keepdims=True)
             return y
@@ -139,7 +139,7 @@ class LogSoftmax(FunctionNode):
         if not x.size:
             return x.copy()
         xp = backend.get_array_module(x)
-        y = xp.asarray(x - x.max(axis=self.axis, keepdims=True))
+        y = xp.asarray(x - x.max(axis=self.axis, keepdims=True), fractional(x.dtype))
         y -= xp.log(add_up(wide(xp.exp(y)), self.axis, keepdims=True))
         return y
 

@@ -31,9 +31,10 @@ class CumSum(FunctionNode):
         self.axis, self.backwards = axis, backwards
 
     def forward(self, x: Array) -> Array:
-        flip, dtype = backend.get_array_module(x).flip, "f4" if x.dtype.char == "e" else x.dtype
-        y = (flip(x, self.axis) if self.backwards else x).cumsum(axis=self.axis, dtype=dtype).astype(x.dtype, copy=False)
-        return flip(y, self.axis) if self.backwards else y
+        flip, dtype = backend.get_array_module(x).flip, {"e": "f4", "?": "i8"}.get(x.dtype.char, x.dtype)
+        y = (flip(x, self.axis) if self.backwards else x).cumsum(axis=self.axis, dtype=dtype)
+        y = flip(y, self.axis) if self.backwards else y
+        return y.astype("e") if x.dtype.char == "e" else y
 
     def backward(self, gy: Any) -> Any:
         return lambda: either(CumSum(self.axis, not self.backwards), gy)

@@ -18,7 +18,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.elementwise import Exp
-from mnpar.functions.generic import either
+from mnpar.functions.generic import either, fractional
 from mnpar.variable import Variable, as_variable
 
 _SMALL = (
@@ -77,9 +77,9 @@ def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: Array) 
 
 
 def in_double(function: Callable[[Any, Array], Array], x: Array) -> Array:
-    """A function of (xp, float64) of any floats, in their dtype; infinite values are meant, and told by no warning."""
+    """A function of (xp, float64) of any numbers, in the dtype of floats; infinite values are meant, and told by no warning."""
     with np.errstate(all="ignore"):
-        return function(backend.get_array_module(x), x.astype("d")).astype(x.dtype)
+        return function(backend.get_array_module(x), x.astype("d")).astype(fractional(x.dtype))
 
 
 def _positive(xp: Any, a: Array) -> Array:

@@ -15,7 +15,7 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import BroadcastTo
 from mnpar.functions.elementwise import Exp
-from mnpar.functions.generic import axes_of, constant, either, wide
+from mnpar.functions.generic import axes_of, constant, either, fractional, wide
 from mnpar.functions.rows import add_up
 from mnpar.functions.shape import cast
 from mnpar.variable import Variable, as_variable
@@ -113,7 +113,8 @@ class LogSumExp(Reduction):
         peak = (x.max if x.size else x.sum)(axis=self.axis, keepdims=True)  # of no elements there is no maximum
         peak = xp.where(xp.isfinite(peak), peak, xp.zeros((), x.dtype))
         with np.errstate(divide="ignore"):  # log 0 is -∞ where all elements are
-            y = (xp.log(add_up(wide(xp.exp(x - peak)), self.axis, keepdims=True)) + peak).astype(x.dtype, copy=False)
+            y = xp.log(add_up(wide(xp.exp(x - peak)), self.axis, keepdims=True)) + peak
+        y = y.astype(fractional(x.dtype), copy=False)
         return y if self.keepdims else y.squeeze(self.axis)
 
     def backward(self, gy: Any) -> Any:
@@ -166,10 +167,10 @@ def average(x: Any, axis: Axis = None, weights: Any = None, keepdims: bool = Fal
     needed = tuple(x.shape[a] for a in reduced)
     if w.shape != needed:
         raise ValueError(f"average: weights of shape {w.shape} for axis {axis} of shape {x.shape} must have shape {needed}")
-    terms = cast(x, "f4") if x.dtype.char == "e" else x  # sums may be too large for float16
+    terms = cast(x, "f4" if x.dtype.char == "e" else fractional(x.dtype))  # sums may be too large for float16
     w = cast(w, terms.dtype).reshape(tuple(n if a in reduced else 1 for a, n in enumerate(x.shape)))
     y: Variable = (terms * w).sum(axis=axis, keepdims=keepdims) / w.sum()
-    return y if terms is x else cast(y, x.dtype)
+    return cast(y, x.dtype) if x.dtype.char == "e" else y
 
 
 mean = average

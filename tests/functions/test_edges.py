@@ -452,6 +452,14 @@ OF_INTEGERS = {
     "local_response_normalization": lambda x: F.local_response_normalization(x[None, :, :, None]),
     "accuracy": lambda x: F.accuracy(x, np.array([1, 0])),
     "r2_score": lambda x: F.r2_score(x, x * x),
+    "softmax": F.softmax,
+    "log_softmax": F.log_softmax,
+    "logsumexp": F.logsumexp,
+    "average": lambda x: F.average(x, 1, np.array([0.25, 0.5])),
+    "erfc": F.erfc,
+    "lgamma": lambda x: F.lgamma(x + 2),
+    "polygamma": lambda x: F.polygamma(1, x),
+    "cumsum of booleans": lambda x: F.cumsum(x.astype("?")),
 }
 
 
