@@ -149,6 +149,7 @@ class DictSummary:
 def _is_scalar(x: Any) -> bool:
     if isinstance(x, int | float):
         return True
-    if backend.is_array(x):
-        return bool(x.ndim == 0 and x.dtype.kind in "biuf")
-    return isinstance(x, np.number | np.bool_) and not isinstance(x, np.complexfloating)
+    if not (backend.is_array(x) or isinstance(x, np.generic)):
+        return False
+    number = x.dtype.kind in "biuf" or (x.dtype.kind == "V" and np.can_cast(x.dtype, np.float64))  # bfloat16 is a V
+    return bool(x.ndim == 0 and number)

@@ -2,6 +2,7 @@
 
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -89,3 +90,10 @@ def test_nan_and_infinity_show():
         summary.add(1.0)
         assert not math.isfinite(summary.compute_mean())
         assert math.isnan(summary.make_statistics()[1])
+
+
+def test_bfloat16_is_a_number():
+    one = ml_dtypes.bfloat16(1.5)
+    summary = mnpar.DictSummary()
+    summary.add({"array": np.array(one), "scalar": one, "void": np.zeros((), "V2"), "structure": np.zeros((), [("a", "f4")])})
+    assert summary.compute_mean() == {"array": 1.5, "scalar": 1.5}

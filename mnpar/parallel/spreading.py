@@ -16,7 +16,8 @@ from mnpar.backend import Array
 from mnpar.communicators import create_communicator
 from mnpar.communicators.reduction import reduce_arrays
 from mnpar.dataset.agreement import agree
-from mnpar.parallel.selecting import MODES, check_said, chosen, count, mean, merged, part, rows_of, weighted, with_rows
+from mnpar.parallel.arguments import as_array, check_said, rows_of, with_rows
+from mnpar.parallel.selecting import MODES, chosen, count, cut, mean, merged, part, weighted
 from mnpar.parallel.shared_data import SharedData
 from mnpar.parallel.shared_variable import SharedVariable
 from mnpar.plans import block
@@ -139,31 +140,26 @@ class ParallelFunction:
             rows = rows_of({name: arguments[name] for name in self.scatter}, batch)
             return count(rows), True, (rows.start, rows.stop, rows.step) if isinstance(rows, slice) else None, said
 
-        total, cut, bounds, others = agree(comm, 0, plan)
+        total, divided, bounds, others = agree(comm, 0, plan)
         check_said(said, others, comm.rank)
         for name in self.bcast:
             given = arguments.get(name)
-            arguments[name] = given.array if isinstance(given, SharedData) else comm.bcast(_array(given) if root else None)
-        if not cut:
+            arguments[name] = given.array if isinstance(given, SharedData) else comm.bcast(as_array(given) if root else None)
+        if not divided:
             return None
         shares = [block(total, comm.size, rank) for rank in range(comm.size)]
         start, stop = shares[comm.rank]
         if bounds is not None:
             mine = part(slice(*bounds), start, stop)
         else:
-            mine = comm.scatter(self._parts(rows, slice(0, total, 1)) if root else None)
+            mine = comm.scatter(cut(rows, slice(0, total, 1), comm.size) if root else None)
         for name in self.scatter:
             given = arguments.get(name)
             if not isinstance(given, SharedData):
-                arguments[name] = comm.scatter(self._parts(_array(given), rows) if root else None)
+                arguments[name] = comm.scatter(cut(as_array(given), rows, comm.size) if root else None)
             else:
                 arguments[name] = given[start:stop] if given.minibatch else given[mine]
         return [stop - start for start, stop in shares]
-
-    def _parts(self, whole: Array, rows: slice | Array) -> list[Array]:
-        """Each rank's part of some rows."""
-        P, total = self.comm.size, count(rows)
-        return [whole[part(rows, *block(total, P, rank))] for rank in range(P)]
 
     def _own_rows(self, arguments: dict[str, Any], batch_s: Any) -> int | None:
         """Put the rows that ``batch_s`` chooses of the resident arguments into ``arguments``."""
@@ -179,7 +175,7 @@ class ParallelFunction:
         for name in self.resident:
             if arguments.get(name) is None:
                 raise TypeError(f"rank {self.comm.rank} gives no values for {name!r}: resident arguments are each rank's own")
-            given = with_rows(_array(arguments[name]), name)
+            given = with_rows(as_array(arguments[name]), name)
             arguments[name] = given[chosen(batch_s, len(given), name)]
             counts[name] = len(arguments[name])
         if len(set(counts.values())) > 1:
@@ -212,7 +208,7 @@ class ParallelFunction:
         results = [] if returned is None else list(returned) if isinstance(returned, tuple | list) else [returned]
         if len(results) != many:
             raise ValueError(f"the function returned {len(results)} values; its outputs and updates are {many}")
-        return [_array(result) for result in results]
+        return [as_array(result) for result in results]
 
     # ---- after ----
 
@@ -302,8 +298,3 @@ def parallel_function(
 
 def _names(names: Any) -> list[Any]:
     return [names] if isinstance(names, str) else list(names)
-
-
-def _array(x: Any) -> Array:
-    x = getattr(x, "array", x)
-    return x if backend.is_array(x) else np.asarray(x)

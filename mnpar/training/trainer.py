@@ -71,6 +71,8 @@ class Trainer:
         self, updater: Any, stop_trigger: Any = None, out: str = "result", extensions: Any = None,
         *, comm: Communicator | None = None,
     ) -> None:  # fmt: skip
+        if not hasattr(updater, "get_all_optimizers"):
+            raise TypeError(f"a trainer is given an updater, as a StandardUpdater, not {type(updater).__name__}")
         self.updater, self.out = updater, out
         self.stop_trigger = get_trigger(stop_trigger)
         self.observation: dict[str, Any] = {}
@@ -130,8 +132,10 @@ class Trainer:
             call_before_training: also once before the first update.
 
         Raises:
-            TypeError: it has no name; ValueError: its name is ``'training'``.
+            TypeError: it has no name, or is a class; ValueError: its name is ``'training'``.
         """
+        if isinstance(extension, type):
+            raise TypeError(f"{extension.__name__} is a class: trainer.extend({extension.__name__}(…))")
         named = (getattr(extension, attribute, None) for attribute in ("name", "default_name", "__name__"))
         stem = name if name is not None else next((n for n in named if n is not None), None)
         if stem is None:
@@ -212,9 +216,7 @@ class Trainer:
             with scope(self.observation):
                 update()
                 for fires, extension in calls:
-                    if id(fires) not in answers:
-                        answers[id(fires)] = fires(self)
-                    if answers[id(fires)]:
+                    if answers[id(fires)] if id(fires) in answers else answers.setdefault(id(fires), fires(self)):
                         extension(self)
 
     def _tell(self, entries: list[Entry], error: Exception, show: bool) -> None:
@@ -222,8 +224,7 @@ class Trainer:
         if show:
             error.add_note(f"(in the training loop, after {self.updater.iteration} iterations)")
             if isinstance(error, StopIteration):
-                rank = "" if self.comm is None else f" of rank {self.comm.rank}"
-                error.add_note(f"(an iterator{rank} came to its end before training: repeat=True, or an earlier stop trigger)")
+                error.add_note("(an iterator came to its end before training: repeat=True, or an earlier stop trigger)")
             if self.comm is not None and isinstance(error, MismatchError | DeadlockError):
                 detail = getattr(self.updater, "epoch_detail", 0.0)
                 error.add_note(

@@ -257,6 +257,24 @@ def test_an_error_is_told_and_raised_again_after_all_was_finalized(where, tmp_pa
     assert "in the training loop, after" in caught.value.__notes__[0]
 
 
+@pytest.mark.parametrize("given", [None, [1]], ids=["None", "a list"])
+def test_what_is_no_updater_iterator_or_optimizer_is_told(given):
+    optimizer = mnpar.optimizers.SGD().setup(L.Linear(1, 1))
+    name = "(None|NoneType)" if given is None else "list"
+    for make in (
+        lambda: training.Trainer(given),
+        lambda: training.StandardUpdater(given, optimizer),
+        lambda: training.StandardUpdater(SerialIterator([1], 1), given),
+    ):
+        with pytest.raises(TypeError, match=f"{name}$"):
+            make()
+
+
+def test_an_extension_that_was_not_made_is_told(tmp_path):
+    with pytest.raises(TypeError, match="LogReport is a class"):
+        counting(tmp_path).extend(extensions.LogReport)
+
+
 def test_an_iterator_that_ends_before_training_is_told(tmp_path):
     optimizer = mnpar.optimizers.SGD().setup(mnpar.links.Linear(1, 1))
     batches = mnpar.iterators.SerialIterator([np.ones(1, "f4")], 1, repeat=False)

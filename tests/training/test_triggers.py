@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from mnpar import training
@@ -71,6 +72,32 @@ def test_who_asks_a_trigger_again_gets_the_same_answer(kind):
         answers.append([trigger(SimpleNamespace(updater=updater)) for _ in range(2)])
         saved(trigger)
     assert answers == [[False] * 2, [True] * 2, [False] * 2]
+
+
+@pytest.mark.parametrize("points", [np.array([2, 5]), range(2, 6, 3), np.float64(5)], ids=["array", "range", "number"])
+def test_points_may_be_any_numbers(points):
+    assert fired(triggers.ManualScheduleTrigger(points, "iteration"), Counting(LENGTH)) == np.atleast_1d(points).tolist()
+
+
+@pytest.mark.parametrize("points", [[], None, "ab", [[1]]], ids=str)
+def test_what_are_no_points_is_told(points):
+    with pytest.raises(ValueError, match="numbers of iterations, not"):
+        triggers.ManualScheduleTrigger(points, "iteration")
+
+
+def test_no_time_runs_backwards():
+    with pytest.raises(ValueError, match="a number of seconds, not -1"):
+        triggers.TimeTrigger(-1)
+
+
+@pytest.mark.parametrize(("kind", "values"), [(triggers.MinValueTrigger, [3, 2]), (triggers.MaxValueTrigger, [2, 3])])
+def test_nan_is_never_the_best_value(kind, values, tmp_path):
+    """After it nothing was better."""
+    seen, nan = [], float("nan")
+    trainer = counting(tmp_path, (4, "iteration"), x=[nan, values[0], nan, values[1]])
+    trainer.extend(lambda trainer: seen.append(trainer.updater.iteration), name="see", trigger=kind("x", (1, "iteration")))
+    trainer.run()
+    assert seen == [2, 4]
 
 
 @pytest.mark.parametrize("every", [2, 3, 5])

@@ -60,7 +60,7 @@ class Watched:
 
 
 class BestValueTrigger:
-    """Fires when the mean of a value over an interval is the best so far.
+    """Fires when the mean of a value over an interval is the best so far; NaN is none.
 
     Args:
         key: of the observation.
@@ -90,8 +90,10 @@ class BestValueTrigger:
         self._best_value: float | None = None
 
     def __call__(self, trainer: Any) -> bool:
-        value = self._watched(trainer)
-        if value is None or not (self._best_value is None or self._compare(self._best_value, value)):
+        value, best = self._watched(trainer), self._best_value
+        if value is None or math.isnan(value):  # NaN is better than nothing, and nothing would be better than it
+            return False
+        if best is not None and not math.isnan(best) and not self._compare(best, value):
             return False
         self._best_value = value
         return True

@@ -110,7 +110,7 @@ class ManualScheduleTrigger(_Counting):
         finished: whether the last point is over.
 
     Raises:
-        ValueError: another unit.
+        ValueError: another unit, or no points.
 
     Example:
         >>> from types import SimpleNamespace
@@ -122,7 +122,10 @@ class ManualScheduleTrigger(_Counting):
 
     def __init__(self, points: Any, unit: str) -> None:
         super().__init__(unit)
-        self.points = list(points) if isinstance(points, list | tuple) else [points]
+        array = np.asarray(points)
+        if array.ndim > 1 or array.size == 0 or array.dtype.kind not in "iuf":
+            raise ValueError(f"the points of a trigger are one or several numbers of {unit}s, not {points!r}")
+        self.points = np.atleast_1d(array).tolist()
         self.finished = False
 
     def __call__(self, trainer: Any) -> bool:
@@ -184,6 +187,8 @@ class TimeTrigger:
     """
 
     def __init__(self, period: float, *, comm: Communicator | None = None) -> None:
+        if not period >= 0:
+            raise ValueError(f"the period of a trigger is a number of seconds, not {period!r}")
         self._period, self._next_time, self.comm = period, period, comm
 
     def __call__(self, trainer: Any) -> bool:

@@ -35,6 +35,9 @@ class StandardUpdater(Updater):
         auto_new_epoch: tell the optimizer of new epochs.
         input_device: where batches go, if not to ``device``.
 
+    Raises:
+        TypeError: what is no iterator, or no optimizer.
+
     A rank whose model returns no loss takes part in the backward of the others; one with an empty data set calls its model
     without arguments (:func:`mnpar.create_empty_dataset`).
 
@@ -57,6 +60,10 @@ class StandardUpdater(Updater):
         loss_func: Callable[..., Any] | None = None, loss_scale: float | None = None, auto_new_epoch: bool = True,
         *, input_device: int | str | None = None,
     ) -> None:  # fmt: skip
+        for what, given, method in (("iterator", iterator, "next"), ("optimizer", optimizer, "update")):
+            if not (isinstance(given, dict) or hasattr(given, method)):
+                kind = "None" if given is None else f"a {type(given).__name__}"
+                raise TypeError(f"an updater is given an iterator and an optimizer; as {what} it was given {kind}")
         self._iterators = iterator if isinstance(iterator, dict) else {"main": iterator}
         self._optimizers = optimizer if isinstance(optimizer, dict) else {"main": optimizer}
         for one in self._optimizers.values():
