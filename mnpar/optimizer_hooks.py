@@ -16,6 +16,7 @@ import numpy as np
 from mnpar import backend, random
 from mnpar.backend import Array
 from mnpar.optimizers import Optimizer, UpdateRule
+from mnpar.optimizers.update_rule import WITH_MESH
 from mnpar.parameter import Parameter
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class GradientClipping:
             gradients. If losses are scaled, give ``loss_scaling`` the same ``comm``, lest a rank leaves a step out alone.
 
     Raises:
-        ValueError: the threshold is negative.
+        ValueError: the threshold is negative; in an update, a parameter is divided, and there is neither ``comm`` nor a mesh.
 
     Example:
         >>> import numpy as np, mnpar
@@ -133,6 +134,8 @@ class GradientClipping:
         if self.comm is not None and optimizer.spread:
             raise ValueError("GradientClipping needs no comm where the optimizer has a mesh: its norm is the whole model's")
         params = [p for p in optimizer.target.params(include_uninit=False) if p.grad is not None]
+        for param in [] if optimizer.spread or self.comm is not None else params:
+            param.check_whole(self.name, WITH_MESH)
         gradients = [p.grad for p in params]
         squares = [_square(p.grad) * (1.0 if p.update_rule is None else p.update_rule.share) for p in params]
         square = float(optimizer.total(np.array(float(sum(squares)))))
@@ -279,6 +282,8 @@ class GradientLARS:
         p, g = param.array, param.grad
         if p is None or g is None:
             return
+        if rule is None or rule.total is np.asarray:
+            param.check_whole(self.name, WITH_MESH)
         squares = np.array([float(_square(p)), float(_square(g))])
         p_norm, g_norm = np.sqrt(squares if rule is None else rule.total(squares))
         if self.weight_decay:

@@ -121,6 +121,20 @@ class Parameter(Variable):
             raise AttributeError(f"parameter {name}has no array yet: call its initialize(shape) first, or make it with a shape")
         return self.array
 
+    def check_whole(self, who: str, remedy: str, but: int | None = None) -> None:
+        """Tell what computes with all of a parameter, but on one axis perhaps, where this rank has a part of it.
+
+        Raises:
+            ValueError: it has.
+        """
+        if self.box is None or self.whole is None:
+            return
+        if any([n != m for i, (n, m) in enumerate(zip(self.box.shape, self.whole, strict=True)) if i != but]):
+            name = "" if self.name is None else f" {self.name}"
+            raise ValueError(
+                f"{who} needs the whole parameter{name} {self.whole}, of which this rank has {self.box.shape}: {remedy}"
+            )
+
     @property
     def is_initialized(self) -> bool:
         """Whether it has an array already."""

@@ -232,3 +232,25 @@ def test_what_spectral_normalization_adds_is_loaded_into_a_layer_without_a_size(
         step.update(lambda x, target=step.target: F.sum(target(x)), X)
     np.testing.assert_array_equal(other.W_u, one.W_u)
     np.testing.assert_array_equal(other.gamma.array, one.gamma.array)
+
+
+def test_a_weight_that_is_divided_is_refused_where_all_of_it_is_needed():
+    """Weights that are divided by outputs have mean and variance of each output all the same."""
+    x = np.ones((2, 3), "f4")
+
+    def program(comm):
+        mnpar.random.seed(1)
+        column, *rows = [layer(comm, 3, 4) for layer in (L.ColumnParallelLinear, L.RowParallelLinear, L.RowParallelLinear)]
+        y = column.add_hook(WeightStandardization())(x).array
+        for layer, hook in zip(
+            [column, *rows], [SpectralNormalization(), WeightStandardization(), SpectralNormalization()], strict=True
+        ):
+            with pytest.raises(ValueError, match=rf"{hook.name} needs the whole parameter W \(4, 3\), of which this rank has"):
+                layer.add_hook(hook)(x)
+        return y
+
+    mnpar.random.seed(1)
+    whole = L.Linear(3, 4)
+    y = whole.add_hook(WeightStandardization())(x).array
+    for found in mnpar.run(program, ranks=2):
+        np.testing.assert_allclose(found, y, rtol=1e-5, atol=1e-6)

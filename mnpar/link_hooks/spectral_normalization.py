@@ -30,7 +30,7 @@ class SpectralNormalization(WeightSubstitution):
         name: of the hook; None: ``'SpectralNormalization'``.
 
     Raises:
-        ValueError: on being added: the link has no such parameter.
+        ValueError: on being added: the link has no such parameter; when called: it is divided among ranks.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.links as L

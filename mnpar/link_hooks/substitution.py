@@ -12,13 +12,19 @@ from mnpar.variable import Variable
 
 
 class Substitute(Variable):
-    """A Variable in a Parameter's place."""
+    """A Variable in a Parameter's place, or in that of another such Variable."""
 
-    __slots__ = ()
+    __slots__ = ("parameter",)
     is_initialized = True
 
-    def __init__(self, y: Variable) -> None:
-        self.array, self.node = y.array, y.node
+    def __init__(self, y: Variable, place: Any) -> None:
+        self.array, self.node, self.parameter = y.array, y.node, parameter_of(place)
+
+
+def parameter_of(place: Any) -> Parameter:
+    """The Parameter whose place it is."""
+    parameter: Parameter = place.parameter if isinstance(place, Substitute) else place
+    return parameter
 
 
 class WeightSubstitution(LinkHook):
@@ -48,6 +54,10 @@ class WeightSubstitution(LinkHook):
             W = W.transpose((1, 0, *range(2, W.ndim)))
         return W.reshape((W.shape[0], W.size // max(W.shape[0], 1)))
 
+    def check(self, W: Parameter) -> None:
+        """Refuse a weight that :meth:`of` cannot be computed of."""
+        W.check_whole(self.name, "use a layer that is not divided")
+
     def of(self, link: Any, W: Variable) -> Variable:
         """What the link is to compute with."""
         raise NotImplementedError
@@ -57,8 +67,9 @@ class WeightSubstitution(LinkHook):
         if W.array is None:  # it waits for its first batch to know its shape
             with no_backprop_mode():
                 args.link.forward(*args.args, **args.kwargs)
+        self.check(parameter_of(W))
         # not by setattr, which would take the parameter off the link's list
-        self.original_weight, args.link.__dict__[self.weight_name] = W, Substitute(self.of(args.link, W))
+        self.original_weight, args.link.__dict__[self.weight_name] = W, Substitute(self.of(args.link, W), W)
 
     def forward_failed(self, args: ForwardPreprocessCallbackArgs) -> None:
         args.link.__dict__[self.weight_name] = self.original_weight

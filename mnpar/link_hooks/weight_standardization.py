@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from mnpar.functions import mean, rsqrt
 from mnpar.link_hooks.substitution import WeightSubstitution
+from mnpar.parameter import Parameter
 from mnpar.variable import Variable
 
 
 class WeightStandardization(WeightSubstitution):
     """Lets a link compute with (W - μ) / √(σ² + eps), with the mean and the variance of each output's weights.
-    (Of a deconvolution too, where Chainer takes those of each input.)
+    (Of a deconvolution too, where Chainer takes those of each input.) A weight divided among ranks is divided by outputs.
 
     To be added to a link (``link.add_hook(hook)``), one hook for each link.
 
@@ -19,7 +20,7 @@ class WeightStandardization(WeightSubstitution):
         name: of the hook; None: ``'WeightStandardization'``.
 
     Raises:
-        ValueError: on being added: the link has no such parameter.
+        ValueError: on being added: the link has no such parameter; when called: each rank has some of an output's weights only.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.links as L
@@ -36,6 +37,9 @@ class WeightStandardization(WeightSubstitution):
     def __init__(self, eps: float = 1e-5, *, weight_name: str = "W", name: str | None = None) -> None:
         super().__init__(weight_name, name)
         self.eps = eps
+
+    def check(self, W: Parameter) -> None:
+        W.check_whole(self.name, "use a layer that is divided by outputs", but=self.output_axis)
 
     def of(self, link: object, W: Variable) -> Variable:
         axes = tuple([axis for axis in range(W.ndim) if axis != self.output_axis])

@@ -62,7 +62,7 @@ class WholeGradients(LinkHook):
         self._replaced.append(places)
         for (owner, name, param), copy in zip(places, copies, strict=True):
             if copy is not param:
-                owner[name] = Substitute(copy)  # not by setattr, which would take the parameter off the link's list
+                owner[name] = Substitute(copy, param)  # not by setattr, which would take the parameter off the link's list
 
     def forward_failed(self, args: ForwardPreprocessCallbackArgs) -> None:
         for owner, name, param in self._replaced.pop():

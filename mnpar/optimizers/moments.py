@@ -127,7 +127,7 @@ class NovogradRule(UpdateRule):
         self.state["v"] = backend.get_array_module(param.array).zeros((), "d")
 
     def update_core(self, param: Parameter) -> None:
-        get, v, square = self.hyperparam.get, self.state["v"], self.norms(widened(param.grad))[0] ** 2
+        get, v, square = self.hyperparam.get, self.state["v"], self.norms(param, widened(param.grad))[0] ** 2
         v[...] = square if self.t == 1 else get("beta2") * v + (1 - get("beta2")) * square
         lr, beta1, decay, root = get("lr"), get("beta1"), get("weight_decay_rate"), math.sqrt(float(v)) + get("eps")
         for p, g, m in blocks(param, self.state["m"]):
@@ -187,7 +187,7 @@ class LAMBRule(UpdateRule):
             xp.divide(m, fix1 * (xp.sqrt(v / fix2) + eps), out=r)
             if decay:
                 r += decay * widened(p)
-        lengths = self.norms(widened(param.array), step)
+        lengths = self.norms(param, widened(param.array), step)
         rate = get("alpha") * (lengths[0] / lengths[1] if all(lengths) else 1.0)
         for p, _, r in blocks(param, step):
             p -= rate * r

@@ -19,6 +19,8 @@ from mnpar.optimizers.fp32 import in_float32, wants_float32
 from mnpar.parameter import Parameter
 from mnpar.serializer import Deserializer
 
+WITH_MESH = "give create_multi_node_optimizer a mesh, so that its norm is that of all parts"
+
 
 class Hyperparameter:
     """Numbers of an update rule; what a rule has none of its own of, it takes from the optimizer.
@@ -168,8 +170,14 @@ class UpdateRule:
         """The rule itself, in place on ``param.array``."""
         raise TypeError(f"{type(self).__name__} does not define update_core(self, param)")
 
-    def norms(self, *xs: Array) -> list[float]:
-        """The L2 norms of arrays like the parameter, of all its pieces together if it is cut over ranks."""
+    def norms(self, param: Parameter, *xs: Array) -> list[float]:
+        """The L2 norms of arrays like the parameter, of all its pieces together if it is cut over ranks.
+
+        Raises:
+            ValueError: the other pieces are not known: the optimizer has no mesh.
+        """
+        if self.total is np.asarray:
+            param.check_whole(type(self).__name__, WITH_MESH)
         flat = [x.ravel() for x in xs]
         squares = np.array([float(x.dot(x)) for x in flat])
         return [math.sqrt(square) for square in self.total(squares)]

@@ -5,6 +5,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
+import mnpar.links as L
 import mnpar.optimizer_hooks as hooks
 import mnpar.optimizers as opt
 
@@ -163,3 +164,30 @@ def test_a_hook_is_removed_by_its_name():
     optimizer.remove_hook("WeightDecay")
     optimizer.update()
     np.testing.assert_allclose(link.p.array, P - 0.1 * GP)
+
+
+NORMS = {
+    "clipping": (opt.SGD, hooks.GradientClipping(1.0)),
+    "LARS": (opt.SGD, hooks.GradientLARS()),
+    "LAMB": (opt.LAMB, None),
+    "Novograd": (opt.Novograd, None),
+}
+
+
+@pytest.mark.parametrize(("make", "hook"), NORMS.values(), ids=NORMS)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_norms_of_a_divided_parameter_need_a_mesh(ranks, make, hook):
+    """A rank alone would take the norm of its part for that of the whole."""
+
+    def program(comm):
+        layer = L.ColumnParallelLinear(comm, 3, 4)
+        optimizer = make().setup(layer)
+        if hook is not None:
+            optimizer.add_hook(hook)
+        optimizer.update(lambda: F.sum(layer(np.ones((2, 3), "f4"))))
+
+    if ranks == 1:
+        mnpar.run(program, ranks=1)
+    else:
+        with pytest.raises(ValueError, match=r"whole parameter W \(4, 3\), of which this rank has \(2, 3\): give .* a mesh"):
+            mnpar.run(program, ranks=2)
