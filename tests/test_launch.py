@@ -10,6 +10,7 @@ import pytest
 
 import mnpar
 from mnpar import launch, waiter
+from mnpar.communicators import launcher
 from mnpar.errors import LauncherError
 
 MARKS = (
@@ -30,7 +31,7 @@ def unmarked(monkeypatch):
     for name in list(os.environ):
         if name.startswith(launch._LAUNCHERS_MARKS) or name in (
             *launch._SCHEDULERS,
-            *launch._RANKS,
+            *launcher._WORLD_RANKS,
             launch._AGAIN,
             "SLURM_STEP_NUM_TASKS",
         ):
