@@ -708,6 +708,8 @@ def _function(name, parameters, module):
         if function is not None:
             return function(*args, **kwargs)
         first = args[0] if args else next(iter(kwargs.values()), None)
+        if name in ("zeros", "ones", "eye", "identity", "tri"):
+            [_whole(n) for n in _leaves(first)]
         if name not in _OF_NUMBERS and not any(isinstance(leaf, ndarray) for leaf in _leaves(first)):
             raise TypeError(f"Argument 'a' has incorrect type (expected cupy.ndarray, got {type(first)})")
         return _run(on_numpy, args, kwargs, name)
