@@ -10,7 +10,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import Shape, fit
-from mnpar.functions.generic import either, listed, operand, plain
+from mnpar.functions.generic import either, listed, operand, plain, wide
 from mnpar.variable import Variable, as_variable
 
 
@@ -40,14 +40,15 @@ class ScatterAdd(FunctionNode):
 
     def forward(self, x: Array) -> Array:
         xp = backend.get_array_module(x)
-        y = xp.zeros(self.shape, "f4" if x.dtype.char == "e" else x.dtype)  # many halves are added up in float32
+        x, dtype = wide(x), x.dtype  # many halves are added up in float32
+        y = xp.zeros(self.shape, x.dtype)
         if _rows(self.index) and y.ndim > 1:
             self._add_rows(xp, y.reshape(self.shape[0], math.prod(self.shape[1:])), x)
         elif _may_repeat(self.index):
             xp.add.at(y, self.index, x)
         else:
             y[self.index] = x
-        return y.astype(x.dtype, copy=False)
+        return y.astype(dtype, copy=False)
 
     def _add_rows(self, xp: Any, y: Array, x: Array) -> None:
         """Those named for the first time are put down; the rest are added, by elements: far faster than by rows."""
