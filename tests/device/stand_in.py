@@ -11,7 +11,6 @@ Each thread has its current device, as there; arrays of another device are refus
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 import types
 from typing import Any
@@ -615,17 +614,12 @@ def _full(shape, fill_value, dtype=None, order="C"):
 
 
 def _like(fill):
-    def like(a, *args, dtype=None, order="K", subok=None, shape=None):
-        check = _checker(_FUNCTIONS["empty_like" if fill is None else "zeros_like"])
-        value, args = (args[0], args[1:]) if fill is like else (fill, args)
-        check(a, *args, dtype=dtype) if not args else check(a, *args)
-        dtype = args[0] if args else dtype
+    def like(a, dtype=None, order="K", subok=None, shape=None):
         if not isinstance(a, ndarray | np.ndarray):
             raise AttributeError(f"{type(a).__name__!r} object has no attribute 'dtype'")
-        held = a._a if isinstance(a, ndarray) else a
-        made = _new(_garbage(np.empty_like(held, dtype, order, shape=shape)))
-        if value is not None:
-            made.fill(value)
+        made = _new(_garbage(np.empty_like(a._a if isinstance(a, ndarray) else a, dtype, order, shape=shape)))
+        if fill is not None:
+            made.fill(fill)
         return made
 
     return like
@@ -825,8 +819,3 @@ def _as_strided(x, shape=None, strides=None):
 
 cupy.lib.stride_tricks.as_strided = _as_strided
 _finish_class()
-
-
-def install(modules=None):
-    """Let ``import cupy`` find it, in this process."""
-    (sys.modules if modules is None else modules)["cupy"] = cupy
