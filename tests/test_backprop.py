@@ -115,7 +115,7 @@ def test_grad_starts_from_ones_whatever_gradient_the_output_has(given, record):
 @pytest.mark.parametrize("ask", [lambda y, gs: mnpar.grad([y], [y], gs), lambda y, gs: mnpar.backward([y], gs)])
 @pytest.mark.parametrize("n", [0, 2])
 def test_there_is_a_gradient_to_start_from_for_each_output(ask, n):
-    with pytest.raises(ValueError, match="argument 2"):
+    with pytest.raises(ValueError, match=f"grad_outputs has {n} gradients .* for 1 Variables"):
         ask(variable(1.0) * 2, [variable(1.0)] * n)
 
 

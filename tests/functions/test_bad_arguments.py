@@ -20,7 +20,7 @@ NO_NUMBERS = {
     "the largest of objects": (lambda: F.argmax(OBJECTS), "argmax: input 0 is of dtype object"),
     "objects": (lambda: F.sigmoid(OBJECTS), "Sigmoid: input 0 is of dtype object"),
     "letters": (lambda: F.mean(LETTERS), "Mean: input 0 is of dtype <U1"),
-    "integers": (lambda: F.softmax(np.arange(3)[None]), "Softmax: input 0 is of dtype int64, .* give astype a floating-point"),
+    "integers": (lambda: F.gelu(np.arange(3)[None]), "Gelu: input 0 is of dtype int64, .* give astype a floating-point"),
     "a slope of integers": (lambda: F.leaky_relu(np.arange(3)), "LeakyReLU: input 0 is of dtype int64, .* has fractions"),
 }
 ONES, IMAGE = np.ones((2, 3)), np.ones((1, 1, 2, 2))
@@ -77,7 +77,7 @@ BAD = {
     "hinge: labels": (lambda: F.hinge(ONES, np.ones(2)), "integer labels"),
     "hinge: norm": (lambda: F.hinge(ONES, np.array([0, 1]), "L3"), "'L1' or 'L2'"),
     "hinge: reduce": (lambda: F.hinge(ONES, np.array([0, 1]), reduce="sum"), "'mean' or 'no'"),
-    "kl": (lambda: F.gaussian_kl_divergence(ONES, ONES, "max"), "one of sum, mean, no"),
+    "kl": (lambda: F.gaussian_kl_divergence(ONES, ONES, "max"), "reduce is 'sum', 'mean' or 'no', not 'max'"),
     "as_strided: axes": (lambda: F.as_strided(ONES, (2, 2), (1,)), "as many steps"),
     "as_strided: outside": (lambda: F.as_strided(ONES, (2, 3), (3, 1), 1), "elements 1 to 6 are asked for of the 6"),
     "discriminative: shapes": (

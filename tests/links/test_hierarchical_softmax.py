@@ -37,7 +37,7 @@ def test_rare_words_have_long_paths():
     assert make({5: 1}) == 5
     deep = make({i: 2.0**i for i in range(1000)})  # a path of 999 nodes
     assert L.BinaryHierarchicalSoftmax(1, deep).W.shape == (999, 1)
-    with pytest.raises(ValueError, match="no word"):
+    with pytest.raises(ValueError, match="word_counts is empty"):
         make({})
 
 
