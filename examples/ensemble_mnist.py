@@ -191,8 +191,7 @@ def parse():
     args = mnpar.launch.parse_args(parser, epoch=1, batchsize=1, unit=1, groups=1, ranks=1, threads=1)
     if args.data and not Path(args.data).is_dir():
         parser.error(f"--data: there is no folder {args.data}")
-    launched = mnpar.launch.launched_ranks()
-    ranks = args.threads or (launched if launched > 1 else args.ranks)
+    ranks = mnpar.launch.started_ranks(args, args.ranks)
     if ranks % args.groups:
         parser.error(f"{ranks} ranks do not make members of {args.groups} ranks each: choose --groups so that it divides them")
     return args

@@ -115,6 +115,9 @@ if __name__ == "__main__":
     parser.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
     parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
     args = mnpar.launch.parse_args(parser, members=1, rounds=1, batchsize=1, unit=1, ranks=1, threads=1)
+    ranks = mnpar.launch.started_ranks(args, args.ranks)
+    if args.members and ranks > args.members and ranks % args.members:
+        parser.error(f"{ranks} ranks do not make {args.members} members of as many ranks: choose a divisor of {ranks}")
     if args.threads:
         mnpar.run(main, ranks=args.threads, args=(args,))
     else:

@@ -23,8 +23,6 @@ from mnist_model_parallel import load, network
 
 def main(comm, args):
     """Train; rank 0 returns the last entry of the log."""
-    if comm.size % 2:
-        raise ValueError(f"this network is made for an even number of ranks, not {comm.size}: mpiexec -n 4 python …")
     data_axis, model_axis = comm.rank % 2, comm.rank // 2
     data_comm, model_comm = comm.split(data_axis, comm.rank), comm.split(model_axis, comm.rank)
     mnpar.random.seed([args.seed, comm.rank])
@@ -62,6 +60,9 @@ if __name__ == "__main__":
     parser.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
     parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
     args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, unit=1, ranks=1, threads=1)
+    ranks = mnpar.launch.started_ranks(args, args.ranks)
+    if ranks % 2:
+        parser.error(f"this network is made for an even number of ranks, not {ranks}")
     if args.threads:
         mnpar.run(main, ranks=args.threads, args=(args,))
     else:

@@ -50,10 +50,14 @@ def make_stages(comm, schedule, args, x):
 
 
 def read(schedule, ranks, micro_batches):
-    """A schedule by its name, or from a list of actions."""
+    """A schedule by its name, or from a list of actions; ValueError: it is none, cannot end or is for others."""
     if schedule in SCHEDULES:
         return make_schedule(schedule, ranks, micro_batches)
-    return own_schedule([actions.strip() for actions in schedule.split(",")])
+    own = own_schedule([actions.strip() for actions in schedule.split(",")])
+    if own.ranks != ranks:
+        raise ValueError(f"actions of {own.ranks} ranks, with commas between them, are given for {ranks} ranks")
+    simulate(own)
+    return own
 
 
 def train(comm, pipeline, batches, epochs, out):
@@ -128,6 +132,10 @@ if __name__ == "__main__":
     parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", help="of the timeline; '' for none (result)")
     parser.add_argument("--threads", type=int, default=0, help="run so many ranks as threads of this process")
     args = mnpar.launch.parse_args(parser, micro_batches=1, batchsize=1, batches=1, epoch=1, layers=1, unit=1, threads=0)
+    try:
+        read(args.schedule, mnpar.launch.started_ranks(args, 2), args.micro_batches)
+    except ValueError as error:
+        parser.error(f"--schedule: {error}")
     if args.threads:
         mnpar.run(main, ranks=args.threads, args=(args,))
     else:

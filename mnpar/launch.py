@@ -1,4 +1,7 @@
-"""Starting ranks: find the mpiexec that belongs to this Python, and start the running script again under it."""
+"""Starting ranks: find the mpiexec that belongs to this Python, and start the running script again under it.
+
+The file is long because it also reads what scripts are told: flags, which are wrong for all ranks and are told by one.
+"""
 
 from __future__ import annotations
 
@@ -122,6 +125,22 @@ def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namesp
     return args
 
 
+def started_ranks(args: argparse.Namespace, otherwise: int) -> int:
+    """How many ranks there will be: ``args.threads``, if that is a number; or those of the launcher, if it has started several.
+
+    Args:
+        args: what :func:`parse_args` returned.
+        otherwise: those for which :func:`relaunch` is called, in neither case.
+
+    Example:
+        >>> import argparse, mnpar
+        >>> mnpar.launch.started_ranks(argparse.Namespace(threads=6), 4)
+        6
+    """
+    launched = launched_ranks()
+    return getattr(args, "threads", None) or (launched if launched > 1 else otherwise)
+
+
 def ranks_of_grid(parser: argparse.ArgumentParser, args: argparse.Namespace, flag: str, axes: int = 2) -> int:
     """How many ranks the grid of a flag like ``--halopar 2x3`` is for; a usage error if there will be others.
 
@@ -139,8 +158,7 @@ def ranks_of_grid(parser: argparse.ArgumentParser, args: argparse.Namespace, fla
         >>> mnpar.launch.ranks_of_grid(argparse.ArgumentParser(), args, "halopar")
         6
     """
-    launched = launched_ranks()
-    started = getattr(args, "threads", None) or (launched if launched > 1 else None)
+    started = started_ranks(args, 0)
     grid: tuple[int, ...] = getattr(args, flag) or (started or 1, *(1,) * (axes - 1))
     setattr(args, flag, grid)
     needed = math.prod(grid)

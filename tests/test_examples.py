@@ -131,6 +131,11 @@ def test_training_that_is_told_to_end_saves_and_goes_on_from_there(tmp_path):
 
 SMALL_PRINT = {
     "checkpoint_resume.py": (["--interval", "0"], "--interval is at least 1, not 0"),
+    "ensemble_tournament.py": (
+        ["--members", "3"],
+        "4 ranks do not make 3 members of as many ranks: choose a divisor of 4",
+    ),
+    "mnist_dual_parallel.py": (["--threads", "3"], "this network is made for an even number of ranks, not 3"),
     "mlp_model_parallel.py": (["--steps", "-1"], "--steps is at least 1, not -1"),
     "mnist_data_parallel.py": (["--resume", "nothing"], "--resume: there is no file nothing"),
     "pipeline_mlp.py": (["--micro-batches", "0"], "--micro-batches is at least 1, not 0"),

@@ -40,10 +40,19 @@ def test_the_mlp_takes_any_schedule(schedule):
     assert differ(run(0, "pipeline_mlp.py", [*SMALL, "--threads", "2", "--out", "", "--schedule", schedule])) < 1e-10
 
 
-def test_the_mlp_refuses_a_schedule_that_would_hang():
-    done = run(0, "pipeline_mlp.py", ["--threads", "2", "--schedule", "F0 B0 F1 B1, F1 B1 F0 B0"])
-    assert done.returncode != 0
-    assert "cannot end, its ranks wait for each other" in done.stderr
+REFUSED = {
+    "would hang": ("F0 B0 F1 B1, F1 B1 F0 B0", "cannot end, its ranks wait for each other"),
+    "no schedule": ("1f2b, 2f", "error: --schedule: '1f2b' is no action"),
+    "of three ranks": ("F0 B0, F0 B0, F0 B0", "actions of 3 ranks, with commas between them, are given for 2 ranks"),
+}
+
+
+@pytest.mark.parametrize(("schedule", "message"), REFUSED.values(), ids=REFUSED)
+def test_the_mlp_refuses_a_schedule_that_it_cannot_follow(schedule, message):
+    done = run(0, "pipeline_mlp.py", ["--threads", "2", "--schedule", schedule])
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 UNETS = {

@@ -13,7 +13,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.elementwise import Exp
-from mnpar.functions.generic import either, fractional, wide
+from mnpar.functions.generic import either, floating, wide
 from mnpar.functions.rows import MODEST, add_up, by_rows, row_blocks, sum_over
 from mnpar.variable import Variable
 
@@ -96,9 +96,10 @@ class Softmax(FunctionNode):
         self.retain_outputs((0,))
         xp = backend.get_array_module(x)
         if not x.size:
-            return x.copy()  # of no elements there is no maximum
+            return floating(x).copy()  # of no elements there is no maximum
         if not by_rows(x, self.axis):
-            y = xp.asarray(x - x.max(axis=self.axis, keepdims=True), fractional(x.dtype))
+            x = floating(x)
+            y = xp.asarray(x - x.max(axis=self.axis, keepdims=True))
             xp.exp(y, out=y)
             y /= add_up(wide(y), self.axis, keepdims=True)
             return y
@@ -137,9 +138,9 @@ class LogSoftmax(FunctionNode):
     def forward(self, x: Array) -> Array:
         self.retain_outputs((0,))
         if not x.size:
-            return x.copy()
-        xp = backend.get_array_module(x)
-        y = xp.asarray(x - x.max(axis=self.axis, keepdims=True), fractional(x.dtype))
+            return floating(x).copy()
+        xp, x = backend.get_array_module(x), floating(x)
+        y = xp.asarray(x - x.max(axis=self.axis, keepdims=True))
         y -= xp.log(add_up(wide(xp.exp(y)), self.axis, keepdims=True))
         return y
 
@@ -150,7 +151,7 @@ class LogSoftmax(FunctionNode):
 
 def logistic(x: Array) -> Array:
     """1 / (1 + e⁻ˣ) of an array; where e⁻ˣ is ∞ it is 0. In blocks that stay in the cache."""
-    xp = backend.get_array_module(x)
+    xp, x = backend.get_array_module(x), floating(x)
     y = xp.empty(x.shape, x.dtype if x.dtype.kind == "f" else "d")
     from_, to = x.reshape(-1), y.reshape(-1)
     n = backend.block_bytes(x) // 32

@@ -14,7 +14,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import BroadcastTo
-from mnpar.functions.generic import axes_of, axis_of, either, wide
+from mnpar.functions.generic import HALVES, axes_of, axis_of, either, wide
 from mnpar.functions.indexing import get_item
 from mnpar.functions.joining import concat
 from mnpar.functions.reduction import kept
@@ -31,10 +31,10 @@ class CumSum(FunctionNode):
         self.axis, self.backwards = axis, backwards
 
     def forward(self, x: Array) -> Array:
-        flip, dtype = backend.get_array_module(x).flip, {"e": "f4", "?": "i8"}.get(x.dtype.char, x.dtype)
-        y = (flip(x, self.axis) if self.backwards else x).cumsum(axis=self.axis, dtype=dtype)
+        flip, half = backend.get_array_module(x).flip, x.dtype.char in HALVES
+        y = (flip(x, self.axis) if self.backwards else x).cumsum(axis=self.axis, dtype="f4" if half else None)
         y = flip(y, self.axis) if self.backwards else y
-        return y.astype("e") if x.dtype.char == "e" else y
+        return y.astype(x.dtype) if half else y
 
     def backward(self, gy: Any) -> Any:
         return lambda: either(CumSum(self.axis, not self.backwards), gy)
@@ -51,7 +51,7 @@ class CumProd(FunctionNode):
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         self.retain_outputs((0,))
-        return x.cumprod(axis=self.axis, dtype=x.dtype)
+        return x.cumprod(axis=self.axis)
 
     def backward(self, gy: Any) -> Any:
         (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()

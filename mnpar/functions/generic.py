@@ -17,6 +17,8 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.variable import Variable, as_variable
 
+HALVES = "eE"  # dtypes of 2 bytes: float16 and, where ml_dtypes is installed, bfloat16
+
 
 def either(function: FunctionNode, *xs: Any) -> Any:
     """Run a function as its arguments need it: recorded if one of them is a Variable, else plainly on the arrays.
@@ -72,9 +74,20 @@ def fractional(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype("f8") if dtype.kind in "biu" else dtype
 
 
+def floating(x: Array) -> Array:
+    """Integers as float64, others as they are: differences of unsigned ones, and those of booleans, are others.
+
+    Example:
+        >>> x = np.array([1, 3], np.uint8)
+        >>> x - 3, floating(x) - 3
+        (array([254,   0], dtype=uint8), array([-2.,  0.]))
+    """
+    return x.astype("f8") if x.dtype.kind in "biu" else x
+
+
 def wide(x: Array) -> Array:
     """float16 as float32, others as they are: sums of many halves need more than 11 bits, and soon exceed 65504."""
-    return x.astype("f4") if x.dtype.char == "e" else x
+    return x.astype("f4") if x.dtype.char in HALVES else x
 
 
 def axis_of(name: str, x: Any, axis: int) -> int:

@@ -72,7 +72,6 @@ def contrastive(x0: Any, x1: Any, y: Any, margin: float = 1, reduce: str = "mean
     d = x0 - x1
     squares = sum(d * d, axis=1)
     push = relu(margin - _root(squares))
-    # not a sum of products with y and 1 - y: 0 · ∞ is NaN, and squares overflow early in float16
     # not a sum of products with y and 1 - y: 0 · ∞ is NaN, and squares are soon too large for float16
     return _reduced("contrastive", where(labels == 1, squares, push * push) * 0.5, reduce)
 

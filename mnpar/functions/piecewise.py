@@ -10,8 +10,7 @@ from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import relu, sigmoid
 from mnpar.functions.elementwise import Exp
 from mnpar.functions.extrema import Clip
-from mnpar.functions.generic import either, plain
-from mnpar.functions.indexing import Where
+from mnpar.functions.generic import either
 from mnpar.functions.joining import concat
 from mnpar.functions.shape import reshape
 from mnpar.variable import Variable, as_variable
@@ -51,11 +50,9 @@ class ELU(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         (x,) = self.get_retained_inputs()
-        zero = backend.get_array_module(plain(x)).zeros((), x.dtype)
 
         def gx() -> Any:
-            below = either(Where(self.negative), x, zero)  # not a product: ∞ · 0 is NaN
-            slope = either(Exp(), below) * self.alpha  # y + α has no digits where eˣ is small
+            slope = either(Exp(), either(Clip(None, 0), x)) * self.alpha  # y + α has no digits where eˣ is small
             return gy * (slope * self.negative + ~self.negative)
 
         return gx

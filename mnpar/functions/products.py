@@ -13,7 +13,7 @@ from mnpar.backend import Array
 from mnpar.blas import FEW, elsewhere, product
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import fit
-from mnpar.functions.generic import listed
+from mnpar.functions.generic import HALVES, listed
 from mnpar.functions.rows import ones, sum_over
 from mnpar.functions.shape import reshape, swapaxes
 from mnpar.variable import Variable, as_variable
@@ -97,7 +97,7 @@ class Linear(FunctionNode):
         room = self.room(2, gy)
         if type(gy) is np.ndarray and gy.dtype.char in "fd":
             return ones(len(gy), gy.dtype).dot(gy, room)  # BLAS: a third of the time, and it minds no order of elements
-        return sum_over(gy, 0) if room is None or gy.dtype.char == "e" else gy.sum(axis=0, out=room)
+        return sum_over(gy, 0) if room is None or gy.dtype.char in HALVES else gy.sum(axis=0, out=room)
 
     @staticmethod
     def joined(functions: Sequence[Any], gys: Sequence[Array]) -> tuple[Linear, Array]:

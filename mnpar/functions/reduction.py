@@ -15,7 +15,7 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import BroadcastTo
 from mnpar.functions.elementwise import Exp
-from mnpar.functions.generic import axes_of, constant, either, fractional, wide
+from mnpar.functions.generic import HALVES, axes_of, constant, either, floating, fractional, wide
 from mnpar.functions.rows import add_up
 from mnpar.functions.shape import cast
 from mnpar.variable import Variable, as_variable
@@ -71,7 +71,7 @@ class Mean(Reduction):
         y = add_up(wide(x), self.axis, self.keepdims)
         self.count = x.size // (y.size or 1) or 1  # of no elements it is 0, as the losses are
         y = y / self.count
-        return y.astype(x.dtype) if x.dtype.kind == "f" else y
+        return y.astype(x.dtype) if x.dtype.kind in "fV" else y  # bfloat16 is a V
 
     def backward(self, gy: Any) -> Any:
         return lambda: self.spread(gy * (1 / self.count))
@@ -109,12 +109,12 @@ class LogSumExp(Reduction):
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         self.retain_outputs((0,))
-        xp = backend.get_array_module(x)
+        xp, x = backend.get_array_module(x), floating(x)
         peak = (x.max if x.size else x.sum)(axis=self.axis, keepdims=True)  # of no elements there is no maximum
         peak = xp.where(xp.isfinite(peak), peak, xp.zeros((), x.dtype))
         with np.errstate(divide="ignore"):  # log 0 is -∞ where all elements are
             y = xp.log(add_up(wide(xp.exp(x - peak)), self.axis, keepdims=True)) + peak
-        y = y.astype(fractional(x.dtype), copy=False)
+        y = y.astype(x.dtype, copy=False)
         return y if self.keepdims else y.squeeze(self.axis)
 
     def backward(self, gy: Any) -> Any:
@@ -167,10 +167,11 @@ def average(x: Any, axis: Axis = None, weights: Any = None, keepdims: bool = Fal
     needed = tuple(x.shape[a] for a in reduced)
     if w.shape != needed:
         raise ValueError(f"average: weights of shape {w.shape} for axis {axis} of shape {x.shape} must have shape {needed}")
-    terms = cast(x, "f4" if x.dtype.char == "e" else fractional(x.dtype))  # sums may be too large for float16
+    narrow = x.dtype.char in HALVES  # sums may be too large for float16
+    terms = cast(x, "f4" if narrow else fractional(x.dtype))
     w = cast(w, terms.dtype).reshape(tuple(n if a in reduced else 1 for a, n in enumerate(x.shape)))
     y: Variable = (terms * w).sum(axis=axis, keepdims=keepdims) / w.sum()
-    return cast(y, x.dtype) if x.dtype.char == "e" else y
+    return cast(y, x.dtype) if narrow else y
 
 
 mean = average

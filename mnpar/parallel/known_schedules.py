@@ -24,6 +24,7 @@ def gpipe(ranks: int, micro_batches: int) -> Schedule:
         rank 0: 0F0 0F1 0B0 0B1
         rank 1: 1F0 1F1 1B0 1B1
     """
+    _check(ranks, micro_batches)
     every = range(micro_batches)
     lists = [[*(Action("F", rank, m) for m in every), *(Action("B", rank, m) for m in every)] for rank in range(ranks)]
     return _schedule(lists, list(range(ranks)), micro_batches, "gpipe")
@@ -37,6 +38,7 @@ def one_f_one_b(ranks: int, micro_batches: int) -> Schedule:
         rank 0: 0F0 0F1 0B0 0F2 0B1 0B2
         rank 1: 1F0 1B0 1F1 1B1 1F2 1B2
     """
+    _check(ranks, micro_batches)
     lists = [_alternate(rank, min(ranks - rank - 1, micro_batches), micro_batches) for rank in range(ranks)]
     return _schedule(lists, list(range(ranks)), micro_batches, "1f1b")
 
@@ -62,6 +64,7 @@ def interleaved(ranks: int, micro_batches: int, chunks: int = 2) -> Schedule:
         rank 0: 0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1
         rank 1: 1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1
     """
+    _check(ranks, micro_batches, chunks)
     n = max(micro_batches // ranks, 1)
     bounds = [-(-micro_batches * i // n) for i in range(n + 1)]
     groups = [range(start, end) for start, end in itertools.pairwise(bounds)]
@@ -88,6 +91,7 @@ def zb1p(ranks: int, micro_batches: int) -> Schedule:
         rank 0: 0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2
         rank 1: 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2
     """
+    _check(ranks, micro_batches)
     lists = []
     for rank in range(ranks):
         actions: list[Action] = []
@@ -111,6 +115,7 @@ def eager(ranks: int, micro_batches: int) -> Schedule:
         rank 0: 0F0 0F1 0F2 0I0 0F3 0I1 0I2 0W0 0W1 0I3 0W2 0W3
         rank 1: 1F0 1I0 1F1 1I1 1F2 1I2 1F3 1I3 1W0 1W1 1W2 1W3
     """
+    _check(ranks, micro_batches)
     M, lists, together = micro_batches, [], 1 + (micro_batches > ranks)
     for rank in range(ranks):
         ahead, done, actions = min(2 * (ranks - rank - 1), M), 0, list[Action]()
@@ -137,6 +142,7 @@ def zbv(ranks: int, micro_batches: int) -> Schedule:
         >>> print(zbv(1, 2))
         rank 0: 0F0 1F0 1I0 0I0 1W0 0F1 0W0 1F1 1I1 0I1 1W1 0W1
     """
+    _check(ranks, micro_batches)
     where = [*range(ranks), *reversed(range(ranks))]
     return _schedule(_Search(where, micro_batches, 2 * ranks).lists(), where, micro_batches, "zbv")
 
@@ -183,6 +189,13 @@ class _Search:
             self.owed[rank].append(action._replace(kind="W"))
 
 
+def _check(ranks: int, micro_batches: int, chunks: int = 1) -> None:
+    if ranks < 1 or micro_batches < 1:
+        raise ValueError(f"a schedule is for 1 rank and 1 micro-batch or more, not for {ranks} and {micro_batches}")
+    if chunks < 1:
+        raise ValueError(f"each rank has 1 stage (chunk) or more, not {chunks}")
+
+
 def _schedule(lists: Sequence[Sequence[Action]], where: Sequence[int], micro_batches: int, name: str) -> Schedule:
     return Schedule(tuple([tuple(actions) for actions in lists]), tuple(where), micro_batches, name)
 
@@ -201,7 +214,7 @@ def make_schedule(name: str, ranks: int, micro_batches: int, **options: Any) -> 
         options: ``chunks``, of the interleaved one.
 
     Raises:
-        ValueError: no such name, or no rank or micro-batch.
+        ValueError: no such name, or no rank, micro-batch or chunk.
 
     Example:
         >>> print(make_schedule("gpipe", ranks=1, micro_batches=2))
@@ -209,6 +222,4 @@ def make_schedule(name: str, ranks: int, micro_batches: int, **options: Any) -> 
     """
     if name not in SCHEDULES:
         raise ValueError(f"there is no schedule {name!r}: known are {', '.join(SCHEDULES)}; own_schedule takes a list")
-    if ranks < 1 or micro_batches < 1:
-        raise ValueError(f"a schedule is for 1 rank and 1 micro-batch or more, not for {ranks} and {micro_batches}")
     return SCHEDULES[name](ranks, micro_batches, **options)

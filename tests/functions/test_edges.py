@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -69,6 +70,18 @@ def test_the_origin_has_no_angle_and_gradient_0():
     np.testing.assert_array_equal(gradient(F.arctan2, [0.0, -0.0], [0.0, 0.0]), np.zeros((2, 2)))
 
 
+@pytest.mark.parametrize("dtype", ["u1", "i1", "?", "u8"])
+@pytest.mark.parametrize(
+    "f",
+    [F.softmax, lambda x: F.softmax(x, axis=0), F.log_softmax, lambda x: F.logsumexp(x, axis=1), F.sigmoid,
+     lambda x: F.cumsum(x, axis=0), lambda x: F.cumprod(x, axis=0)],
+    ids=["softmax", "softmax: columns", "log_softmax", "logsumexp", "sigmoid", "cumsum", "cumprod"],
+)  # fmt: skip
+def test_integers_of_any_width_are_what_they_are_as_floats(f, dtype):
+    x = np.array([[1, 3, 0], [100, 127, 2]]).astype(dtype)
+    np.testing.assert_allclose(f(x).array, f(x.astype("f8")).array, rtol=1e-12)
+
+
 @pytest.mark.parametrize("f", [F.softmax, F.log_softmax])
 @pytest.mark.parametrize(("shape", "axis"), [((0, 3), 0), ((0, 3), 1), ((3, 0), 1), ((2, 0, 3), 1)])
 def test_softmax_of_no_elements_is_empty(f, shape, axis):
@@ -122,6 +135,17 @@ def test_many_halves_are_added_up_in_float32(f, expected):
     y = f(Variable(np.ones((MANY, 2), "f2")))
     assert y.dtype == np.float16
     np.testing.assert_allclose(y.array, np.full(y.shape, expected), rtol=1e-3)
+
+
+def test_many_bfloat16_are_added_up_in_float32():
+    x = Variable(np.ones((MANY, 2), ml_dtypes.bfloat16))
+    b = Variable(np.ones(2, ml_dtypes.bfloat16))
+    y = F.linear(x, np.ones((2, 2), ml_dtypes.bfloat16), b)
+    y.grad = np.ones(y.shape, ml_dtypes.bfloat16)
+    y.backward()
+    for total in (F.sum(x, 0).array, F.cumsum(x, 0).array[-1], F.average(x, 0).array * MANY, b.grad):
+        assert total.dtype == ml_dtypes.bfloat16
+        np.testing.assert_allclose(total.astype("f8"), [MANY, MANY], rtol=2e-2)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import random
 import pytest
 from matplotlib.figure import Figure
 
-from mnpar.parallel import Action, Schedule, balance, draw, make_schedule, own_schedule, simulate
+from mnpar.parallel import SCHEDULES, Action, Schedule, balance, draw, make_schedule, own_schedule, simulate
 from tests.tables import together
 
 SIZES = list(itertools.product(range(1, 5), range(1, 10)))
@@ -108,10 +108,21 @@ def test_a_list_that_is_no_schedule_says_why(actions, message):
         own_schedule(actions)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [(("2f2b", 2, 2), "known are gpipe"), (("gpipe", 0, 1), "not for 0 and 1")])
-def test_a_schedule_that_cannot_be_made_says_why(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        make_schedule(*arguments)
+def test_a_schedule_of_an_unknown_name_says_which_are_known():
+    with pytest.raises(ValueError, match="known are gpipe"):
+        make_schedule("2f2b", 2, 2)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_of_no_ranks_or_micro_batches_says_so(name):
+    for ranks, micro_batches in ((0, 2), (2, 0), (-1, 1)):
+        with pytest.raises(ValueError, match=f"not for {ranks} and {micro_batches}"):
+            SCHEDULES[name](ranks, micro_batches)
+
+
+def test_a_rank_without_a_stage_has_no_schedule():
+    with pytest.raises(ValueError, match=r"1 stage \(chunk\) or more, not 0"):
+        make_schedule("interleaved", 2, 2, chunks=0)
 
 
 def test_wrong_costs_are_refused():
