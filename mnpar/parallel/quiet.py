@@ -126,7 +126,11 @@ class QuietTeam(Team):
         if self._alone:
             return False
         if self._noted:
-            steps = self._meet_in_sum(by_pieces)
+            try:
+                steps = self._meet_in_sum(by_pieces)
+            except BaseException:
+                self._others.forget()
+                raise
         else:
             steps = super().reduce(by_pieces)
             self._noted, self._base = self._next is not None, (self._next if self._how != "sum" else None) or 1.0

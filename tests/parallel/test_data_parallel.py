@@ -778,6 +778,21 @@ def test_gradients_for_parameters_of_another_optimizer_have_the_weights_of_this_
             here.update()
 
 
+@pytest.mark.ranks(2, on="threads")
+def test_gradients_of_inputs_of_an_update_that_failed_do_not_count(comm):
+    net, x = L.Linear(3, 2, initialW=0.5), mnpar.Variable(np.ones((1, 3)))
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm, check=1).setup(net)
+    for step in range(4):
+        x.grad = np.full((1, 3), 5.0)
+        net.W.array += comm.rank * (step == 3)
+        with pytest.raises(mnpar.errors.MismatchError) if step == 3 else nullcontext():
+            optimizer.update(lambda x: F.mean(net(x)), x)
+    np.testing.assert_array_equal(x.grad, 5)
+    net.W.array -= comm.rank
+    optimizer.update()
+    np.testing.assert_array_equal(x.grad, 5)
+
+
 def input_gradients(comm, counts, steps, **options):
     """Gradients of inputs after each update with so many samples of each rank; without a communicator those of all."""
     net = L.Linear(D, 2, initialW=np.arange(2.0 * D).reshape(2, D) / D)
