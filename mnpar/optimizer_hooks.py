@@ -282,7 +282,7 @@ class GradientLARS:
         p, g = param.array, param.grad
         if p is None or g is None:
             return
-        if rule is None or rule.total is np.asarray:
+        if rule is None or not rule.spread:
             param.check_whole(self.name, WITH_MESH)
         squares = np.array([float(_square(p)), float(_square(g))])
         p_norm, g_norm = np.sqrt(squares if rule is None else rule.total(squares))

@@ -64,7 +64,7 @@ class Variable(ArrayLike):
     @grad.setter
     def grad(self, g: Array) -> None:
         if g is not None and (not backend.is_array(g) or g.shape != self.shape or g.dtype != self.dtype):
-            form = f"{getattr(g, 'shape', type(g))} {getattr(g, 'dtype', '')}"
+            form = f"{g.shape} {g.dtype} array" if backend.is_array(g) else f"{type(g).__name__}, which is no array"
             raise ValueError(f"the gradient of a {self.shape} {self.dtype} Variable cannot be a {form}")
         self.node.gradient = g
 

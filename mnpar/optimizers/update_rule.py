@@ -102,6 +102,7 @@ class UpdateRule:
     def __init__(self, parent_hyperparam: Hyperparameter | None = None) -> None:
         self.hyperparam = Hyperparameter(parent_hyperparam)
         self.total: Callable[[Array], Array] = np.asarray  # numbers summed over the pieces of a parameter cut over ranks
+        self.spread = False  # whether these are all pieces: also those that other ranks of a mesh have
         self.share = 1.0  # what this rank's elements count in sums over the ranks of a mesh: less, if others have them too
         self.in_pieces = False  # whether the states are those of this rank's piece
         self.enabled = True
@@ -176,7 +177,7 @@ class UpdateRule:
         Raises:
             ValueError: the other pieces are not known: the optimizer has no mesh.
         """
-        if self.total is np.asarray:
+        if not self.spread:
             param.check_whole(type(self).__name__, WITH_MESH)
         flat = [x.ravel() for x in xs]
         squares = np.array([float(x.dot(x)) for x in flat])

@@ -247,7 +247,7 @@ class Placement:
                 apart = tuple([axis for axis in axes if not (sharded and axis in self.sums(path))])
                 over = self._apart(path) if sharded else self.divides(path)
                 self._sums[path] = self._share(path, apart), Total(pieces, self.mesh[over], self._share(path, over))
-            rule.share, rule.total = self._sums[path]
+            (rule.share, rule.total), rule.spread = self._sums[path], True
 
     def agree(self) -> None:
         """After a step with pieces: stages that share a weight have cut it elsewhere, and rounded its norms in other ways."""

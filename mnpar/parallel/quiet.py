@@ -136,7 +136,10 @@ class QuietTeam(Team):
 
     def _meet_in_sum(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:
         """As :meth:`reduce`, with what is to be told. What can be done while others' gradients arrive is done then."""
-        note, self._note, self._rows = self._note or self._now(0.0, manual=True).packed(), b"", None
+        note, self._note, self._rows = self._note, b"", None
+        if not note:  # the gradients were there already
+            self._in_own_scale()
+            note = self._now(0.0, manual=True).packed()
         arenas, reducer = self.optimizer.arenas, self.reducer
         if not arenas.filled:
             arenas.fill(self.optimizer.loss_scale)

@@ -131,7 +131,9 @@ class Team:
         if any([row.stale for row in rows]) and not self._only_synchronizes:
             restore(before)
             loss = lossfun(*args, **kwds)  # the first was of other parameters
-        return weighted(loss, own, self._share(rows), self.optimizer.loss_scale, self._others)
+        share = self._share(rows)
+        others = None if self._factor == 1 else self._others  # what stands there is part of what a model reduces in backward
+        return weighted(loss, own, share, self.optimizer.loss_scale, others)
 
     def _begin(self) -> list[Persistent] | None:
         """Begin an update; returns what its forward may change, if it may have to be run again: it makes missing parameters."""
@@ -190,6 +192,7 @@ class Team:
         if self._alone:
             return False
         if self._factor is None:  # the gradients were there already
+            self._in_own_scale()
             self._share(self._meet(0.0, manual=True))
         factor, skipped = self._factor or 0.0, self._only_synchronizes
         self._others.settle(factor)
@@ -219,6 +222,14 @@ class Team:
         for param in nowhere:
             param.cleargrad()
         return steps
+
+    def _in_own_scale(self) -> None:
+        """Gradients of another's backward have its loss scale, on ranks that have any: let all ranks' have this optimizer's."""
+        scale = self.optimizer.loss_scale
+        for param in self.optimizer.members() if self.comm.size > 1 else ():
+            if param.node.loss_scale != scale and (g := param.grad) is not None:
+                g *= (scale or 1.0) / (param.node.loss_scale or 1.0)
+                param.node.loss_scale = scale
 
     def _pieces(self, factor: float) -> Pieces:
         for bucket in self.reducer.arrivals(self.optimizer.arenas):

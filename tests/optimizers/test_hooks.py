@@ -175,13 +175,16 @@ NORMS = {
 
 
 @pytest.mark.parametrize(("make", "hook"), NORMS.values(), ids=NORMS)
+@pytest.mark.parametrize("sharded", [None, False, True])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_norms_of_a_divided_parameter_need_a_mesh(ranks, make, hook):
-    """A rank alone would take the norm of its part for that of the whole."""
+def test_norms_of_a_divided_parameter_need_a_mesh(ranks, sharded, make, hook):
+    """A rank alone would take the norm of its part for that of the whole, and shards add up the norm of that part."""
 
     def program(comm):
-        layer = L.ColumnParallelLinear(comm, 3, 4)
-        optimizer = make().setup(layer)
+        layer, optimizer = L.ColumnParallelLinear(comm, 3, 4), make()
+        if sharded is not None:
+            optimizer = mnpar.create_multi_node_optimizer(optimizer, comm.split(comm.rank, 0), sharded=sharded)
+        optimizer.setup(layer)
         if hook is not None:
             optimizer.add_hook(hook)
         optimizer.update(lambda: F.sum(layer(np.ones((2, 3), "f4"))))

@@ -280,6 +280,34 @@ def test_loss_scales_are_divided_out_on_ranks_without_a_gradient_too(comm):
     same(together(comm, make, data), alone(OPTIMIZERS["SGD"], data))
 
 
+@pytest.mark.ranks(1, 2, 3, on="threads")
+@pytest.mark.parametrize("options", [{}, {"bucket_bytes": 64}, {"sharded": True}], ids=str)
+def test_gradients_that_another_optimizer_scaled_are_divided_alike_on_ranks_that_have_none(comm, options):
+    def program(comm):
+        first, second = L.Linear(3, 2, initialW=0.5), L.Linear(2, 1, initialW=0.25)
+        one, other = mnpar.optimizers.SGD(0.1), mnpar.optimizers.SGD(0.1)
+        if comm is not None:
+            one = mnpar.create_multi_node_optimizer(one, comm)
+            other = mnpar.create_multi_node_optimizer(other, comm, reduce="sum", **options)
+        one.setup(first).set_loss_scale(8.0)
+        other.setup(second)
+        for step in range(5):
+            rows = [np.random.default_rng([step, rank]).standard_normal((2, 3)) for rank in range(P)]
+            if P > 1 and step % 2:
+                rows[step % P] = rows[step % P][:0]
+            if step == 4:
+                other.set_loss_scale(2.0)
+            second.cleargrads()
+            of = lambda x: F.mean(second(first(x)) ** 2) if len(x) else None
+            one.update(of, np.concatenate(rows) if comm is None else rows[comm.rank])
+            other.update()
+        return [param.array for param in (*first.params(), *second.params())]
+
+    P = comm.size
+    for mine, expected in zip(program(comm), program(None), strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-12)
+
+
 @pytest.mark.ranks(4, on="threads")
 def test_model_parallel_pairs_with_uneven_shards_equal_one_process(comm):
     """Two pairs of ranks; the first of each has no loss, the second no samples but labels."""

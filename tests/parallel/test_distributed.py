@@ -354,3 +354,18 @@ def test_a_hook_that_changes_the_shape_is_told_so():
     x.register_hook(lambda g: g.sum())
     with pytest.raises(ValueError, match=r"a hook made a \(\) float64 of the \(3,\) float64 gradient"):
         F.sum(x).backward()
+
+
+@RANKS
+def test_gradients_from_no_sync_are_part_of_the_mean_where_the_backward_is_another_optimizers(comm):
+    model, head = mnpar.DistributedDataParallel(L.Linear(3, 2, initialW=0.5), comm), L.Linear(2, 1, initialW=0.25)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(head)
+    x = np.random.default_rng(comm.rank).standard_normal((4, 3))
+    for held in (False, True):
+        model.cleargrads()
+        if held:
+            with model.no_sync():
+                F.mean(head(model(x)) ** 2).backward()
+        optimizer.update(lambda x: F.mean(head(model(x)) ** 2), x)
+        grads = comm.allgather(model.module.W.grad)
+        assert all([np.array_equal(grad, grads[0]) for grad in grads])
