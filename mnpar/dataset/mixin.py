@@ -35,6 +35,9 @@ class DatasetMixin:
         """Read the example number ``i``, which lies in ``0 … len - 1``."""
         raise NotImplementedError(f"{type(self).__name__} does not define get_example(self, i)")
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self)} examples>"
+
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self.get_example(i) for i in range(*index.indices(len(self)))]

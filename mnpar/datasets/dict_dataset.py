@@ -36,8 +36,5 @@ class DictDataset(DatasetMixin):
     def __len__(self) -> int:
         return self._length
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self)} examples>"
-
     def get_example(self, i: int) -> Any:
         return {name: dataset[i] for name, dataset in self.datasets.items()}

@@ -46,9 +46,6 @@ class SubDataset(DatasetMixin):
     def __len__(self) -> int:
         return self.finish - self.start
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self)} examples>"
-
     def get_example(self, i: int) -> Any:
         i += self.start
         return self.dataset[i if self.order is None else operator.index(self.order[i])]

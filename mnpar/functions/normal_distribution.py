@@ -77,7 +77,9 @@ def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: Array) 
 
 
 def in_double(function: Callable[[Any, Array], Array], x: Array) -> Array:
-    """A function of (xp, float64) of any numbers, in the dtype of floats; infinite values are meant, and told by no warning."""
+    """A function of (xp, float64) of real numbers, in the dtype of floats; infinite values are meant, without a warning."""
+    if x.dtype.kind == "c":
+        raise TypeError(f"functions of the normal distribution and of gamma take real numbers, not {x.dtype}")
     with np.errstate(all="ignore"):
         return function(backend.get_array_module(x), x.astype("d")).astype(fractional(x.dtype))
 

@@ -82,6 +82,12 @@ def test_integers_of_any_width_are_what_they_are_as_floats(f, dtype):
     np.testing.assert_allclose(f(x).array, f(x.astype("f8")).array, rtol=1e-12)
 
 
+@pytest.mark.parametrize("f", [F.erfc, F.ndtri, F.lgamma])
+def test_what_is_of_real_numbers_takes_no_complex_ones(f):
+    with pytest.raises(TypeError, match="real numbers, not complex128"):
+        f(np.array([1 + 2j]))
+
+
 @pytest.mark.parametrize("f", [F.softmax, F.log_softmax])
 @pytest.mark.parametrize(("shape", "axis"), [((0, 3), 0), ((0, 3), 1), ((3, 0), 1), ((2, 0, 3), 1)])
 def test_softmax_of_no_elements_is_empty(f, shape, axis):

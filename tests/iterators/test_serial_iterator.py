@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mnpar.random
-from mnpar.datasets import DictDataset, SubDataset, TupleDataset
+from mnpar.datasets import DictDataset, PrefetchDataset, SubDataset, TupleDataset
 from mnpar.iterators import MultiprocessIterator, MultithreadIterator, SerialIterator, ShuffleOrderSampler
 
 
@@ -66,6 +66,7 @@ def test_an_iterator_and_its_data_set_are_shown_with_their_sizes():
     assert repr(iterator.dataset) == "<TupleDataset of 5 examples>"
     assert repr(SubDataset("abcde", 1, 4)) == "<SubDataset of 3 examples>"
     assert repr(DictDataset(a="abc")) == "<DictDataset of 3 examples>"
+    assert repr(PrefetchDataset("ab")) == "<PrefetchDataset of 2 examples>"
 
 
 def test_without_repeat_the_last_batch_is_short_and_then_it_stops():
