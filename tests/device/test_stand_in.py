@@ -1,4 +1,7 @@
-"""The stand-in refuses what CuPy 14 refuses, and is silent where that is: each line was tried there."""
+"""The stand-in refuses what CuPy 14 refuses, and is silent where that is.
+
+Each line was tried on CuPy's own arrays in memory of the host, as far as they get there: up to the start of a kernel.
+"""
 
 import numpy as np
 import pytest
