@@ -144,7 +144,7 @@ class FrameErrorMeter(Sums):
 
 
 class MSEMeter(Sums):
-    """The mean over samples of their squared distance from the target, Σ |output - target|².
+    """The mean over samples of their squared distance from the target, ``Σ |output - target|²``.
 
     Example:
         >>> import mnpar
