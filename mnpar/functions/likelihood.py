@@ -57,16 +57,7 @@ def squared_error(x0: Any, x1: Any) -> Variable:
 
 
 def absolute_error(x0: Any, x1: Any) -> Variable:
-    """The absolute difference of each element.
-
-    Args:
-        x0, x1: arrays or Variables of one shape; nothing is broadcast.
-
-    Returns:
-        Their shape.
-
-    Raises:
-        ValueError: the shapes differ.
+    """The absolute difference of each element; arguments, shape and errors as in :func:`squared_error`.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
