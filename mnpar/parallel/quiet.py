@@ -78,7 +78,7 @@ class QuietTeam(Team):
         if not like:
             before = self._begin()
         loss = lossfun(*args, **kwds)
-        samples = self._samples(*args, **kwds)
+        samples = self._samples(args, kwds)
         if like and samples == plain.samples and plain.tuned is structure.tuned and not current_tape().records:
             array = loss.array if type(loss) is Variable and loss.node.gradient is None else None
             if type(array) is np.ndarray and array.shape == plain.start.shape and array.dtype is plain.start.dtype:
@@ -150,12 +150,15 @@ class QuietTeam(Team):
         compares = self._compares
         if compares and self._placement is None:
             note = note[:-DIGEST] + digest_of(arenas, self.comm.rank)
-        reducer.begin_noted(arenas, note)
+        noted = reducer.noted(arenas)
+        noted.begin(note)
         at_once = self._placement is None and by_pieces()
         parts = reducer.parts if at_once and not compares else ()
         if parts and any([param.node.loss_scale is not None for param in arenas.learning[0].params]):
             parts = ()  # whole gradients are divided by it
-        added = reducer.end_noted(arenas, self._usual, bool(parts))
+        added = noted.end(self._usual, bool(parts))  # of parts all but the first are there after reducer.rest() only
+        if added:
+            reducer.finish(arenas)
         if self._holding or self._held:
             self._forget_held()
         forward, self._forward = self._forward, None
@@ -170,7 +173,7 @@ class QuietTeam(Team):
             self._others.settle()
         if parts:
             return self._in_parts(arenas.learning[0], *parts)
-        return [(arena, None, arena.params) for arena in arenas.learning] if at_once else True
+        return reducer.pieces if at_once else True
 
     def _heed(self) -> None:
         """Compare what copies have: on a mesh by meeting once more, else where digests differ."""

@@ -17,6 +17,7 @@ from mnpar.backend import Array
 from mnpar.communicators.board import FEW
 from mnpar.communicators.noted import NotedSum
 from mnpar.graph import Home, Hook, VariableNode
+from mnpar.optimizers.gradient_method import Pieces
 from mnpar.parallel.bucket import Bucket
 from mnpar.tape import current_tape
 
@@ -59,6 +60,7 @@ class Reducer:
         self.buckets: list[Bucket] = []
         self._first: Bucket | None = None  # whose gradients all ranks have copies of
         self._noted: NotedSum | None = None  # its sum, with notes
+        self.pieces: Pieces = ()  # all arenas whole
         self.parts: Sequence[slice] = ()  # of the only bucket, summed where it lives: what this rank adds up, then the others
         self.left = 0  # how many buckets are on their way
         self._off: list[Callable[[], None]] = []
@@ -113,7 +115,7 @@ class Reducer:
             raise RuntimeError("parameters were added, removed, moved or reshaped while their gradients were on their way")
         for off in self._off:
             off()
-        self._arenas, self._strays = now, strays
+        self._arenas, self._strays, self.pieces = now, strays, [(arena, None, arena.params) for arena in now]
         self.buckets = [bucket for arena in reversed(now) for bucket in self._cut(arena)]
         self.parts = ()
         self._first = next((bucket for bucket in self.buckets if bucket.summed is None), None)
@@ -214,32 +216,26 @@ class Reducer:
             yield bucket
         self._reduce_at_once(arenas, [])
 
-    def begin_noted(self, arenas: Arenas, note: bytes) -> None:
-        """:meth:`reduce` without buckets, which :meth:`end_noted` ends; with the first gradients a note travels. They go by the
-        ranks' own communicator, so that a rank that is in an update, and another in anything else, hear of it at once."""
+    def noted(self, arenas: Arenas) -> NotedSum:
+        """:meth:`reduce` without buckets: the sum of the first gradients, with a note, after which :meth:`finish` is to be
+        called. It goes by the ranks' own communicator, so that a rank that is in an update, and another in anything else, hear
+        of it at once. If by all notes something is unusual nothing is added up (:meth:`Communicator.allreduce_noted`)."""
         if arenas.learning is not self._attached:
             self.attach(arenas)
         first, noted = self._first, self._noted
-        if first is None or noted is None or first.grad is not noted.x:
+        if noted is None or first is None or first.grad is not noted.x:
             sent = _NOTHING if first is None else first.pack(self)
             if noted is None or noted.x is not sent:
                 self._noted = noted = NotedSum(self.comm, sent)
-        noted.begin(note)
+        return noted
 
-    def end_noted(self, arenas: Arenas, usual: Callable[[list[bytes]], bool], later: bool = False) -> bool:
-        """If by all notes something is unusual nothing is added up (:meth:`Communicator.allreduce_noted`): whether it was.
-
-        Args:
-            later: of the ``parts``, if there are any, all but the first are there after :meth:`rest` only.
-        """
-        assert self._noted is not None
-        first, added = self._first, self._noted.end(usual, later)
-        if added:
-            if first is not None and first.sent is not first.grad:
-                first.unpack()
-            if len(self.buckets) != 1 or first is None or arenas.strays:
-                self._reduce_at_once(arenas, [bucket for bucket in self.buckets if bucket is not first])
-        return added
+    def finish(self, arenas: Arenas) -> None:
+        """After the first gradients: the others."""
+        first = self._first
+        if first is not None and first.sent is not first.grad:
+            first.unpack()
+        if len(self.buckets) != 1 or first is None or arenas.strays:
+            self._reduce_at_once(arenas, [bucket for bucket in self.buckets if bucket is not first])
 
     def nowhere(self, arenas: Arenas) -> list[Parameter]:
         """The parameters that have a gradient on no rank; all ranks call it."""

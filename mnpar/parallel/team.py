@@ -25,7 +25,7 @@ from mnpar.parallel.meeting import TWICE, UNKNOWN, Row, check_known, own_weight,
 from mnpar.parallel.others import Others
 from mnpar.parallel.placement import Placement
 from mnpar.parallel.reducer import Reducer
-from mnpar.parallel.samples import samples_of
+from mnpar.parallel.samples import samples_in, samples_of
 from mnpar.parallel.shards import Shards
 from mnpar.serializer import Deserializer
 from mnpar.tape import current_tape
@@ -52,7 +52,8 @@ class Team:
         if reduce not in REDUCTIONS:
             raise ValueError(f"gradients are reduced as {', '.join(REDUCTIONS)}, not {reduce!r}")
         self.optimizer, self.reducer, self.comm = optimizer, reducer, reducer.comm
-        self._how, self._zero_fill, self._samples = reduce, zero_fill, samples
+        self._how, self._zero_fill = reduce, zero_fill
+        self._samples = samples_in if samples is samples_of else lambda args, kwds: samples(*args, **kwds)
         self._late = Late(reducer) if double_buffering else None
         self._shards = Shards(reducer) if sharded else None
         self._placement, self._check = placement, check
@@ -123,7 +124,7 @@ class Team:
             self._make_equal()
         before = self._begin()
         loss = lossfun(*args, **kwds)
-        own = own_weight(loss, self._samples(*args, **kwds), self._how)
+        own = own_weight(loss, self._samples(args, kwds), self._how)
         if self._alone:
             self._add_up(own, loss)
             return weighted(loss, own, own / self._base, self.optimizer.loss_scale, None)
