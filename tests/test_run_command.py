@@ -114,7 +114,9 @@ def processes(running):
     """Of the job's ranks, once all are there."""
     text = ""
     while len(found := re.findall(r"\[(\d+)\]", text)) < 2:  # a launcher may mix their lines
-        text += os.read(running.stdout.fileno(), 1000).decode()
+        more = os.read(running.stdout.fileno(), 1000).decode()
+        assert more, f"the job ended early: {text}{running.stderr.read()}"
+        text += more
     return [int(pid) for pid in found]
 
 
