@@ -94,7 +94,8 @@ def main(comm, args):
     if comm.is_root:
         ways = "jointly" if args.joint else "each on its own draw"
         print(
-            f"data: {data}\n{model.size} member(s) of {args.groups} rank(s) on {comm.name}, {ways}, {args.epoch} epoch(s)",
+            f"data: {data}\n{model.size} member(s) of {args.groups} rank(s) on {comm.name}, {ways}, {args.epoch} epoch(s); "
+            "accuracies are those on the test images",
             flush=True,
         )
 
