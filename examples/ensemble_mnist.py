@@ -94,7 +94,8 @@ def main(comm, args):
     if comm.is_root:
         ways = "jointly" if args.joint else "each on its own draw"
         print(
-            f"data: {data}\n{model.size} member(s) of {args.groups} rank(s) on {comm.name}, {ways}, {args.epoch} epoch(s)",
+            f"data: {data}\n{model.size} member(s) of {args.groups} rank(s) on {comm.name}, {ways}, {args.epoch} epoch(s); "
+            "accuracies are those on the test images",
             flush=True,
         )
 
@@ -184,13 +185,13 @@ def parse():
     parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights, draws and order (0)")
     parser.add_argument("--joint", action="store_true", help="train the averaged output, through the allgather")
     parser.add_argument("--groups", type=int, default=1, metavar="G", help="ranks of each member (1)")
-    parser.add_argument("--data", metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz")
+    parser.add_argument(
+        "--data", type=mnpar.launch.existing_folder, metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz"
+    )
     parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", metavar="DIR", help="for the plot (result)")
     parser.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
     parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
     args = mnpar.launch.parse_args(parser, epoch=1, batchsize=1, unit=1, groups=1, ranks=1, threads=1)
-    if args.data and not Path(args.data).is_dir():
-        parser.error(f"--data: there is no folder {args.data}")
     ranks = mnpar.launch.started_ranks(args, args.ranks)
     if ranks % args.groups:
         parser.error(f"{ranks} ranks do not make members of {args.groups} ranks each: choose --groups so that it divides them")

@@ -82,6 +82,8 @@ def main(comm, args):
             print(f"round {number + 1:2d}   losses {'  '.join(f'{fate:12}' for fate in fates)}".rstrip())
             print(f"           rates {'  '.join(f'{rates[i]:<12.2g}' for i in sorted(rates))}".rstrip(), flush=True)
 
+    if comm.is_root:
+        print("losses on the validation images (← 2: lost to member 2, and goes on from its weights), then learning rates")
     ensemble, result = tournaments(comm, data, args, say)
     x, t = data[2]
     with mnpar.using_config("train", False), mnpar.no_backprop_mode():

@@ -283,7 +283,12 @@ def parse():
     parser.add_argument("--sparsity", type=float, default=0.1, help="the weight λ of the pools (0.1)")
     parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and order (0)")
     parser.add_argument("--images", choices=("digits", "mnist", "cifar10", "synthetic"), default="digits", help="(digits)")
-    parser.add_argument("--data", metavar="DIR", help="the folder of MNIST's or CIFAR's files, if MNPAR_DATA does not say it")
+    parser.add_argument(
+        "--data",
+        type=mnpar.launch.existing_folder,
+        metavar="DIR",
+        help="the folder of MNIST's or CIFAR's files, if MNPAR_DATA does not say it",
+    )
     parser.add_argument("--train", type=int, default=400, help="how many images to train (400)")
     parser.add_argument("--test", type=int, default=200, help="and to test (200)")
     parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", metavar="DIR", help="for the plot (result)")

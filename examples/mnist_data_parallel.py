@@ -91,7 +91,9 @@ if __name__ == "__main__":
         help="where log, graph and snapshot go (result)",
     )
     parser.add_argument("--resume", "-r", metavar="FILE", help="a snapshot to go on from")
-    parser.add_argument("--data", metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz")
+    parser.add_argument(
+        "--data", type=mnpar.launch.existing_folder, metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz"
+    )
     parser.add_argument("--progress", action="store_true", help="show a progress bar")
     parser.add_argument("--ranks", type=int, default=2, help="ranks to start where no launcher has started several (2)")
     parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")

@@ -96,7 +96,9 @@ if __name__ == "__main__":
     parser.add_argument("--unit", "-u", type=int, default=100, help="width of the hidden layers (100)")
     parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)")
     parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", metavar="DIR", help="for the log (result)")
-    parser.add_argument("--data", metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz")
+    parser.add_argument(
+        "--data", type=mnpar.launch.existing_folder, metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz"
+    )
     parser.add_argument("--threads", action="store_true", help="run both ranks as threads of this process")
     args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, unit=1)
     if args.threads:

@@ -119,7 +119,9 @@ def parse():
     parser.add_argument("--images", choices=("toys", "synthetic", "mnist"), help="mnist where there is a folder, else toys")
     parser.add_argument("--train", type=int, default=500, help="how many images are drawn to train (500)")
     parser.add_argument("--test", type=int, default=100, help="and to test (100)")
-    parser.add_argument("--data", metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz")
+    parser.add_argument(
+        "--data", type=mnpar.launch.existing_folder, metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz"
+    )
     parser.add_argument("--ranks", type=int, default=4, help="ranks to start, where the switch leaves it open (4)")
     parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
     args = mnpar.launch.parse_args(parser, epoch=1, batchsize=1, train=1, test=1, ranks=1, threads=1)

@@ -203,6 +203,8 @@ if __name__ == "__main__":
     parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", help="folder of the picture (result)")
     parser.add_argument("--threads", type=int, default=0, help="run 2 or 4 ranks as threads of this process")
     args = mnpar.launch.parse_args(parser, micro_batches=1, batchsize=1, steps=1, width=1, threads=0)
+    if args.threads not in (0, 2, STAGES):
+        parser.error(f"--threads is 2 or {STAGES}, the ranks that share {STAGES} stages alike, not {args.threads}")
     if args.threads:
         mnpar.run(main, ranks=args.threads, args=(args,))
     else:

@@ -183,7 +183,9 @@ if __name__ == "__main__":
     parser.add_argument(
         "--lr", type=float, default=0.001, help="learning rate for each rank: times the number of ranks (0.001)"
     )
-    parser.add_argument("--images", metavar="DIR", help="pictures, DIR/class/picture.npy, instead of noise")
+    parser.add_argument(
+        "--images", type=mnpar.launch.existing_folder, metavar="DIR", help="pictures, DIR/class/picture.npy, instead of noise"
+    )
     parser.add_argument("--dtype", choices=["f4", "f8"], default="f4", help="float32 or float64 (f4)")
     parser.add_argument("--local-bn", action="store_true", help="batch statistics of each rank alone")
     parser.add_argument("--check", action="store_true", help="compare with one rank that has all images")
@@ -196,8 +198,6 @@ if __name__ == "__main__":
         parser.error(f"--size is at least 8, not {args.size}")
     if not args.lr > 0 or args.seed < 0:
         parser.error("--lr is positive, and --seed at least 0")
-    if args.images and not Path(args.images).is_dir():
-        parser.error(f"--images: there is no folder {args.images}")
     if args.threads:
         mnpar.run(main, ranks=args.threads, args=(args,))
     else:

@@ -121,14 +121,14 @@ if __name__ == "__main__":
     parser.add_argument("--lr", type=float, default=0.01, help="learning rate (0.01); Nesterov's momentum is 0.9")
     parser.add_argument("--slices", type=int, default=4, help="pieces of the test images on each rank (4)")
     parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)")
-    parser.add_argument("--data", metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz")
+    parser.add_argument(
+        "--data", type=mnpar.launch.existing_folder, metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz"
+    )
     parser.add_argument("--ranks", type=int, default=2, help="ranks to start where no launcher has started several (2)")
     parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
     args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, unit=1, slices=1, ranks=1, threads=1)
     if not args.lr > 0:
         parser.error(f"--lr is positive, not {args.lr}")
-    if args.data and not os.path.isdir(args.data):
-        parser.error(f"--data: there is no folder {args.data}")
     if args.threads:
         mnpar.run(main, ranks=args.threads, args=(args,))
     else:

@@ -159,7 +159,7 @@ def parse():
     """The command line, checked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--mesh", "-m", type=mnpar.Mesh.parse, help="names and sizes of axes (data=2,model=2; under mpiexec data=-1)"
+        "--mesh", "-m", type=mnpar.Mesh.parse, help="names and sizes of axes (data=2,model=2 on four ranks, else data=-1)"
     )
     parser.add_argument("--steps", "-n", type=int, default=300, help="updates (300)")
     parser.add_argument("--batchsize", "-b", type=int, default=32, help="texts per update, of all ranks (32)")
@@ -186,8 +186,9 @@ def parse():
     if unknown := [name for name in args.mesh or {} if name not in AXES]:
         parser.error(f"--mesh: there is no axis {unknown[0]} here, only {', '.join(AXES)}")
     launched = mnpar.launch.launched_ranks() > 1
-    if args.mesh is None:
-        args.mesh = {"data": -1} if launched and not args.threads else {"data": 2, "model": 2}
+    if args.mesh is None:  # four, whoever started them: this script does so too
+        others = launched and not args.threads and mnpar.launch.launched_ranks() != 4
+        args.mesh = {"data": -1} if others else {"data": 2, "model": 2}
     args.ranks = math.prod(int(n) for size in args.mesh.values() for n in np.atleast_1d(size))
     if args.ranks < 1 and (args.threads or not launched):
         parser.error("--mesh: -1 needs ranks that are there already: mpiexec -n P python …")

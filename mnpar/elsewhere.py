@@ -98,6 +98,7 @@ PACKAGES = {
         **dict.fromkeys(("zeros", "ones", "randn", "arange", "from_numpy"), "numpy's arrays, in a mnpar.Variable"),
         **dict.fromkeys(("save", "load"), _SAVING),
         "DataLoader": "mnpar.iterators.SerialIterator",
+        "Function": "mnpar.FunctionNode, with forward(self, *xs) and backward(self, *gys)",
         "Module": _CHAIN,
         "amp": "mnpar.mixed16 for mnpar.config.dtype, and optimizer.loss_scaling()",
         "distributed": "mnpar.create_communicator()",
@@ -196,3 +197,23 @@ def knows(words: dict[str, str]) -> Callable[[type[Class]], type[Class]]:
         return cls
 
     return decorated
+
+
+def one_protocol(cls: type[Class]) -> type[Class]:
+    """A class decorator for FunctionNode: a function that is written for Chainer's is refused when it is defined.
+
+    Its ``forward(self, inputs)`` would take the array of one input for the tuple of all, and the first row for the first input.
+    """
+
+    def refuse(function: type[Any]) -> None:
+        code = getattr(function.__dict__.get("backward"), "__code__", None)
+        first = code.co_varnames[1] if code is not None and code.co_argcount > 1 else ""
+        if first.endswith(("indexes", "indices")):
+            raise TypeError(
+                f"{function.__qualname__}.backward takes {first}, as Chainer's functions do: here forward(self, *xs) takes the "
+                "inputs' arrays one by one, and backward(self, *gys) the outputs' gradients; it returns, for each input, its "
+                "gradient or a function that computes it"
+            )
+
+    cls.__init_subclass__ = classmethod(refuse)  # type: ignore[assignment]
+    return cls

@@ -219,6 +219,20 @@ def folder(text: str) -> str:
     raise argparse.ArgumentTypeError(f"nothing can be written to {text}: {os.strerror(trouble)}")
 
 
+def existing_folder(text: str) -> str:
+    """The folder that a flag ``--data`` means, which has to be there: ``parser.add_argument("--data", type=…)``.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.launch.existing_folder("/dev/null")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: there is no folder /dev/null
+    """
+    if not os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"there is no folder {text}")
+    return text
+
+
 def dims(text: str) -> tuple[int, ...]:
     """The grid that a flag like ``--halopar 2x3`` means: ``parser.add_argument("--halopar", type=mnpar.launch.dims)``.
 

@@ -14,7 +14,8 @@ import mnpar.functions
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
-TUTORIALS = re.search(r":caption: Tutorials\n(.*?)\n```", (DOCS / "index.md").read_text(), re.S)[1].split()
+TUTORIALS = [*re.findall(r":caption: (?:Tutorials|Spread a model)\n(.*?)\n```", (DOCS / "index.md").read_text(), re.S)]
+TUTORIALS = [*" ".join(TUTORIALS).split(), "cluster", "seed_systems"]
 
 
 def reference():

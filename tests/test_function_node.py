@@ -84,6 +84,14 @@ def test_forward_gets_arrays_and_inputs_may_be_arrays():
     np.testing.assert_array_equal(y.array, [3.0])
 
 
+@pytest.mark.parametrize("first", ["indexes", "target_input_indexes", "indices"])
+def test_a_function_with_chainers_arguments_is_refused_when_it_is_defined(first):
+    text = f"class Old(mnpar.FunctionNode):\n    def backward(self, {first}, gys): ..."
+    with pytest.raises(TypeError, match=rf"Old\.backward takes {first}, .* backward\(self, \*gys\)"):
+        exec(text, {"mnpar": mnpar})
+    exec(text.replace(first, "gy"), {"mnpar": mnpar})  # two outputs
+
+
 def test_backward_gets_and_retains_variables():
     class Look(mnpar.FunctionNode):
         def forward(self, x):

@@ -52,6 +52,11 @@ def test_every_mesh_prints_the_same_losses_and_text(way, alone):
     assert output(*WAYS[way], bare_mpiexec="without" in way) == alone
 
 
+def test_four_ranks_without_a_mesh_divide_batches_and_layers():
+    done = run(0, "transformer_lm.py", [*SMALL, "--steps", "1"])
+    assert done.stdout.startswith("data=2,model=2: 4 rank(s)"), done.stdout + done.stderr
+
+
 def test_a_run_goes_on_on_another_mesh(alone, tmp_path):
     half = ["--steps", "2", "--run", str(tmp_path), "--threads", "--mesh"]
     first, _ = output(0, [*half, "data=2,model=2"])

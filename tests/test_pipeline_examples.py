@@ -69,6 +69,12 @@ def test_the_u_net_learns_the_weights_of_one_rank(ranks, flags, tmp_path):
     assert (tmp_path / "pipeline_unet.png").read_bytes().startswith(PNG)
 
 
+def test_the_u_net_refuses_ranks_that_its_stages_do_not_suit():
+    done = run(0, "pipeline_unet.py", ["--threads", "3"])
+    assert done.returncode == 2
+    assert "--threads is 2 or 4" in done.stderr
+
+
 @pytest.mark.parametrize(("ranks", "flags"), [(2, []), (0, ["--schedule", "zb1p", "--threads"])], ids=["mpiexec", "threads"])
 def test_the_encoder_and_the_decoder_learn_the_weights_of_one_rank(ranks, flags):
     done = run(ranks, "pipeline_seq2seq.py", ["--lines", "53", "--epoch", "2", "--unit", "16", *flags])

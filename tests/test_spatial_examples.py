@@ -162,6 +162,7 @@ BAD = {
     "groups that do not come out even": (["--halodatapar", "2x2", "--threads", "6"], "6 ranks do not suit blocks of 2x2"),
     "ranks without a switch": (["--threads", "2"], "2 ranks do not suit a run without a switch"),
     "MNIST from nowhere": (["--images", "mnist"], "--images mnist needs --data DIR"),
+    "a folder that is not there": (["--data", "/dev/null"], "--data: there is no folder /dev/null"),
     "no epochs": (["--epoch", "0"], "--epoch is at least 1, not 0"),
 }
 
