@@ -1,4 +1,4 @@
-"""Initializers: what parameters hold before they learn. All of them work on arrays and know no Variables."""
+"""Initializers: functions that fill the arrays of new parameters. They work on arrays and know no Variables."""
 
 from __future__ import annotations
 
@@ -69,7 +69,11 @@ def generate_array(initializer: Any, shape: tuple[int, ...], xp: Any = np, dtype
 
 
 def _get_initializer(initializer: Any) -> Any:
-    """What the ``initialW`` of a link means: None is LeCunNormal, a number or array a Constant."""
+    """The initializer that an argument such as a link's ``initialW`` means: None is LeCunNormal, a number or array a Constant.
+
+    Raises:
+        TypeError: it is neither a number nor an array nor a function.
+    """
     if initializer is None:
         return LeCunNormal()
     if (np.isscalar(initializer) and not isinstance(initializer, str)) or backend.is_array(initializer):
