@@ -13,7 +13,7 @@ from mnpar.arraylike import ArrayLike
 from mnpar.backend import Array
 from mnpar.config import get_dtype
 from mnpar.graph import VariableNode, structure
-from mnpar.initializers import Constant, _get_initializer, generate_array
+from mnpar.initializers import _get_initializer, generate_array
 from mnpar.owning import asked_for
 from mnpar.plans import Box
 from mnpar.variable import Variable
@@ -57,7 +57,7 @@ class Parameter(Variable):
     def __init__(self, initializer: Any = None, shape: Any = None, name: str | None = None) -> None:
         taken = shape is None and backend.is_array(initializer)
         super().__init__(initializer if taken else None, name=name)
-        self.initializer = initializer if taken else Constant(np.nan) if initializer is None else _get_initializer(initializer)
+        self.initializer = initializer if taken else _get_initializer(initializer, np.nan)
         self.update_rule: Any = None
         self.whole: tuple[int, ...] | None = None
         self.box: Box | None = None

@@ -1,6 +1,6 @@
-"""How good predictions are: numbers to look at, through which nothing flows back.
+"""Measures of predictions: accuracy, precision, recall, F-score, R². No gradient flows through them.
 
-They are this rank's numbers. The mean over ranks whose batches differ in size is weighted by those sizes.
+They are over this rank's samples. A mean over ranks whose batches differ in size is to be weighted by these sizes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mnpar.variable import Variable, as_variable
 
 
 def accuracy(y: Any, t: Any, ignore_label: int | None = None) -> Variable:
-    """The share of samples whose largest score is that of the right class.
+    """The fraction of samples whose largest score is that of the right class.
 
     Args:
         y: ``(N, C, …)``, scores.
@@ -49,7 +49,7 @@ def accuracy(y: Any, t: Any, ignore_label: int | None = None) -> Variable:
 
 
 def binary_accuracy(y: Any, t: Any) -> Variable:
-    """The share of scores with the right sign: not negative for 1, negative for 0; where ``t`` is -1 nothing is counted.
+    """The fraction of scores with the right sign: not negative for 1, negative for 0; where ``t`` is -1 nothing is counted.
 
     Args:
         y: scores, of any shape.

@@ -1,4 +1,4 @@
-"""What lets one backward serve both orders of differentiation.
+"""Helpers of generic functions, whose one ``backward`` serves all orders of differentiation.
 
 mnpar's functions are *generic*: their backward is written once, in terms that arrays and Variables share, and runs on plain
 arrays unless it is to be differentiated itself. Operators, ``sum``, ``reshape``, ``transpose`` and indexing are such terms

@@ -1,4 +1,4 @@
-"""Picking elements out: ``x[...]``, whose backward adds gradients into their old places, and ``where``."""
+"""Indexing, ``x[...]``, whose backward adds gradients at the indices, and ``where``."""
 
 from __future__ import annotations
 

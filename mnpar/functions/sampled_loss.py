@@ -1,4 +1,4 @@
-"""Losses over vocabularies too large for a softmax: the right word against a few that are drawn."""
+"""Losses over large vocabularies that compare the right word with a few sampled ones: negative sampling and BlackOut."""
 
 from __future__ import annotations
 
