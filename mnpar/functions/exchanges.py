@@ -177,9 +177,7 @@ class Take(Carrier):
 
 
 def exchange(comm: Communicator, x: Any, plan: Plan, fill: float = 0) -> Any:
-    """Carry out a plan: send the cells that other ranks want, receive those that this rank wants.
-
-    Each wanted cell is the sum of that cell over the ranks that have it.
+    """Carry out a plan: each rank gets the cells that it wants, each of them the sum over the ranks that have it.
 
     Halos, re-partitions and every collective that adds or copies are plans: see :mod:`mnpar.plans`. Axes that the arrays have
     before those of the plan (batch, channels) go along whole. ``comm.traffic`` counts messages and bytes.
