@@ -10,7 +10,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import Shape, fit
-from mnpar.functions.generic import either, listed, operand, plain, wide
+from mnpar.functions.generic import check_labels, either, listed, operand, plain, wide
 from mnpar.variable import Variable, as_variable
 
 
@@ -176,8 +176,7 @@ def select_item(x: Any, t: Any) -> Variable:
     x, labels = as_variable(x), plain(t)
     if x.ndim != 2 or labels.shape != x.shape[:1]:
         raise ValueError(f"select_item: shapes {listed([x.shape, labels.shape])} are not (N, C) and (N,)")
-    if labels.size and (labels.min() < 0 or labels.max() >= x.shape[1]):
-        raise ValueError(f"select_item: a column is outside the {x.shape[1]} that x has: {labels.min()} … {labels.max()}")
+    check_labels("select_item", labels, x.shape[1])
     return get_item(x, (x.xp.arange(len(labels)), labels))
 
 

@@ -14,7 +14,7 @@ from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import softplus
 from mnpar.functions.elementwise import absolute, exp
 from mnpar.functions.extrema import Clip
-from mnpar.functions.generic import either, listed
+from mnpar.functions.generic import check_labels, either, listed
 from mnpar.functions.reduction import mean as mean_of
 from mnpar.functions.reduction import sum as sum_of
 from mnpar.random import generator
@@ -146,7 +146,7 @@ def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
 
     Args:
         x: scores ``(N, C)``.
-        t: labels ``(N,)``.
+        t: integer labels ``(N,)`` from 0 to C - 1.
         norm: ``'L1'``, or ``'L2'`` for the squares.
         reduce: ``'mean'`` over N of the sum over C, or ``'no'``.
 
@@ -154,7 +154,7 @@ def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
         0-d, or ``(N, C)``.
 
     Raises:
-        ValueError: shapes or labels of another kind, an unknown option.
+        ValueError: shapes or labels of another kind, a label that is no class, an unknown option.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -164,6 +164,7 @@ def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
     x, labels = as_variable(x), as_variable(t).array
     if x.ndim != 2 or labels.shape != x.shape[:1] or labels.dtype.kind not in "iu":
         raise ValueError(f"hinge: scores (N, C) and integer labels (N,), not {listed((x.shape, labels.shape))}")
+    check_labels("hinge", labels, x.shape[1])
     if norm not in ("L1", "L2"):
         raise ValueError(f"hinge: norm is 'L1' or 'L2', not {norm!r}")
     sign = x.xp.ones(x.shape, x.dtype)
