@@ -182,7 +182,7 @@ def connectionist_temporal_classification(
     if reduce not in ("mean", "no"):
         raise ValueError(f"{name}: reduce is 'mean' or 'no', not {reduce!r}")
     x = stack([as_variable(step) for step in x], axis=0) if isinstance(x, tuple | list) else as_variable(x)
-    labels = plain(as_variable(t))
+    labels = as_variable(t).array
     if x.ndim != 3 or not len(x) or labels.ndim != 2 or len(labels) != x.shape[1] or labels.dtype.kind not in "iu":
         raise ValueError(f"{name}: shapes {listed((x.shape, labels.shape))} are not (T, N, C), T > 0, and integers (N, L)")
     T, N, C = x.shape

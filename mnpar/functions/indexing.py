@@ -173,7 +173,7 @@ def select_item(x: Any, t: Any) -> Variable:
         >>> F.select_item(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 0])).array
         array([2., 3.])
     """
-    x, labels = as_variable(x), plain(t)
+    x, labels = as_variable(x), as_variable(t).array
     if x.ndim != 2 or labels.shape != x.shape[:1]:
         raise ValueError(f"select_item: shapes {listed([x.shape, labels.shape])} are not (N, C) and (N,)")
     check_labels("select_item", labels, x.shape[1])
@@ -192,5 +192,5 @@ def where(condition: Any, x: Any, y: Any) -> Variable:
         >>> F.where(np.array([True, False]), np.array([1.0, 2.0]), 0).array
         array([1., 0.])
     """
-    mask = plain(condition)
+    mask = backend.checked(backend.unscalar(plain(condition)))
     return Where(mask if mask.dtype.kind == "b" else mask != 0).apply((operand(x, y), operand(y, x)))[0]

@@ -12,7 +12,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import Sigmoid, soft_positive
-from mnpar.functions.generic import either, fractional, listed, plain, wide
+from mnpar.functions.generic import either, fractional, listed, wide
 from mnpar.variable import Variable, as_variable
 
 
@@ -145,7 +145,7 @@ def sigmoid_cross_entropy(x: Any, t: Any, normalize: bool = True, reduce: str = 
     """
     if reduce not in ("mean", "no"):
         raise ValueError(f"sigmoid_cross_entropy: reduce is 'mean' or 'no', not {reduce!r}")
-    x, labels = as_variable(x), plain(as_variable(t))
+    x, labels = as_variable(x), as_variable(t).array
     _same("sigmoid_cross_entropy", x, labels)
     if labels.dtype.kind not in "iub":
         raise ValueError(f"sigmoid_cross_entropy: the labels have dtype {labels.dtype}; they are integers")

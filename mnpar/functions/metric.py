@@ -64,7 +64,7 @@ def contrastive(x0: Any, x1: Any, y: Any, margin: float = 1, reduce: str = "mean
         Hadsell, Chopra and LeCun, "Dimensionality reduction by learning an invariant mapping", CVPR 2006.
     """
     x0, x1 = _alike("contrastive", x0, x1)
-    labels = plain(as_variable(y))
+    labels = as_variable(y).array
     if labels.shape != x0.shape[:1] or labels.dtype.kind not in "iub":
         raise ValueError(f"contrastive: y of shape {labels.shape} and dtype {labels.dtype} is not {len(x0)} integers")
     if margin <= 0:
@@ -142,7 +142,7 @@ def discriminative_margin_based_clustering_loss(
         De Brabandere, Neven and Van Gool, "Semantic instance segmentation with a discriminative loss function" (2017),
         arXiv 1708.02551.
     """
-    x, t, D = as_variable(embeddings), plain(as_variable(labels)), max_embedding_dim
+    x, t, D = as_variable(embeddings), as_variable(labels).array, max_embedding_dim
     name = "discriminative_margin_based_clustering_loss"
     if x.ndim != 4 or x.shape[1] != D or D < 1 or t.shape != (x.shape[0], *x.shape[2:]):
         raise ValueError(f"{name}: shapes {listed((x.shape, t.shape))} are not (N, D, H, W) and (N, H, W), D = {D}")

@@ -11,7 +11,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.functions.activation import log_softmax, softplus
 from mnpar.functions.elementwise import exp, log
-from mnpar.functions.generic import check_labels, listed, plain
+from mnpar.functions.generic import check_labels, listed
 from mnpar.functions.indexing import get_item
 from mnpar.functions.joining import concat
 from mnpar.functions.products import matmul
@@ -69,7 +69,7 @@ def _products(x: Variable, W: Variable, samples: Array) -> Variable:
 
 
 def _checked(who: str, x: Any, t: Any, W: Any, lowest: int) -> tuple[Variable, Array, Variable]:
-    x, labels, W = as_variable(x), plain(t), as_variable(W)
+    x, labels, W = as_variable(x), as_variable(t).array, as_variable(W)
     if x.ndim != 2 or W.ndim != 2 or W.shape[1] != x.shape[1] or labels.shape != x.shape[:1] or labels.dtype.kind not in "iu":
         found = listed((x.shape, labels.shape, W.shape))
         raise ValueError(f"{who}: x (N, D), integers t (N,) and W (V, D), not {found} with {labels.dtype}")
@@ -150,7 +150,7 @@ def black_out(x: Any, t: Any, W: Any, samples: Any, reduce: str = "mean") -> Var
     if reduce not in ("mean", "no"):
         raise ValueError(f"black_out: reduce is 'mean' or 'no', not {reduce!r}")
     x, labels, W = _checked("black_out", x, t, W, 0)
-    drawn = plain(samples)
+    drawn = as_variable(samples).array
     if drawn.ndim != 2 or len(drawn) != len(x):
         raise ValueError(f"black_out: samples (N, S) for x {x.shape}, not {drawn.shape}")
     right, others = _products(x, W, labels[:, None]), _products(x, W, drawn)

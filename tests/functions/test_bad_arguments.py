@@ -156,6 +156,24 @@ def test_what_is_counted_is_an_integer(call):
         call()
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: F.where([True, False], np.ones(2), 0),
+        lambda: F.select_item(ONES, [0, 1]),
+        lambda: F.negative_sampling(ONES, [0, 1], ONES, np.zeros, 1),
+        lambda: F.black_out(ONES, np.array([0, 1]), ONES, [[0], [1]]),
+        lambda: F.roi_pooling_2d(IMAGE, [[0, 0, 0, 1, 1]], 1, 1, 1),
+        lambda: F.roi_max_pooling_2d(IMAGE, np.ones((1, 4)), [0], 1, 1),
+        lambda: F.roi_average_pooling_2d(IMAGE, [[0, 0, 1, 1]], np.array([0]), 1, 1),
+    ],
+    ids=["where", "select_item", "negative_sampling", "black_out", "roi: pooling", "roi: images", "roi: corners"],
+)
+def test_a_list_where_an_array_belongs_is_told(call):
+    with pytest.raises(TypeError, match="not list: wrap it in"):
+        call()
+
+
 def test_nothing_has_no_steps_and_no_product():
     assert F.transpose_sequence([]) == []
     np.testing.assert_array_equal(F.prod(np.ones((0, 2)), 0).array, [1, 1])
