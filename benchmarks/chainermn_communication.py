@@ -1,12 +1,12 @@
-"""ChainerMN's naive communicator at the work of benchmarks/communication.py, which starts this with another Python.
+"""The measurements of benchmarks/communication.py with ChainerMN's naive communicator; started by it with another Python.
 
 mpiexec -n 2 python benchmarks/chainermn_communication.py LEAST MOST SECONDS
 
 It needs Chainer 7.8.1 with its chainermn, numpy < 1.24 and mpi4py.
 
-Its allreduce is not differentiable: the communicator's method is measured. Its sends wait for their receivers: so in the ring
-even ranks send first and the odd ones receive first, in backward too: the number of ranks is even. And they take an array for
-a list of its rows, each a message: it goes in a tuple, as one.
+Its allreduce is not differentiable: the communicator's method is measured. Its sends block until they are received: so in the
+ring even ranks send first and odd ones receive first, in backward too, and the number of ranks is even. They send an array as a
+list of rows, each a message, unless it is in a tuple.
 """
 
 import json

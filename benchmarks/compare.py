@@ -1,9 +1,8 @@
-"""What the benchmarks share: two or more ways of doing the same work, timed in turn (A B A B …), as medians and ratios.
+"""Helpers of the benchmarks: several ways of doing the same work are timed in turn (A B A B …), as medians and ratios.
 
-Chainer needs an older numpy, so it runs in a process of its own: the same script under another Python, which there imports
-``chainer`` instead of ``mnpar``, does what it is asked to, and tells the seconds. It runs as its users find it: memory that it
-frees goes back to the system, while mnpar's ranks keep theirs. ``MALLOC_TRIM_THRESHOLD_=536870912
-MALLOC_MMAP_THRESHOLD_=268435456`` before the command gives the same to all.
+Chainer needs an older numpy, so it runs in a process of its own: the same script under another Python, which imports
+``chainer`` instead of ``mnpar``, and reports seconds. Memory that it frees goes back to the system, the default, while mnpar's
+ranks keep theirs; ``MALLOC_TRIM_THRESHOLD_=536870912 MALLOC_MMAP_THRESHOLD_=268435456`` before the command makes all keep it.
 """
 
 import argparse
@@ -61,10 +60,10 @@ def in_turn(ways, times, rounds=11, before=lambda: None, clock=time.perf_counter
 
 
 def in_time(ways, agree, before, budget=0.15, rounds=5):
-    """:func:`in_turn` for ranks that do it together, each way as often as fits into so many seconds.
+    """:func:`in_turn` for several ranks together; each way is measured as often as fits into ``budget`` seconds.
 
-    But three times at least, if that does not take twenty times as long, and once in any case. ``agree(number)`` gives the
-    number of rank 0 on all ranks.
+    It is measured three times at least, unless that takes twenty times the budget, and always once. ``agree(number)`` returns
+    rank 0's number on all ranks.
     """
     times, measured = {}, {}
     for name, step in ways.items():
@@ -124,7 +123,7 @@ def serve(make):
 
 
 def table(name, found):
-    """A line: the first way's microseconds, and what the others take relative to it (more than 1: the first is faster)."""
+    """A line: the first way's microseconds, and the others' times relative to it (more than 1: the first is faster)."""
     (first, own), *others = found.items()
     ratios = "".join(f"   {who} ×{s / own:5.2f}" for who, s in others if s is not None)
     return f"{name:58} {first} {1e6 * own:8.0f} µs{ratios}"

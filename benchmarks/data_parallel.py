@@ -2,8 +2,8 @@
 
 mpiexec -n 2 python benchmarks/data_parallel.py            (--overlap: buckets of several sizes too)
 
-``one rank`` is mnpar's step while all ranks compute and nobody sends; ``mnpar`` is create_multi_node_optimizer as it comes;
-``numpy`` is written by hand: forward and backward in arrays that are there already, one flat Allreduce; ``DDP`` is PyTorch's
+``one rank`` is mnpar's step while all ranks compute and none communicates; ``mnpar`` is create_multi_node_optimizer by default;
+``numpy`` is written by hand: forward and backward in preallocated arrays, one flat Allreduce; ``DDP`` is PyTorch's
 DistributedDataParallel over gloo with gradients as views of buckets, where PyTorch is installed. One BLAS thread for each rank.
 """
 

@@ -1,4 +1,4 @@
-"""How much of the gradients' way is hidden behind backward: a convolutional net whose backward lasts as long as its messages.
+"""How much of the gradients' communication overlaps with backward: a CNN whose backward takes as long as its messages.
 
     benchmarks/two_hosts.sh python benchmarks/overlap.py        two hosts joined by a cable of 1 Gbit/s (as root)
     mpiexec -n 2 python benchmarks/overlap.py                   on one machine nothing can be hidden: cores move the messages

@@ -1,13 +1,13 @@
-"""Training that can be killed at any moment, and goes on bit for bit; on as many ranks, or on more, or on fewer.
+"""Training that can be killed at any moment and resumed bit for bit, on the same number of ranks; or on more or fewer ranks.
 
     mpiexec -n 4 python examples/checkpoint_resume.py --kill 25     rank 1 kills itself, as kill -9 does, in iteration 25
-    mpiexec -n 4 python examples/checkpoint_resume.py               goes on at iteration 20, with what it would have had
+    mpiexec -n 4 python examples/checkpoint_resume.py               resumes at iteration 20: same weights as without the kill
     mpiexec -n 2 python examples/checkpoint_resume.py --epoch 4     one more epoch, on two ranks
 
-Told to end (SIGTERM, as by a scheduler), it saves after the iteration at hand, and ends.
-Each rank has its part of the digits; gradients are summed over ranks. A checkpoint is a folder with a manifest and the weights
-and momenta, written once though every rank has them, and of each rank its place in its data, its random numbers and its log.
-``--out`` is the folder of checkpoints: remove it to begin anew.
+On SIGTERM (from a scheduler, say), it saves after the current iteration, and ends.
+Each rank has its part of the digits; gradients are summed over ranks. A checkpoint is a folder with a manifest, the weights and
+momenta, which are written once though every rank has them, and each rank's iterator, random generator and log.
+``--out`` is the folder of checkpoints: remove it to start again.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import mnpar.links as L
 
 
 class Log:
-    """Something of one's own that is to go on too: it says what to save and load, in one method."""
+    """An object of one's own in the checkpoint: its method ``serialize`` both saves and loads."""
 
     def __init__(self):
         self.losses = []

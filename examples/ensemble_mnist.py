@@ -1,4 +1,4 @@
-"""An ensemble over MPI: each rank trains its own member, and the members answer together.
+"""An ensemble over MPI: each rank trains its own member, and predictions are the mean over the members.
 
     mpiexec -n 4 python examples/ensemble_mnist.py
     python examples/ensemble_mnist.py                 starts four ranks itself
@@ -7,7 +7,7 @@
 Every member draws its own sample of the training images (bagging). At evaluation the members' outputs go through one allgather,
 and are averaged. With ``--joint`` that happens in training too: one loss of the averaged output, whose gradients flow back to
 all ranks, and at the end the same ensemble is trained on one rank and compared.
-With ``--groups G`` each member is itself spread over G ranks, which hand its activations on by ``send`` and ``recv``.
+With ``--groups G`` each member is itself divided over G ranks, which pass its activations on by ``send`` and ``recv``.
 
 The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead from ``--data DIR``, or where MNPAR_DATA says.
 """
@@ -46,7 +46,7 @@ class Stage(mnpar.ChainList):
 
 
 def batches(train, args, member, group, comm):
-    """The member's batches: its own draw of the data, or jointly the same for all; within a group always the same."""
+    """The member's iterator: over its own bootstrap sample, or with ``--joint`` the same batches on all ranks."""
     size = min(args.batchsize, len(train))  # an epoch at most
     if args.joint:
         rng = np.random.RandomState(args.seed)
@@ -62,7 +62,7 @@ def evaluate(model, test, comm):
     """The accuracies, rank 0's to print: of each member, and of the ensemble."""
     x, t = mnpar.dataset.concat_examples(test)
     with mnpar.using_config("train", False), mnpar.no_backprop_mode():
-        answers = model.answers(x)  # None on a rank that only hands on
+        answers = model.answers(x)  # None on a rank that does not have a member's last layers
     mine = None if answers is None else [F.accuracy(y, t).item() for y in (*answers.members, answers.mean())]
     *members, together = next(each for each in comm.allgather_obj(mine) if each is not None)
     return members, together
@@ -102,7 +102,7 @@ def main(comm, args):
     iterator, history, total, steps = batches(train, args, number, model.group, comm), [], 0.0, 0
     while iterator.epoch < args.epoch:
         x, t = mnpar.dataset.concat_examples(next(iterator))
-        y = answer(x)  # None on a rank that only hands on
+        y = answer(x)  # None on a rank that does not have a member's last layers
         loss = None if y is None else F.softmax_cross_entropy(y, t)
         optimizer.update(lambda loss=loss: loss)
         total, steps = total + (0.0 if loss is None else loss.item()), steps + 1

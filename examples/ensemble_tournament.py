@@ -1,12 +1,12 @@
-"""Population-based training: members learn at rates of their own, and after each round the worse go on from the better.
+"""Population-based training: members have their own learning rates, and after each round losers copy the winners.
 
     mpiexec -n 4 python examples/ensemble_tournament.py
     python examples/ensemble_tournament.py --threads 4 --members 2      two ranks for each member
     python examples/ensemble_tournament.py --threads 1 --members 8      eight members on one rank
 
-Each member starts with weights and a learning rate drawn by lot. A round is some passes over the training images; then members
-meet in pairs, and the one that is worse on the validation images takes weights, momentum and rate of the other, and tries
-another rate. Who wins is decided alike on all ranks. At the end the same tournaments are held on one rank, and compared.
+Each member starts with random weights and a random learning rate. A round is a pass over the training images; then members are
+paired, and the one that is worse on the validation images copies weights, momentum and rate of the other, and perturbs the
+rate. All ranks agree on the winners. At the end the same tournaments are held on one rank, and compared.
 
 The images are scikit-learn's 1,797 handwritten digits.
 """
@@ -21,7 +21,7 @@ import mnpar.links as L
 
 
 def tournaments(comm, data, args, say=lambda number, result, rates: None):
-    """The whole of it; returns the ensemble and the last round."""
+    """Train for all rounds; returns the ensemble and the result of the last tournament."""
     mnpar.random.seed(args.seed)
     train, valid, _ = data
     ensemble = mnpar.Ensemble(comm, lambda group, i: perceptron(group, args.unit), args.members)
@@ -41,7 +41,7 @@ def tournaments(comm, data, args, say=lambda number, result, rates: None):
 
 
 def perturb(optimizer, rng):
-    """What a loser tries: a rate beside the winner's."""
+    """Change the learning rate that a loser has copied from its winner."""
     optimizer.lr *= rng.choice([0.5, 2.0])
 
 

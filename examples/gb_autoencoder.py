@@ -1,4 +1,4 @@
-"""GB: levels of local filters, L2 pooling and contrast normalization, pre-trained to reconstruct, then taught; in blocks.
+"""GB: levels of local filters, L2 pooling and contrast normalization, pre-trained as autoencoders, then trained; in blocks.
 
     python examples/gb_autoencoder.py                                one process
     mpiexec -n 4 python examples/gb_autoencoder.py --halopar 2x2     each rank has a block of every image, and its filters
@@ -68,7 +68,7 @@ class Level(mnpar.Chain):
 
 
 class GB(mnpar.Chain):
-    """The levels, and the layer that says what it is."""
+    """The levels, and a fully connected layer that classifies."""
 
     def __init__(self, grid, shape, classes, tied):
         super().__init__()
@@ -96,7 +96,7 @@ def epochs(n, args, x, step, comm):
 
 
 def pretrain(model, x, args, comm, say):
-    """Each level in turn, on what the levels below it make of the images."""
+    """Pre-train each level in turn, on the outputs of the levels below it."""
     history = []
     for i, level in enumerate(model.levels):
         optimizer = mnpar.optimizers.SGD(lr=args.pretrain_lr).setup(level)
@@ -119,7 +119,7 @@ def pretrain(model, x, args, comm, say):
 
 
 def teach(model, x, t, args, comm, say):
-    """The last layer alone, then everything."""
+    """Train the classifier alone, then together with all levels."""
     for n, alone in ((args.initial, True), (args.epoch, False)):
         optimizer = mnpar.optimizers.SGD(lr=args.lr).setup(model.fc if alone else model)
         optimizer.add_hook(UnitNorm())

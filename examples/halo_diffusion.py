@@ -1,12 +1,12 @@
-"""Not a neural network: the conductivity of a plate, learnt from how heat spreads in it, on a grid of ranks.
+"""An inverse problem, without a neural network: the conductivity of a plate, learnt from heat diffusion, on a grid of ranks.
 
     mpiexec -n 4 python examples/halo_diffusion.py
     python examples/halo_diffusion.py                 starts four ranks itself
     python examples/halo_diffusion.py --threads 6     ranks that are threads: needs no MPI
 
-The plate is cut into blocks. Each of 100 time steps of ∂u/∂t = ∇·(κ ∇u) reads one row of cells from the neighbours, through
-``F.halo_exchange``; backward sends the gradients of those cells home. The field κ is seen nowhere: it is learnt, each rank its
-block, from u at a few times. First the gradient is compared with that of the adjoint equation, solved on one rank in numpy.
+The plate is divided into blocks. Each of 100 time steps of ∂u/∂t = ∇·(κ ∇u) reads one row of cells from the neighbours by
+``F.halo_exchange``; backward returns the gradients of those cells to their ranks. Each rank learns its block of the field κ
+from u at a few times. First the gradient is compared with that of the adjoint equation, solved on one rank in numpy.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""A mixture of experts: each rank has some of the experts and some of the images, and images travel to the experts they need.
+"""A mixture of experts: each rank has some of the experts and some of the images, and images are sent to their experts.
 
     mpiexec -n 4 python examples/mixture_of_experts.py
     python examples/mixture_of_experts.py --threads 3 --experts 8
 
-A gate sends each image to its k best experts, on whatever ranks those are, and their answers come back (two alltoalls of uneven
-parts); the layers around it are copies, which learn as one by the multi-node optimizer. At the end the same mixture is trained
-on one rank, and the weights are compared; and so is a dense network that does as much work on each image.
+A gate chooses k experts for each image, on any ranks; two alltoalls of uneven parts send the images there and the results back.
+The layers around the mixture are replicated, and trained by the multi-node optimizer. At the end the same mixture is trained on
+one rank, and the weights are compared; and a dense network with as much work for each image is trained, too.
 
 The images are scikit-learn's 1,797 handwritten digits. To make work for experts, each is shown as it is, inverted, on its side
 or upside down, and the answer is to be the digit all the same.
@@ -22,7 +22,7 @@ from mnpar.plans import block
 
 
 class Net(mnpar.Chain):
-    """Something in the middle, with a way round it: a mixture, or a dense layer."""
+    """A mixture, or a dense layer, with a residual connection, between two linear layers."""
 
     def __init__(self, width, middle, balance=0.0):
         super().__init__()

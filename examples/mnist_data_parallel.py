@@ -1,4 +1,4 @@
-"""Data parallelism: each rank has a part of the images and a copy of the network, and all copies learn as one.
+"""Data parallelism: each rank has a part of the images and a copy of the network, and all copies make the same updates.
 
     mpiexec -n 4 python examples/mnist_data_parallel.py
     python examples/mnist_data_parallel.py                  starts two ranks itself

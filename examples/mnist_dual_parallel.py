@@ -1,4 +1,4 @@
-"""Both at once: a network over two ranks, and copies of it with other images.
+"""Data and model parallelism at once: a network divided over two ranks, and copies of it with other images.
 
     mpiexec -n 4 python examples/mnist_dual_parallel.py      (any even number; or plain python, or --threads 4)
 

@@ -1,4 +1,4 @@
-"""Model parallelism: one network on two ranks, described by who hands what to whom.
+"""Model parallelism: one network on two ranks, described by which rank passes activations to which.
 
     mpiexec -n 2 python examples/mnist_model_parallel.py      (or plain python, or --threads)
 
@@ -39,7 +39,7 @@ class Rest(mnpar.Chain):
 
 
 class Scores(mnpar.Chain):
-    """What comes back is the answer as it is."""
+    """The last part, on rank 0: returns the scores that it receives."""
 
     def forward(self, y):
         return y

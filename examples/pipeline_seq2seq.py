@@ -32,7 +32,7 @@ def embed(layer, lines):
 
 
 class Encoder(mnpar.Chain):
-    """Reads lines; what it returns goes to the decoder: the last outputs and memories of an LSTM, (1, N, H) each."""
+    """Reads lines; returns the final states h and c of an LSTM, (1, N, H) each, for the decoder."""
 
     def __init__(self, unit):
         super().__init__()
@@ -45,7 +45,7 @@ class Encoder(mnpar.Chain):
 
 
 class Decoder(mnpar.Chain):
-    """Writes: the loss of the lines, a mean over them, each being told what it should have written so far."""
+    """Writes lines: the mean loss over lines, with teacher forcing."""
 
     def __init__(self, unit):
         super().__init__()

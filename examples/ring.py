@@ -1,4 +1,4 @@
-"""A ring: each rank hands its number to the next one, and backward hands the gradients back.
+"""A ring: each rank passes its number to the next one, and backward passes the gradients back.
 
 mpiexec -n 4 python examples/ring.py
 """

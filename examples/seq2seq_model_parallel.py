@@ -4,7 +4,7 @@
 
 The last states of the encoder's LSTM are the first states of the decoder's: ``create_multi_node_n_step_rnn`` sends them, and
 their gradients back. Both ranks draw the same batches in the same order, by ``create_synchronized_iterator``. The words are
-those of Python's own help texts, which are on every machine; rank 1 has the loss, and speaks.
+those of Python's own help texts, which are on every machine; rank 1 has the loss, and prints.
 """
 
 import argparse
@@ -52,7 +52,7 @@ class Encoder(mnpar.Chain):
 
 
 class Decoder(mnpar.Chain):
-    """Rank 1: writes what the states say."""
+    """Rank 1: writes, starting from the encoder's states."""
 
     def __init__(self, comm, n_layers, n_units):
         super().__init__()

@@ -1,9 +1,9 @@
 """Arenas: the parameters of a model in one vector, and their gradients in another, so that nothing is packed or unpacked.
 
 ``param.array`` and ``param.grad`` are views, in the order of definition (law 5): a message is a slice, and an optimizer updates
-stretches of one vector. There is an arena for each dtype, device and replication group. Programs may still do with parameters
-what they like (assign arrays and gradients, move them, add and remove links): :meth:`Arenas.gather` is called before anything
-relies on the order, and brings everything home.
+slices of one vector. There is an arena for each dtype, device and replication group. Programs may still assign arrays and
+gradients, move them to devices, add and remove links: before anything relies on the views, :meth:`Arenas.gather` copies such
+values and gradients back into the vectors, or makes new arenas.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Arena:
     """Parameters of one dtype on one device, their values in ``data``, their gradients in ``grad``.
 
     Args:
-        params: initialized parameters, in the order that is theirs.
+        params: initialized parameters, in the order of definition.
 
     Example:
         >>> import mnpar
@@ -36,14 +36,14 @@ class Arena:
 
     def __init__(self, params: Sequence[Parameter]) -> None:
         self.params = list(params)
-        self.summed = params[0].summed  # whose copies have the same
-        self.joint: Any = None  # whether they can be updated at once, and
-        self.whole: Any = None  # what does it (optimizers/whole.py)
+        self.summed = params[0].summed  # the same for all of them
+        self.joint: Any = None  # a Joint: whether the parameters can be updated as one vector (optimizers/whole.py)
+        self.whole: Any = None  # a Whole, which updates them so
         sizes = [param.array.size for param in params]
         self.data = backend.vector(sum(sizes), params[0].array)
         self.grad = backend.vector(sum(sizes), params[0].array)
         self.slices: list[slice] = []  # of the vectors, one for each parameter
-        self.members: list[tuple[Parameter, Array, Home]] = []  # each with its view of the values and its gradient's home
+        self.members: list[tuple[Parameter, Array, Home]] = []  # each with its view of ``data`` and its place in ``grad``
         start = 0
         for param, size in zip(self.params, sizes, strict=True):
             place = slice(start, start + size)
@@ -56,11 +56,15 @@ class Arena:
         self.gather()
 
     def gather(self) -> bool:
-        """Bring values and gradients that are elsewhere into the vectors; False if a parameter has become another one."""
+        """Copy values and gradients that are in other arrays into the vectors.
+
+        Returns:
+            False if that is impossible: a parameter's shape, dtype, device or replication group has changed.
+        """
         for param, view, home in self.members:
             array, node = param.array, param.node
             if array is view and node.home is home and node.gradient is home.array and param.summed == self.summed:
-                continue  # everything is as it was left
+                continue  # nothing was assigned since the last time
             if param.summed != self.summed:
                 return False
             if array is not view:
@@ -77,7 +81,7 @@ class Arena:
         return True
 
     def house(self, grad: Array) -> None:
-        """Let the gradients live in this vector from now on."""
+        """Move the gradients into another vector, of the same length and dtype, for good."""
         grad[...] = self.grad
         self.grad = grad
         for (param, _, home), place in zip(self.members, self.slices, strict=True):
@@ -87,30 +91,30 @@ class Arena:
         self._settle()
 
     def _settle(self) -> None:
-        """Note whose gradients are where."""
+        """Note each parameter's node and the place of its gradient, for ``gradients_at_home``."""
         self._grads = [(param.node, home.array) for param, _, home in self.members]
 
     def gradients_at_home(self) -> bool:
-        """Whether every parameter has a gradient, and has it here."""
-        for node, array in self._grads:  # noqa: SIM110 - a call less, in each step
+        """Whether every parameter has a gradient, at its place in ``grad``."""
+        for node, array in self._grads:  # noqa: SIM110 - one call less, in each step
             if node.gradient is not array:
                 return False
         return True
 
     @property
     def learns(self) -> bool:
-        """Whether its parameters have gradients at all: integers have none."""
+        """Whether its parameters can have gradients: integers and booleans cannot."""
         return self.data.dtype.kind not in VariableNode.WITHOUT_GRADIENT
 
     def fill(self, loss_scale: float | None = None) -> None:
-        """Give a gradient of zeros to the parameters that have none, as if the loss had been scaled by so much."""
+        """Give a gradient of zeros to the parameters that have none, and note this loss scale for it."""
         for param, home in () if self.gradients_at_home() else zip(self.params, self.homes, strict=True):
             if param.node.gradient is None:
                 home.array.fill(0)
                 param.grad, param.node.loss_scale = home.array, loss_scale
 
     def adopt(self) -> None:
-        """Let what stands in ``grad`` be the parameters' gradients."""
+        """Set every parameter's gradient to its view of ``grad``."""
         for param, home in zip(self.params, self.homes, strict=True):
             param.grad = home.array
 
@@ -130,14 +134,14 @@ class Arenas:
         self._params: list[Parameter] = []
         self._given: Iterable[Parameter] | None = None
         self._arenas: list[Arena] = []
-        self.learning: list[Arena] = []  # those whose parameters have gradients; another list where they were made anew
-        self.filled = False  # when they were gathered last, all of these had gradients, in their places
-        self.strays: list[Parameter] = []  # those that share an array with another one, and so cannot have a place of their own
+        self.learning: list[Arena] = []  # arenas with gradients; a new list whenever the arenas are made anew
+        self.filled = False  # at the last ``gather``, all parameters had gradients at their places
+        self.strays: list[Parameter] = []  # Parameters that share an array with an earlier one: they have no place of their own
 
     def gather(self, params: Iterable[Parameter]) -> list[Arena]:
-        """Arenas that hold these parameters (those that are initialized), values and gradients, in their order.
+        """Arenas that hold the values and gradients of these parameters, but for uninitialized ones, in their order.
 
-        What is given once more, the same object, is taken as unchanged but for gradients (optimizers/members.py).
+        If ``params`` is the same object as at the last call, the parameters are taken to be the same (optimizers/members.py).
         """
         self.filled = params is self._given and not self.strays and all([arena.gradients_at_home() for arena in self._arenas])
         if self.filled or (params is self._given and all([arena.gather() for arena in self._arenas])):
@@ -154,12 +158,12 @@ class Arenas:
         return self._arenas
 
     def renew(self) -> None:
-        """Move to other vectors, for messages may still arrive in these."""
+        """Move to new vectors: messages that were given up may still arrive in the old ones."""
         params, self._params = self._params, []
         self.gather(params)
 
     def fill(self, loss_scale: float | None = None) -> None:
-        """Give a gradient of zeros to the parameters that have none, as if the loss had been scaled by so much."""
+        """Give a gradient of zeros to the parameters that have none, and note this loss scale for it."""
         for arena in self.learning:
             arena.fill(loss_scale)
         for param in self.strays:
@@ -174,7 +178,7 @@ class Arenas:
                 grad *= factor
 
     def adopt(self) -> None:
-        """Let what stands in the arenas' gradients be the parameters'."""
+        """Set every parameter's gradient to its view of an arena's vector."""
         for arena in self._arenas:
             arena.adopt()
 
@@ -182,15 +186,15 @@ class Arenas:
         return iter(self._arenas)
 
     def __reduce__(self) -> Any:
-        return Arenas, ()  # copied and pickled parameters' arrays are no views: they get arenas when they are first gathered
+        return Arenas, ()  # the arrays of copied and pickled parameters are no views: the first ``gather`` makes new arenas
 
 
 def _groups(params: Sequence[Parameter], strays: Sequence[Parameter]) -> list[list[Parameter]]:
-    """Parameters that can lie in one vector, in the order in which the first of each group comes."""
-    out = {id(param) for param in strays}
+    """The parameters but strays, grouped by dtype, device and ``summed``, the groups in the order of their first parameters."""
+    left_out = {id(param) for param in strays}
     groups: dict[Any, list[Parameter]] = {}
     for param in params:
-        if id(param) not in out:
+        if id(param) not in left_out:
             groups.setdefault((*_place(param.array), param.summed), []).append(param)
     return list(groups.values())
 

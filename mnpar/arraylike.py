@@ -1,4 +1,4 @@
-"""What a Variable shares with an array: its form, its operators, its place in memory; nothing of graphs and gradients."""
+"""What a Variable shares with an array: shape, dtype, device and operators; nothing of graphs and gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from mnpar import backend, elsewhere
 from mnpar.backend import Array
 
-_AS_WE_DO = (np.shape, np.ndim, np.size, np.transpose)  # they ask for the attribute, or call the method
+_AS_WE_DO = (np.shape, np.ndim, np.size, np.transpose)  # these read an attribute of a Variable, or call its method
 _OTHER_NAMES = {"amax": "max", "amin": "min", "concatenate": "concat", "dot": "matmul"}
 _FUNCTIONS = "mnpar.functions or operators, through which gradients flow"
 _JOINED = "F.stack or F.concat for several"
@@ -27,7 +27,7 @@ _NO_TRUTH = "a Variable has no truth value and no order: compare its .array"
 
 @elsewhere.knows(elsewhere.VARIABLE)
 class ArrayLike:
-    """The manners of an array, for a class that has one in ``array``."""
+    """The interface of an array, for a class that holds one in its attribute ``array``."""
 
     __slots__ = ("array",)
     __array_ufunc__ = None  # ndarray + Variable asks Variable.__radd__ instead of looping over the elements
@@ -63,7 +63,7 @@ class ArrayLike:
         return self.array.item()
 
     def copydata(self, other: ArrayLike) -> None:
-        """Copy the values of another into this one's array, across devices too."""
+        """Copy the values of another Variable of the same shape into this one's array, across devices too."""
         backend.copy_to(self.array, other.array)
 
     def to_cpu(self) -> None:
@@ -71,7 +71,7 @@ class ArrayLike:
         self.to_device(-1)
 
     def to_gpu(self, device: int | None = None) -> None:
-        """Move to a GPU, the current one unless told."""
+        """Move to a GPU; by default to the current one."""
         self.to_device(backend.get_device("@cupy" if device is None else device))
 
     def to_device(self, device: int | str | None) -> None:
@@ -95,7 +95,7 @@ class ArrayLike:
         )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """Not made by numpy, element by element and without gradients: TypeError."""
+        """Raise TypeError: numpy would build the array element by element, and cut the graph."""
         raise TypeError(f"numpy makes no array of a Variable, or of a list of them: use {_JOINED}, or {_ARRAY}")
 
     def _no_truth(self, other: object = None) -> bool:
@@ -110,7 +110,7 @@ class ArrayLike:
         return self._no_number() if form else str(self)
 
     def __setitem__(self, slices: Any, value: Any) -> None:
-        """Variables stay as they were computed: TypeError."""
+        """Raise TypeError: assignment to elements of a Variable is not differentiable."""
         raise TypeError(_NO_WRITING)
 
     __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _no_truth

@@ -26,10 +26,10 @@ def reverse(
 ) -> dict[Any, Gradient]:  # fmt: skip
     """Walk the graph backwards from ``seeds``, and the current tape with it.
 
-    ``seeds`` are variables with the gradients they start from. Only what leads to ``targets`` is computed (None: to every leaf
-    that requires a gradient). ``record`` makes the backward differentiable itself; ``retain_grad`` leaves gradients on the
-    intermediate variables; ``retain_tape`` keeps the tape; ``keep`` takes the gradients of leaves with hooks as soon as they
-    are final; ``later`` collects what is to be computed for leaves after this. Returns the other gradients, by their ``key``.
+    ``seeds`` are variables with the gradients they start from. Only gradients that ``targets`` need are computed (None: those
+    of every leaf that requires one). ``record`` makes the backward differentiable itself; ``retain_grad`` leaves gradients on
+    the intermediate variables; ``retain_tape`` keeps the tape; ``keep`` is called with each leaf that has hooks and its final
+    gradient; ``later`` collects gradients of leaves to compute afterwards. Returns all other gradients, by ``node.key``.
     """
     tape, hooks = current_tape().finished(), function_hooks()
     meanwhile = tape.meanwhile
@@ -47,7 +47,7 @@ def reverse(
                 for x in function.inputs:
                     wanted.append(x.requires_grad if wants is None else wants(x))
                 wanted = wanted if later is None else put_off(function, gys, wanted, later)
-                if function.communicates or True in wanted:  # else nobody wants what would come of it
+                if function.communicates or True in wanted:  # else none of its gradients would be used
                     (around_pull(function, hooks) if hooks else function.pull)(gys, wanted, record, sums.add)
                     for go_on in meanwhile:
                         go_on()

@@ -1,11 +1,11 @@
 """Large products of matrices, and the error function, by Intel's MKL, where that is installed (the extra ``mkl``).
 
 On processors with AVX-512 the OpenBLAS in numpy's wheels takes 1.1 to 1.4 times as long as MKL for the products of a linear
-layer, forward most of all; nothing else in a training step is so much of it. Small products are left to numpy: the call itself
-costs 4 µs more here. The error function, which numpy does not have, takes a fifth of the time of one made of its passes.
+layer, forward most of all; no other part of a training step takes as long. Small products are left to numpy: a call costs 4 µs
+more here. The error function, which numpy does not have, takes a fifth of the time that it takes as numpy operations.
 
-Where a rank has several BLAS threads MKL is left alone: those of two libraries, each with products of its own, wait for cores
-that the other's have, and a step takes five times as long.
+MKL is not used if a rank has several BLAS threads: the threads of two libraries would compete for the cores, and a step would
+take five times as long.
 
 ``MNPAR_BLAS=numpy`` leaves MKL alone; a path names another library that has ``cblas_sgemm`` and ``cblas_dgemm``.
 """
@@ -35,9 +35,9 @@ _REPRODUCIBLE = 2  # MKL_CBWR_AUTO: the same product gives the same bits in each
 
 
 def product(a: Any, b: Any, out: Array | None = None) -> Any:
-    """The matrix product of a (M, K) and b (K, N), into ``out`` (M, N) if it is given: contiguous, and part of neither.
+    """The matrix product of a (M, K) and b (K, N), into ``out`` (M, N) if it is given: contiguous, no view of a or b.
 
-    Other shapes, dtypes and libraries, and Variables, go where ``@`` sends them.
+    Other shapes and dtypes, CuPy arrays and Variables are multiplied by ``@``.
 
     Example:
         >>> import numpy as np
@@ -57,8 +57,8 @@ def product(a: Any, b: Any, out: Array | None = None) -> Any:
 def stacked(a: Array, b: Array, out: Array | None = None) -> Array:
     """The products of stacks of matrices (…, M, K) and (…, K, N), into ``out`` if it is given.
 
-    OpenBLAS multiplies matrices of up to a million multiplications as they stand, but if only b is turned round; larger ones it
-    packs first, which takes as long again where K is small. So rows of a are taken some at a time.
+    OpenBLAS multiplies matrices of up to a million multiplications without packing them first (unless only b is transposed);
+    packing larger ones takes as long again if K is small. So the rows of a are multiplied in blocks.
 
     Example:
         >>> import numpy as np
@@ -81,14 +81,14 @@ def stacked(a: Array, b: Array, out: Array | None = None) -> Array:
 
 
 def elsewhere(x: Array, size: int) -> bool:
-    """Whether products of so many multiplications with it are made by a library that minds no order of axes, not by numpy."""
+    """Whether a product of ``size`` multiplications with x is computed by MKL, whose speed does not depend on memory order."""
     return size >= _LEAST and type(x) is np.ndarray and x.dtype in _LETTERS and library() is not None
 
 
 def fill(name: str, x: Array, y: Array) -> bool:
-    """y ← ``Erf``, ``CdfNorm`` (the share of normal numbers below x) or ``Exp`` of x, if MKL is there; whether it is.
+    """Compute y ← ``Erf``, ``CdfNorm`` (Φ, the normal distribution function) or ``Exp`` of x by MKL; False if it cannot.
 
-    Both arrays are contiguous, of the same size; those on a device and those of other dtypes are not for it.
+    Both arrays are contiguous, of the same size. MKL has no functions for other dtypes than float32 and float64.
     """
     function = _of(name, x)
     if function is None:
@@ -98,7 +98,7 @@ def fill(name: str, x: Array, y: Array) -> bool:
 
 
 def fills(name: str, x: Array) -> bool:
-    """Whether :func:`fill` does that for an array like x."""
+    """Whether :func:`fill` can compute this function of x."""
     return _of(name, x) is not None
 
 
@@ -109,7 +109,7 @@ def _of(name: str, x: Array) -> Callable[..., None] | None:
 
 
 def _by(found: dict[str, Any], a: Array, b: Array, out: Array | None) -> Array | None:
-    """The product by a library; None where it is not for it."""
+    """The product by MKL; None for shapes, dtypes and memory layouts that are left to numpy."""
     (M, K), N, dtype = a.shape, b.shape[1], a.dtype
     letter = _LETTERS.get(dtype)
     if letter is None or b.dtype != dtype or b.shape[0] != K or min(M, N, K) < _NARROW or max(M, N, K) >= 2**31:
@@ -124,7 +124,7 @@ def _by(found: dict[str, Any], a: Array, b: Array, out: Array | None) -> Array |
 
 
 def _order(x: Array) -> tuple[int, int] | None:
-    """Whether a matrix lies row by row or turned round, and from where to where one row is; None: neither."""
+    """CBLAS's transposition flag and leading dimension of a matrix; None if neither rows nor columns are contiguous."""
     (rows, columns), (down, right), size = x.shape, x.strides, x.itemsize
     if right == size and down >= columns * size and down % size == 0:
         return _AS_IT_IS, down // size
@@ -143,9 +143,10 @@ _LETTERS = {np.dtype("f4"): "s", np.dtype("f8"): "d"}  # of this machine's byte 
 
 @functools.cache
 def library() -> dict[str, Callable[..., None]] | None:
-    """The products of float32 and of float64 by letter, found when they are first needed; None: numpy's.
+    """MKL's functions by name, loaded at the first call; None: use numpy.
 
-    With a name after the letter: MKL's functions of vectors, in their most accurate form, which is their usual one.
+    ``'s'`` and ``'d'`` are the matrix products of float32 and float64; ``'sErf'`` and the like are vector functions, in their
+    default mode, the most accurate one.
     """
     named = os.environ.get("MNPAR_BLAS", "")
     if named == "numpy" or (not named and _threads() > 1):
@@ -169,7 +170,7 @@ _FUNCTIONS = "Erf", "CdfNorm", "Exp"
 
 
 def _typed(function: Any, real: Any) -> Any:
-    """CBLAS's product; lengths as 64-bit numbers are right for libraries of 32-bit ones, too, on little-endian machines."""
+    """Set the argument types of ``cblas_?gemm``; 64-bit lengths suit 32-bit libraries, too, on little-endian machines."""
     length, place = ctypes.c_ssize_t, ctypes.c_void_p
     flag = ctypes.c_int
     function.argtypes = [flag, flag, flag, *[length] * 3, real, place, length, place, length, real, place, length]
@@ -183,7 +184,7 @@ def _of_vectors(function: Any) -> Any:
 
 
 def _threads() -> int:
-    """How many threads numpy's BLAS has, whoever chose them; 1 where it does not say."""
+    """How many threads numpy's BLAS uses; 1 if threadpoolctl is not installed."""
     try:
         import threadpoolctl
     except ImportError:
@@ -193,7 +194,7 @@ def _threads() -> int:
 
 
 def _settle(loaded: Any) -> None:
-    """As many threads as numpy's has, and the same bits in each run."""
+    """Give MKL as many threads as numpy's BLAS, and reproducible results."""
     if hasattr(loaded, "MKL_CBWR_Set"):
         loaded.MKL_CBWR_Set(_REPRODUCIBLE)
     if hasattr(loaded, "MKL_Set_Num_Threads"):

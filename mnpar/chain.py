@@ -15,7 +15,7 @@ CL = TypeVar("CL", bound="ChainList")
 class Chain(Link):
     """A link whose attributes that are links register themselves.
 
-    A link of two names is one link: its parameters come once, under its first.
+    A link under two names is one link: its parameters are listed once, under the first name.
 
     Args:
         links: children by name.
@@ -88,7 +88,7 @@ class Chain(Link):
         return other
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load all that it has, each child under its name."""
+        """Save or load its own parameters and persistent values, and each child under its name."""
         super().serialize(serializer)
         for name, child in self._named_children():
             child.serialize(serializer[name])
@@ -165,23 +165,23 @@ class ChainList(Link):
         return self
 
     def pop(self, index: int = -1) -> Any:
-        """Take a link out; returns it."""
+        """Remove the link at a place; returns it."""
         link = self._list.pop(index)
         structure.change()
         return link
 
     def remove(self, link: Any) -> None:
-        """Take out the first place where this link is."""
+        """Remove the first occurrence of a link."""
         self._list.remove(link)
         structure.change()
 
     def clear(self) -> None:
-        """Take all out."""
+        """Remove all links."""
         self._list.clear()
         structure.change()
 
     def reverse(self) -> None:
-        """Turn the order round."""
+        """Reverse the order."""
         self._list.reverse()
         structure.change()
 
@@ -210,7 +210,7 @@ class ChainList(Link):
         return other
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load all that it has, each child under its number."""
+        """Save or load its own parameters and persistent values, and each child under its number."""
         super().serialize(serializer)
         for name, child in self._named_children():
             child.serialize(serializer[name])

@@ -1,4 +1,4 @@
-"""Pictures of graphs: what led to some variables, and which messages were sent on the way, as text for Graphviz."""
+"""Computational graphs, communications included, as text for Graphviz."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ def build_computational_graph(
 
     Args:
         outputs: Variables, or their nodes.
-        remove_split: True; nothing else is there, as in Chainer.
+        remove_split: only True is supported, as in Chainer.
         variable_style, function_style: attributes for Graphviz; ``'default'``, or None for none.
         rankdir: ``'TB'`` from top to bottom, ``'BT'``, ``'LR'``, ``'RL'``.
-        remove_variable: only functions.
-        show_name: names of variables, too.
-        communications: those of the current tape, too, which led to no output here (a send did so elsewhere).
+        remove_variable: show functions only.
+        show_name: show the names of variables.
+        communications: show all communications of the current tape, too: a send leads to outputs of another rank.
 
     Returns:
         A :class:`ComputationalGraph`; its ``dump()`` is the text.

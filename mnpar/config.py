@@ -1,4 +1,4 @@
-"""What a rank is doing: does it record, does it train, in which dtype?
+"""The settings of a rank: does it record functions for backward, does it train, in which dtype are new parameters?
 
 Each setting is a context variable behind an attribute. Ranks may be threads of one process (``mnpar.run``), so nothing here
 is global: a new context starts from the defaults, and ``mnpar.run`` hands its caller's settings to its ranks.
@@ -37,11 +37,11 @@ class Setting(Generic[T]):
         self.variable.set(value)
 
     def check(self, value: T) -> None:
-        """Raises TypeError if it cannot be that."""
+        """Raise TypeError if the setting cannot have this value."""
 
 
 class DtypeSetting(Setting[Any]):
-    """A dtype by any of its names, or mixed16."""
+    """A floating-point dtype by any of its names, or ``mixed16``."""
 
     def check(self, value: Any) -> None:
         if value is None or as_dtype(value).kind in "OSUMmbiu":
@@ -64,10 +64,10 @@ mixed16 = Mixed16()
 
 
 def as_dtype(dtype: Any) -> Any:
-    """The numpy dtype of a name.
+    """The numpy dtype of a name or type.
 
     Raises:
-        TypeError: there is none.
+        TypeError: there is no such dtype.
 
     Example:
         >>> from mnpar.config import as_dtype
@@ -94,13 +94,13 @@ class Config:
 
     __slots__ = ()
 
-    train = Setting(True)  # dropout drops, batch normalization takes the batch's statistics
+    train = Setting(True)  # dropout drops, batch normalization uses the statistics of the batch
     enable_backprop = Setting(True)  # functions record themselves for backward
-    dtype = DtypeSetting(np.dtype(np.float32))  # of parameters and data sets that are not told another
+    dtype = DtypeSetting(np.dtype(np.float32))  # of parameters and data sets made without a dtype argument
     debug = Setting(os.environ.get("MNPAR_DEBUG", "0") not in ("", "0"))  # check every output and gradient for NaN
-    in_recomputing = Setting(False)  # functions.forget runs something again: what changes a state must not change it twice
+    in_recomputing = Setting(False)  # functions.forget runs a forward again: it must not update running statistics twice
     keep_graph_on_report = Setting(False)  # reported Variables keep their graph
-    # Chainer's programs set these; mnpar has nothing to switch with them.
+    # Chainer's programs set these; they have no effect in mnpar.
     type_check = Setting(True)
     autotune = Setting(False)
     cudnn_deterministic = Setting(False)
@@ -125,7 +125,7 @@ config = Config()
 
 
 def get_dtype(dtype: Any = None, map_mixed16: Any = None) -> Any:
-    """The dtype to use: the one given, or ``config.dtype``; ``mixed16`` is float16, or what ``map_mixed16`` says.
+    """The dtype to use: ``dtype``, or ``config.dtype`` if it is None; ``mixed16`` becomes ``map_mixed16``, or else float16.
 
     Example:
         >>> import numpy as np, mnpar
@@ -146,10 +146,10 @@ _recording = Config.__dict__["enable_backprop"].variable
 
 
 def set_debug(debug: bool) -> None:
-    """Look for NaN in every output and gradient of this rank, or no longer.
+    """Switch on or off the check of every output and gradient of this rank for NaN and infinity.
 
     Args:
-        debug: whether to look.
+        debug: whether to check.
 
     Example:
         >>> import mnpar
@@ -162,7 +162,7 @@ def set_debug(debug: bool) -> None:
 
 
 def is_debug() -> bool:
-    """Whether this rank looks for NaN: ``mnpar.config.debug``.
+    """Whether this rank checks outputs and gradients for NaN: ``mnpar.config.debug``.
 
     Example:
         >>> import mnpar
@@ -180,7 +180,7 @@ def using_config(name: str, value: Any, config: Config = config) -> Iterator[Non
     Args:
         name: a setting of :class:`Config`, ``'train'`` for example.
         value: what it is inside the block.
-        config: Chainer's; there is one.
+        config: for Chainer's signature: there is only one Config.
 
     Raises:
         AttributeError: there is no such setting; TypeError: it cannot have this value.

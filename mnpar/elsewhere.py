@@ -1,7 +1,7 @@
-"""What other libraries, PyTorch above all, call things that have another name here: for the error of who asks for one.
+"""Names of other libraries, PyTorch above all, for things that have other names in mnpar: AttributeErrors tell mnpar's.
 
-A class gets an attribute for each of the words, which is not there when it is asked for; a ``__getattr__`` would make all
-attributes of the class several times slower. Packages have one already (lazy.py).
+A class gets a descriptor for each of these names, which raises AttributeError; a ``__getattr__`` would make all attributes of
+the class several times slower. Packages have one already (lazy.py).
 """
 
 from __future__ import annotations
@@ -163,12 +163,12 @@ PACKAGES = {
 
 
 def hint(words: dict[str, str], name: str) -> str:
-    """The end of an error's first sentence; empty for a name that is no word of these."""
+    """The end of an error's first sentence, which tells mnpar's name; empty for a name that is not in ``words``."""
     return f": mnpar has {words[name]}" if name in words else ""
 
 
 class Elsewhere:
-    """An attribute that is not there, and its error names what is. Objects, subclasses and other base classes may have it."""
+    """A descriptor that raises AttributeError with a hint, unless the object or a later base class has the attribute."""
 
     def __init__(self, name: str, words: dict[str, str]) -> None:
         self.name, self.words = name, words
@@ -185,7 +185,7 @@ class Elsewhere:
 
 
 def knows(words: dict[str, str]) -> Callable[[type[Class]], type[Class]]:
-    """A class decorator: who asks an object for one of the words, which the class does not have, is told."""
+    """A class decorator: AttributeErrors for one of these names tell mnpar's name."""
 
     def listed(self: Any) -> list[str]:
         return [name for name in object.__dir__(self) if name not in words or hasattr(self, name)]

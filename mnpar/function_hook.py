@@ -1,8 +1,8 @@
 """Function hooks: code of the user's that runs before and after functions, forward and backward.
 
-A hook is either one rank's, for all functions inside a ``with hook:`` block, or one node's (``node.add_hook``). Functions pay
-nothing for either. The rank's are a context variable: while it is empty, which forward and each whole backward look up once,
-the functions are called as ever. A node's own hooks are put in the place of its methods, on that node alone.
+A hook is either one rank's, for all functions inside a ``with hook:`` block, or one node's (``node.add_hook``). Functions
+without hooks are not slowed down: a rank's hooks are in a context variable that each forward and each whole backward looks up
+once; a node's own hooks wrap ``forward`` and ``pull`` as attributes of that node alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class FunctionHook:
     """What to do before and after functions: to be subclassed, with some of these methods.
 
     ``with hook:`` applies it to the functions that run, forward and backward, on the calling rank inside the block;
-    ``node.add_hook(hook)`` to one function. All that its methods are given is only to be looked at. Where ranks are threads
+    ``node.add_hook(hook)`` to one function. Its methods must not change their arguments. Where ranks are threads
     (``mnpar.run`` inside the block) they share the hook.
 
     Example:
@@ -76,12 +76,12 @@ class FunctionHook:
 
         Args:
             function: the FunctionNode.
-            in_data: its inputs: those arrays that it keeps for backward, None for the others.
+            in_data: its inputs: the arrays that it retained for backward, None for all others.
             out_grad: the gradients of its outputs, arrays, or None where there are none.
         """
 
     def backward_postprocess(self, function: Any, in_data: tuple[Any, ...], out_grad: tuple[Any, ...]) -> None:
-        """After that; arguments as :meth:`backward_preprocess`. Not called if it raised."""
+        """After the gradients were computed; arguments as :meth:`backward_preprocess`. Not called if backward raised."""
 
 
 Hooks = Mapping[str, FunctionHook]
@@ -144,11 +144,11 @@ class Hookable:
         """Let a hook watch this node alone: its forward, if that is still to come, and its backward.
 
         Args:
-            hook: it may watch others, too.
-            name: under which it can be deleted; None: its own.
+            hook: one hook may watch several nodes.
+            name: to delete the hook by; None: ``hook.name``.
 
         Raises:
-            TypeError: it is no FunctionHook; KeyError: this node has one of that name.
+            TypeError: ``hook`` is no FunctionHook; KeyError: this node has a hook of that name.
 
         Example:
             >>> import numpy as np, mnpar
@@ -170,10 +170,10 @@ class Hookable:
         hook.added(self)
 
     def delete_hook(self, name: str) -> None:
-        """Forget a hook of this node.
+        """Remove a hook of this node.
 
         Raises:
-            KeyError: there is none of that name.
+            KeyError: the node has no hook of that name.
         """
         if name not in self.local_function_hooks:
             known = ", ".join(self.local_function_hooks) or "none"

@@ -20,11 +20,11 @@ from mnpar.variable import Variable, as_variable
 class FunctionNode(Hookable):
     """A differentiable function; to write one's own, define ``forward`` and ``backward``.
 
-    ``forward(self, *xs)`` takes arrays and returns an array or a tuple of them. What backward needs, it names by
-    :meth:`retain_inputs` and :meth:`retain_outputs`; the rest can be freed. ``backward(self, *gys)`` takes the gradients of
+    ``forward(self, *xs)`` takes arrays and returns an array or a tuple of them. It names the arrays that backward needs by
+    :meth:`retain_inputs` and :meth:`retain_outputs`; all others can be freed. ``backward(self, *gys)`` takes the gradients of
     the outputs as Variables (None where an output has none) and returns, for each input, its gradient or None or, best, a
-    function of no arguments that computes it: it is called only if somebody wants that gradient. Written with mnpar's
-    functions, a backward is itself differentiable, any number of times. What it returns may be added to in place later.
+    function of no arguments that computes the gradient: it is called only if that gradient is wanted. Written with mnpar's
+    functions, a backward is itself differentiable, any number of times. Later gradients may be added in place to its results.
 
     Example:
         >>> import numpy as np, mnpar
@@ -44,18 +44,18 @@ class FunctionNode(Hookable):
     """
 
     generic: ClassVar[bool] = False
-    """Its backward uses only what arrays and Variables share (operators, ``sum``, ``reshape`` …): where nothing is to be
-    recorded it is then run on plain arrays, with no wrapper in between. All functions of mnpar are so."""
+    """Its ``backward`` uses only what arrays and Variables share (operators, ``sum``, ``reshape`` …), so a backward that is not
+    recorded runs it on plain arrays, without making Variables. All functions of mnpar are generic."""
     communicates: bool = False
-    """It speaks to other ranks: recorded on the tape, and visited by backward whatever happens (law 4)."""
+    """It exchanges messages with other ranks: recorded on the tape, and visited by every backward (law 4)."""
     awaited: bool = False  # it is on a tape: a backward has still to visit it
-    at_once: bool = False  # its gradients come of one sweep: one alone takes as long as all
-    infinite: bool = False  # its outputs may be so on purpose (the padding of a maximum): debug mode then looks for NaN only
+    at_once: bool = False  # one computation gives all of its gradients: one alone takes as long as all
+    infinite: bool = False  # its outputs may be infinite on purpose (padding of a maximum): debug mode then looks for NaN only
     inputs: tuple[VariableNode, ...] = ()
-    behind: tuple[VariableNode, ...] = ()  # what it came from otherwise: backward gives these no gradients
+    behind: tuple[VariableNode, ...] = ()  # dependencies that get no gradients here (a delegate): only ``unchain`` follows them
     outputs: tuple[ReferenceType[VariableNode], ...] = ()
     differentiable = False  # while forward runs: does a gradient flow through? A communication agrees on it with its peers.
-    _kept_input_indexes: tuple[int, ...] = ()  # which ones retain_inputs has named
+    _kept_input_indexes: tuple[int, ...] = ()  # of the inputs that retain_inputs has named
     _kept_output_indexes: tuple[int, ...] = ()
     _kept_inputs: tuple[Array, ...] = ()  # their arrays
     _kept_outputs: tuple[Array, ...] = ()
@@ -71,7 +71,7 @@ class FunctionNode(Hookable):
         raise TypeError(f"{self.label} does not define forward(self, *xs)")
 
     def backward(self, *gys: Any) -> Any:
-        """Compute the inputs' gradients from the outputs'. Not defining it says: nothing flows back."""
+        """Compute the inputs' gradients from the outputs'. A class that does not define it passes no gradients back."""
         return (None,) * len(self.inputs)
 
     def retain_inputs(self, indexes: tuple[int, ...]) -> None:
@@ -96,7 +96,7 @@ class FunctionNode(Hookable):
         return tuple(Variable.of(y, self.outputs[i]() or VariableNode(y, True, self, i)) for i, y in pairs)
 
     def room(self, i: int, like: Array) -> Array | None:
-        """Called in ``backward``: where input i's gradient, an array like ``like``, can be computed and be kept, or None."""
+        """Called in ``backward``: where in an arena to compute the gradient of input i, an array like ``like``; or None."""
         x = self.inputs[i]
         return x.home.reserve(like) if x.home is not None and x.gradient is None and self._on_arrays else None
 
@@ -112,13 +112,13 @@ class FunctionNode(Hookable):
         return self.connect(nodes, arrays, ys)
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[list[VariableNode], list[Array]]:
-        """The first half of ``apply``: the inputs' places in the graph, their arrays, and whether a gradient can flow."""
+        """The first half of ``apply``: the inputs' nodes and arrays; sets ``differentiable``."""
         if self.number:
             raise RuntimeError(f"{self.label} was applied before: make a new one for each use")
         nodes, arrays, wanted = [], [], False
         for x in inputs:
             x = x if isinstance(x, Variable) else as_variable(x)
-            node = x.node  # of a Future it is waited for, and so numbered before this
+            node = x.node  # a Future waits for its array here, so the function that completes it gets a smaller number
             nodes.append(node)
             arrays.append(x.array)
             wanted = wanted or node.requires_grad
@@ -152,7 +152,7 @@ class FunctionNode(Hookable):
         return outputs
 
     def pull(self, gys: list[Gradient], wanted: list[bool], record: bool, deliver: Deliver) -> None:
-        """Deliver the wanted gradients of the inputs, one by one; what nobody wants is not computed."""
+        """Call ``deliver`` with each input whose gradient is wanted, and that gradient; others are not computed."""
         self._on_arrays = self.generic and not record
         if not (self._on_arrays or record):
             gys = [None if gy is None else Variable(gy, requires_grad=False) for gy in gys]
@@ -175,7 +175,7 @@ class FunctionNode(Hookable):
             raise
 
     def _checked(self, x: VariableNode, gx: Any, record: bool) -> Gradient:
-        """The gradient in the form in which the loop adds it up: array or Variable, of the input's shape and dtype."""
+        """The gradient as backward adds it up: an array (a Variable if recorded) of the input's shape and dtype."""
         array = gx.array if isinstance(gx, Variable) else gx
         if array is None:
             return None

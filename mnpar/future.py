@@ -1,4 +1,4 @@
-"""Future: a Variable whose array is still under way, and is waited for where it is first used."""
+"""Future: the result of a non-blocking communication, a Variable that waits for its array where it is first used."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mnpar.variable import Variable
 
 
 class Once:
-    """Something that is done when it is first needed, and not again.
+    """A function without arguments that runs at the first call; later calls return the same results.
 
     Args:
-        finish: does it, and returns the Variables that come of it.
+        finish: the function; it returns Variables.
     """
 
     def __init__(self, finish: Callable[[], tuple[Variable, ...]]) -> None:
@@ -29,9 +29,9 @@ class Once:
 
 
 def when_used(finish: Callable[[], tuple[Variable, ...]]) -> Once:
-    """What was begun here, and will be finished where it is first used, or by the backward that has to visit it.
+    """Complete a communication, which was started here, where its results are first used, or at the latest in backward.
 
-    It belongs to the tape that is current here, and is recorded if this is a place where things are.
+    It belongs to the tape that is current here, and is recorded if functions are being recorded here.
     """
     tape, on = current_tape(), is_recording()
 
@@ -48,11 +48,11 @@ def when_used(finish: Callable[[], tuple[Variable, ...]]) -> Once:
 
 
 class Future(Variable):
-    """What a non-blocking function returns. To use it in any way, or to ask for its shape, waits for its array.
+    """The result of a non-blocking function. Any use of it, reading its shape included, waits for its array.
 
     Args:
-        results: finds the Variable that it stands for, among others.
-        index: which of them.
+        results: waits, and returns the function's results.
+        index: which of them this is.
 
     Example:
         >>> import numpy as np, mnpar
@@ -71,7 +71,7 @@ class Future(Variable):
         self._results, self._index = results, index
 
     def wait(self) -> Variable:
-        """The Variable itself."""
+        """Wait; returns the Variable."""
         return self._results()[self._index]
 
     @property

@@ -1,7 +1,7 @@
-"""Is a backward right? Compares it with finite differences, along one random direction.
+"""Checks a backward against finite differences along one random direction.
 
 For a function f, a direction d and a gradient gy of the outputs, ``⟨gy, f(x + εd) - f(x - εd)⟩ / 2ε`` must be ``⟨gx, d⟩``: two
-evaluations of f judge all elements of all gradients at once, because a wrong element is orthogonal to no random direction.
+evaluations of f check all elements of all gradients at once, because an error in gx is orthogonal to no random direction.
 Use float64 (``dtype="d"``): in float32 the difference itself has only three or four digits.
 """
 

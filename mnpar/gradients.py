@@ -3,8 +3,8 @@
 Functions are visited in the reverse of their order (law 3), those that communicate in any case (law 4), others when a gradient
 has reached them; by then all gradients of their outputs are there.
 
-The gradient of a leaf is *final* once the earliest function that reads the leaf has been visited: from then on a hook may have
-it, and send it on its way, while backward goes on. Which function that is, a walk over the graph finds; it is made only if a
+The gradient of a leaf is *final* once the earliest function that reads the leaf has been visited: a hook may then use it, for
+instance to start its allreduce, while backward goes on. A walk over the graph finds that function; it takes place only if a
 variable with hooks gets a gradient.
 """
 
@@ -26,10 +26,10 @@ class Gradients:
 
     Args:
         record: the sums are Variables, and must not change in place.
-        records: the functions to visit in any case.
-        stays: keys of the variables whose gradients are asked for, and stay in ``totals``; those of leaves do anyway.
-        keep: what becomes of the gradient of a leaf with hooks as soon as it is final; None: it stays here.
-        parts: leaves' gradients are parts of others, and their hooks are to hear of these.
+        records: the communications, visited whether a gradient reaches them or not.
+        stays: keys of intermediate variables whose gradients are to stay in ``totals``, where those of leaves stay anyway.
+        keep: called with a leaf that has hooks and its gradient as soon as that is final; None: it stays in ``totals``.
+        parts: this backward computes only a part of each leaf's gradient: leaves' hooks are not called here.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class Gradients:
     ) -> None:  # fmt: skip
         self.totals: dict[Any, Gradient] = {}  # by key
         self._functions: dict[int, Function] = {}  # all that were or will be visited, by number
-        self._waiting: dict[int, list[Gradient]] = {}  # of those that will be: the gradients of their outputs so far
-        self._heap: list[int] = []  # and their numbers, negative, so that the last one comes first
-        self._own: set[VariableNode] | None = None if record else set()  # those whose sum may be added to in place
+        self._waiting: dict[int, list[Gradient]] = {}  # the gradients so far of the outputs of functions to be visited
+        self._heap: list[int] = []  # the numbers of these functions, negative, so that the latest one comes first
+        self._own: set[VariableNode] | None = None if record else set()  # nodes whose sum is an array made here
         self._stays, self._keep, self._parts = stays, keep, parts
         self._heard: dict[Any, VariableNode] = {}  # variables with hooks that functions made, by key
         self._awaited: list[tuple[int, int, VariableNode]] = []  # leaves with hooks, in the order of their earliest readers
@@ -49,7 +49,7 @@ class Gradients:
             self._expect(function)
 
     def add(self, node: VariableNode, g: Gradient) -> None:
-        """One more gradient of a variable."""
+        """Add a gradient to the sum of a variable's gradients."""
         creator = node.creator
         sums: Any = self.totals
         place: Any = node
@@ -60,7 +60,7 @@ class Gradients:
             if sums is None:  # no gradient has come to this function yet
                 if not creator.communicates:
                     sums = self._expect(creator)
-                elif node.key in self._stays:  # asked for, and no further: the communication is another tape's
+                elif node.key in self._stays:  # it is a target, and backward stops here: the communication is another tape's
                     sums, place = self.totals, node.key
                     sums.setdefault(place)
                 else:
@@ -78,7 +78,7 @@ class Gradients:
             self._listen(node, old is None)
 
     def _expect(self, function: Function) -> list[Gradient]:
-        """A function will be visited."""
+        """Enter a function that will be visited; returns the list for the gradients of its outputs."""
         number = function.number
         self._functions[number] = function
         heappush(self._heap, -number)
@@ -100,7 +100,7 @@ class Gradients:
         self._passed(0)
 
     def _known(self, gys: list[Gradient], i: int, key: Any) -> None:
-        """The gradient of what a function made is complete: hooks hear of it; it stays, if it was asked for."""
+        """The gradient of output i of a function is complete: call the hooks, and keep the gradient of a target."""
         if key in self._heard:
             gys[i] = heard(self._heard[key], gys[i])
         if key in self._stays:
@@ -131,7 +131,7 @@ class Gradients:
 
 
 def heard(node: VariableNode, g: Gradient) -> Gradient:
-    """What hooks make of a gradient."""
+    """The gradient after the hooks of its variable, each of which may replace it."""
     for hook in node.hooks:
         if not hook.after:
             new = hook.function(g)
@@ -145,7 +145,7 @@ def heard(node: VariableNode, g: Gradient) -> Gradient:
 
 
 def leave(function: Function, gys: list[Gradient]) -> None:
-    """Leave gradients on the outputs that somebody holds still: copies, because functions pass arrays on."""
+    """Set ``grad`` of the outputs that are still alive: to copies, because functions hand the same array on."""
     for node, gy in zip([reference() for reference in function.outputs], gys, strict=True):
         if node is not None:
             node.gradient = None if gy is None else copied(gy)

@@ -16,10 +16,10 @@ tick = itertools.count(1).__next__  # the clock: numbers grow with time on every
 
 
 def paired(name: str, variables: Sequence[Any], gs: Sequence[Any] | None) -> Iterable[tuple[Any, Any]]:
-    """Each variable with its gradient of the argument ``name``; with None where that is not given.
+    """Pairs of a variable and its gradient; None for all gradients if ``gs`` is None.
 
     Raises:
-        ValueError: there are more or fewer gradients.
+        ValueError: there are more or fewer gradients than variables; ``name`` is the argument to name in the message.
     """
     if gs is not None and len(gs) != len(variables):
         raise ValueError(f"{name} has {len(gs)} gradients (or Nones) for {len(variables)} Variables: one for each is needed")
@@ -27,20 +27,20 @@ def paired(name: str, variables: Sequence[Any], gs: Sequence[Any] | None) -> Ite
 
 
 class Structure:
-    """Which links and parameters there are, which arrays they have, and by which rules they learn.
+    """A version stamp of all links and parameters of the process, their arrays and their update rules.
 
-    ``now`` is another object after every change, anywhere: what was found by walking through a model holds as long as it is
-    the same. ``tuned`` is another one also after every change of a hyperparameter.
+    ``now`` is replaced by a new object at every change of any of them: what was found by walking through a model is valid as
+    long as ``now`` is the same object. ``tuned`` is replaced also when an optimizer's hyperparameter changes.
     """
 
     now = tuned = object()
 
     def change(self) -> None:
-        """Something has changed."""
+        """To be called after a link, a parameter's array or an update rule was added, replaced or removed."""
         self.now = self.tuned = object()
 
     def tune(self) -> None:
-        """A hyperparameter of all rules of an optimizer has."""
+        """To be called after a hyperparameter that all rules of an optimizer share has changed."""
         self.tuned = object()
 
 
@@ -48,7 +48,7 @@ structure = Structure()
 
 
 class Function(Protocol):
-    """What the loop needs of a FunctionNode."""
+    """What backward needs of a FunctionNode."""
 
     number: int
     communicates: bool
@@ -64,7 +64,10 @@ class Function(Protocol):
 
 
 class Home:
-    """Where the gradient of a parameter lives: a view of an arena's vector; ``reserved``: a backward computes into it."""
+    """The place of a parameter's gradient in its arena: ``array``, a view of the arena's vector of gradients.
+
+    ``reserved``: a function's backward is computing a gradient directly into ``array``, so nothing else may be written there.
+    """
 
     __slots__ = ("array", "reserved")
 
@@ -72,18 +75,18 @@ class Home:
         self.array, self.reserved = array, False
 
     def reserve(self, like: Any) -> Any:
-        """The array, to compute a gradient of the kind of ``like`` into, once; for a node that has no gradient yet."""
+        """The array, for one function to compute a gradient with ``like``'s type and dtype into; None if that cannot be."""
         if self.reserved or type(like) is not type(self.array) or like.dtype != self.array.dtype:
             return None
         self.reserved = True
         return self.array
 
     def computed(self, g: Gradient) -> bool:
-        """Whether a gradient is the array that was reserved, and so nobody else's."""
+        """Whether a gradient is the array that was reserved: it can be added to in place."""
         return self.reserved and g is self.array
 
     def take(self, node: VariableNode, g: Gradient) -> bool:
-        """Add a gradient to what is here; False where it is not that simple."""
+        """Make ``g`` the node's gradient here, or add it to the one here; False if the caller has to add them elsewhere."""
         here, old = self.array, node.gradient
         if not isinstance(g, type(here)) or (self.reserved and g is not here):  # perhaps by a backward around this one
             return False
@@ -100,14 +103,14 @@ class Home:
 
 
 class Hook(NamedTuple):
-    """Who hears of a gradient: before it is kept (and may return another), or after."""
+    """A function to call with a gradient before a leaf keeps it (it may return another one), or with the node after that."""
 
     function: Callable[[Any], Any]
     after: bool = False
 
 
 class VariableNode:
-    """What the graph knows of a variable: who made it and its gradient, but not its array, which can so be freed early."""
+    """A variable's place in the graph: its creator and its gradient, but not its array, which can therefore be freed early."""
 
     __slots__ = (
         "__weakref__", "creator", "dtype", "gradient", "home", "hooks", "index", "loss_scale", "name", "requires_grad", "shape",
@@ -129,12 +132,12 @@ class VariableNode:
         self.hooks: tuple[Hook, ...] = ()
 
     def __getstate__(self) -> Any:
-        """For copies: they are leaves, without home and hooks, whatever function the values came from."""
+        """For copy and pickle: a copy is a leaf without home and hooks, even if a function computed the values."""
         kept = {name: getattr(self, name) for name in self.__slots__ if name != "__weakref__"}
         return None, {**kept, "creator": None, "index": 0, "home": None, "hooks": ()}
 
     def listen(self, hook: Hook) -> Callable[[], None]:
-        """Add a hook; what takes it off again."""
+        """Add a hook; returns a function that removes it."""
         self.hooks += (hook,)
 
         def remove() -> None:
@@ -144,12 +147,12 @@ class VariableNode:
 
     @property
     def key(self) -> Any:
-        """What is equal for all nodes that stand for the same variable."""
+        """Equal for all nodes of one variable: retained outputs may get a second node."""
         return self if self.creator is None else (self.creator.number, self.index)
 
 
 class Owed(NamedTuple):
-    """Gradients of leaves (weights) that are still to be computed, by ``function.pull(gys, leaves, False, deliver)``."""
+    """Gradients of leaves (weights) that are computed later, by ``function.pull(gys, leaves, False, deliver)``."""
 
     function: Function
     gys: list[Gradient]
@@ -160,9 +163,9 @@ _creator = attrgetter("creator")
 
 
 def put_off(function: Function, gys: list[Gradient], wanted: list[bool], later: list[Owed]) -> list[bool]:
-    """Note the leaves' gradients in ``later``; returns which are still wanted now.
+    """Append the gradients of a function's leaves to ``later``; returns which of the inputs' gradients are still wanted now.
 
-    What communicates is not put off, nor what is found by the same work as the other gradients.
+    Functions that communicate are not put off, nor those that compute all their gradients at once.
     """
     if function.communicates or function.at_once or None not in map(_creator, function.inputs):
         return wanted

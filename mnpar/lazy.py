@@ -34,7 +34,7 @@ def names(package: str, **above: str) -> tuple[Callable[[str], Any], Callable[[]
 
     Args:
         package: its ``__name__``.
-        above: names that it has from layers above its own, which it may not import, and the modules that have them.
+        above: names from layers above the package's, which it may not import: the module of each name.
 
     Raises:
         ImportError: where the name is asked for, as the import itself would.
@@ -61,7 +61,7 @@ def names(package: str, **above: str) -> tuple[Callable[[str], Any], Callable[[]
         return value
 
     def public() -> list[str]:
-        """What is to be completed after ``F.``: no files, whose names would come between the functions'."""
+        """The names for ``dir`` and completion: without the package's files, which would stand between the functions."""
         return sorted({*vars(module).get("__all__", homes), *(name for name in vars(module) if name.startswith("_"))})
 
     return get, public

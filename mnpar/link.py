@@ -1,7 +1,7 @@
-"""Link: parameters, and what is computed with them. All that a link has comes in the order in which it was defined.
+"""Link: parameters, and a function of them. Parameters and children are listed in the order in which they were defined.
 
-That order is the same on every rank (law 5): parameters can be paired over ranks by going through them. The file is long
-because Chainer's Link has many methods; each of them is short.
+That order is the same on every rank (law 5): the i-th parameters of all ranks belong together. The file is long because
+Chainer's Link has many methods; each of them is short.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Link:
         Args:
             name: of the attribute.
             shape: of the array; None: not known yet.
-            dtype: of numbers; arrays and functions come with their own.
+            dtype: of the parameter if ``initializer`` is a number or None; arrays and functions have their own.
             initializer: as :class:`mnpar.Parameter` takes it.
 
         Raises:
@@ -125,7 +125,7 @@ class Link:
         setattr(self, name, Parameter(initializer, shape))
 
     def add_persistent(self, name: str, value: Any) -> None:
-        """Set an attribute that is saved and broadcast with the parameters, but not learnt (running statistics)."""
+        """Set an attribute that is saved and broadcast with the parameters, but not updated by optimizers (say, a mean)."""
         setattr(self, name, value)
         self._persistent[name] = None
 
@@ -234,10 +234,10 @@ class Link:
 
         Args:
             hook: what to do before and after ``forward``.
-            name: under which it can be deleted; None: its own.
+            name: to delete the hook by; None: ``hook.name``.
 
         Raises:
-            TypeError: it is no LinkHook; KeyError: this link has one of that name.
+            TypeError: ``hook`` is no LinkHook; KeyError: this link has a hook of that name.
 
         Example:
             >>> import numpy as np, mnpar, mnpar.links as L
@@ -257,10 +257,10 @@ class Link:
         return self
 
     def delete_hook(self, name: str) -> None:
-        """Forget a hook of this link.
+        """Remove a hook of this link.
 
         Raises:
-            KeyError: there is none of that name.
+            KeyError: the link has no hook of that name.
         """
         if name not in self._local_hooks:
             raise KeyError(f"{type(self).__name__} has no hook {name!r}; it has {', '.join(self._local_hooks) or 'none'}")
@@ -271,7 +271,7 @@ class Link:
     # ---- what is done with it ----
 
     def cleargrads(self) -> None:
-        """Forget all gradients."""
+        """Set all gradients to None."""
         for param in self.params():
             param.cleargrad()
 
@@ -284,7 +284,7 @@ class Link:
         """Add the gradients of another link of the same structure.
 
         Raises:
-            KeyError: the other has no parameter of one of the paths.
+            KeyError: the other link lacks a parameter that this one has.
         """
         for mine, other in self._pairs(link):
             mine.addgrad(other)
@@ -292,14 +292,14 @@ class Link:
     def copyparams(self, link: Link, copy_persistent: bool = True) -> None:
         """Copy the values of another link of the same structure, persistent ones too.
 
-        A parameter that has no array yet takes the other's shape; what the other has not initialized stays as it is here.
+        A parameter without an array takes the other's shape; one that is uninitialized in the other link is left as it is.
 
         Args:
-            link: where from; it may have more than this one.
-            copy_persistent: running statistics and the like too.
+            link: to copy from; it may have more parameters than this one.
+            copy_persistent: copy persistent values (running statistics), too.
 
         Raises:
-            KeyError: the other has no parameter or persistent value of one of the paths; ValueError: shapes differ.
+            KeyError: the other link lacks a parameter or persistent value that this one has; ValueError: shapes differ.
         """
         for mine, other in self._pairs(link):
             mine.copydata(other)
@@ -393,7 +393,7 @@ class Link:
         return self.to_device(-1)
 
     def to_gpu(self: Self, device: int | None = None) -> Self:
-        """Move to a GPU, the current one unless told."""
+        """Move to a GPU; by default to the current one."""
         return self.to_device(backend.get_device("@cupy" if device is None else device))
 
     def serialize(self, serializer: Any) -> None:
@@ -411,7 +411,7 @@ class Link:
             setattr(self, name, persistent(serializer)(name, getattr(self, name)))
 
     def _serialize_param(self, serializer: Any, name: str) -> bool:
-        """Save or load a parameter; whether it has got its array by this."""
+        """Save or load a parameter; True if loading has initialized it."""
         param = self.__dict__[name]
         value = placed(serializer, param)(name, param.array)
         if param.array is not None or value is None:

@@ -16,7 +16,7 @@ Self = TypeVar("Self", bound="LinkHook")
 
 @dataclass
 class ForwardPreprocessCallbackArgs:
-    """What a hook is told before a link's forward."""
+    """The argument of ``forward_preprocess``: a link's forward is about to be called."""
 
     link: Any
     forward_name: str
@@ -26,7 +26,7 @@ class ForwardPreprocessCallbackArgs:
 
 @dataclass
 class ForwardPostprocessCallbackArgs(ForwardPreprocessCallbackArgs):
-    """What a hook is told after a link's forward."""
+    """The argument of ``forward_postprocess``: a link's forward has returned ``out``."""
 
     out: Any
 
@@ -69,7 +69,7 @@ class LinkHook:
         """Called when the hook is no longer in use."""
 
     def sized(self, link: Any) -> None:
-        """Called when a parameter of a link of its own, which had no array yet, was loaded: what the hook adds comes next."""
+        """Called when loading has initialized a parameter of the hook's link: the hook may add parameters, loaded next."""
 
     def forward_preprocess(self, args: ForwardPreprocessCallbackArgs) -> None:
         """Before ``link.forward``: ``args`` has link, forward_name, args and kwargs."""
@@ -78,7 +78,7 @@ class LinkHook:
         """After it: ``args`` has ``out``, too. Not called if forward raised; see :meth:`forward_failed`."""
 
     def forward_failed(self, args: ForwardPreprocessCallbackArgs) -> None:
-        """Instead of :meth:`forward_postprocess` where forward raised: put back what was changed."""
+        """Called instead of :meth:`forward_postprocess` if forward raised: undo what ``forward_preprocess`` did."""
 
 
 Hooks = Mapping[str, LinkHook]

@@ -1,4 +1,4 @@
-"""Names in the modules where Chainer and ChainerMN have them, and which here lie below what the names stand for.
+"""Puts names into the modules in which Chainer has them, but which mnpar's layers do not let import them.
 
 Without this table, ``link`` would have to import ``chain``, and ``chain`` imports ``link``.
 """

@@ -1,4 +1,4 @@
-"""Hooks of optimizers: what happens to gradients between backward and the update. ``optimizer.add_hook(WeightDecay(1e-4))``.
+"""Hooks of optimizers, which change gradients between backward and the update: ``optimizer.add_hook(WeightDecay(1e-4))``.
 
 Those that go parameter by parameter (``call_for_each_param``) may also be added to one parameter's rule alone:
 ``param.update_rule.add_hook(…)``. They change ``param.grad`` in place, and leave parameters without a gradient alone. Gradients
@@ -98,14 +98,14 @@ class Lasso:
 class GradientClipping:
     """g ← g · min(1, threshold / ‖g‖), with the L2 norm over the gradients of all parameters of the optimizer's target.
 
-    Without ``comm`` the norm is that of the calling rank alone: right for ranks that hold copies of one model and have summed
-    their gradients, which find the same norm. The parts of a model that is spread over ranks are clipped together, by ``comm``;
-    where the optimizer was made with a mesh, the norm is the whole model's anyway, and there is no ``comm``.
+    Without ``comm`` the norm is over this rank's parameters: right for ranks that hold copies of one model and have summed
+    their gradients, as all of them compute the same norm. For a model that is divided over ranks, give ``comm``: the norm is
+    then over all parts. An optimizer with a mesh always uses the norm of the whole model, and takes no ``comm``.
 
     Args:
         threshold: the largest norm that is left as it is.
         comm: the ranks that hold the parts of one model, each parameter on one of them: all update together, with or without
-            gradients. If losses are scaled, give ``loss_scaling`` the same ``comm``, lest a rank leaves a step out alone.
+            gradients. If losses are scaled, give ``loss_scaling`` the same ``comm``, so that no rank skips a step alone.
 
     Raises:
         ValueError: the threshold is negative; in an update, a parameter is divided, and there is neither ``comm`` nor a mesh.

@@ -1,9 +1,9 @@
-"""Who owns the memory of gradients: functions hand on what they are given, and views of it; what stays is somebody's alone.
+"""Who owns the memory of gradients: functions hand on the arrays they get and views of them, but a leaf's gradient is its own.
 
-A gradient that a leaf keeps can be changed in place, so it shares no memory with another one's, nor with the arrays that
-backward started from. Parts that fill an array between them, as those that ``concat`` hands on, have it together. What several
-leaves would have whole, as the gradient of ``x + y``, and what is the same all along an axis, as that of a sum, is copied when
-somebody asks for it, if ever. Everything else that is shared is copied at once.
+A program may change a leaf's gradient in place, so it shares no memory with another leaf's, nor with the arrays that backward
+started from. Views that do not overlap and together fill an array, as those that ``concat`` hands on, keep that array. Where
+several leaves would get the same array (``x + y``), or an axis is broadcast (a sum), the copy is made when a program reads
+``grad``, if ever. All other shared arrays are copied at once.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from mnpar import backend
 from mnpar.backend import Array, unscalar
 from mnpar.graph import Gradient, VariableNode
 
-SMALL = 2**12  # elements: to copy fewer costs less than to find out whether that can be saved
+SMALL = 2**12  # elements: copying fewer costs less than finding out whether a copy is needed
 
 
 class Leaves:
     """Adds the gradients of one backward to those that leaves have.
 
     Args:
-        seeds: what backward starts from: arrays with a user.
-        loss_scale: what optimizers are to divide by.
+        seeds: what backward starts from: these arrays belong to the program, and no leaf may own one.
+        loss_scale: of this backward; noted on the leaves, whose optimizers divide by it.
     """
 
     def __init__(self, seeds: Iterable[tuple[VariableNode, Gradient]], loss_scale: float | None) -> None:
         self._seeds, self._loss_scale = seeds, loss_scale
 
     def keep(self, node: VariableNode, g: Gradient) -> None:
-        """While backward goes on: functions that are still to come may hold the same array."""
+        """Add a final gradient while backward goes on: copied, because functions to be visited may hold the same array."""
         if self._is_first(node, g):
             node.gradient = copied(g)
 
     def keep_all(self, found: dict[VariableNode, Gradient]) -> None:
-        """At the end."""
+        """Add the other gradients at the end of backward."""
         first: dict[VariableNode, Gradient] = {}
         for node, g in found.items():
             home = node.home
@@ -49,9 +49,9 @@ class Leaves:
             self._settle(first)
 
     def _settle(self, found: dict[VariableNode, Gradient]) -> None:
-        """Give each node, which has no gradient yet, an array of its own."""
+        """Give each of the nodes, none of which has a gradient yet, an array of its own."""
         taken, views = memory_of([g for _, g in self._seeds]), []
-        firsts: dict[int, VariableNode] = {}  # those that have an array, or a copy of it, by its id
+        firsts: dict[int, VariableNode] = {}  # by the id of an array: the first node that got it, or a copy of it
         for node, g in found.items():
             if type(g) is np.ndarray and g.base is None and firsts.setdefault(id(g), node) is node:  # nearly always
                 node.gradient = copied(g) if id(g) in taken else g
@@ -67,7 +67,7 @@ class Leaves:
                 node.gradient = g
 
     def _is_first(self, node: VariableNode, g: Gradient) -> bool:
-        """Add to the gradient that is there, or to that of a parameter at home; True if there is none."""
+        """Add ``g`` to the node's gradient; True if the node has none yet, so that the caller has to give it one."""
         if not node.requires_grad or g is node.gradient:  # an output may be a constant, or a leaf: it has its seed already
             return False
         node.loss_scale = self._loss_scale
@@ -80,12 +80,12 @@ class Leaves:
 
 
 def own(gs: Sequence[Gradient], taken: set[int], late: bool = False) -> list[Gradient]:
-    """The gradients (or Nones) in memory that nobody else refers to: copies where that is not so.
+    """The gradients (or Nones), copied where their memory is shared with another of them or with arrays of other owners.
 
     Args:
-        gs: who else refers to their memory is in ``taken``, or is one of them.
-        taken: :func:`memory_of` what others have.
-        late: what is the same all along an axis is copied when it is asked for.
+        gs: gradients: arrays, Variables or None.
+        taken: :func:`memory_of` the arrays of other owners; the ids of arrays that are handed out uncopied are added.
+        late: copy a broadcast gradient only when a program reads it (:class:`LateCopy`).
 
     Example:
         >>> import numpy as np
@@ -117,7 +117,7 @@ def own(gs: Sequence[Gradient], taken: set[int], late: bool = False) -> list[Gra
 
 @contextmanager
 def away(nodes: Sequence[VariableNode]) -> Iterator[None]:
-    """Gradients that the nodes are not to keep are not computed in their homes."""
+    """Inside a ``with`` block the nodes have no homes: their gradients are results, and must not be computed into an arena."""
     homes = [node.home for node in nodes]
     for node in nodes:
         node.home = None
@@ -129,22 +129,22 @@ def away(nodes: Sequence[VariableNode]) -> Iterator[None]:
 
 
 def memory_of(gs: Iterable[Gradient]) -> set[int]:
-    """The ids of the arrays whose memory gradients have."""
+    """The ids of the arrays that own the gradients' memory."""
     arrays: list[Array] = [getattr(g, "array", g) for g in gs]
     return {id(x if x.base is None else x.base) for x in arrays}
 
 
 def copied(g: Gradient) -> Gradient:
-    """An array's copy; for a Variable one with a copy of its array, in the same place of the graph."""
+    """A copy of an array; of a Variable, another Variable with a copy of its array and the same node."""
     return g.of(g.array.copy(order="K"), g.node) if hasattr(g, "node") else g.copy(order="K")
 
 
 class LateCopy:
-    """A gradient whose memory is given to a node when somebody asks for it.
+    """A gradient that several nodes share, or that is broadcast, until a program reads it: then the node gets its own array.
 
     Args:
-        array: is not changed by anybody.
-        holders: the ids of the nodes that have it.
+        array: shared, and therefore never changed in place.
+        holders: the ids of the nodes that share it; empty for a broadcast gradient.
     """
 
     __slots__ = ("array", "holders")
@@ -157,7 +157,7 @@ class LateCopy:
 
 
 def share(first: VariableNode, node: VariableNode) -> LateCopy:
-    """The gradient of a node that is the same array as the gradient of the first one, for both."""
+    """The :class:`LateCopy` that ``first``, which has the array, and ``node`` share from now on."""
     if not isinstance(first.gradient, LateCopy):
         first.gradient = LateCopy(first.gradient, {id(first)})
     first.gradient.holders.add(id(node))
@@ -165,7 +165,7 @@ def share(first: VariableNode, node: VariableNode) -> LateCopy:
 
 
 def copied_late(g: Gradient) -> Gradient:
-    """A copy; of what is the same all along an axis a copy of one place there.
+    """A copy; of a broadcast array one without the repetitions, which are made when a program reads it.
 
     Example:
         >>> import numpy as np
@@ -179,18 +179,18 @@ def copied_late(g: Gradient) -> Gradient:
 
 
 def asked_for(node: VariableNode) -> Array:
-    """The array of a node's gradient, one that can be changed; the last of those that share one gets it itself."""
+    """The array of a node's gradient, writable: a copy of a shared one, but for the last of its holders."""
     g = node.gradient
     if not isinstance(g, LateCopy):
         return getattr(g, "array", g)
     last = g.holders == {id(node)}
     node.gradient = array = g.array if last else g.array.copy(order="K" if g.holders else "C")
-    g.holders.discard(id(node))  # now that nobody reads it here any more
+    g.holders.discard(id(node))  # last: this thread no longer reads g.array, whose next holder may take it
     return array
 
 
 def _fill(parts: list[Array]) -> bool:
-    """Whether views of one array show no element twice, and all but an eighth at most, a rim that may be kept for nothing."""
+    """Whether views of one array do not overlap, and leave at most an eighth of it unused: memory kept alive for nothing."""
     base = parts[0].base
     nbytes, shown = getattr(base, "nbytes", 0), sum([g.nbytes for g in parts])
     if not 7 * nbytes <= 8 * shown <= 8 * nbytes or base.base is not None:
@@ -204,7 +204,7 @@ def _fill(parts: list[Array]) -> bool:
 
 
 def _each_its_own(g: Array) -> bool:
-    """Whether no two elements are one: numpy marks such arrays as not to be written to, CuPy does not."""
+    """Whether no two elements share memory, as in a broadcast array: numpy makes those read-only, CuPy does not."""
     if (writeable := getattr(g.flags, "writeable", None)) is not None:
         return bool(writeable)
     return all([step != 0 or n < 2 for step, n in zip(g.strides, g.shape, strict=True)])

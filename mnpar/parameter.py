@@ -13,7 +13,7 @@ from mnpar.arraylike import ArrayLike
 from mnpar.backend import Array
 from mnpar.config import get_dtype
 from mnpar.graph import VariableNode, structure
-from mnpar.initializers import Constant, generate_array
+from mnpar.initializers import _get_initializer, generate_array
 from mnpar.owning import asked_for
 from mnpar.plans import Box
 from mnpar.variable import Variable
@@ -31,16 +31,16 @@ class Parameter(Variable):
     All values but such an array get the dtype of the initializer (``initializer.dtype``) or else ``mnpar.config.dtype``.
 
     Attributes:
-        whole, box: where the array of this rank lies, if it is a part of one that is divided among ranks: the shape of the
-            whole, and the :class:`mnpar.plans.Box` of it that this rank has. None, None: it is not divided. Whoever divides
-            sets both; a checkpoint reads them, so that it can be loaded by ranks that have other boxes. Ranks of one box
-            have equal values; the boxes cover the whole, and do not overlap. What an optimizer keeps in the shape of the
-            parameter is divided alike. A divided parameter has the same path on all ranks.
-        summed: the axes of a mesh along which ranks have copies of what this one has of it, whose gradients an optimizer adds
-            up; None: all those along which it adds up any. The optimizer finds them (parallel/placement.py).
+        whole, box: of a parameter that is divided among ranks, the shape of the whole array, and the
+            :class:`mnpar.plans.Box` of it that this rank holds; None, None if it is not divided. The link that divides it sets
+            both; a checkpoint reads them, so that ranks with other boxes can load it. Ranks with equal boxes have equal
+            values; different boxes do not overlap, and together cover the whole. Optimizer states in the shape of the
+            parameter are divided alike. A divided parameter has the same path on all ranks.
+        summed: the mesh axes along which ranks hold copies of this rank's part, whose gradients an optimizer adds up; None:
+            all axes along which it adds up the gradients of any parameter. The optimizer sets it (parallel/placement.py).
 
     Raises:
-        TypeError: the initializer is none of these.
+        TypeError: the initializer is neither an array nor a number, a function or None.
 
     Example:
         >>> import mnpar
@@ -57,12 +57,12 @@ class Parameter(Variable):
     def __init__(self, initializer: Any = None, shape: Any = None, name: str | None = None) -> None:
         taken = shape is None and backend.is_array(initializer)
         super().__init__(initializer if taken else None, name=name)
-        self.initializer = initializer if taken else _filler(initializer)
+        self.initializer = initializer if taken else _get_initializer(initializer, np.nan)
         self.update_rule: Any = None
         self.whole: tuple[int, ...] | None = None
         self.box: Box | None = None
         self.summed: tuple[str, ...] | None = None
-        self._sharers: list[weakref.ref[Parameter]] = []  # copies of the same array, and itself
+        self._sharers: list[weakref.ref[Parameter]] = []  # Parameters with the same array, itself included; empty: no others
         self._device: int | str | None = None  # where to put what is initialized later; None: the host
         if shape is not None:
             self.initialize(tuple(shape) if np.iterable(shape) else (int(shape),))
@@ -75,7 +75,7 @@ class Parameter(Variable):
     requires_grad = property(Variable.requires_grad.fget, _freeze, doc=Variable.requires_grad.__doc__)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. An ``array`` of another shape or dtype makes it another parameter, as :meth:`initialize` does."""
+        """Set an attribute. An ``array`` of another shape or dtype starts it anew, as :meth:`initialize` does."""
         old = getattr(self, "array", None) if name == "array" and value is not None else None
         object.__setattr__(self, name, value)
         if name in _STRUCTURAL:
@@ -85,7 +85,7 @@ class Parameter(Variable):
 
     def __copy__(self) -> Parameter:
         """Another Parameter of the same array, gradient and update rule."""
-        asked_for(self.node)  # both have the gradient from now on, and it must not be given away to one of them
+        asked_for(self.node)  # resolves a LateCopy: both Parameters refer to one gradient from now on
         other = Parameter.__new__(type(self))
         other.node, other.array = copy.copy(self.node), self.array
         if not self._sharers:
@@ -95,12 +95,12 @@ class Parameter(Variable):
         return other
 
     def __getstate__(self) -> Any:
-        """Copies of its own, and pickled ones, share with nobody."""
+        """For deepcopy and pickle: such a copy shares its array with no other Parameter."""
         state: Any = object.__getstate__(self)
         return {**state[0], "_sharers": []}, state[1]
 
     def move(self, array: Array) -> None:
-        """Let another array, of the same values, be the parameter's, and that of the copies that share it."""
+        """Replace the array by another one with the same values, in this parameter and in those that share the array."""
         old, self.array = self.array, array
         for reference in self._sharers:
             other = reference()
@@ -122,10 +122,15 @@ class Parameter(Variable):
         return self.array
 
     def check_whole(self, who: str, remedy: str, but: int | None = None) -> None:
-        """Tell what computes with all of a parameter, but on one axis perhaps, where this rank has a part of it.
+        """Raise unless this rank holds the whole parameter, as a computation needs it.
+
+        Args:
+            who: the name of the computation, for the message.
+            remedy: the end of the message.
+            but: an axis along which the parameter may be divided.
 
         Raises:
-            ValueError: it has.
+            ValueError: this rank holds a part of the parameter.
         """
         if self.box is None or self.whole is None:
             return
@@ -137,13 +142,13 @@ class Parameter(Variable):
 
     @property
     def is_initialized(self) -> bool:
-        """Whether it has an array already."""
+        """Whether the parameter has an array."""
         return self.array is not None
 
     def initialize(self, shape: tuple[int, ...]) -> None:
-        """Make and fill a new array, where the old one or ``to_device`` says; a gradient is forgotten.
+        """Make and fill a new array, on the device of the old one or of ``to_device``; the gradient becomes None.
 
-        A parameter that was made from an array knows no other initial values: it keeps those that it has.
+        A parameter that was made from an array has no other initial values: it keeps its present ones.
 
         Args:
             shape: of the array.
@@ -166,15 +171,15 @@ class Parameter(Variable):
             self._take(generate_array(self.initializer, tuple(shape)))
 
     def _take(self, array: Array) -> None:
-        """Let an array on the host be the parameter's, on the parameter's device."""
+        """Set the array to a copy, on the parameter's device, of an array on the host."""
         old = self.array
         self.array = backend.to_device(self._device, array) if old is None else backend.like(array, old)
         self._become(array, old)
 
     def _become(self, array: Array, old: Array | None) -> None:
-        """Forget the gradient of the old array and, if that had another shape, what the update rule has kept for it."""
+        """Drop the gradient of the old array and, if that had another shape, the state of the update rule."""
         node, rule = self.node, self.update_rule
-        if rule is not None and old is None:  # what was loaded before there was an array
+        if rule is not None and old is None:  # state that was loaded before there was an array
             rule.state = {name: backend.beside(value, self.array) for name, value in rule.state.items()}
         elif rule is not None and old is not None and old.shape != array.shape:
             rule.state, rule.t, rule.in_pieces = {}, 0, False
@@ -182,7 +187,7 @@ class Parameter(Variable):
         node.requires_grad = node.requires_grad and array.dtype.kind not in VariableNode.WITHOUT_GRADIENT
 
     def copydata(self, other: ArrayLike) -> None:
-        """Copy the values of another of the same shape, across devices too; gets its array here, if it has none yet.
+        """Copy the values of another parameter of the same shape, across devices too; makes the array if there is none yet.
 
         Args:
             other: a Variable or Parameter; an uninitialized one changes nothing.
@@ -207,7 +212,7 @@ class Parameter(Variable):
         super().copydata(other)
 
     def to_device(self, device: int | str | None) -> None:
-        """Move array, gradient and the update rule's state to a device; an uninitialized one will be made there."""
+        """Move array, gradient and the update rule's state to a device; an array that is initialized later is made there."""
         self._device = device
         if self.array is None:
             return
@@ -218,23 +223,9 @@ class Parameter(Variable):
             state.update({name: backend.to_device(device, value) for name, value in state.items()})
 
     def update(self) -> None:
-        """Let the optimizer's rule change the array by the gradient; without a rule nothing happens."""
+        """Apply the update rule that an optimizer has set; without one nothing happens."""
         if self.update_rule is not None:
             self.update_rule.update(self)
 
 
-_STRUCTURAL = frozenset(("array", "node", "summed", "update_rule"))  # attributes
-
-
-def _filler(initializer: Any) -> Any:
-    """What fills an array: a number or array as a Constant, None as NaN, an initializer as it is."""
-    if initializer is None:
-        return Constant(np.nan)
-    if callable(initializer):
-        return initializer
-    if np.isscalar(initializer) or backend.is_array(initializer):
-        return Constant(initializer)
-    raise TypeError(
-        f"a parameter starts from a number, an array, None or a function (array) -> None, not from a "
-        f"{type(initializer).__name__}: wrap lists in numpy.asarray"
-    )
+_STRUCTURAL = frozenset(("array", "node", "summed", "update_rule"))  # attributes whose change changes ``structure``

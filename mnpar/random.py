@@ -1,7 +1,7 @@
 """The rank's source of randomness: one numpy Generator per context, so that ranks which are threads do not share one.
 
-Nothing in mnpar draws from numpy's global state. What is random takes a generator as an argument (``rng=``) and, where it is
-given none, uses the rank's: a program that calls :func:`seed` first is reproducible whatever else runs in the process.
+Nothing in mnpar draws from numpy's global state. Random functions take a generator as an argument (``rng=``), by default the
+rank's: a program that calls :func:`seed` first is reproducible whatever else runs in the process.
 """
 
 from __future__ import annotations

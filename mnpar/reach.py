@@ -1,4 +1,4 @@
-"""Questions about the whole graph that backward asks: what leads to what, and who reads a leaf first."""
+"""Questions about the whole graph that backward asks: which variables depend on others, and what reads a leaf first."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from mnpar.graph import Function, VariableNode
 def leads_to(
     targets: Sequence[VariableNode], roots: Sequence[VariableNode], records: Sequence[Function]
 ) -> Callable[[VariableNode], bool]:
-    """Which variables depend on a target, or on what a communication gave (what that depends on, only its peers know).
+    """A predicate: does a variable depend on a target, or on a communication (only its peers know what that depends on)?
 
-    A communication that is not to be visited (another tape's) counts only where targets do not hide it: it is an error then.
+    A communication of another tape, which backward does not visit, counts only if a path from the roots reaches it without
+    passing a target: backward then raises an error there.
     """
     visited, keys = {f.number: f for f in records}, {node.key for node in targets}
     functions = visited | _reached([*roots, *(x for f in records for x in f.inputs)])
@@ -26,7 +27,7 @@ def leads_to(
 
 
 def _reached(roots: Sequence[VariableNode], stops: Collection[Any] = ()) -> dict[int, Function]:
-    """The functions that the values came from, by number; none that only values with these keys came from."""
+    """The functions that computed ``roots``, by number; the search does not go on behind nodes with a key in ``stops``."""
     functions: dict[int, Function] = {}
     stack = list(roots)
     while stack:
@@ -39,7 +40,7 @@ def _reached(roots: Sequence[VariableNode], stops: Collection[Any] = ()) -> dict
 
 
 def unchain(root: VariableNode) -> None:
-    """Forget what a value was computed from, up to communications that backward has still to visit: gradients come there."""
+    """Detach a variable and all that it was computed from; not communications on a tape, which backward has still to visit."""
     stack = [root.creator]
     while stack:
         function = stack.pop()

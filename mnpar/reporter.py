@@ -1,4 +1,4 @@
-"""What models say of themselves while they run: ``report`` hands values to whoever is listening on this rank."""
+"""Reporting of values, such as losses, from inside models: ``report`` hands them to this rank's current Reporter."""
 
 from __future__ import annotations
 

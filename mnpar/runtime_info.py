@@ -1,4 +1,4 @@
-"""What a bug report should say of the machine, in a few lines; ``python -m mnpar doctor`` says more."""
+"""Platform and versions for bug reports, in a few lines; ``python -m mnpar doctor`` tells more."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class AbstractSerializer:
-    """What both directions have in common.
+    """The base of Serializer and Deserializer.
 
     Example:
         >>> import mnpar
@@ -37,9 +37,9 @@ class AbstractSerializer:
         raise NotImplementedError(f"{type(self).__name__} does not define __call__(self, key, value)")
 
     def place(self, whole: tuple[int, ...] | None, box: Any, statistic: bool = False) -> AbstractSerializer:
-        """The serializer of what belongs to one parameter: told where the arrays of this rank lie in those of all ranks.
+        """The serializer for one parameter and its optimizer states, which are this rank's part of arrays of all ranks.
 
-        Files that hold one rank's arrays need not know; a checkpoint of all ranks stores each array whole.
+        Files of one rank's arrays need no places; a checkpoint of all ranks stores each array whole.
 
         Args:
             whole: the shape of the whole array of which this rank has a box; None: it has the whole.

@@ -1,4 +1,4 @@
-"""Running means and deviations of what is reported, without keeping the values.
+"""Running means and standard deviations of reported values, which are not kept themselves.
 
 Sums are kept in float64, on the device where the values are: nothing is moved to the host, or waited for, until somebody asks.
 """
@@ -54,11 +54,11 @@ class Summary:
         return float(self._x), float(self._x2), float(self._n)
 
     def merge(self, sums: Sums) -> None:
-        """Add what another summary has seen."""
+        """Add the sums of another summary."""
         self._x, self._x2, self._n = self._x + sums[0], self._x2 + sums[1], self._n + sums[2]
 
     def compute_mean(self) -> float:
-        """The mean; NaN of nothing."""
+        """The mean; NaN if there were no values."""
         return self.make_statistics()[0]
 
     def make_statistics(self) -> tuple[float, float]:
@@ -118,7 +118,7 @@ class DictSummary:
         return {name: summary.sums() for name, summary in self._summaries.items()}
 
     def merge(self, ranks: Iterable[Mapping[str, Sums]]) -> None:
-        """Add what others have seen: the union of their names, in the order in which they come."""
+        """Add the sums of other summaries: the union of their names, in order of first occurrence."""
         for sums in ranks:
             for name, values in sums.items():
                 self._summaries.setdefault(name, Summary()).merge(values)

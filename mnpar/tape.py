@@ -28,14 +28,14 @@ class Tape:
 
     def __init__(self) -> None:
         self.records: list[Any] = []  # FunctionNodes; this file is below them
-        self.unfinished: list[Callable[[], Any]] = []  # communications that were started and not waited for yet
-        self.meanwhile: list[Callable[[], None]] = []  # what goes on while a backward computes; called after each function
+        self.unfinished: list[Callable[[], Any]] = []  # complete non-blocking communications that were not waited for yet
+        self.meanwhile: list[Callable[[], None]] = []  # advance transfers during a backward; called after each function
         self._tokens: list[Token[Tape | None]] = []
 
     def finished(self) -> Tape:
-        """Itself, after waiting for what was started for later: used or not, it is part of what backward has to visit."""
+        """The tape itself, after completing non-blocking communications: backward visits them, used or not."""
         while self.unfinished:
-            self.unfinished[0]()  # it takes itself off
+            self.unfinished[0]()  # removes itself from the list
         return self
 
     def append(self, function: Any) -> None:
@@ -50,7 +50,7 @@ class Tape:
             )
 
     def clear(self) -> None:
-        """Its communications were visited, or nobody can visit them any more."""
+        """Remove all communications: they were visited, or a failed backward has left them unusable."""
         for function in self.records:
             function.awaited = False
         self.records.clear()
@@ -76,6 +76,6 @@ def current_tape() -> Tape:
 
 
 def go_on() -> None:
-    """Let what travels during a backward advance: functions that take long call this between their pieces."""
+    """Advance transfers that overlap with backward; functions that take long call it between their parts."""
     for advance in current_tape().meanwhile:
         advance()

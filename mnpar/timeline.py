@@ -1,4 +1,4 @@
-"""What a profile found: the events of all ranks on one clock, as a trace for Perfetto, as a picture, and in words."""
+"""The result of a profile: the events of all ranks on one clock, as a trace for Perfetto, as a picture, and as text."""
 
 from __future__ import annotations
 

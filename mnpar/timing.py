@@ -1,4 +1,4 @@
-"""Times by name, and how they are printed: what the two TimerHooks share."""
+"""Seconds by name, and their table: what the two TimerHooks share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Timings:
         self._begun[key] = time.perf_counter()
 
     def _end(self, key: Any, name: str) -> None:
-        if key in self._begun:  # it may have been added in between
+        if key in self._begun:  # else the hook was added after this call had begun
             seconds = time.perf_counter() - self._begun.pop(key)
             self.call_history.append((name, seconds))
             self._total += 0 if self._begun else seconds
@@ -43,7 +43,7 @@ class Timings:
         self._begun.pop(key, None)
 
     def total_time(self) -> float:
-        """The seconds of all of them together; what ran inside another is counted once."""
+        """The seconds of all calls together; a call inside another one is counted once."""
         return self._total
 
     def summary(self) -> dict[str, dict[str, Any]]:
@@ -56,10 +56,10 @@ class Timings:
         return table
 
     def print_report(self, unit: str = "auto", file: TextIO | None = None) -> None:
-        """Print a table of it.
+        """Print a table of :meth:`summary`.
 
         Args:
-            unit: ``'sec'``, ``'ms'``, ``'us'``, ``'ns'``; ``'auto'`` suits the largest, ``'auto_foreach'`` each row.
+            unit: ``'sec'``, ``'ms'``, ``'us'``, ``'ns'``; ``'auto'`` chooses by the largest time, ``'auto_foreach'`` by row.
             file: where to; None: standard output.
 
         Raises:

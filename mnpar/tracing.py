@@ -1,9 +1,9 @@
-"""A timeline of all ranks: what each computed, what it sent, and for whom it waited.
+"""The profiler: records what each rank computes and sends, and for whom it waits.
 
-``mnpar.profile`` looks on from outside: while it runs, the methods through which every function, message and wait goes are
-replaced by ones that also write down when; afterwards the old ones are put back. So a program that is not being profiled runs
-the very code that it would run if this file did not exist. Each rank writes down times of its own clock; how far the clocks
-are apart is measured by short messages before and after, as Cristian (1989) has it, and the times are corrected.
+While ``mnpar.profile`` runs, the methods through which every function, message and wait goes are replaced by methods that also
+record times; afterwards the original ones are put back. So programs that are not profiled are not slowed down at all. Each rank
+records times of its own clock; the offsets of the clocks are measured by short messages before and after (Cristian 1989), and
+the times are corrected by them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ROUNDS = 20  # messages there and back; the quickest one counts
 
 
 class Recorder:
-    """What a rank writes down.
+    """The events that a rank records.
 
     Args:
         clock: seconds since any moment.
@@ -44,7 +44,7 @@ class Recorder:
         self.events: list[Event] = []
 
     def span(self, kind: str, name: str, start: float, peer: int | None = None, detail: str = "") -> None:
-        """Something that began at ``start`` and ends now."""
+        """Record an event that began at ``start`` and ends now."""
         self.events.append(Event(kind, name, start, self.clock(), peer, detail))
 
 
@@ -203,7 +203,7 @@ def _corrected(events: list[Event], before: tuple[float, float], after: tuple[fl
 def profile(
     out: str | Path = "result", comm: Communicator | None = None, clock: Clock = time.perf_counter, *, picture: bool = True
 ) -> Iterator[Timeline]:
-    """Write down what all ranks do inside a ``with`` block; all of them enter and leave it.
+    """Record what all ranks do inside a ``with`` block; all of them enter and leave it.
 
     Afterwards rank 0 writes ``timeline.json``, to be opened in Perfetto (ui.perfetto.dev) or in Chrome (about:tracing): each
     rank's functions, waits, messages (as arrows) and the actions of a pipeline; and, where matplotlib is installed, the picture

@@ -51,13 +51,13 @@ class Variable(ArrayLike):
         variable.array, variable.node = array, node
         return variable
 
-    creator = property(attrgetter("node.creator"), doc="The FunctionNode that made it; None for a leaf.")
+    creator = property(attrgetter("node.creator"), doc="The FunctionNode that computed it; None for a leaf.")
     requires_grad = property(attrgetter("node.requires_grad"), doc="Whether backward computes its gradient.")
     name = property(lambda self: self.node.name, lambda self, name: setattr(self.node, "name", name), doc="Its name in graphs.")
 
     @property
     def grad(self) -> Array:
-        """Its gradient, an array of the same shape and dtype, or None."""
+        """The gradient of this Variable, an array of its shape and dtype; None before any backward has computed one."""
         g = self.node.gradient
         return g if g is None or type(g) is np.ndarray else asked_for(self.node)
 
@@ -70,7 +70,7 @@ class Variable(ArrayLike):
 
     @property
     def grad_var(self) -> Variable | None:
-        """Its gradient as a Variable: connected to the graph after a backward with ``enable_double_backprop``."""
+        """The gradient as a Variable: connected to the graph after a backward with ``enable_double_backprop``."""
         if self.node.gradient is not None and not isinstance(self.node.gradient, Variable):
             self.node.gradient = Variable(self.grad)
         return self.node.gradient
@@ -89,20 +89,20 @@ class Variable(ArrayLike):
                  loss_scale=loss_scale, retain_tape=retain_tape)  # fmt: skip
 
     def cleargrad(self) -> None:
-        """Forget the gradient."""
+        """Set the gradient to None."""
         self.node.gradient = None
 
     def register_hook(self, hook: Callable[[Gradient], Gradient], after: bool = False) -> Callable[[], None]:
-        """Let a function hear of this Variable's gradient, once in each backward that gives it one.
+        """Call a function with this Variable's gradient, once in each backward that computes one.
 
         Args:
-            hook: called with the gradient (an array; a Variable if the backward is recorded) as soon as it is complete, while
-                backward goes on, in an order that is the same on ranks with the same program; may return another one, but not
-                change this one: functions that are still to come may have it.
-            after: call it instead after a leaf's gradient was added to ``grad``, with the leaf's node.
+            hook: called with the complete gradient (an array; a Variable if the backward is recorded) while backward goes on,
+                in an order that is the same on ranks with the same program. It may return another gradient of the same shape
+                and dtype, but must not change this array: functions that backward has still to visit may share it.
+            after: call the hook after a leaf's gradient was added to ``grad`` instead, with the leaf's :class:`VariableNode`.
 
         Returns:
-            A function that takes the hook off again.
+            A function without arguments that removes the hook.
 
         Example:
             >>> import numpy as np, mnpar
@@ -115,7 +115,7 @@ class Variable(ArrayLike):
         return self.node.listen(Hook(hook, after))
 
     def zerograd(self) -> None:
-        """Set the gradient to zeros."""
+        """Set the gradient to an array of zeros."""
         self.grad = self.xp.zeros_like(self.array)
 
     def addgrad(self, other: Variable) -> None:
@@ -125,11 +125,11 @@ class Variable(ArrayLike):
             self.grad = g.copy() if self.grad is None else backend.unscalar(self.grad + g)
 
     def unchain(self) -> None:
-        """Forget how it was computed: backward stops here."""
+        """Detach this Variable from the function that computed it: backward stops here."""
         self.node.creator = None
 
     def unchain_backward(self) -> None:
-        """Forget what it was computed from (truncated backpropagation through time). Each rank forgets what it has itself."""
+        """Detach all that it was computed from, too (truncated backpropagation through time); on the calling rank only."""
         unchain(self.node)
 
     def to_device(self, device: int | str | None) -> None:
@@ -143,7 +143,7 @@ class Variable(ArrayLike):
 
 
 def as_variable(x: Any, requires_grad: bool = False) -> Variable:
-    """``x`` itself if it is a Variable, else a Variable of it, without a gradient unless that is required."""
+    """``x`` itself if it is a Variable, else a Variable of the array ``x``, by default one that needs no gradient."""
     if type(x) is np.ndarray:
         return Variable.of(x, VariableNode(x, requires_grad))
     return x if isinstance(x, Variable) else Variable(backend.checked(x), requires_grad=requires_grad)
@@ -158,13 +158,13 @@ def backward(
     Every rank that took part in a communication must call it, those without a loss as ``mnpar.backward()``.
 
     Args:
-        outputs, grad_outputs: where to start, with which gradients; by default each with its ``grad`` or, of size 1, with 1.
+        outputs, grad_outputs: where to start, and their gradients; where None, an output's ``grad`` or, if its size is 1, 1.
         enable_double_backprop: make the gradients differentiable themselves; the tape is kept then.
         retain_grad, retain_tape: leave gradients on intermediate Variables too; keep the tape for another backward.
-        loss_scale: multiplies the gradients that start from 1; optimizers divide by it.
+        loss_scale: multiplies the gradients that start from 1; optimizers divide the leaves' gradients by it.
 
     Raises:
-        ValueError: an output that is not a scalar has no gradient; RuntimeError: another backward has been here already.
+        ValueError: an output that is not a scalar has no gradient; RuntimeError: an earlier backward has used up the tape.
 
     Example:
         >>> import numpy as np, mnpar
@@ -184,17 +184,17 @@ def grad(
     grad_inputs: Sequence[Variable | None] | None = None, set_grad: bool = False, retain_grad: bool = False,
     enable_double_backprop: bool = False, loss_scale: float | None = None, *, retain_tape: bool = False,
 ) -> list[Variable | None]:  # fmt: skip
-    """The derivative of the sum of ``outputs`` by each of ``inputs``; no leaf's ``grad`` changes.
+    """The derivative of the sum of ``outputs`` with respect to each of ``inputs``; no leaf's ``grad`` changes.
 
-    Every rank calls it, as :func:`mnpar.backward`; those with nothing to ask call ``mnpar.grad([], [])``.
+    Every rank calls it, as :func:`mnpar.backward`; ranks without outputs and inputs call ``mnpar.grad([], [])``.
 
     Args:
         outputs, retain_grad, enable_double_backprop, loss_scale, retain_tape: as in :func:`mnpar.backward`.
-        inputs, grad_outputs: any Variables of the graph; the gradients of the outputs, where None ones.
+        inputs, grad_outputs: any Variables of the graph; the gradients of the outputs, arrays of ones where None.
         grad_inputs, set_grad: Variables to add to the results; also leave the results on the inputs' ``grad``.
 
     Returns:
-        A Variable for each input, None where nothing leads from it to the outputs.
+        A Variable for each input, None where no output depends on it.
 
     Example:
         >>> import numpy as np, mnpar

@@ -25,7 +25,7 @@ LAYERS = """
     cuda
     communicators plans schedule
     launch timeline
-    doctor dataset initializers meters
+    doctor dataset initializers meters serializers
     datasets initializer
     iterators
     arraylike
@@ -41,7 +41,7 @@ LAYERS = """
     chain
     summary
     reporter
-    links optimizers serializers
+    links optimizers
     optimizer_hooks checkpoint utils
     optimizer
     parallel

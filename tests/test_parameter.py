@@ -62,7 +62,7 @@ def test_the_dtype_is_that_of_the_config_when_the_array_is_made():
 
 @pytest.mark.parametrize("start", [[1.0, 2.0], (1.0,), {}], ids=repr)
 def test_what_cannot_fill_an_array_is_refused(start):
-    with pytest.raises(TypeError, match=rf"not from a {type(start).__name__}: wrap lists in numpy.asarray"):
+    with pytest.raises(TypeError, match=rf"not {type(start).__name__}: wrap lists in numpy.asarray"):
         mnpar.Parameter(start)
 
 

@@ -1,4 +1,4 @@
-"""One rank works for all: its result, or its error, reaches every rank, so that none is left waiting."""
+"""Run a function on one rank and broadcast its result or its error, so that no rank is left waiting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def agree(comm: Communicator, root: int, work: Callable[[], T]) -> T:
-    """What ``work()`` returns on the root, on every rank; what it raises there is raised on every rank.
+    """Call ``work()`` on the root; every rank returns its result, or raises its error. Collective.
 
     Args:
         comm: all its ranks call this.
@@ -44,7 +44,7 @@ def agree(comm: Communicator, root: int, work: Callable[[], T]) -> T:
 
 
 def dump_error(error: Exception) -> bytes:
-    """An exception as it travels; one that cannot be pickled goes as its text."""
+    """A pickled exception; one that cannot be pickled becomes a RuntimeError with its text."""
     try:
         data = pickle.dumps(error)
         pickle.loads(data)  # some errors can be pickled and then not be made again
@@ -54,14 +54,18 @@ def dump_error(error: Exception) -> bytes:
 
 
 def raise_error(data: bytes, rank: int) -> None:
-    """Raise here what was raised there."""
+    """Raise an exception of another rank, given as :func:`dump_error` returned it there."""
     error: Exception = pickle.loads(data)
     error.add_note(f"(raised on rank {rank}, which does this work for all ranks)")
     raise error
 
 
 def check_root(comm: Communicator, root: Any, name: str = "root") -> int:
-    """Raise on the rank itself: a root that does not exist can tell nobody."""
+    """The root as an int.
+
+    Raises:
+        ValueError: on this rank alone, as there is no root that could broadcast it: ``root`` is no rank of ``comm``.
+    """
     if isinstance(root, bool) or not isinstance(root, int | np.integer) or not 0 <= root < comm.size:
         raise ValueError(f"rank {comm.rank}: {name} = {root!r} is no rank of a communicator of {comm.size}")
     return int(root)

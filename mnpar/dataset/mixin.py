@@ -63,7 +63,7 @@ def position(index: Any, length: int) -> int:
 
 
 def check_dataset(dataset: Any) -> None:
-    """Raises TypeError if something has no ``len`` or no ``[i]``."""
+    """Raise TypeError if ``dataset`` has no ``len`` or no ``[i]``."""
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         given = "None" if dataset is None else type(dataset).__name__
         raise TypeError(f"a data set has len() and [i]; {given} has not (list makes one of what can be read only once)")

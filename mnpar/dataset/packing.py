@@ -1,9 +1,9 @@
-"""How a list of examples travels: equal parts stacked into arrays, the shape of the nesting written down once.
+"""Converts a list of examples to a few arrays and a description of their nesting, and back, to send them to other ranks.
 
-A batch of 100 pairs (image, label) is two arrays and the word "pairs": the arrays go by the communicator's array path, the
-word (:data:`Spec`) is pickled only when it differs from the last batch's. Examples may nest tuples, dicts, lists, arrays of
-equal or different shapes, numpy's and Python's numbers; every type and dtype comes back as it was. Whatever else there is
-(strings, None, objects) is pickled, between the ranks of one job only. Unfolded arrays are views of the stacks.
+A batch of 100 pairs (image, label) is two stacked arrays and a :data:`Spec` that says "pairs": arrays are sent as arrays, the
+spec is pickled only when it differs from that of the last batch. Examples may nest tuples, dicts, lists, arrays of equal or
+different shapes, numpy's and Python's numbers; types and dtypes are preserved. Other objects (strings, None …) are pickled,
+between the ranks of one job only. The arrays that :meth:`Folded.unfold` returns are views of the stacks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mnpar.backend import Array
 Spec: TypeAlias = tuple[Any, ...]
 NUMBERS = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}
 OBJECTS: Spec = ("objects",)
-MOST_AXES = 11  # a stack has one more, and messages know 12
+MOST_AXES = 11  # a stack has one more, and a message has room for 12
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,19 @@ class Folded:
     length: int
 
     def unfold(self) -> list[Any]:
-        """The examples, as they were."""
+        """The list of examples, with their types, dtypes and shapes."""
         return _unfold(self.spec, iter(self.arrays), iter(self.objects), self.length)
 
 
 def fold(examples: Sequence[Any]) -> Folded:
-    """Take a list of examples apart; :meth:`Folded.unfold` is the way back."""
+    """Convert a list of examples; :meth:`Folded.unfold` is the inverse."""
     arrays: list[Array] = []
     objects: list[Any] = []
     return Folded(_fold(examples, arrays, objects), arrays, objects, len(examples))
 
 
 def _fold(xs: Sequence[Any], arrays: list[Array], objects: list[Any]) -> Spec:
-    """Append what ``xs`` holds to ``arrays`` and ``objects``, return how it is put together."""
+    """Append the contents of ``xs`` to ``arrays`` and ``objects``; returns their spec."""
     kind = type(xs[0]) if len(xs) else None
     spec: Spec | None = None
     if kind is None or any(type(x) is not kind for x in xs):

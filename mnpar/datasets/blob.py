@@ -22,7 +22,7 @@ _MAGIC = b"MNPARBLB"
 
 
 class _BlobDataset(DatasetMixin):
-    """What the two have in common: a file that can be read and, while it is made, written."""
+    """The base of the two: examples in a seekable binary file, which can be read and appended to."""
 
     _name = "the blob"
 
@@ -64,7 +64,7 @@ class _BlobDataset(DatasetMixin):
         self._offsets.append(offsets)
 
     def write_index(self) -> None:
-        """Write where the examples are; before that, nobody else can open it."""
+        """Write the index; before that, the file cannot be opened as a blob."""
         index = json.dumps(self._offsets).encode()
         with self._lock:
             self._file.seek(self._end)

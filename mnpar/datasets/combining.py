@@ -187,10 +187,10 @@ class ShuffleDataset(ResampleDataset):
 
 
 class PrefetchDataset(DatasetMixin):
-    """Another data set, of which the examples after the one that was asked for are read ahead, by threads.
+    """Another data set; threads read ahead the examples that follow the one asked for last.
 
-    They may be asked for in any order, and by several threads: those that were not foreseen are read then and there. What
-    reading raises is raised where the example is asked for. A pickle of it has threads of its own.
+    Examples may be asked for in any order, and by several threads: those that were not read ahead are read by the caller. An
+    error in reading is raised where the example is asked for. A pickled copy has threads of its own.
 
     Args:
         dataset: its examples can be read by several threads at once, without communication.

@@ -1,4 +1,4 @@
-"""Files fetched once, from wherever they are still kept, believed only by their SHA-256.
+"""Downloads files once, from the first mirror that has them, and checks their SHA-256.
 
 Ranks and jobs may fetch at the same time: each writes a file of its own and renames it, so that a file under its final name
 is always complete. The digest protects against accidents and tampered mirrors alike, as it is known beforehand.
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class KnownFile(NamedTuple):
-    """A file that the world agrees on."""
+    """A file with a known content."""
 
     name: str
     size: int

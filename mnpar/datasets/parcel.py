@@ -1,8 +1,8 @@
-"""A part of a data set, as it travels from one rank to another: the arrays as arrays, the rest as one small pickle.
+"""Sends a part of a data set from one rank to another: arrays as arrays, the rest as one small pickle.
 
-What a data set is made of is looked through: images in an array, labels in another, reordered, cut and transformed, become
-the rows of two arrays that the receiver needs and nothing more. Other data sets are read example by example, here; one that
-would rather send file names than what is in the files defines ``take_examples(indices)`` and returns a smaller data set.
+Data sets of mnpar are taken apart: of images in one array and labels in another, reordered, cut and transformed, the receiver
+gets the rows of two arrays that it needs. Other data sets are read example by example on the sender; one that would rather send
+file names than the files' contents defines ``take_examples(indices)``, which returns a smaller data set.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mnpar.datasets.tuple_dataset import TupleDataset
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
 
-TAG = 29_961  # of these messages, so that they never meet a program's own
+TAG = 29_961  # of these messages, unlikely to be used by a program
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Parcel:
         return _build(self.spec, iter(self.arrays), iter(self.objects))
 
     def label(self) -> Array:
-        """What travels beside the arrays, pickled: uint8.
+        """The pickle that is sent before the arrays: spec, number of arrays and objects, as a uint8 array.
 
         Raises:
             TypeError: it cannot be pickled.
@@ -114,10 +114,10 @@ def _build(spec: Spec, arrays: Iterator[Array], objects: Iterator[Any]) -> Any:
 
 
 def hand_out(dataset: Any, parts: list[Array], comm: Communicator) -> tuple[Any, Exception | None]:
-    """On the root: to rank r the examples ``parts[r]``, one rank after the other, so that one part at a time is in memory.
+    """On the root: send rank r the examples ``parts[r]``, one rank after the other, so that one part at a time is in memory.
 
     Returns:
-        The root's own part, and the error, if there was one: every rank after it was told so.
+        The root's own part, and the first error, or None; ranks whose part was not sent get an empty message instead.
     """
     own, error = None, None
     for rank, rows in enumerate(parts):
@@ -141,7 +141,7 @@ def _send(label: Array | None, arrays: list[Array], comm: Communicator, rank: in
     comm.send(label, rank, TAG)
     for array in arrays:
         comm.send(array, rank, TAG)
-    comm.recv(rank, TAG)  # it is there: the copies that were under way are free
+    comm.recv(rank, TAG)  # the part has arrived, and the copies made for sending are free again
 
 
 def receive(comm: Communicator, root: int) -> Any:

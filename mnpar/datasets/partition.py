@@ -1,4 +1,4 @@
-"""Which examples are whose, by turns: batches of fixed size, or as many examples as a budget allows. Nobody is asked.
+"""Round-robin partitions: which examples a rank has, in batches of a fixed size or of a memory budget; without communication.
 
 After flashlight's partitionByRoundRobin and dynamicPartitionByRoundRobin; :func:`mnpar.scatter_index` cuts contiguous parts.
 """

@@ -1,9 +1,9 @@
-"""One data set over the ranks: each receives its part, and only its part.
+"""Scatters a data set: each rank receives its part, and only its part.
 
-ChainerMN broadcasts the whole, pickled, and takes a view; its names, its arguments and its arithmetic are kept here. Its
-default gives every rank the same number of examples, ceil(n / P), so that all make the same number of steps; where P does not
-divide n some examples are then on two ranks. A scattered data set knows which (:class:`ScatteredDataset`), as an accuracy
-that counts them twice is wrong.
+Names, arguments and the division are ChainerMN's, which broadcasts the whole data set, pickled, and takes a view. Its default
+gives every rank the same number of examples, ceil(n / P), so that all make the same number of steps; if P does not divide n,
+some examples are then on two ranks. A :class:`ScatteredDataset` knows which, because an accuracy that counts them twice is
+wrong.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class DataSizeError(RuntimeError):
 
 
 class ScatteredDataset(SubDataset):
-    """The examples of one rank, and their place in the whole.
+    """The examples of one rank, and their place in the whole data set.
 
     Attributes:
-        begin, end: they are the examples ``begin … end - 1`` of the whole (of its reordering, if it was shuffled).
+        begin, end: the rank has the examples ``begin … end - 1`` of the whole (of its reordering, if it was shuffled).
         total: how many examples the whole has.
-        n_duplicates: its first so many examples are on another rank, too, which counts them as its own. Over all ranks,
-            ``len(part) - part.n_duplicates`` adds up to ``total``.
+        n_duplicates: how many examples, the first ones of this part, are also the last ones of the rank before. Over all
+            ranks, ``len(part) - part.n_duplicates`` adds up to ``total``.
     """
 
     def __init__(self, part: Any, begin: int, end: int, total: int, n_duplicates: int) -> None:
@@ -45,7 +45,7 @@ class ScatteredDataset(SubDataset):
         self.n_duplicates = n_duplicates
 
     def without_duplicates(self) -> SubDataset:
-        """The exact part: over all ranks, each example of the whole once. For evaluation."""
+        """The part without its duplicates: over all ranks, each example of the whole comes once. For evaluation."""
         return SubDataset(self, self.n_duplicates, len(self))
 
 

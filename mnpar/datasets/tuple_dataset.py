@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from mnpar.dataset.mixin import check_dataset, position, positions
+from mnpar.dataset.mixin import DatasetMixin, check_dataset
 
 
-class TupleDataset:
+class TupleDataset(DatasetMixin):
     """One data set whose example ``i`` is the tuple of the examples ``i`` of others.
 
     Args:
@@ -40,16 +38,5 @@ class TupleDataset:
     def __len__(self) -> int:
         return self._length
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self)} examples>"
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return self._rows(range(*index.indices(self._length)))
-        if isinstance(index, (list, np.ndarray)):
-            return self._rows(positions(index, self._length).tolist())
-        i = position(index, self._length)
+    def get_example(self, i: int) -> tuple[Any, ...]:
         return tuple([dataset[i] for dataset in self.datasets])
-
-    def _rows(self, rows: Any) -> list[tuple[Any, ...]]:
-        return [tuple([dataset[i] for dataset in self.datasets]) for i in rows]

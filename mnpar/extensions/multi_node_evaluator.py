@@ -23,8 +23,8 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
     """Let an evaluator report means over the examples of all ranks, the same on each. Collective whenever it is called.
 
     Shards may be of any length, empty ones included, and ranks may report different values (a rank in the middle of a
-    model-parallel network none at all): a mean is one over the examples of those who report it, and is what one process would
-    report.
+    model-parallel network none at all): each mean is over the examples of the ranks that report the value, and equals the mean
+    that one process would report.
 
     Args:
         actual_evaluator: an :class:`Evaluator`. One with an ``evaluate`` of its own, which returns means, counts by the
@@ -66,7 +66,7 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
 
 
 def _sums(means: dict[str, Any], known: DictSummary | None, n: int) -> dict[str, Sums]:
-    """The sums of which these are the means: as the evaluation has kept them, or of n examples where it is somebody's own."""
+    """The sums behind the means: those that the Evaluator has kept, or, for other means, n times the mean."""
     kept = {} if known is None else known.sums()
     of = {} if known is None else known.compute_mean()
     sums: dict[str, Sums] = {}

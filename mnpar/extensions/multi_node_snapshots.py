@@ -1,4 +1,4 @@
-"""Snapshots over ranks: those that hold the same write one file together, and read it again on any number of ranks."""
+"""Snapshots over ranks: one file for each set of ranks with equal trainers, loaded again by any number of ranks."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class _MultiNodeSnapshot(Extension):
         return True
 
     def _take_as_given(self, trainer: Any) -> None:
-        """Nobody gets rank 0's values at the first update: each has loaded its own."""
+        """Keep optimizers and links from broadcasting rank 0's values at the first update: each rank has loaded its own."""
         for optimizer in trainer.updater.get_all_optimizers().values():
             links = [link for link in optimizer.target.links() if hasattr(link, "take_as_given")]
             for copies in [*links, *([optimizer.team] if getattr(optimizer, "team", None) is not None else [])]:

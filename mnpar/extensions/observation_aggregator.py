@@ -1,4 +1,4 @@
-"""Values of all ranks made one: observations while training, persistent arrays before an evaluation, the time to stop."""
+"""Extensions that combine values of all ranks: observations, persistent arrays before an evaluation, early stopping."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mnpar.communicators.communicator import needed
 from mnpar.dataset.agreement import agree
 from mnpar.link import Link
 from mnpar.serializer import Deserializer
-from mnpar.training.extension import PRIORITY_EDITOR, PRIORITY_WRITER, Extension, keep
+from mnpar.training.extension import PRIORITY_EDITOR, PRIORITY_WRITER, Extension, keep, keep_part
 from mnpar.training.triggers import EarlyStoppingTrigger
 from mnpar.training.triggers.interval import get_trigger
 from mnpar.variable import Variable
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class ObservationAggregator(Extension):
-    """Makes one value of what all ranks have observed, and puts it into the observation of each. Collective.
+    """Combines the values that all ranks have observed into one, and puts it into the observation of each rank. Collective.
 
     Args:
         comm: of the ranks.
         original_key: of the observation. Ranks need not all have it.
         aggregated_key: the name of the result; None: the same.
-        comm_trigger: when it is made; until then each rank collects its values. The same on all ranks.
+        comm_trigger: when ranks communicate; until then each collects its values. The same on all ranks.
         aggregator: called on rank 0 with a list of each rank's list of values; None: the mean of all, in which a pair
             ``(value, weight)`` counts by its weight.
 
@@ -75,8 +75,7 @@ class ObservationAggregator(Extension):
 
     def serialize(self, serializer: Any) -> None:
         """Save or load the values collected so far (numbers), and when the result was made last."""
-        if hasattr(self.comm_trigger, "serialize"):
-            self.comm_trigger.serialize(serializer["comm_trigger"])
+        keep_part(serializer, "comm_trigger", self.comm_trigger)
         pairs = [value if _is_pair(value) else (value,) for value in self.observation_history]
         history = json.dumps(
             [[part for x in pair for part in (np.asarray(x).dtype.name, np.asarray(x).tolist())] for pair in pairs]
@@ -148,9 +147,9 @@ class MultiNodeEarlyStoppingTrigger:
         comm: of the ranks; all of them have this trigger.
         check_trigger: when the mean of the value since the last check is compared with the best one.
         monitor: its key in the observation.
-        patience: how many checks without improvement are suffered; 3 by default. (``patients`` is the same.)
+        patience: how many checks without improvement there may be; 3 by default. (``patients`` is Chainer's spelling.)
         mode: ``'max'`` or ``'min'`` is better; ``'auto'``: max if the key has ``'accuracy'`` in it.
-        verbose: let rank 0 say so when it stops.
+        verbose: print a line on rank 0 when it stops.
         max_trigger: when to stop anyway.
         suffix: the average is put into the observation under ``monitor + suffix``.
 

@@ -1,4 +1,4 @@
-"""What goes through functions, printed as it goes."""
+"""A hook that prints what goes into functions, forward and backward."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mnpar.function_hook import FunctionHook
 
 
 class PrintHook(FunctionHook):
-    """Prints of each function its inputs (forward) and the gradients of its outputs (backward).
+    """Prints shape, dtype, mean and deviation of each function's inputs (forward) and output gradients (backward).
 
     Args:
         sep, end, file, flush: as of ``print``; ``file=None`` is standard output.

@@ -1,4 +1,4 @@
-"""How long functions take, forward and backward."""
+"""A hook that measures how long functions take, forward and backward."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from mnpar.timing import Timings
 
 
 class TimerHook(Timings, FunctionHook):
-    """Measures each forward and each backward of functions; GPUs are waited for.
+    """Measures each forward and each backward of functions; on GPUs it synchronizes before and after each of them.
 
-    ``call_history`` is a list of pairs, the class of a function and its seconds; :meth:`total_time`, :meth:`summary` and
-    :meth:`print_report` say it shorter. The time of a communication includes waiting for its peers.
+    ``call_history`` is a list of pairs (name of the function's class, seconds); :meth:`total_time`, :meth:`summary` and
+    :meth:`print_report` add them up. The time of a communication includes waiting for its peers.
 
     Example:
         >>> import numpy as np, mnpar

@@ -1,6 +1,6 @@
-"""What stands between linear layers. All are stable: no exponential of a large number is ever taken.
+"""Activation functions, numerically stable: no exponential of a large positive number is ever taken.
 
-Masks are multiplied in, not chosen with ``where``: numpy multiplies eight times faster than it chooses.
+Masks are applied by multiplication, not by ``where``, which takes numpy eight times as long.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def softplus(x: Any, beta: float = 1.0) -> Variable:
 
     Args:
         x: an array or Variable.
-        beta: the larger, the sharper its bend.
+        beta: β; the larger, the nearer to relu.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -231,11 +231,11 @@ def softplus(x: Any, beta: float = 1.0) -> Variable:
 
 
 def softmax(x: Any, axis: int = 1) -> Variable:
-    """Positive numbers that sum to 1, in the proportions of ``exp(x)``.
+    """``exp(x) / Σ exp(x)``, with the sum along an axis.
 
     Args:
         x: an array or Variable, ``(N, C, …)``.
-        axis: along which they sum to 1, the classes unless told.
+        axis: of the sum; by default 1, the classes.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -250,7 +250,7 @@ def log_softmax(x: Any, axis: int = 1) -> Variable:
 
     Args:
         x: an array or Variable, ``(N, C, …)``.
-        axis: along which the exponentials sum to 1, the classes unless told.
+        axis: of the softmax; by default 1, the classes.
 
     Example:
         >>> import numpy as np, mnpar.functions as F

@@ -1,9 +1,9 @@
-"""Connectionist temporal classification: how likely a sequence of labels is when it is not known when each of them is.
+"""Connectionist temporal classification (CTC): the probability of a sequence of labels that are not aligned to the steps.
 
-A path gives each step a label or the blank; it stands for the labels without repetitions and blanks. All paths of a sequence
-of L labels go through the 2 L + 1 states blank, label, blank, …, blank, staying, or going on by one or (between different
-labels) by two. The sums over all paths are made step by step, in logarithms: α of the beginnings that end in a state, β of the
-endings that start in it. α + β gives the probability of being in a state at a step, and with it the gradient.
+A path assigns a label or the blank to each step; without repetitions and then without blanks it is the sequence of labels. The
+paths of L labels go through the 2 L + 1 states blank, label, blank, …, blank: at each step they stay, or go on by one state or
+(between different labels) by two. The forward-backward algorithm sums over all paths, in logarithms: α over the paths up to a
+state, β over the paths from it on. α + β gives the probability of each state at each step, and with it the gradient.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NEVER = -1e30  # the logarithm of 0, with which one can calculate
 
 @dataclass(frozen=True)
 class States:
-    """What the labels say, S = 2 L + 1 states long."""
+    """The S = 2 L + 1 states of each sample's labels."""
 
     path: Array  # (N, S), the symbol of each state
     skip: Array  # (N, S), whether the state can be reached from two before
@@ -131,7 +131,7 @@ class CTC(FunctionNode):
         return xp.exp(shares, out=shares)
 
     def _recorded(self, x: Variable, gy: Any) -> Any:
-        """The gradient by differentiable functions, step by step: slower, but of any order."""
+        """The gradient by differentiable functions of mnpar, step by step: slower, but differentiable any number of times."""
         with Tape():
             return grad([_composed(x, self.states)], [x], [as_variable(gy)], enable_double_backprop=True)[0]
 
@@ -153,7 +153,7 @@ def _composed(x: Variable, states: States) -> Variable:
 def connectionist_temporal_classification(
     x: Sequence[Any] | Any, t: Any, blank_symbol: int, input_length: Any = None, label_length: Any = None, reduce: str = "mean"
 ) -> Variable:
-    """Minus the logarithm of the probability of a sequence of labels, whenever each of them is (CTC).
+    """The CTC loss: minus the logarithm of the probability of a sequence of labels, in any alignment to the steps.
 
     Args:
         x: T scores ``(N, C)``, one for each step, before softmax; or one ``(T, N, C)``.
@@ -167,7 +167,7 @@ def connectionist_temporal_classification(
         0-d (0 for no samples), or ``(N,)``; infinite, with no gradient, for labels that do not fit into the steps.
 
     Raises:
-        ValueError: shapes, lengths, symbols or ``reduce`` are not as said.
+        ValueError: wrong shapes, lengths or symbols, or an unknown ``reduce``.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -182,7 +182,7 @@ def connectionist_temporal_classification(
     if reduce not in ("mean", "no"):
         raise ValueError(f"{name}: reduce is 'mean' or 'no', not {reduce!r}")
     x = stack([as_variable(step) for step in x], axis=0) if isinstance(x, tuple | list) else as_variable(x)
-    labels = plain(as_variable(t))
+    labels = as_variable(t).array
     if x.ndim != 3 or not len(x) or labels.ndim != 2 or len(labels) != x.shape[1] or labels.dtype.kind not in "iu":
         raise ValueError(f"{name}: shapes {listed((x.shape, labels.shape))} are not (T, N, C), T > 0, and integers (N, L)")
     T, N, C = x.shape

@@ -1,4 +1,4 @@
-"""Looking things up: words in a table, values by keys."""
+"""Embedding lookup and scaled dot-product attention."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from mnpar.variable import Variable, as_variable
 
 
 def embed_id(x: Any, W: Any, ignore_label: int | None = None) -> Variable:
-    """The rows of a table that numbers name.
+    """Rows of a table, looked up by their numbers: an embedding.
 
     Args:
-        x: numbers of any shape, integers.
+        x: integers 0 … V - 1 of any shape ``(…)``.
         W: the table, ``(V, D)``.
-        ignore_label: a number that stands for zeros.
+        ignore_label: an integer for which the result is zeros.
 
     Returns:
-        The shape of ``x`` and D.
+        ``(…, D)``.
 
     Raises:
-        ValueError: a number names no row.
+        ValueError: an integer is not in 0 … V - 1, or ``x`` has another dtype.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -49,22 +49,22 @@ def embed_id(x: Any, W: Any, ignore_label: int | None = None) -> Variable:
 def scaled_dot_product_attention(
     q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False, scale: float | None = None
 ) -> Variable:  # fmt: skip
-    """Attention, softmax(s q kᵀ) v: means of values by the scores of keys with a query (Vaswani et al. 2017, arXiv 1706.03762).
+    """Attention, softmax(s q kᵀ) v: for each query a weighted mean of values (Vaswani et al. 2017, arXiv 1706.03762).
 
     Args:
         q: queries ``(…, T, D)``.
         k: keys ``(…, S, D)``.
         v: values ``(…, S, E)``.
-        mask: boolean, broadcast to ``(…, T, S)``: where a query may look.
-        causal: a query looks only at keys up to its own place, counted from the end.
+        mask: boolean, broadcast to ``(…, T, S)``: True where a query attends to a key.
+        causal: a query attends only to keys up to its own position; the last query is at the position of the last key.
         scale: s; None is 1 / √D.
 
     Returns:
-        ``(…, T, E)``. A query that may look nowhere gets the mean of all values. No array of all scores is made: they are
+        ``(…, T, E)``. A query whose keys are all masked gets the mean of all values. No array of all scores is made: they are
         computed in blocks that stay in the cache, and again in backward.
 
     Raises:
-        ValueError: the shapes do not belong together.
+        ValueError: the shapes do not fit together.
 
     Example:
         >>> import numpy as np, mnpar.functions as F

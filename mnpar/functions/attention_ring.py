@@ -1,10 +1,11 @@
-"""Attention over a sequence that is cut among ranks: keys and values travel round a ring of them.
+"""Attention over a sequence that is divided among ranks: blocks of keys and values are passed round a ring of ranks.
 
-Each rank keeps its queries. While it computes what they see of the keys that it has, those leave for the next rank and others
-come; after P - 1 hops all queries have seen all keys (Liu, Zaharia and Abbeel 2023, arXiv 2310.01889). No rank ever holds more
-than two blocks of keys, nor scores of more than one tile (tiles.py), and only the logarithms of sums are kept for backward:
-there the keys make the same way again, and their gradients go with them, a hop behind, and home. So what is sent is what a rank
-needs of others, once forward and twice backward; of causal attention nothing travels further than it is looked at.
+Each rank keeps its queries. While it computes their attention to the block of keys that it holds, it sends this block to the
+next rank and receives another one; after P - 1 hops all queries have attended to all keys (Liu, Zaharia and Abbeel 2023, arXiv
+2310.01889). No rank ever holds more than two blocks of keys, nor the scores of more than one tile (tiles.py), and only the
+logarithms of sums are kept for backward. In backward the keys make the same way again, their gradients follow one hop behind,
+and return to the keys' ranks at the end. So a rank receives each block that it needs once forward, and block and gradient once
+backward; in causal attention no block is sent further than to the last rank whose queries attend to it.
 
 Backward is written for arrays and Variables alike, so it can be differentiated; its hops are then functions of their own.
 """
@@ -43,7 +44,7 @@ class Hop(Exchange):
 
 
 class RingAttention(TiledAttention, Communication):
-    """Attention over the keys of all ranks, which travel round the ring; arguments as for TiledAttention."""
+    """Attention to the keys of all ranks, which are passed round the ring; arguments as for TiledAttention."""
 
     op = "ring_attention"
     communicates = True
@@ -120,25 +121,26 @@ def ring_attention(
     comm: Communicator, q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False, scale: float | None = None,
     cut: Cut | None = None,
 ) -> Variable:  # fmt: skip
-    """:func:`scaled_dot_product_attention` over a sequence that is cut among ranks, each of which keeps its queries.
+    """:func:`scaled_dot_product_attention` over a sequence that is divided among ranks, each of which keeps its queries.
 
     Args:
         comm: all its ranks call this.
         q: this rank's queries ``(…, T, D)``; lengths may differ between ranks, and be 0.
         k, v: its keys ``(…, S, D)`` and values ``(…, S, E)``.
-        mask: boolean, broadcast to ``(…, T, n)``: at which keys of the whole sequence, in its order, these queries may look.
-        causal: a query looks only at keys up to its own place, counted from the end.
+        mask: boolean, broadcast to ``(…, T, n)``: True where one of this rank's queries attends to one of the n keys of the
+            whole sequence, in its order.
+        causal: a query attends only to keys up to its own position; the last query is at the position of the last key.
         scale: s; None is 1 / √D.
         cut: which stretches of the sequence each rank has, the same on all ranks; None: blocks in rank order, of any
             lengths. :func:`mnpar.plans.zigzag` makes causal attention equal work for all ranks; :func:`recut` leads there.
 
     Returns:
-        ``(…, T, E)``. Time on P ranks is 1/P, and no array larger than a rank's queries times one stretch of keys is made.
-        Each rank receives each stretch of keys and values that it looks at once forward, once more backward, and then its
-        gradient goes on: nothing else is sent.
+        ``(…, T, E)``. Time on P ranks is 1/P, and no array is larger than a rank's queries times one block of keys. Each rank
+        receives each block of keys and values that its queries attend to once forward and once backward, and the block's
+        gradient once backward.
 
     Raises:
-        ValueError: the shapes do not belong together, or not to the cut.
+        ValueError: the shapes do not fit together, or not to the cut.
         MismatchError: ranks differ in dtype, D, E, leading axes or ``causal``; on all of them.
 
     Example:

@@ -1,4 +1,4 @@
-"""A local operation on blocks: it gets what this rank's outputs read, and never knows that there are other ranks.
+"""Runs a local operation on blocks: it gets the cells that this rank's outputs read, and does not know of other ranks.
 
 ``windowed`` is for what reads a window for each output (pooling; convolutions have halo_convolution.py), ``transposed`` for
 what adds a window to the image for each value (transposed convolution, unpooling). Both move exactly the cells that are needed,
@@ -209,7 +209,7 @@ def empty_block(x: Variable, box: Box, nothing: tuple[int, Any]) -> Variable:
 
 
 def shared(comm: Communicator, *params: Any) -> tuple[Any, ...]:
-    """Parameters that all ranks hold alike, on their way into work that they divide: :func:`copy_to`, of small ones at once.
+    """:func:`copy_to` of several parameters that all ranks hold alike; the gradients of small ones are summed in one message.
 
     Args:
         comm: all its ranks call this.

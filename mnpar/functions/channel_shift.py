@@ -1,4 +1,4 @@
-"""Channels of images that move against each other, so that a 1 × 1 convolution after it sees neighbours, without arithmetic."""
+"""Shifts channels of images by different offsets, so that a 1 × 1 convolution afterwards combines neighbouring cells."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _overlap(step: int) -> tuple[slice, slice]:
 
 
 def shift_channels(x: Any, ksize: int | tuple[int, int] = 3, dilate: int | tuple[int, int] = 1) -> Variable:
-    """Move groups of channels, each to another neighbouring place: what ``shift`` of Chainer does.
+    """Shift groups of channels, each by another offset within a window: Chainer's ``shift``.
 
     The channels are cut into kh · kw groups of C // (kh · kw), one for each place of a window; its middle, which does not move,
     comes last and has the rest. (:func:`shift` hands arrays to the next rank.)

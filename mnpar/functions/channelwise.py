@@ -1,4 +1,4 @@
-"""What small links compute: numbers of their own for some axes of x (bias, scale, prelu), and the best of several (maxout)."""
+"""bias, scale and prelu, whose parameters broadcast along some axes of x, and maxout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loss of classification, fused: one exponential forward, and backward the one array that it returns.
+"""Softmax cross entropy as one function: one exponential forward, and no array in backward but the gradient.
 
 For scores x (C classes) and the right class t, ``l = log Σⱼ exp xⱼ - xₜ`` and ``dl/dx = softmax(x) - onehot(t)``. Samples are
 rows here: an x of shape (N, C, d₁, …) becomes (N·d₁·…, C).
@@ -102,17 +102,16 @@ def softmax_cross_entropy(
     ignore_label: int | None = -1, reduce: str = "mean", enable_double_backprop: bool = False,
     soft_target_loss: str = "cross-entropy",
 ) -> Variable:  # fmt: skip
-    """How many nats the right labels cost, when ``softmax(x)`` is what the model believes; the mean over samples.
+    """The cross entropy of labels and ``softmax(x)``, ``-log softmax(x)[t]`` in nats; the mean over this rank's samples.
 
-    It is this rank's mean: the gradients of ranks whose batches differ in size are to be weighted by these sizes.
+    The gradients of ranks whose batches differ in size are to be weighted by these sizes.
 
     Args:
         x: ``(N, C, …)`` scores before the softmax.
         t: ``(N, …)`` labels of any integer dtype, or probabilities of ``x``'s shape (soft targets).
-        normalize: divide by the number of samples that are not ignored, places included; False divides by N.
+        normalize: divide by the number of labels that are not ignored; False divides by N.
         cache_score: keep the exponentials for backward; False computes them again and saves their memory.
-        class_weight: ``(C,)`` what the loss of each class is multiplied by; it does not change the divisor. Soft
-            targets are multiplied by it.
+        class_weight: ``(C,)``, factors of the losses of each class (of soft targets); the divisor does not change.
         ignore_label: samples with this label do not count; None counts all.
         reduce: ``'mean'``, or ``'no'`` for the loss of each sample.
         enable_double_backprop: accepted for Chainer's programs; it can always be differentiated twice.
@@ -122,7 +121,7 @@ def softmax_cross_entropy(
         0-d (0 where no sample counts) or, with ``reduce='no'``, of ``t``'s shape; of ``x``'s dtype.
 
     Raises:
-        ValueError: shapes that do not belong together, a label outside the classes, an unknown option.
+        ValueError: shapes that do not fit together, a label outside the classes, an unknown option.
 
     Example:
         >>> import numpy as np, mnpar.functions as F

@@ -1,4 +1,4 @@
-"""Collectives in adjoint pairs: what every rank has, what every rank wants, and the same with the two words exchanged.
+"""Collectives in adjoint pairs: the adjoint exchanges what every rank has and what every rank wants (law 2).
 
     bcast ⇄ reduce      gather ⇄ scatter      allgather ⇄ reduce_scatter
     allreduce, alltoall and scan: each its own (scan from the other end)

@@ -1,10 +1,10 @@
-"""What differentiable communications share (laws 1 to 4).
+"""The base classes of differentiable communications (laws 1 to 4).
 
-A communication is linear in what it moves, so its gradient is the adjoint communication: who received, sends. Each class here
-and in point_to_point.py and collective.py names its adjoint in ``mirror``. The adjoint is itself such a class, one order of
-differentiation further, so gradients of gradients need nothing more. Each order has its own messages (``Channel``).
-The ranks agree, by what their messages say, whether a gradient will flow. If it will, all of them put the communication on
-their tapes, and all of them visit it in backward; a rank without a gradient says so in a short message.
+A communication is linear in the arrays that it moves, so its gradient is the adjoint communication, in which receivers send.
+Each class names its adjoint in ``mirror``. The adjoint is itself such a class, of the next order of differentiation, so
+gradients of gradients need nothing more. Each order has its own messages (``Channel``). Messages carry whether their sender
+wants a gradient. If any rank does, all of them put the communication on their tapes and visit it in backward; a rank without a
+gradient then sends a short message that says so.
 """
 
 from __future__ import annotations

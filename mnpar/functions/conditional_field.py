@@ -1,4 +1,4 @@
-"""Linear-chain conditional random fields: how likely a sequence of labels is among all, and which is the likeliest.
+"""Linear-chain conditional random fields: the probability of a sequence of labels, and the most probable sequence.
 
 A sequence of labels y scores Σ_t x_t[y_t] + Σ_t cost[y_t-1, y_t]. The sum over all sequences is made step by step (the forward
 algorithm), in logarithms; the best one by the same recursion with maxima (Viterbi). Sequences are given step by step, longer

@@ -1,9 +1,9 @@
-"""Sums of products over named axes, whose derivatives are sums of products too.
+"""Einstein summation: sums of products over named axes, whose derivatives are such sums, too.
 
-The gradient of an operand is the product of the others with the output's gradient, summed over what the operand has not: the
-same function with the operand and the output exchanged. For that each axis of an operand must occur in another operand or in
-the output, and once: axes that stand alone are summed first, repeated ones are taken along their diagonal, lengths of 1 that
-stand for longer ones are dropped.
+The gradient of an operand is the product of the other operands with the output's gradient, summed over the axes that the
+operand does not have: an einsum with the operand and the output exchanged. For that each axis of an operand must occur in
+another operand or in the output, and only once in each operand: other axes are summed first, of repeated ones the diagonal is
+taken, and axes of length 1 that broadcast are dropped.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _clean(axes: str, x: Variable, elsewhere: set[str]) -> tuple[str, Variable]:
 
 
 def bilinear(e1: Any, e2: Any, W: Any, V1: Any = None, V2: Any = None, b: Any = None) -> Variable:
-    """How features of two inputs go together: y_l = Σ_jk e1_j e2_k W_jkl, and, if given, e1 V1 + e2 V2 + b.
+    """The bilinear product of two inputs: y_l = Σ_jk e1_j e2_k W_jkl, plus e1 V1 + e2 V2 + b if these are given.
 
     Args:
         e1, e2: ``(N, J)`` and ``(N, K)``; axes after the second are flattened into it.

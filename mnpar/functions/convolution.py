@@ -59,7 +59,7 @@ def _deconvolve(
 def convolution_nd(
     x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, cover_all: bool = False, dilate: Any = 1, groups: int = 1
 ) -> Variable:  # fmt: skip
-    """Correlate an image of any number of dimensions with filters.
+    """The convolution (cross-correlation) of images with any number of spatial axes and filters.
 
     Args:
         x: ``(N, C, …)`` with one or more spatial axes.
@@ -68,7 +68,7 @@ def convolution_nd(
         stride, pad, dilate: a number for each spatial axis, or one for all: the distance of the windows, zeros at each side,
             and the distance of the cells within a window.
         cover_all: windows reach every cell, beyond the padding if need be.
-        groups: channels are divided into so many groups that do not see each other (grouped and depthwise convolution).
+        groups: into how many groups, each convolved by itself, the channels are divided (grouped and depthwise convolution).
 
     Returns:
         ``(N, K, …)`` with ⌊(size + 2 pad − (k − 1) dilate − 1) / stride⌋ + 1 along each axis.
@@ -133,14 +133,14 @@ def convolution_3d(
 def deconvolution_nd(
     x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, outsize: Any = None, dilate: Any = 1, groups: int = 1
 ) -> Variable:  # fmt: skip
-    """The transpose of :func:`convolution_nd`: an image that these filters would have seen as ``x``, in the adjoint sense.
+    """The transpose (adjoint) of :func:`convolution_nd`, from arrays of the shape of its outputs to images.
 
     Args:
         x: ``(N, K, …)``.
         W: ``(K, C / groups, …)``.
         b: ``(C,)``, or None.
         stride, pad, dilate, groups: of the convolution.
-        outsize: the size of the image, where several would have so many windows; None: the smallest.
+        outsize: the size of the image, where a stride leaves several possible; None: the smallest.
 
     Returns:
         ``(N, C, …)`` with stride (size − 1) + (k − 1) dilate + 1 − 2 pad along each axis.
@@ -196,7 +196,7 @@ def deconvolution_3d(
 
 
 def depthwise_convolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0) -> Variable:
-    """Filter each channel of an image by filters of its own.
+    """The convolution of each channel by itself with M filters.
 
     Args:
         x: ``(N, C, H, W)``.

@@ -1,6 +1,6 @@
-"""Decorrelated batch normalization: channels become independent of each other, by the inverse root of their covariance.
+"""Decorrelated batch normalization: channels are whitened by the inverse square root of their covariance.
 
-The root's derivative is the solution of a Lyapunov equation, and so is that equation's own: the two functions here are
+The derivative of the root solves a Lyapunov equation, and so does the derivative of that solution: both functions are
 differentiable any number of times, also where eigenvalues coincide.
 """
 

@@ -1,4 +1,4 @@
-"""Convolution whose windows look beside their cells, by offsets that are computed: sampling between cells, then a product."""
+"""Deformable convolution: the cells of each window are sampled at computed offsets, by interpolation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mnpar.variable import Variable, as_variable
 
 
 def deformable_convolution_2d_sampler(x: Any, offset: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0) -> Variable:
-    """:func:`convolution_2d` in which each cell of each window is moved; between cells, images are interpolated.
+    """:func:`convolution_2d` in which each cell of each window is sampled at an offset, by bilinear interpolation.
 
     Args:
         x: ``(N, C, H, W)``.

@@ -1,4 +1,4 @@
-"""How the pieces of a parcel get out of a rank's arrays and into the arrays that it wants; no message is sent here."""
+"""Copies cells from a rank's arrays into messages, and from messages into the arrays that a plan says; sends nothing itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mnpar.plans.plan import Layouts, Parcel, Route, several
 
 
 class Form(NamedTuple):
-    """What all arrays of an exchange have in common."""
+    """What all arrays of an exchange have in common: dtype, device and leading axes."""
 
     lead: tuple[int, ...]  # the axes before those of the plan
     dtype: Any

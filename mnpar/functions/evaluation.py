@@ -1,6 +1,6 @@
-"""How good predictions are: numbers to look at, through which nothing flows back.
+"""Measures of predictions: accuracy, precision, recall, F-score, R². No gradient flows through them.
 
-They are this rank's numbers. The mean over ranks whose batches differ in size is weighted by those sizes.
+They are over this rank's samples. A mean over ranks whose batches differ in size is to be weighted by these sizes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.functions.generic import fractional, listed, plain
+from mnpar.functions.generic import fractional, listed
 from mnpar.variable import Variable, as_variable
 
 
 def accuracy(y: Any, t: Any, ignore_label: int | None = None) -> Variable:
-    """The share of samples whose largest score is that of the right class.
+    """The fraction of samples whose largest score is that of the right class.
 
     Args:
         y: ``(N, C, …)``, scores.
@@ -35,7 +35,7 @@ def accuracy(y: Any, t: Any, ignore_label: int | None = None) -> Variable:
         >>> float(F.accuracy(y, np.array([0, 1, 1])).array.round(3))
         0.667
     """
-    y, t = plain(as_variable(y)), plain(as_variable(t))
+    y, t = as_variable(y).array, as_variable(t).array
     if t.dtype.kind not in "iu":
         raise ValueError(f"accuracy: the labels have dtype {t.dtype}; they are integers")
     places = y.shape[:1] + y.shape[2:]
@@ -49,7 +49,7 @@ def accuracy(y: Any, t: Any, ignore_label: int | None = None) -> Variable:
 
 
 def binary_accuracy(y: Any, t: Any) -> Variable:
-    """The share of scores with the right sign: not negative for 1, negative for 0; where ``t`` is -1 nothing is counted.
+    """The fraction of scores with the right sign: not negative for 1, negative for 0; where ``t`` is -1 nothing is counted.
 
     Args:
         y: scores, of any shape.
@@ -66,7 +66,7 @@ def binary_accuracy(y: Any, t: Any) -> Variable:
         >>> float(F.binary_accuracy(np.array([-1.0, 2.0]), np.array([0, 0])).array)
         0.5
     """
-    y, t = plain(as_variable(y)), plain(as_variable(t))
+    y, t = as_variable(y).array, as_variable(t).array
     if y.shape != t.shape:
         raise ValueError(f"binary_accuracy: shapes {listed([y.shape, t.shape])} must be the same")
     counted = t != -1
@@ -99,7 +99,7 @@ def classification_summary(
         >>> [score.array.tolist() for score in F.classification_summary(y, np.array([0, 1, 1]))[:2]]
         [[0.5, 1.0], [1.0, 0.5]]
     """
-    y, t = plain(as_variable(y)), plain(as_variable(t))
+    y, t = as_variable(y).array, as_variable(t).array
     if t.dtype.kind not in "iu" or y.ndim < 2 or t.shape != y.shape[:1] + y.shape[2:]:
         raise ValueError(f"classification_summary: shapes {listed([y.shape, t.shape])} are not (N, C, …) and integers (N, …)")
     xp, counted = backend.get_array_module(y), (t != ignore_label).ravel()
@@ -176,7 +176,7 @@ def r2_score(pred: Any, true: Any, sample_weight: Any = None, multioutput: str =
         >>> F.r2_score(np.array([1.0, 2.0, 2.0]), np.array([1.0, 2.0, 3.0])).item()
         0.5
     """
-    pred, true = plain(as_variable(pred)), plain(as_variable(true))
+    pred, true = as_variable(pred).array, as_variable(true).array
     if sample_weight is not None:
         raise NotImplementedError("r2_score: sample_weight is None, all samples count alike")
     if multioutput not in ("uniform_average", "raw_values"):

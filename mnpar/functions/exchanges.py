@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Carrier(Communication):
-    """What the nodes of this file share.
+    """The base of the functions of this file.
 
     Args:
         comm: its ranks are the plan's.
@@ -177,7 +177,7 @@ class Take(Carrier):
 
 
 def exchange(comm: Communicator, x: Any, plan: Plan, fill: float = 0) -> Any:
-    """Give what others want and take what this rank wants, as a plan says; each wanted cell is the sum of those who have it.
+    """Carry out a plan: each rank gets the cells that it wants, each of them the sum over the ranks that have it.
 
     Halos, re-partitions and every collective that adds or copies are plans: see :mod:`mnpar.plans`. Axes that the arrays have
     before those of the plan (batch, channels) go along whole. ``comm.traffic`` counts messages and bytes.
@@ -214,7 +214,7 @@ def exchange(comm: Communicator, x: Any, plan: Plan, fill: float = 0) -> Any:
 
 
 def iexchange(comm: Communicator, x: Any, plan: Plan, fill: float = 0) -> Any:
-    """:func:`exchange`, but what comes from others is waited for only where it is first used: compute what needs it not.
+    """:func:`exchange`, but waits for other ranks' cells only where the result is first used; compute in between.
 
     In backward it is the same: the gradients for others leave where the result was first used, and those from others are
     waited for where this was called.
@@ -262,7 +262,7 @@ def _arrays(comm: Communicator, plan: Plan, x: Any) -> tuple[Any, ...]:
 
 
 def repartition(comm: Communicator, x: Any, have: Sequence[Any], want: Sequence[Any]) -> Variable:
-    """The same global array cut in another way: rows to columns, columns to blocks, blocks to whole arrays, or back.
+    """Divide a global array in another way: rows to columns, columns to blocks, blocks to whole arrays, or back.
 
     Cells that several ranks have are copies: each wanted cell comes from one of them, the rank itself if it has it. So from
     whole arrays to parts nothing is sent, and backward gives each rank the gradient of the part that was taken from it.

@@ -1,4 +1,4 @@
-"""The larger or smaller of two at each place, and the two ends of an interval.
+"""maximum, minimum and clip, element by element.
 
 At a tie the gradient goes to one side, the same as in Chainer: each docstring says to which.
 """
@@ -99,7 +99,7 @@ def _pair(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def clip(x: Any, x_min: float | None, x_max: float | None) -> Variable:
-    """Move what lies outside an interval to its ends; the gradient passes inside, ends included.
+    """Limit elements to an interval, ``min(max(x, x_min), x_max)``; the gradient passes inside, ends included.
 
     Args:
         x: an array or Variable.

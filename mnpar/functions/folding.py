@@ -1,4 +1,4 @@
-"""Reductions other than the sum: parts are brought together and folded by functions, which know their own derivatives.
+"""Reductions over ranks other than the sum: every rank's array is gathered, and they are reduced by differentiable functions.
 
 So max and min give the gradient to the lowest rank that holds the extremum (``maximum`` and ``minimum`` prefer their first
 argument), prod follows the product rule, zeros included, and all can be differentiated any number of times.

@@ -1,4 +1,4 @@
-"""What lets one backward serve both orders of differentiation.
+"""Helpers of generic functions, whose one ``backward`` serves all orders of differentiation.
 
 mnpar's functions are *generic*: their backward is written once, in terms that arrays and Variables share, and runs on plain
 arrays unless it is to be differentiated itself. Operators, ``sum``, ``reshape``, ``transpose`` and indexing are such terms
@@ -131,6 +131,19 @@ def axes_of(name: str, x: Any, axes: int | Iterable[int]) -> list[int]:
             raise ValueError(f"{name}: axis {axis} of shape {x.shape} is named twice")
         found.append(place)
     return found
+
+
+def check_labels(who: str, labels: Array, classes: int, lowest: int = 0) -> None:
+    """Raises ValueError if an integer is not in lowest … classes - 1: as an index a negative one would count from the end.
+
+    Example:
+        >>> check_labels("hinge", np.array([0, 3]), 3)
+        Traceback (most recent call last):
+        ...
+        ValueError: hinge: labels 0 … 3 are not all in 0 … 2
+    """
+    if labels.size and (labels.min() < lowest or labels.max() >= classes):
+        raise ValueError(f"{who}: labels {labels.min()} … {labels.max()} are not all in {lowest} … {classes - 1}")
 
 
 def listed(shapes: Any) -> str:

@@ -1,10 +1,10 @@
-"""A collective in two halves: its values are given where it is started, and taken where its result is first used.
+"""Non-blocking collectives as two functions: one where the collective starts, one where its result is first used.
 
-Each half is a function of its own on the tape, with its own place in time, and each is the other's adjoint: backward starts the
-adjoint collective where forward finished its own, finishes it where forward started, and computes in between. That cannot
-deadlock: forward, every rank finished after every rank had started (the opening sees to that), so in the reversed order
-of events every rank starts before any rank has to finish (docs/backward_order.md). But the ranks finish in different orders, so
-they start the adjoints in different orders: see communicators/answer.py.
+Each half is a function of its own on the tape, with its own number in time, and each is the other's adjoint: backward starts
+the adjoint collective where forward finished the collective, finishes it where forward started it, and computes in between.
+That cannot deadlock: forward, every rank finished after every rank had started (the opening message ensures that), so in the
+reversed order of events every rank starts before any rank has to finish (docs/backward_order.md). Ranks finish collectives in
+different orders, though, so they start the adjoints in different orders: see communicators/answer.py.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from mnpar.variable import Variable
 
 
 class Half(FunctionNode):
-    """What both halves have in common.
+    """The base of both halves.
 
     Args:
-        whole: what they are halves of.
+        whole: the collective whose halves they are.
     """
 
     generic = True
@@ -42,14 +42,14 @@ class Half(FunctionNode):
 
 
 class Start(Half):
-    """The values are given: no outputs."""
+    """The first half: starts the collective with the inputs; it has no outputs."""
 
     def backward(self) -> Any:
         return self.whole.taken_answer().finish()[: len(self.inputs)]
 
 
 class Finish(Half):
-    """The results are taken: no inputs."""
+    """The second half: waits for the results; it has no inputs."""
 
     def backward(self, *gys: Any) -> Any:
         self.whole.give_answer(gys)

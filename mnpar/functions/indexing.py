@@ -1,4 +1,4 @@
-"""Picking elements out: ``x[...]``, whose backward adds gradients into their old places, and ``where``."""
+"""Indexing, ``x[...]``, whose backward adds gradients at the indices, and ``where``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import Shape, fit
-from mnpar.functions.generic import either, listed, operand, plain, wide
+from mnpar.functions.generic import check_labels, either, listed, operand, plain, wide
 from mnpar.variable import Variable, as_variable
 
 
@@ -173,11 +173,10 @@ def select_item(x: Any, t: Any) -> Variable:
         >>> F.select_item(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 0])).array
         array([2., 3.])
     """
-    x, labels = as_variable(x), plain(t)
+    x, labels = as_variable(x), as_variable(t).array
     if x.ndim != 2 or labels.shape != x.shape[:1]:
         raise ValueError(f"select_item: shapes {listed([x.shape, labels.shape])} are not (N, C) and (N,)")
-    if labels.size and (labels.min() < 0 or labels.max() >= x.shape[1]):
-        raise ValueError(f"select_item: a column is outside the {x.shape[1]} that x has: {labels.min()} … {labels.max()}")
+    check_labels("select_item", labels, x.shape[1])
     return get_item(x, (x.xp.arange(len(labels)), labels))
 
 
@@ -193,5 +192,5 @@ def where(condition: Any, x: Any, y: Any) -> Variable:
         >>> F.where(np.array([True, False]), np.array([1.0, 2.0]), 0).array
         array([1., 0.])
     """
-    mask = plain(condition)
+    mask = backend.checked(backend.unscalar(plain(condition)))
     return Where(mask if mask.dtype.kind == "b" else mask != 0).apply((operand(x, y), operand(y, x)))[0]

@@ -1,4 +1,4 @@
-"""Putting arrays together along an axis and taking them apart: concat ⇄ split_axis, stack ⇄ separate."""
+"""Joining and splitting arrays along an axis, in adjoint pairs: concat ⇄ split_axis, stack ⇄ separate."""
 
 from __future__ import annotations
 
@@ -104,11 +104,11 @@ def _filled(gys: Sequence[Any], shapes: Sequence[tuple[int, ...]], dtype: Any) -
 
 
 def concat(xs: Sequence[Any], axis: int = 1) -> Variable:
-    """One after the other along an axis that they all have.
+    """Join arrays along an existing axis.
 
     Args:
-        xs: arrays or Variables that differ in nothing but the length of that axis.
-        axis: 1, the features of a batch, unless told.
+        xs: arrays or Variables whose shapes differ at most along that axis.
+        axis: by default 1, the features of a batch.
 
     Raises:
         ValueError: there is nothing to join, or the other axes differ.
@@ -126,7 +126,7 @@ def concat(xs: Sequence[Any], axis: int = 1) -> Variable:
 
 
 def stack(xs: Sequence[Any], axis: int = 0) -> Variable:
-    """Side by side along a new axis.
+    """Join arrays of one shape along a new axis.
 
     Args:
         xs: arrays or Variables of one shape.

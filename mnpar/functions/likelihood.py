@@ -14,7 +14,7 @@ from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import softplus
 from mnpar.functions.elementwise import absolute, exp
 from mnpar.functions.extrema import Clip
-from mnpar.functions.generic import either, listed
+from mnpar.functions.generic import check_labels, either, listed
 from mnpar.functions.reduction import mean as mean_of
 from mnpar.functions.reduction import sum as sum_of
 from mnpar.random import generator
@@ -91,12 +91,12 @@ class HuberLoss(FunctionNode):
 
 
 def huber_loss(x: Any, t: Any, delta: float, reduce: str = "sum_along_second_axis") -> Variable:
-    """Squared for small errors, linear for large ones (Huber 1964).
+    """The Huber loss: squared for errors up to ``delta``, linear for larger ones (Huber 1964).
 
     Args:
         x: predictions, ``(N, …)``.
-        t: what they should be, of the same shape.
-        delta: where small ends.
+        t: targets, of the same shape.
+        delta: the error at which the loss becomes linear.
         reduce: ``'sum_along_second_axis'``, or ``'no'``.
 
     Returns:
@@ -142,11 +142,11 @@ class Hinge(FunctionNode):
 
 
 def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
-    """The margin by which each class's score is on the wrong side, one against all.
+    """The one-against-all hinge loss: Σ over classes of max(0, 1 - s x), with s = 1 for the right class, else -1.
 
     Args:
         x: scores ``(N, C)``.
-        t: labels ``(N,)``.
+        t: integer labels ``(N,)`` from 0 to C - 1.
         norm: ``'L1'``, or ``'L2'`` for the squares.
         reduce: ``'mean'`` over N of the sum over C, or ``'no'``.
 
@@ -154,7 +154,7 @@ def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
         0-d, or ``(N, C)``.
 
     Raises:
-        ValueError: shapes or labels of another kind, an unknown option.
+        ValueError: shapes or labels of another kind, a label that is no class, an unknown option.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -164,6 +164,7 @@ def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
     x, labels = as_variable(x), as_variable(t).array
     if x.ndim != 2 or labels.shape != x.shape[:1] or labels.dtype.kind not in "iu":
         raise ValueError(f"hinge: scores (N, C) and integer labels (N,), not {listed((x.shape, labels.shape))}")
+    check_labels("hinge", labels, x.shape[1])
     if norm not in ("L1", "L2"):
         raise ValueError(f"hinge: norm is 'L1' or 'L2', not {norm!r}")
     sign = x.xp.ones(x.shape, x.dtype)
@@ -177,7 +178,7 @@ def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
 
 
 def gaussian_kl_divergence(mean: Any, ln_var: Any, reduce: str = "sum") -> Variable:
-    """How far normal distributions are from the standard one: Σ (μ² + σ² − ln σ² − 1) / 2.
+    """The Kullback-Leibler divergence of N(μ, σ²) from N(0, 1): Σ (μ² + σ² − ln σ² − 1) / 2.
 
     Args:
         mean, ln_var: μ and ln σ², of one shape.
@@ -193,10 +194,10 @@ def gaussian_kl_divergence(mean: Any, ln_var: Any, reduce: str = "sum") -> Varia
 
 
 def gaussian_nll(x: Any, mean: Any, ln_var: Any, reduce: str = "sum") -> Variable:
-    """Minus the logarithm of the normal density: (ln σ² + ln 2π + (x − μ)² / σ²) / 2.
+    """The negative log-likelihood of normal distributions: (ln σ² + ln 2π + (x − μ)² / σ²) / 2.
 
     Args:
-        x: what was seen.
+        x: the observations.
         mean, ln_var: μ and ln σ², of the same shape.
         reduce: ``'sum'``, ``'mean'`` or ``'no'``.
 
@@ -211,10 +212,10 @@ def gaussian_nll(x: Any, mean: Any, ln_var: Any, reduce: str = "sum") -> Variabl
 
 
 def bernoulli_nll(x: Any, y: Any, reduce: str = "sum") -> Variable:
-    """Minus the logarithm of the probability of yes or no: ln(1 + e^y) − x y.
+    """The negative log-likelihood of Bernoulli distributions: ln(1 + e^y) − x y.
 
     Args:
-        x: what was seen, 0 to 1.
+        x: the observations, 0 to 1.
         y: the logits, of the same shape.
         reduce: ``'sum'``, ``'mean'`` or ``'no'``.
 
@@ -230,7 +231,7 @@ def bernoulli_nll(x: Any, y: Any, reduce: str = "sum") -> Variable:
 def gaussian(
     mean: Any, ln_var: Any, *, eps: Any = None, return_eps: bool = False, rng: np.random.Generator | None = None
 ) -> Any:  # fmt: skip
-    """Draw from normal distributions, so that gradients reach their means and variances: μ + σ ε.
+    """Draw from normal distributions by the reparameterization trick, μ + σ ε: gradients reach means and variances.
 
     Args:
         mean, ln_var: μ and ln σ², of one shape.

@@ -1,4 +1,4 @@
-"""Local (untied) convolution: a filter of its own at each place; its transpose, and the gradient of its weights.
+"""Local (untied) convolution: its own filters at each position; its transpose, and the gradient of its weights.
 
     y = x ∗ W        x = y ∗ᵀ W        gW = x ⋆ y        each the derivative of the two others, as in convolution.py
 
@@ -142,7 +142,7 @@ def local_windows(who: str, size: Numbers, ksize: Numbers, stride: Any) -> Windo
 
 
 def local_convolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1) -> Variable:
-    """A convolution with filters, and biases, of its own at each place of the output.
+    """A convolution with its own filters and biases at each position of the output.
 
     Args:
         x: (N, C, H, W).

@@ -1,7 +1,7 @@
-"""Losses of regression and of yes-or-no questions.
+"""Losses of regression and of binary classification.
 
-A mean is this rank's mean, over the elements it has; over none it is 0. Where ranks have different numbers of elements, their
-gradients are to be weighted by these numbers.
+A mean is over this rank's elements; over none it is 0. Where ranks have different numbers of elements, their gradients are to
+be weighted by these numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import Sigmoid, soft_positive
-from mnpar.functions.generic import either, fractional, listed, plain, wide
+from mnpar.functions.generic import either, fractional, listed, wide
 from mnpar.variable import Variable, as_variable
 
 
@@ -124,13 +124,13 @@ def mean_absolute_error(x0: Any, x1: Any) -> Variable:
 
 
 def sigmoid_cross_entropy(x: Any, t: Any, normalize: bool = True, reduce: str = "mean") -> Variable:
-    """How many nats yes-or-no answers cost, when ``sigmoid(x)`` is the believed probability of yes.
+    """The binary cross entropy of labels and ``sigmoid(x)``, in nats.
 
     Args:
         x: scores before the sigmoid.
-        t: integers of ``x``'s shape: 1 yes, 0 no, -1 not counted.
-        normalize: divide by the number of counted answers; False divides by the length of the first axis.
-        reduce: ``'mean'``, or ``'no'`` for the loss of each answer.
+        t: integers of ``x``'s shape: 1 or 0, or -1, which is not counted.
+        normalize: divide by the number of counted labels; False divides by the length of the first axis.
+        reduce: ``'mean'``, or ``'no'`` for the loss of each element.
 
     Returns:
         0-d (0 where nothing counts) or, with ``reduce='no'``, of ``x``'s shape; of ``x``'s dtype.
@@ -145,7 +145,7 @@ def sigmoid_cross_entropy(x: Any, t: Any, normalize: bool = True, reduce: str = 
     """
     if reduce not in ("mean", "no"):
         raise ValueError(f"sigmoid_cross_entropy: reduce is 'mean' or 'no', not {reduce!r}")
-    x, labels = as_variable(x), plain(as_variable(t))
+    x, labels = as_variable(x), as_variable(t).array
     _same("sigmoid_cross_entropy", x, labels)
     if labels.dtype.kind not in "iub":
         raise ValueError(f"sigmoid_cross_entropy: the labels have dtype {labels.dtype}; they are integers")

@@ -1,4 +1,4 @@
-"""Pooling by lengths: of the vector that a window sees."""
+"""Lp pooling: the p-norm of each window."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LpPooling(FunctionNode):
 
 
 def lp_pooling_nd(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = False, p: float = 2) -> Variable:
-    """The length of what each window sees: ``(Σ |x|ᵖ)^(1/p)``, for p = 2 the root of the sum of squares (L2 pooling).
+    """The p-norm of each window, ``(Σ |x|ᵖ)^(1/p)``: for p = 2 the root of the sum of squares (L2 pooling).
 
     Args:
         x: ``(N, C, …)`` with one or more spatial axes; of float16, it is computed in float32.

@@ -1,4 +1,4 @@
-"""Losses that bring together what belongs together: of pairs and of triplets; and those that keep features apart."""
+"""Losses of metric learning (pairs, triplets, clusters), and losses that decorrelate features."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _root(squares: Variable) -> Variable:
 
 
 def contrastive(x0: Any, x1: Any, y: Any, margin: float = 1, reduce: str = "mean") -> Variable:
-    """Pairs that belong together are pulled, others pushed until they are ``margin`` apart.
+    """The contrastive loss: pulls pairs of one class together, and pushes others until they are ``margin`` apart.
 
     The loss is (y d² + (1 - y) max(margin - d, 0)²) / 2. Where the two of a pair are equal, their distance d has no direction,
     and no gradient flows through it.
@@ -64,7 +64,7 @@ def contrastive(x0: Any, x1: Any, y: Any, margin: float = 1, reduce: str = "mean
         Hadsell, Chopra and LeCun, "Dimensionality reduction by learning an invariant mapping", CVPR 2006.
     """
     x0, x1 = _alike("contrastive", x0, x1)
-    labels = plain(as_variable(y))
+    labels = as_variable(y).array
     if labels.shape != x0.shape[:1] or labels.dtype.kind not in "iub":
         raise ValueError(f"contrastive: y of shape {labels.shape} and dtype {labels.dtype} is not {len(x0)} integers")
     if margin <= 0:
@@ -77,7 +77,7 @@ def contrastive(x0: Any, x1: Any, y: Any, margin: float = 1, reduce: str = "mean
 
 
 def triplet(anchor: Any, positive: Any, negative: Any, margin: float = 0.2, reduce: str = "mean") -> Variable:
-    """Each anchor is to be nearer to its positive than to its negative, by a margin: max(‖a - p‖² - ‖a - n‖² + margin, 0).
+    """The triplet loss, max(‖a - p‖² - ‖a - n‖² + margin, 0), of anchor a, positive p and negative n.
 
     Args:
         anchor, positive, negative: ``(N, D)``.
@@ -142,7 +142,7 @@ def discriminative_margin_based_clustering_loss(
         De Brabandere, Neven and Van Gool, "Semantic instance segmentation with a discriminative loss function" (2017),
         arXiv 1708.02551.
     """
-    x, t, D = as_variable(embeddings), plain(as_variable(labels)), max_embedding_dim
+    x, t, D = as_variable(embeddings), as_variable(labels).array, max_embedding_dim
     name = "discriminative_margin_based_clustering_loss"
     if x.ndim != 4 or x.shape[1] != D or D < 1 or t.shape != (x.shape[0], *x.shape[2:]):
         raise ValueError(f"{name}: shapes {listed((x.shape, t.shape))} are not (N, D, H, W) and (N, H, W), D = {D}")
@@ -177,7 +177,7 @@ def _half_squares(name: str, loss: Variable, reduce: str) -> Variable:
 
 
 def cross_covariance(y: Any, z: Any, reduce: str = "half_squared_sum") -> Variable:
-    """How features of ``y`` vary with those of ``z``: C = (y - ȳ)ᵀ (z - z̄) / N, to be made small.
+    """The cross-covariance penalty of the features of ``y`` and ``z``: C = (y - ȳ)ᵀ (z - z̄) / N.
 
     Args:
         y, z: ``(N, D)`` and ``(N, E)``.
@@ -206,7 +206,7 @@ def cross_covariance(y: Any, z: Any, reduce: str = "half_squared_sum") -> Variab
 
 
 def decov(h: Any, reduce: str = "half_squared_sum") -> Variable:
-    """How the features of ``h`` vary with each other: its covariance without the diagonal, to be made small.
+    """The DeCov penalty: the covariance of the features of ``h`` with each other, without the diagonal.
 
     Args:
         h: ``(N, D)``.

@@ -1,4 +1,4 @@
-"""Randomness that regularizes."""
+"""Functions that draw random numbers: dropout and its relatives, the Gumbel softmax, randomized slopes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Dropout(FunctionNode):
 def dropout(
     x: Any, ratio: float = 0.5, *, mask: Array = None, return_mask: bool = False, rng: np.random.Generator | None = None
 ) -> Any:
-    """Set a share of the elements to 0 and enlarge the others so that the mean stays, while ``config.train`` is on.
+    """Set elements to 0 with probability ``ratio`` and divide the others by ``1 - ratio``, while ``config.train`` is on.
 
     Args:
         x: an array or Variable.
@@ -76,7 +76,7 @@ def dropout(
 
 
 def zoneout(h: Any, x: Any, ratio: float = 0.5, *, rng: np.random.Generator | None = None) -> Variable:
-    """The next state ``x``, in which a share of the elements keeps the value that it had in the last state ``h``.
+    """The next state ``x``, in which elements keep their value in the last state ``h`` with probability ``ratio``.
 
     While ``config.train`` is off it is ``x`` itself.
 
@@ -111,7 +111,7 @@ def zoneout(h: Any, x: Any, ratio: float = 0.5, *, rng: np.random.Generator | No
 
 
 def gumbel_softmax(log_pi: Any, tau: float = 0.1, axis: int = 1, *, rng: np.random.Generator | None = None) -> Variable:
-    """Draw nearly one-hot vectors from categorical distributions, so that gradients reach the probabilities.
+    """Draw nearly one-hot vectors from categorical distributions, differentiably in the probabilities.
 
     Args:
         log_pi: logarithms of probabilities (a constant may be added), ``(N, C, …)``.
@@ -144,7 +144,7 @@ def rrelu(
     x: Any, l: float = 1 / 8, u: float = 1 / 3, *, r: Array = None, return_r: bool = False,  # noqa: E741 - Chainer's name
     rng: np.random.Generator | None = None,
 ) -> Any:  # fmt: skip
-    """x where it is positive, r x elsewhere, with a slope drawn for each element; (l + u) / 2 while ``config.train`` is off.
+    """Randomized leaky ReLU: x where positive, else r x with r drawn from [l, u], (l + u) / 2 while ``config.train`` is off.
 
     Args:
         x: an array or Variable.

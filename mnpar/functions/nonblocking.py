@@ -1,7 +1,7 @@
-"""The collectives, waited for where their results are first used: between, a rank works on, and in backward too.
+"""Non-blocking collectives: they return at once, and wait where their results are first used; in backward, too.
 
-All ranks start their collectives in the same order, with and without an ``i`` before the name; they use the results in any
-order, or not at all. Who does not use a result takes part in its backward all the same (law 4).
+All ranks start all collectives, blocking and non-blocking ones, in the same order; they use the results in any order, or not at
+all. A rank that does not use a result takes part in its backward all the same (law 4).
 """
 
 from __future__ import annotations

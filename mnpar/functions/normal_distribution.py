@@ -1,4 +1,4 @@
-"""How much of a normal distribution lies below a number, and below which number lies so much of it: erfc and its kin.
+"""The normal distribution function, its logarithm and its inverse, and erfc, erfcx and their inverses.
 
 All are made of two: e^(x²) erfc(x), which neither vanishes nor overflows where x is positive (by W. J. Cody, "Rational
 Chebyshev approximations for the error function", Math. Comp. 23 (1969)), and the quantile, by M. J. Wichura's "Algorithm AS

@@ -194,7 +194,7 @@ def batch_normalization(
     x: Any, gamma: Any, beta: Any, eps: float = 2e-5, running_mean: Array | None = None, running_var: Array | None = None,
     decay: float = 0.9, axis: Axis = None,
 ) -> Variable:  # fmt: skip
-    """Give each channel mean ``beta`` and deviation ``gamma`` over this batch, whatever it had.
+    """Normalize each channel to mean ``beta`` and standard deviation ``gamma`` over this batch.
 
     Args:
         x: ``(N, C, …)``; of float16, it is computed in float32.
@@ -233,7 +233,7 @@ def batch_normalization(
 def fixed_batch_normalization(
     x: Any, gamma: Any, beta: Any, mean: Any, var: Any, eps: float = 2e-5, axis: Axis = None
 ) -> Variable:
-    """Batch normalization by a mean and a variance that are given: each element by itself.
+    """Batch normalization by given means and variances, element by element.
 
     Args:
         x: ``(N, C, …)``; of float16, it is computed in float32.

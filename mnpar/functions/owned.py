@@ -1,10 +1,10 @@
-"""Values that all ranks hold alike and own together, cut into parts and joined again (law 1).
+"""Dividing and joining values that all ranks hold alike and own together (law 1).
 
     scatter_to ⇄ gather_from
 
-Forward, :func:`gather_from` is an allgather; but all ranks go on with the same joined array, to one loss that counts once. So
-each rank has the gradient of the whole, and cuts its own part out of it without a message. :func:`scatter_to` is its reverse.
-With ``copy_to`` and ``reduce_from`` they are the ways in and out of layers that are divided among ranks.
+Forward, :func:`gather_from` is an allgather; but all ranks compute the same loss from the joined array, and it counts once. So
+each rank has the gradient of the whole array, and takes its part of it without a message. :func:`scatter_to` is the adjoint.
+With ``copy_to`` and ``reduce_from`` they are the entrances and exits of layers that are divided among ranks.
 """
 
 from __future__ import annotations

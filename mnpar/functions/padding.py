@@ -1,4 +1,4 @@
-"""Arrays with more around them; and sequences of different lengths as one array."""
+"""Padding of arrays, and of sequences of different lengths into one array."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Pad(FunctionNode):
 
 
 def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Variable:
-    """An array with more around it.
+    """Pad an array, as ``numpy.pad`` does.
 
     Args:
         x: an array or Variable.
-        pad_width: how many at each end: a number, a pair ``(before, after)``, or a pair for each axis.
+        pad_width: how many elements at each end: a number, a pair ``(before, after)``, or a pair for each axis.
         mode: ``'constant'``, or ``'edge'``, ``'reflect'``, ``'symmetric'``, ``'wrap'``, as in numpy.
-        constant_values: what constants are.
+        constant_values: the values of mode ``'constant'``.
 
     Returns:
         The larger array.
@@ -80,7 +80,7 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
 
 
 def pad_sequence(xs: Sequence[Any], length: int | None = None, padding: Any = 0) -> Variable:
-    """Arrays of different lengths as one.
+    """Join sequences of different lengths into one array, padded at their ends.
 
     Args:
         xs: arrays or Variables ``(T_i, …)``.

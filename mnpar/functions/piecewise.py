@@ -1,4 +1,4 @@
-"""Activations that are other functions on the two sides of 0, or put together from such."""
+"""Activations defined piecewise (leaky relu, elu, clipped relu …), and those composed of them."""
 
 from __future__ import annotations
 

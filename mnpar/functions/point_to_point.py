@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Send(Communication):
-    """Give arrays to a rank. Adjoint: receive their gradients from it."""
+    """Send arrays to a rank. Adjoint: receive their gradients from it."""
 
     op = "send"
 
@@ -48,7 +48,7 @@ class Send(Communication):
 
 
 class Recv(Communication):
-    """Take arrays from a rank. Adjoint: send it their gradients."""
+    """Receive arrays from a rank. Adjoint: send it their gradients."""
 
     op = "recv"
     single = False  # only one array in the message is right
@@ -97,7 +97,7 @@ class Connected(tuple[Variable, ...]):
 
 
 def send(x: Any, communicator: Communicator, rank: int, tag: int = 0) -> Variable:
-    """Give an array, or several in one message, to another rank; their gradients come back from there in backward.
+    """Send an array, or several in one message, to another rank; backward receives their gradients from it.
 
     Args:
         x: a Variable or array of any shape and dtype, or a tuple or list of them.
@@ -132,7 +132,7 @@ def send(x: Any, communicator: Communicator, rank: int, tag: int = 0) -> Variabl
 
 
 def recv(communicator: Communicator, rank: int, delegate_variable: Any = None, tag: int = 0, force_tuple: bool = False) -> Any:
-    """Take what another rank sends; backward sends the gradient back to it, or word that there is none.
+    """Receive what another rank sends; backward sends the gradient to it, or a message that there is none.
 
     Args:
         communicator: the ranks among which ``rank`` counts.

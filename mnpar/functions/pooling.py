@@ -39,7 +39,7 @@ def _max(
 def max_pooling_nd(
     x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = True, return_indices: bool = False
 ) -> Any:  # fmt: skip
-    """The largest number in each window; its gradient goes to where it was, the first place if it is there several times.
+    """The maximum of each window; its gradient goes to the cell that has it, the first of several.
 
     Args:
         x: ``(N, C, …)`` with one or more spatial axes.

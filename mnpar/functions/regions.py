@@ -16,7 +16,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.functions.generic import either, plain
+from mnpar.functions.generic import either
 from mnpar.functions.resize import weights_at
 from mnpar.functions.windows import Numbers, per_axis
 from mnpar.variable import Variable, as_variable
@@ -101,8 +101,8 @@ Matrix = Callable[[float, float, int, int, int], Any]  # edges, cells, length, a
 
 
 def _pool(who: str, x: Any, rois: Any, images: Any, out: Numbers, scale: float, matrix: Matrix, largest: bool) -> Variable:
-    x, rois = as_variable(x), backend.to_host(plain(rois))
-    images = backend.to_host(plain(images))
+    x, rois = as_variable(x), backend.to_host(as_variable(rois).array)
+    images = backend.to_host(as_variable(images).array)
     if x.ndim != 4 or rois.ndim != 2 or rois.shape[1] != 4 or images.shape != rois.shape[:1]:
         raise ValueError(
             f"{who}: x (N, C, H, W) and R regions of 4 numbers each, not {x.shape}, {rois.shape} and {images.shape}"
@@ -243,7 +243,7 @@ def roi_pooling_2d(x: Any, rois: Any, outh: int, outw: int, spatial_scale: float
         array([[[[ 5.],
                  [13.]]]])
     """
-    found = plain(rois)
+    found = as_variable(rois).array
     if found.ndim != 2 or found.shape[1] != 5:
         raise ValueError(f"roi_pooling_2d: regions (R, 5), not {found.shape}")
     out = _size("roi_pooling_2d", (outh, outw))

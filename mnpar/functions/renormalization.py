@@ -1,4 +1,4 @@
-"""Batch renormalization: batch normalization whose results are moved towards those of the running statistics.
+"""Batch renormalization: batch normalization whose results are corrected towards those of the running statistics.
 
 With r = σ / σ' and d = (μ − μ') / σ', where the primed ones are running, (x − μ)/σ · r + d = (x − μ')/σ': the same as while
 testing. r and d are clipped, and are constants to backward. So it is batch normalization with γ·r and β + γ·d.
@@ -18,7 +18,7 @@ def batch_renormalization(
     x: Any, gamma: Any, beta: Any, rmax: float, dmax: float, eps: float = 2e-5, running_mean: Array | None = None,
     running_var: Array | None = None, decay: float = 0.9, update_statistics: bool = False,
 ) -> Variable:  # fmt: skip
-    """Give each channel mean ``beta`` and deviation ``gamma`` by this batch, corrected towards the running statistics.
+    """Batch normalization, :func:`batch_normalization`, corrected towards the running statistics.
 
     Args:
         x: ``(N, C, …)``; of float16, it is computed in float32.

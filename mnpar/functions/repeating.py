@@ -1,4 +1,4 @@
-"""Copies of an array, or of its places, side by side."""
+"""Repeating arrays (tile) and their elements (repeat)."""
 
 from __future__ import annotations
 

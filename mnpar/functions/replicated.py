@@ -41,7 +41,7 @@ class ReduceFrom(Collective):
 
 
 def copy_to(comm: Communicator, x: Any) -> Variable:
-    """A value that all ranks hold alike, on its way into work that they divide: identity forward, sum over ranks backward.
+    """Identity forward, sum over ranks backward: for a value that all ranks hold alike and each uses for a part of the work.
 
     With :func:`reduce_from` at the end, the ranks compute one loss together, and the gradient is that of the loss once.
     (Megatron-LM's f and g: Shoeybi et al. 2019, arXiv 1909.08053, figure 3.)
@@ -71,7 +71,7 @@ def copy_to(comm: Communicator, x: Any) -> Variable:
 
 
 def reduce_from(comm: Communicator, x: Any) -> Variable:
-    """The sum over ranks as a value that they own together: sum over ranks forward, identity backward.
+    """Sum over ranks forward, identity backward: the ranks own the sum together, and continue alike with it.
 
     Args:
         comm: all its ranks call this, and then do the same with the result.

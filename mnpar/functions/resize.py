@@ -78,7 +78,7 @@ MODES = ("bilinear", "nearest")
 
 
 def resize_images(x: Any, output_shape: Any, mode: str = "bilinear", align_corners: bool = True) -> Variable:
-    """Stretch or shrink images by interpolation.
+    """Resize images by interpolation.
 
     Args:
         x: ``(N, C, H, W)``.

@@ -1,4 +1,4 @@
-"""Rounding, signs and remainders. What only takes a few values has the derivative 0 wherever it has one: nothing flows back."""
+"""Rounding, signs and remainders. Piecewise constant functions have the derivative 0: no gradient flows through them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""sendrecv and shift: every rank gives something to one rank and takes something from another, in one function.
+"""sendrecv and shift: every rank sends to one rank and receives from another, in one function.
 
 It says the same to its peers as a send and a recv do, so either end may be one of those. A large array leaves from where it is,
 and its sender goes on when it has been taken, as MPI's does; in backward only where the other end has done so too, else a copy
@@ -141,7 +141,7 @@ def sendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: in
 
 
 def shift(comm: Communicator, x: Any, steps: int = 1) -> Any:
-    """Hand an array round the ring: to rank + steps, from rank - steps. Its gradient goes round the other way.
+    """Pass an array round the ring of ranks: to rank + steps, from rank - steps. Gradients go the other way.
 
     Args:
         comm: all its ranks call this.

@@ -1,4 +1,4 @@
-"""Which expert sees which token: a table of routes, and the rows that go along it; pick_rows ⇄ sum_rows.
+"""Routing for mixtures of experts: which tokens go to which expert, and the rows that are sent; pick_rows ⇄ sum_rows.
 
 A token is a row of x; each of its k choices is a *slot*. Slots stand in the order of experts, and within one expert in that
 of tokens, on all ranks as on one: so the rows that an expert gets, and their order, do not depend on how many ranks there are.

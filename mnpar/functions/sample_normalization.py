@@ -205,7 +205,7 @@ class LayerNormalization(FunctionNode):
 
 
 def layer_normalization(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Variable:
-    """Give each sample mean 0 and deviation 1 over its features, then scale and move these by ``gamma`` and ``beta``.
+    """Normalize each sample to mean 0 and standard deviation 1 over its features, then γ·x + β.
 
     Args:
         x: ``(N, D)``, or more axes; of float16, it is computed in float32.
@@ -240,7 +240,7 @@ def layer_normalization(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Var
 
 
 def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, eps: float = 1e-5) -> Variable:
-    """Give each group of channels of each sample mean 0 and deviation 1, then scale and move each channel.
+    """Normalize each group of channels of each sample to mean 0 and standard deviation 1, then γ·x + β for each channel.
 
     With one group it is layer normalization with a ``gamma`` for each channel, with C groups instance normalization.
 

@@ -1,4 +1,4 @@
-"""Losses over vocabularies too large for a softmax: the right word against a few that are drawn."""
+"""Losses over large vocabularies that compare the right word with a few sampled ones: negative sampling and BlackOut."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.functions.activation import log_softmax, softplus
 from mnpar.functions.elementwise import exp, log
-from mnpar.functions.generic import listed, plain
+from mnpar.functions.generic import check_labels, listed
 from mnpar.functions.indexing import get_item
 from mnpar.functions.joining import concat
 from mnpar.functions.products import matmul
@@ -68,11 +68,12 @@ def _products(x: Variable, W: Variable, samples: Array) -> Variable:
     return reshape(y, samples.shape)
 
 
-def _checked(who: str, x: Any, t: Any, W: Any) -> tuple[Variable, Array, Variable]:
-    x, labels, W = as_variable(x), plain(t), as_variable(W)
+def _checked(who: str, x: Any, t: Any, W: Any, lowest: int) -> tuple[Variable, Array, Variable]:
+    x, labels, W = as_variable(x), as_variable(t).array, as_variable(W)
     if x.ndim != 2 or W.ndim != 2 or W.shape[1] != x.shape[1] or labels.shape != x.shape[:1] or labels.dtype.kind not in "iu":
         found = listed((x.shape, labels.shape, W.shape))
         raise ValueError(f"{who}: x (N, D), integers t (N,) and W (V, D), not {found} with {labels.dtype}")
+    check_labels(who, labels, len(W), lowest)
     return x, labels, W
 
 
@@ -96,7 +97,7 @@ def negative_sampling(
         0-d, or ``(N,)``; or a pair with the samples.
 
     Raises:
-        ValueError: shapes do not belong together, or ``reduce`` is something else.
+        ValueError: shapes do not belong together, a label is no row of W, or ``reduce`` is something else.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -109,7 +110,7 @@ def negative_sampling(
     """
     if reduce not in ("sum", "no"):
         raise ValueError(f"negative_sampling: reduce is 'sum' or 'no', not {reduce!r}")
-    x, labels, W = _checked("negative_sampling", x, t, W)
+    x, labels, W = _checked("negative_sampling", x, t, W, -1)
     xp = x.xp
     samples = backend.beside(sampler((len(x), sample_size + 1)), x.array).copy()
     samples[:, 0] = labels
@@ -135,7 +136,7 @@ def black_out(x: Any, t: Any, W: Any, samples: Any, reduce: str = "mean") -> Var
         0-d, or ``(N,)``.
 
     Raises:
-        ValueError: shapes do not belong together, or ``reduce`` is something else.
+        ValueError: shapes do not belong together, a label is no row of W, or ``reduce`` is something else.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -148,8 +149,8 @@ def black_out(x: Any, t: Any, W: Any, samples: Any, reduce: str = "mean") -> Var
     """
     if reduce not in ("mean", "no"):
         raise ValueError(f"black_out: reduce is 'mean' or 'no', not {reduce!r}")
-    x, labels, W = _checked("black_out", x, t, W)
-    drawn = plain(samples)
+    x, labels, W = _checked("black_out", x, t, W, 0)
+    drawn = as_variable(samples).array
     if drawn.ndim != 2 or len(drawn) != len(x):
         raise ValueError(f"black_out: samples (N, S) for x {x.shape}, not {drawn.shape}")
     right, others = _products(x, W, labels[:, None]), _products(x, W, drawn)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def recut(comm: Communicator, x: Any, have: Cut, want: Cut, axis: int = -2) -> Variable:
-    """A sequence cut in another way: contiguous blocks to :func:`mnpar.plans.zigzag`, or back.
+    """Divide a sequence among the ranks in another way: contiguous blocks to :func:`mnpar.plans.zigzag`, or back.
 
     Args:
         comm: all its ranks call this.
@@ -85,7 +85,7 @@ def all_to_all_attention(
     comm: Communicator, q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False, scale: float | None = None,
     cut: Cut | None = None,
 ) -> Variable:  # fmt: skip
-    """:func:`scaled_dot_product_attention` over a sequence that is cut among ranks, each of which computes some of the heads.
+    """:func:`scaled_dot_product_attention` over a sequence that is divided among ranks, each of which computes some heads.
 
     Args:
         comm: all its ranks call this.

@@ -1,4 +1,4 @@
-"""The same elements in another shape, another order of axes, another dtype or elsewhere; by views wherever numpy can."""
+"""Functions that change shape, order of axes, dtype or device, not values; they return views wherever numpy does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrices that are mostly zeros, as lists of their other entries, and their products with dense ones.
+"""Sparse matrices in coordinate (COO) format, and their products with dense ones.
 
 A matrix is its entries: numbers, and the row and the column of each. Each entry takes a row of the dense matrix, times its
 number, to a row of the product: pick, multiply, add up. A batch of matrices is one large one with a block for each of them.

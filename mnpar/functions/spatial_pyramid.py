@@ -1,4 +1,4 @@
-"""Poolings over ever smaller parts of an image, joined: as many numbers for an image of any size."""
+"""Spatial pyramid pooling: poolings over smaller and smaller parts of an image, joined to a vector of fixed size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mnpar.variable import Variable, as_variable
 
 
 def spatial_pyramid_pooling_2d(x: Any, pyramid_height: int, pooling: str = "max") -> Variable:
-    """Maxima over the whole image, over 2 x 2 parts of it, 4 x 4 parts …: as many numbers for an image of any size.
+    """Maxima over the whole image, over 2 x 2 parts of it, 4 x 4 parts …: a vector whose size depends on C only.
 
     Args:
         x: ``(N, C, H, W)``.

@@ -1,8 +1,8 @@
-"""From blocks to numbers that all ranks hold together: poolings over the whole image, and the product with a matrix.
+"""Global poolings, and the linear layer, of images that are divided into blocks.
 
-What comes out is the same on every rank, and is owned by them together (:func:`reduce_from`): the ranks go on alike, compute
-one loss, and it counts once. So parameters used afterwards get their whole gradient on each rank, without a message, and those
-used before, which :func:`spatial_convolution_nd` shares, get it summed.
+The outputs are the same on every rank, which own them together (:func:`reduce_from`): all ranks continue alike and compute one
+loss, which counts once. So parameters used afterwards get their whole gradient on each rank without a message, and those used
+before, as in :func:`spatial_convolution_nd`, get the sum over ranks.
 """
 
 from __future__ import annotations

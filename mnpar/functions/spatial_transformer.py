@@ -1,4 +1,4 @@
-"""Images seen through a grid of places: where each output looks (an affine map of an even grid), and what it sees there."""
+"""Spatial transformers: a grid of sampling positions from an affine map, and bilinear sampling of images at them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memories that come together: LSTM cells with two or more memories before them."""
+"""LSTM cells with two or more preceding cell states: S-LSTM and Tree-LSTM."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def _sums(
 def unpooling_nd(
     x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None, cover_all: bool = True
 ) -> Variable:  # fmt: skip
-    """An image whose cells are the sums of the values of the windows that see them: the transpose of sum pooling.
+    """The transpose of sum pooling: each cell of the image is the sum of the values of the windows that contain it.
 
     Args:
         x: ``(N, C, …)``, one value for each window.

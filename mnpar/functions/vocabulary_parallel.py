@@ -1,4 +1,4 @@
-"""The loss of classification where the classes are divided among ranks: no rank ever has all scores of a sample.
+"""Softmax cross entropy over classes that are divided among ranks: no rank ever has all scores of a sample.
 
 For scores x in blocks and the right class t, ``l = log Σ exp(x - m) - (xₜ - m)`` with any constant m; the largest score keeps
 the exponentials small. So three numbers a sample travel: the largest score (its derivative is 0, so it needs none), and then

@@ -1,4 +1,4 @@
-"""Initializers: what parameters hold before they learn. All of them work on arrays and know no Variables."""
+"""Initializers: functions that fill the arrays of new parameters. They work on arrays and know no Variables."""
 
 from __future__ import annotations
 
@@ -68,8 +68,17 @@ def generate_array(initializer: Any, shape: tuple[int, ...], xp: Any = np, dtype
     return array if device is None else backend.to_device(device, array)
 
 
-def _get_initializer(initializer: Any) -> Any:
-    """What the ``initialW`` of a link means: None is LeCunNormal, a number or array a Constant."""
+def _get_initializer(initializer: Any, default: Any = None) -> Any:
+    """The initializer that an argument such as a link's ``initialW`` means.
+
+    Args:
+        initializer: a number or an array becomes a Constant; a function ``(array) -> None`` is returned as it is.
+        default: stands for an ``initializer`` that is None; LeCunNormal if it is None, too.
+
+    Raises:
+        TypeError: it is neither a number nor an array nor a function.
+    """
+    initializer = default if initializer is None else initializer
     if initializer is None:
         return LeCunNormal()
     if (np.isscalar(initializer) and not isinstance(initializer, str)) or backend.is_array(initializer):

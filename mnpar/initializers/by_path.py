@@ -1,8 +1,8 @@
-"""Initial weights that depend on a seed and on each parameter's path: a model begins alike however it is split.
+"""Initial weights that depend only on a seed and on each parameter's path: the same however a model is split over ranks.
 
-The order in which parameters are made, and what else a rank draws, do not matter then: a rank that has one stage of a pipeline,
-or a part of each layer, begins with what one process would have there. A divided parameter is drawn whole, and cut
-(links/parts.py).
+They do not depend on the order in which parameters are made, nor on other random numbers that a rank draws: a rank that holds
+one stage of a pipeline, or a part of each layer, gets the values that one process would have there. A divided parameter is
+drawn whole, and cut (links/parts.py).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from mnpar.initializers.initializer import put
 
 
 class ByPath:
-    """An initializer that lets another one draw by a path.
+    """An initializer that lets another one draw from the generator of a seed and a path (:func:`mnpar.random.of_path`).
 
     Args:
-        initializer: of the parameter.
-        seed, path: what its numbers depend on.
+        initializer: the other one.
+        seed, path: of the generator.
     """
 
     def __init__(self, initializer: Any, seed: int | list[int], path: str) -> None:
@@ -37,9 +37,9 @@ class ByPath:
 def initialize_by_path(model: Any, seed: int | list[int], prefix: str = "") -> Any:
     """Draw all parameters of a model anew, each from a generator of its own that depends on the seed and its path only.
 
-    Parameters that have no array yet will be drawn so when they get one. What was made from an array, or by an initializer that
-    has a generator of its own (``rng``), does not depend on paths. The rank's generator stays as it is. Of weights that stages
-    of a pipeline share, all get the owner's values: its ranks call this together.
+    Parameters that have no array yet are drawn in the same way when they get one. Parameters that were made from an array keep
+    their values, and initializers with a generator of their own (``rng``) draw from it. The rank's generator does not advance.
+    A weight that stages of a pipeline share gets the values of its first stage: the pipeline's ranks call this together.
 
     Args:
         model: a link; on ranks that have parts of one model, with the paths of the whole model.

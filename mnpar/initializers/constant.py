@@ -1,4 +1,4 @@
-"""Initializers that always give the same values."""
+"""Initializers that fill arrays with fixed values."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class One(Constant):
 
 
 class NaN(Constant):
-    """NaN: for what is to be overwritten, so that forgetting it shows.
+    """NaN: for parameters that the program has to overwrite; one that it forgets shows in every result.
 
     Args:
         dtype: of the parameter; None means ``mnpar.config.dtype``.

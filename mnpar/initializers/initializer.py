@@ -1,4 +1,4 @@
-"""What an initializer is: something that fills an array; and the fans of a weight, which most of them scale by.
+"""The base classes of initializers, which fill arrays, and the fans of a weight, by which most of them scale.
 
 Random values are drawn on the host, in float64, from the rank's generator (:mod:`mnpar.random`), then cast and copied: a seed
 gives the same weights, up to rounding, in every dtype and on every device.
@@ -43,7 +43,7 @@ class Initializer:
 
 
 class RandomInitializer(Initializer):
-    """An initializer that draws: scaled by ``scale``, from ``rng`` or the rank's generator."""
+    """An initializer that draws random numbers, scaled by ``scale``, from ``rng`` or, if that is None, the rank's generator."""
 
     def __init__(self, scale: float, dtype: Any = None, rng: Any = None) -> None:
         super().__init__(dtype)
@@ -52,7 +52,7 @@ class RandomInitializer(Initializer):
 
     @property
     def generator(self) -> Any:
-        """Where the numbers come from."""
+        """The generator to draw from."""
         return random.generator() if self.rng is None else self.rng
 
 

@@ -1,4 +1,4 @@
-"""Initializers that draw from a normal distribution; σ is chosen so that signals keep their size from layer to layer."""
+"""Initializers that draw from N(0, σ²); most choose σ so that activations have the same variance in all layers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class HeNormal(Normal):
 
     Args:
         scale, dtype, rng: as in :class:`Normal`.
-        fan_option: ``'fan_in'`` keeps the size of signals, ``'fan_out'`` that of gradients.
+        fan_option: ``'fan_in'`` keeps the variance of activations, ``'fan_out'`` that of gradients.
 
     Example:
         >>> import mnpar

@@ -1,4 +1,4 @@
-"""An initializer whose rows, or columns, are orthogonal: it changes the length of no signal (but for ``scale``)."""
+"""An initializer of matrices with orthogonal rows or columns, which keep the length of vectors up to the factor ``scale``."""
 
 from __future__ import annotations
 

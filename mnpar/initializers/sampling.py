@@ -1,4 +1,4 @@
-"""Initializers by which a convolution scales images: linear interpolation of each channel by itself."""
+"""Initializers with which a convolution resizes images by linear interpolation, each channel by itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _SamplingFilter(Initializer):
         self.interpolation = interpolation
 
     def filter(self, kernel: tuple[int, ...]) -> Array:
-        """What one channel is convolved with."""
+        """The kernel of each channel, (K, …)."""
         return linear_filter(kernel)
 
     def __call__(self, array: Array) -> None:

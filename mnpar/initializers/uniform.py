@@ -1,4 +1,4 @@
-"""Initializers that draw from [−s, s]; s is √3 times the σ of the normal initializer of the same name."""
+"""Initializers that draw uniformly from [−s, s]; s is √3 times the σ of the normal initializer of the same name."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class HeUniform(Uniform):
 
     Args:
         scale, dtype, rng: as in :class:`Uniform`.
-        fan_option: ``'fan_in'`` keeps the size of signals, ``'fan_out'`` that of gradients.
+        fan_option: ``'fan_in'`` keeps the variance of activations, ``'fan_out'`` that of gradients.
 
     Example:
         >>> import mnpar

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from mnpar.communicators.create import own_cores
-from mnpar.iterators.brood import TimeoutWarning as _TimeoutWarning
 from mnpar.iterators.order_samplers import OrderSampler
 from mnpar.iterators.processes import Processes
 from mnpar.iterators.read_ahead import ReadAheadIterator, Readers
+from mnpar.iterators.worker_group import TimeoutWarning as _TimeoutWarning
 
 
 class MultiprocessIterator(ReadAheadIterator):
@@ -79,6 +79,6 @@ class MultiprocessIterator(ReadAheadIterator):
         self.maxtasksperchild = maxtasksperchild
         super().__init__(dataset, batch_size, repeat, shuffle, order_sampler, max(n_prefetch, 1))
 
-    def _hire(self) -> Readers:
+    def _make_readers(self) -> Readers:
         n = min(self.n_processes, self.batch_size)  # a batch has no work for more
         return Processes(self.dataset, n, self.n_prefetch + 1, self.dataset_timeout, self.maxtasksperchild)

@@ -1,4 +1,4 @@
-"""Batches read ahead by threads: for data sets that wait (files, network) or compute in numpy, which lets other threads run.
+"""Batches read ahead by threads: for data sets that wait (files, network) or compute in numpy, which releases the GIL.
 
 Threads are safe under every MPI, start at once and share the data set; Python code itself does not get faster by them.
 """
@@ -53,12 +53,12 @@ class MultithreadIterator(ReadAheadIterator):
         self.n_threads = n_threads
         super().__init__(dataset, batch_size, repeat, shuffle, order_sampler, n_prefetch=1)
 
-    def _hire(self) -> Readers:
+    def _make_readers(self) -> Readers:
         return Threads(self.dataset, self.n_threads)
 
 
 class Piece:
-    """A part of a batch: what is to be read, and then what was."""
+    """The part of a batch that one thread reads: ``rows`` before, ``examples`` or ``error`` after it is ``done``."""
 
     def __init__(self, rows: list[int], seed: list[int]) -> None:
         self.rows = rows
@@ -70,7 +70,7 @@ class Piece:
         self.error: BaseException | None = None
 
     def read(self, dataset: Any) -> None:
-        """In a thread, inside the context."""
+        """Read the rows; called in a thread, inside ``context``."""
         mnpar.random.use(np.random.default_rng(self.seed))
         try:
             for i in self.rows:
@@ -108,7 +108,7 @@ class Threads:
         return examples
 
     def cancel(self, ticket: list[Piece]) -> None:
-        """Nobody will ask for it."""
+        """Give up a batch: it will not be collected."""
         for piece in ticket:
             piece.cancelled = True
 
@@ -119,7 +119,7 @@ class Threads:
 
 
 def work(dataset: Any, queue: SimpleQueue[Piece | None]) -> None:
-    """What a thread does."""
+    """The loop of a thread: read pieces until it gets None."""
     while (piece := queue.get()) is not None:
         if not piece.cancelled:
             piece.context.run(piece.read, dataset)
@@ -127,7 +127,7 @@ def work(dataset: Any, queue: SimpleQueue[Piece | None]) -> None:
 
 
 def raise_for(error: BaseException, note: str) -> None:
-    """Raise what a reader met; a StopIteration of the data set's would look like the end of the data."""
+    """Raise a reader's error with a note; a StopIteration as a RuntimeError, for it would look like the end of the data."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         error.add_note(note)
         raise error

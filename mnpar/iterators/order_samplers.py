@@ -1,4 +1,4 @@
-"""In which order the examples of the next epoch come."""
+"""Order samplers: in which order the examples of the next epoch come, and how that is saved and restored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OrderSampler(Protocol):
 class ShuffleOrderSampler:
     """Draws a new random order for every epoch.
 
-    Its generator is its own, so the orders do not depend on what else draws random numbers (dropout, threads that prefetch).
+    It has a generator of its own, so the orders do not depend on other random numbers (dropout, threads that prefetch).
 
     Args:
         random_state: a numpy RandomState or Generator, or a seed; ``RandomState(seed)`` gives the orders that Chainer draws
@@ -76,8 +76,8 @@ def _as_bytes(state: Any) -> Array:
     return np.frombuffer(text.ljust(ROOM), np.uint8).copy()
 
 
-class Notes(Serializer):
-    """A serializer that keeps what an order sampler writes, to put it back there."""
+class SamplerState(Serializer):
+    """The state of an order sampler: a serializer that keeps what the sampler writes, so that it can be restored."""
 
     def __init__(self, sampler: Any, values: dict[str, Any], path: str = "") -> None:
         self.sampler = sampler
@@ -85,30 +85,30 @@ class Notes(Serializer):
         self.path = path
 
     @classmethod
-    def of(cls, sampler: Any) -> Notes | None:
+    def of(cls, sampler: Any) -> SamplerState | None:
         """A sampler's state; None if it has no ``serialize``."""
         if not hasattr(sampler, "serialize"):
             return None
-        notes = cls(sampler, {})
-        notes.save(sampler)
-        return notes
+        state = cls(sampler, {})
+        state.save(sampler)
+        return state
 
     def restore(self) -> None:
-        """Give it back to the sampler."""
+        """Put the sampler back into this state."""
         _Reading(self.values).load(self.sampler)
 
-    def __getitem__(self, key: str) -> Notes:
-        return Notes(self.sampler, self.values, f"{self.path}{key}/")
+    def __getitem__(self, key: str) -> SamplerState:
+        return SamplerState(self.sampler, self.values, f"{self.path}{key}/")
 
     def __call__(self, key: str, value: Any) -> Any:
-        # arrays as bytes: notes are compared
+        # arrays as bytes: states are compared
         kept = (value.tobytes(), value.dtype, value.shape) if isinstance(value, np.ndarray) else value
         self.values[self.path + key] = kept
         return value
 
 
 class _Reading(Deserializer):
-    """Reads notes."""
+    """Reads what a :class:`SamplerState` holds."""
 
     def __init__(self, values: dict[str, Any], path: str = "") -> None:
         self.values = values

@@ -1,8 +1,8 @@
-"""Handing out work to worker processes, and collecting it.
+"""Hands out batches to worker processes, and collects them.
 
-There is no thread here and no lock: requests wait in each worker's pipe, replies of fixed size (less than a pipe takes at
-once, so they come whole) in another, and the workers go on by themselves. Results lie in shared memory, in as many slots as
-batches are under way; a reply to a request that was cancelled meanwhile is passed over, because tickets only rise.
+It needs no threads and no locks: requests wait in one pipe to each worker, replies in another (they have a fixed size below
+PIPE_BUF, so each is read whole). Examples lie in shared memory, in one slot for each batch under way. Tickets increase, so that
+replies to cancelled requests are recognized and skipped.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mnpar.iterators import shared_file
-from mnpar.iterators.brood import Brood, Setup, Worker
 from mnpar.iterators.multithread_iterator import raise_for
 from mnpar.iterators.read_ahead import pieces
 from mnpar.iterators.worker import DONE, MAIN, REQUEST, UNREADY, WORKER
+from mnpar.iterators.worker_group import Setup, Worker, WorkerGroup
 from mnpar.launch import clean_environment
 
 GUARD = (
@@ -37,7 +37,7 @@ class Piece(NamedTuple):
 
 
 class Processes:
-    """n workers.
+    """n worker processes, the :class:`Readers` of a MultiprocessIterator.
 
     Args:
         dataset: is pickled, its arrays into memory that all workers share.
@@ -57,7 +57,7 @@ class Processes:
         self.setup = describe(dataset)
         self.ticket = 0
         self.owner = os.getpid()
-        self.broods: list[Brood] = []
+        self.groups: list[WorkerGroup] = []
         self.workers: list[Worker] = []
         try:
             self.workers = self._start(list(range(n)))
@@ -66,13 +66,13 @@ class Processes:
             raise
 
     def _start(self, numbers: list[int]) -> list[Worker]:
-        brood = Brood(numbers, self.setup)
-        self.broods.append(brood)
-        return list(brood.workers)
+        group = WorkerGroup(numbers, self.setup)
+        self.groups.append(group)
+        return list(group.workers)
 
     def submit(self, rows: list[int], seed: list[int]) -> list[Piece]:
         """Begin to read a batch."""
-        self.broken = True  # until all is said
+        self.broken = True  # until all requests are written
         self.ticket += 1
         slot = self.ticket % self.n_slots
         batch = []
@@ -87,8 +87,8 @@ class Processes:
     def _worker(self, number: int) -> Worker:
         worker = self.workers[number]
         if worker.n_tasks == self.tasks:
-            worker.send(REQUEST.pack(0, 0, 0, 0, 0, 0, 0))  # then it ends
-            self.broods = [brood for brood in self.broods if not brood.is_over()]
+            worker.send(REQUEST.pack(0, 0, 0, 0, 0, 0, 0))  # a request for no rows ends it
+            self.groups = [group for group in self.groups if not group.is_over()]
             (worker,) = self._start([number])
             self.workers[number] = worker
         return worker
@@ -110,7 +110,7 @@ class Processes:
                 error, text, trace = pickle.loads(shared_file.read_bytes(worker.memory, head, 0))
                 raise RuntimeError(f"{worker} could not take over the data set: {text}\n{trace}")
             if ticket < piece.ticket:
-                continue  # it was cancelled
+                continue  # the reply to a cancelled request
             if status == DONE:
                 return shared_file.read_examples(worker.memory, head, piece.slot)
             error, text, trace = pickle.loads(shared_file.read_bytes(worker.memory, head, piece.slot * shared_file.SLOT))
@@ -118,21 +118,25 @@ class Processes:
             raise_for(_load(error, text), f"(raised while {worker} read example {row})\n{trace}")
 
     def cancel(self, ticket: list[Piece]) -> None:
-        """Nobody will ask for it: its replies will be passed over."""
+        """Nothing to do: ``_take`` skips the replies."""
 
     def stop(self) -> None:
         """End all workers, now."""
         if self.setup.fd < 0:
             return
         mine = os.getpid() == self.owner  # not in a fork
-        for brood in self.broods:
-            brood.stop(mine)
+        for group in self.groups:
+            group.stop(mine)
         os.close(self.setup.fd)
         self.setup = self.setup._replace(fd=-1)
 
 
 def describe(dataset: Any) -> Setup:
-    """The data set made ready for workers."""
+    """The setup of workers for a data set.
+
+    Raises:
+        TypeError: the data set cannot be pickled.
+    """
     fd = shared_file.make()
     try:
         pickled, places = shared_file.write_object(fd, dataset)

@@ -1,8 +1,8 @@
-"""An iterator whose batches are being read before they are asked for; who reads them is the subclasses' business.
+"""The base of iterators that read batches ahead; subclasses say by what: threads or processes.
 
-The order of examples is decided here, by the same code as in :class:`SerialIterator`; the readers get lists of indices. What
-the iterator says of itself (``epoch``, what it writes into a snapshot, the order sampler's generator in it) is always where
-the user is, not where the readers are, so a resumed run gets exactly the batches that this one would have got.
+The order of examples is decided here, by the same code as in :class:`SerialIterator`; the readers get lists of indices. Its
+attributes (``epoch`` …) and what it writes into a snapshot, the order sampler's generator included, are those of the batch that
+the user got last, not of the batches read ahead, so a resumed run gets exactly the batches that this one would have got.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, Self
 
 import mnpar.random
-from mnpar.iterators.order_samplers import Notes, OrderSampler
+from mnpar.iterators.order_samplers import OrderSampler, SamplerState
 from mnpar.iterators.serial_iterator import SerialIterator, State
 
 
 class Readers(Protocol):
     """Threads or processes that read examples."""
 
-    broken: bool  # one has died, or Ctrl-C came in the middle of a message: others have to begin anew
+    broken: bool  # one has died, or Ctrl-C came in the middle of a message: new readers have to be started
 
     def submit(self, rows: list[int], seed: list[int]) -> Any:
-        """Begin to read a batch; returns a ticket. What its data set draws comes from the seed."""
+        """Begin to read a batch; returns a ticket. The seed is that of random numbers that the data set draws for it."""
 
     def collect(self, ticket: Any) -> list[Any]:
         """Wait for the batch."""
 
     def cancel(self, ticket: Any) -> None:
-        """Nobody will ask for it."""
+        """Give up a batch: it will not be collected."""
 
     def stop(self) -> None:
-        """End; may be called twice."""
+        """End the threads or processes; may be called twice."""
 
 
 class Pending(NamedTuple):
-    """A batch that is being read."""
+    """A batch that is being read ahead."""
 
-    state: State  # after it
+    state: State  # the iterator's after this batch
     ticket: Any
-    notes: Notes | None  # the order sampler's, from before an order was drawn for this batch
+    sampler: SamplerState | None  # as it was before it drew an order for this batch; None: it drew none
 
 
 class ReadAheadIterator(SerialIterator):
@@ -63,13 +63,13 @@ class ReadAheadIterator(SerialIterator):
         # spawning leaves the rank's generator where it is: what is drawn after this does not depend on the kind of iterator
         self._seed = int(mnpar.random.spawn(1)[0].integers(2**63))
 
-    def _hire(self) -> Readers:
+    def _make_readers(self) -> Readers:
         raise NotImplementedError
 
     def __next__(self) -> list[Any]:
         try:
             self._read_ahead()
-            batch = self._hired().collect(self._pending[0].ticket)
+            batch = self._running_readers().collect(self._pending[0].ticket)
         except StopIteration:
             raise
         except BaseException:
@@ -82,52 +82,52 @@ class ReadAheadIterator(SerialIterator):
         return batch
 
     def _read_ahead(self) -> None:
-        """Let ``n_prefetch`` batches be read besides the one that is wanted now."""
+        """Submit batches until ``n_prefetch`` are being read besides the one that is wanted now."""
         while len(self._pending) <= self.n_prefetch:
             front = self._pending[-1].state if self._pending else self._state
-            self._notes = None
+            self._before_draw = None
             try:
                 state, rows = self._advance(front)
             except Exception:  # the end, or an order sampler's error
                 if not self._pending:
                     raise
-                if self._notes is not None:
-                    self._notes.restore()  # it is asked again when its batch is wanted
+                if self._before_draw is not None:
+                    self._before_draw.restore()  # the order is drawn again when the batch is wanted
                 return
             seed = [self._seed, front.epoch, front.position]
-            self._pending.append(Pending(state, self._hired().submit(rows, seed), self._notes))
-            self._notes = None
+            self._pending.append(Pending(state, self._running_readers().submit(rows, seed), self._before_draw))
+            self._before_draw = None
 
-    def _hired(self) -> Readers:
+    def _running_readers(self) -> Readers:
         if self._readers is None:
-            self._readers = self._hire()
+            self._readers = self._make_readers()
             self._stop = weakref.finalize(self, self._readers.stop)
         return self._readers
 
     def _forget(self) -> None:
-        """As if nothing had been read ahead."""
-        notes = [self._notes_ahead(), self._notes]
+        """Cancel the batches that are being read ahead, and put the order sampler back to where the user is."""
+        states = [self._sampler_state_here(), self._before_draw]
         for pending in self._pending:
-            self._hired().cancel(pending.ticket)
+            self._running_readers().cancel(pending.ticket)
         self._pending.clear()
-        self._notes = None
-        for noted in notes:
-            if noted is not None:
-                noted.restore()
+        self._before_draw = None
+        for state in states:
+            if state is not None:
+                state.restore()
                 return
 
-    def _notes_ahead(self) -> Notes | None:
-        """The order sampler's before the first order that the user has not come to; None: it is where the user is."""
-        return next((pending.notes for pending in self._pending if pending.notes is not None), None)
+    def _sampler_state_here(self) -> SamplerState | None:
+        """The order sampler's state at the user's batch; None: it is in that state, as no order was drawn ahead."""
+        return next((pending.sampler for pending in self._pending if pending.sampler is not None), None)
 
     def reset(self) -> None:
         """Go back to the beginning of epoch 0, with a newly drawn order."""
         self._forget()
         super().reset()
-        self._notes = None
+        self._before_draw = None
 
     def finalize(self) -> None:
-        """End the readers. The iterator can be used again: it then starts new ones."""
+        """End the readers. An iterator that is used again starts new ones."""
         self._forget()
         if self._stop is not None:
             self._stop()
@@ -138,30 +138,30 @@ class ReadAheadIterator(SerialIterator):
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._pending = deque()
-        other._notes = other._readers = other._stop = None
+        other._before_draw = other._readers = other._stop = None
         return other
 
     def serialize(self, serializer: Any) -> None:
-        """Write or read what :class:`SerialIterator` does, and the seed of what data sets draw (:mod:`mnpar.random`)."""
-        ahead, here = Notes.of(self.order_sampler), self._notes_ahead()
+        """Write or read what :class:`SerialIterator` does, and the seed of random numbers that the data set draws."""
+        ahead, here = SamplerState.of(self.order_sampler), self._sampler_state_here()
         if here is not None:
             here.restore()
         before = self._where()
         super().serialize(serializer)
-        with suppress(KeyError):  # of an iterator without readers
+        with suppress(KeyError):  # the state of a SerialIterator has none
             self._seed = int(serializer("reader_seed", self._seed))
-        if self._where() != before:  # it was read
+        if self._where() != before:  # a state was loaded
             self._pending, pending = deque(), self._pending
             for one in pending:
-                self._hired().cancel(one.ticket)
-        elif here is not None and ahead is not None:  # it was written: what is being read stays good
+                self._running_readers().cancel(one.ticket)
+        elif here is not None and ahead is not None:  # the state was saved: the batches read ahead stay valid
             ahead.restore()
 
     def _where(self) -> tuple[Any, ...]:
         position, epoch, is_new_epoch, order = self._state
-        notes = Notes.of(self.order_sampler)
-        known = None if notes is None else notes.values
-        return position, epoch, is_new_epoch, order if order is None else order.tobytes(), self._previous, self._seed, known
+        sampler = SamplerState.of(self.order_sampler)
+        drawn = None if sampler is None else sampler.values
+        return position, epoch, is_new_epoch, order if order is None else order.tobytes(), self._previous, self._seed, drawn
 
 
 def pieces(rows: list[int], n: int) -> list[list[int]]:

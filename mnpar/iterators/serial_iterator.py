@@ -1,4 +1,4 @@
-"""Batches read one after the other, in this thread: the iterator to begin with, and the one that others are measured by."""
+"""Batches read one after the other, in the calling thread; the other iterators give the same batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.dataset import Iterator
 from mnpar.dataset.mixin import check_dataset
-from mnpar.iterators.order_samplers import Notes, OrderSampler, ShuffleOrderSampler
+from mnpar.iterators.order_samplers import OrderSampler, SamplerState, ShuffleOrderSampler
 
 
 class State(NamedTuple):
@@ -19,7 +19,7 @@ class State(NamedTuple):
     position: int  # examples read in this epoch
     epoch: int
     is_new_epoch: bool
-    order: Array | None  # of this epoch; None: as they come
+    order: Array | None  # the indices of this epoch's examples; None: 0, 1, 2 …
 
 
 class SerialIterator(Iterator):
@@ -53,7 +53,7 @@ class SerialIterator(Iterator):
         [['a', 'b'], ['c', 'd'], ['e']]
     """
 
-    _notes: Notes | None = None  # of the order sampler, from before an order was drawn for the batch at hand
+    _before_draw: SamplerState | None = None  # the order sampler's before it drew an order for the batch at hand
 
     def __init__(
         self,
@@ -87,13 +87,13 @@ class SerialIterator(Iterator):
 
     def __next__(self) -> list[Any]:
         previous = self.epoch_detail
-        self._notes = None
+        self._before_draw = None
         try:
             state, rows = self._advance(self._state)
             batch = self._read(rows)  # before the state changes: an error here loses nothing
         except BaseException:
-            if self._notes is not None:
-                self._notes.restore()  # the next order is drawn again
+            if self._before_draw is not None:
+                self._before_draw.restore()  # the next order is drawn again
             raise
         self._state, self._previous = state, previous
         return batch
@@ -126,8 +126,8 @@ class SerialIterator(Iterator):
 
     def _draw(self, order: Array, position: int) -> Array:
         assert self.order_sampler is not None
-        if self._notes is None:
-            self._notes = Notes.of(self.order_sampler)
+        if self._before_draw is None:
+            self._before_draw = SamplerState.of(self.order_sampler)
         drawn = np.asarray(self.order_sampler(order, position))
         if drawn.ndim != 1:
             raise ValueError(f"the order_sampler returned an order of shape {drawn.shape}, not a number for each example")
@@ -187,13 +187,13 @@ class SerialIterator(Iterator):
         position, epoch, is_new_epoch, order = self._state
         length = n = len(self.dataset)
         size = self._length
-        moved = getattr(serializer, "ranks_changed", False)  # a checkpoint of more ranks, or fewer
+        moved = getattr(serializer, "ranks_changed", False)  # loading a checkpoint of another number of ranks
         with suppress(KeyError):  # Chainer does not save it
             length = int(serializer("dataset_length", n))
         position = int(serializer("current_position", position))
         epoch = int(serializer("epoch", epoch))
         is_new_epoch = bool(serializer("is_new_epoch", is_new_epoch))
-        if moved and length != n:  # of other data: at the same share of the epoch, in this iterator's own order
+        if moved and length != n:  # saved for another part of the data: take the same fraction of the epoch, keep the order
             position = min(position * n // max(length, 1), size)  # a sampler's epochs need not be as long as the data set
         elif order is not None:
             order = np.asarray(serializer("order", np.array(order, np.int64)), np.int64)

@@ -1,4 +1,4 @@
-"""A weight divided by its largest singular value, so that a layer cannot stretch its input."""
+"""A link hook that divides a weight by its largest singular value, so that the layer is 1-Lipschitz."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class SpectralNormalization(WeightSubstitution):
         n_power_iteration: steps at each call.
         eps: added to lengths before dividing by them.
         use_gamma: multiply by a parameter ``gamma``, at first the largest singular value.
-        factor: what W / σ is multiplied with; None: 1.
-        weight_name: of the parameter.
+        factor: W / σ is multiplied by it; None: 1.
+        weight_name: the link's attribute with the parameter.
         name: of the hook; None: ``'SpectralNormalization'``.
 
     Raises:
@@ -80,7 +80,7 @@ class SpectralNormalization(WeightSubstitution):
         if not hasattr(link, self.vector_name):
             self._prepare(link)
         matrix = self.matrix(W)
-        if not config.in_recomputing:  # else those of the first time
+        if not config.in_recomputing:  # a recomputation takes the vectors of the first forward
             self._vectors = self._iterate(matrix.array, getattr(link, self.vector_name))
             if config.train:
                 getattr(link, self.vector_name)[...] = self._vectors[0]

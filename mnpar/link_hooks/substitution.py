@@ -1,4 +1,4 @@
-"""What hooks share that let a link compute with something made of its weight in the weight's place."""
+"""The base of link hooks that replace a link's weight, during its forward, by a function of the weight."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mnpar.variable import Variable
 
 
 class Substitute(Variable):
-    """A Variable in a Parameter's place, or in that of another such Variable."""
+    """A Variable that stands for a Parameter as a link's attribute; ``place`` is the Parameter or another Substitute for it."""
 
     __slots__ = ("parameter",)
     is_initialized = True
@@ -22,26 +22,40 @@ class Substitute(Variable):
 
 
 def parameter_of(place: Any) -> Parameter:
-    """The Parameter whose place it is."""
+    """The Parameter that a link's attribute is, or that its Substitute stands for."""
     parameter: Parameter = place.parameter if isinstance(place, Substitute) else place
     return parameter
 
 
-class WeightSubstitution(LinkHook):
-    """While a link's forward runs, its weight is what :meth:`of` makes of it; gradients go to the weight itself.
+class SubstitutionHook(LinkHook):
+    """A hook of one link that substitutes parameters before the link's forward; ``forward_failed`` puts them back.
 
     Args:
-        weight_name: of the parameter.
         name: of the hook; None: that of its class.
     """
 
-    def __init__(self, weight_name: str, name: str | None) -> None:
-        self.weight_name = weight_name
+    def __init__(self, name: str | None) -> None:
         if name is not None:
             self.name = name
 
     def __enter__(self) -> Any:
         raise NotImplementedError(f"{self.name} is one link's: link.add_hook(hook), not `with hook:`")
+
+    def forward_postprocess(self, args: ForwardPostprocessCallbackArgs) -> None:
+        self.forward_failed(args)
+
+
+class WeightSubstitution(SubstitutionHook):
+    """While a link's forward runs, its weight W is ``of(link, W)``; gradients flow back to W.
+
+    Args:
+        weight_name: the link's attribute with the parameter.
+        name: of the hook; None: that of its class.
+    """
+
+    def __init__(self, weight_name: str, name: str | None) -> None:
+        super().__init__(name)
+        self.weight_name = weight_name
 
     def added(self, link: Any) -> None:
         if not isinstance(getattr(link, self.weight_name, None), Parameter):
@@ -49,30 +63,27 @@ class WeightSubstitution(LinkHook):
         self.output_axis = 1 if isinstance(link, DeconvolutionND) else 0
 
     def matrix(self, W: Any) -> Any:
-        """The weight, array or Variable, with a row for each output: (K, …) → (K, D)."""
+        """The weight, an array or a Variable, as a matrix with a row for each output channel: (K, …) → (K, D)."""
         if self.output_axis:
             W = W.transpose((1, 0, *range(2, W.ndim)))
         return W.reshape((W.shape[0], W.size // max(W.shape[0], 1)))
 
     def check(self, W: Parameter) -> None:
-        """Refuse a weight that :meth:`of` cannot be computed of."""
+        """Raise ValueError if this rank holds a part of W with which :meth:`of` cannot be computed."""
         W.check_whole(self.name, "use a layer that is not divided")
 
     def of(self, link: Any, W: Variable) -> Variable:
-        """What the link is to compute with."""
+        """The Variable with which the link computes in place of W; to be defined by each hook."""
         raise NotImplementedError
 
     def forward_preprocess(self, args: ForwardPreprocessCallbackArgs) -> None:
         W = getattr(args.link, self.weight_name)
-        if W.array is None:  # it waits for its first batch to know its shape
+        if W.array is None:  # a forward of the first batch initializes it
             with no_backprop_mode():
                 args.link.forward(*args.args, **args.kwargs)
         self.check(parameter_of(W))
-        # not by setattr, which would take the parameter off the link's list
+        # in __dict__: setattr would remove the parameter from the link's list
         self.original_weight, args.link.__dict__[self.weight_name] = W, Substitute(self.of(args.link, W), W)
 
     def forward_failed(self, args: ForwardPreprocessCallbackArgs) -> None:
         args.link.__dict__[self.weight_name] = self.original_weight
-
-    def forward_postprocess(self, args: ForwardPostprocessCallbackArgs) -> None:
-        self.forward_failed(args)

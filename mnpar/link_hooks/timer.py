@@ -1,4 +1,4 @@
-"""How long links take."""
+"""A hook that measures how long links take."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from mnpar.timing import Timings
 
 
 class TimerHook(Timings, LinkHook):
-    """Measures each forward of links; GPUs are waited for. A link's time includes that of the links inside it.
+    """Measures each forward of links; on GPUs it synchronizes before and after. A link's time includes the links inside it.
 
-    ``call_history`` is a list of pairs, the class of a link and its seconds; :meth:`total_time`, :meth:`summary` and
-    :meth:`print_report` say it shorter.
+    ``call_history`` is a list of pairs (name of the link's class, seconds); :meth:`total_time`, :meth:`summary` and
+    :meth:`print_report` add them up.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.links as L

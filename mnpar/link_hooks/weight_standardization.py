@@ -1,4 +1,4 @@
-"""A weight whose rows have mean 0 and variance 1."""
+"""A link hook that gives each output's weights mean 0 and variance 1."""
 
 from __future__ import annotations
 

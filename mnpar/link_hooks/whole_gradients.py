@@ -1,4 +1,4 @@
-"""Whole gradients for the parameters of links that each rank uses for its share of the work."""
+"""Gradients summed over ranks for replicated links that each rank applies to its part of the data."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any
 from mnpar.communicators.communicator import Communicator, needed
 from mnpar.config import no_backprop_mode
 from mnpar.functions.blockwise import shared
-from mnpar.link_hook import ForwardPostprocessCallbackArgs, ForwardPreprocessCallbackArgs, LinkHook
-from mnpar.link_hooks.substitution import Substitute
+from mnpar.link_hook import ForwardPreprocessCallbackArgs
+from mnpar.link_hooks.substitution import Substitute, SubstitutionHook
 from mnpar.links.parts import Divided
 from mnpar.parameter import Parameter
 
 Places = list[tuple[dict[str, Any], str, Parameter]]
 
 
-class WholeGradients(LinkHook):
-    """Lets all parameters of a link, and of the links in it, get their whole gradient on every rank, where each rank calls it
-    with a part of what one process would: a block of the sequence, of the image, of the batch.
+class WholeGradients(SubstitutionHook):
+    """Sums the gradients of a link's parameters, and of the links inside it, over ranks that each call it with a part of the
+    data: a block of the sequence, of the image, of the batch.
 
     Between layers with a ``sequence_axis`` (:class:`mnpar.links.ColumnParallelLinear`) norms, scales and biases see only a
-    part of the sequence; without it their gradients would be parts too, and the ranks' copies would drift apart. It is to be
-    added to a link, of which every rank has the same (``link.add_hook(hook)``): forward, nothing is sent; backward, the
-    gradients are summed over ranks, small ones in one message. Links that are divided among these ranks make their own
-    gradients whole: it leaves them alone, as it does links that have the hook themselves.
+    part of the sequence: without this hook each rank would get a part of their gradients, and the ranks' copies would drift
+    apart. Add it to a link of which every rank has a copy (``link.add_hook(hook)``). Forward sends nothing; backward allreduces
+    the gradients, small ones in one message. The hook leaves out links that are divided among these ranks, whose gradients are
+    whole already, and links inside that have such a hook of their own.
 
     Args:
         comm: all its ranks call the link, equally often.
@@ -45,34 +45,27 @@ class WholeGradients(LinkHook):
 
     def __init__(self, comm: Communicator, *, name: str | None = None) -> None:
         needed(comm, "WholeGradients(comm)")
+        super().__init__(name)
         self.comm = comm
-        self._replaced: list[Places] = []  # of the calls under way
-        if name is not None:
-            self.name = name
-
-    def __enter__(self) -> Any:
-        raise NotImplementedError(f"{self.name} is one link's: link.add_hook(hook), not `with hook:`")
+        self._replaced: list[Places] = []  # a stack: calls may be nested
 
     def forward_preprocess(self, args: ForwardPreprocessCallbackArgs) -> None:
         places = self._places(args.link)
-        if any([param.array is None for _, _, param in places]):  # they wait for their first batch to know their shapes
+        if any([param.array is None for _, _, param in places]):  # a forward of the first batch initializes them
             with no_backprop_mode():
                 args.link.forward(*args.args, **args.kwargs)
         copies = shared(self.comm, *[param for _, _, param in places])
         self._replaced.append(places)
         for (owner, name, param), copy in zip(places, copies, strict=True):
             if copy is not param:
-                owner[name] = Substitute(copy, param)  # not by setattr, which would take the parameter off the link's list
+                owner[name] = Substitute(copy, param)  # in __dict__: setattr would remove the parameter from the link's list
 
     def forward_failed(self, args: ForwardPreprocessCallbackArgs) -> None:
         for owner, name, param in self._replaced.pop():
             owner[name] = param
 
-    def forward_postprocess(self, args: ForwardPostprocessCallbackArgs) -> None:
-        self.forward_failed(args)
-
     def _places(self, link: Any) -> Places:
-        """Where the parameters are that lie whole on every rank."""
+        """The parameters that are not divided, each with its link's ``__dict__`` and its name there."""
         found: Places = []
         for one in link.links():
             own = one is not link and any([isinstance(hook, WholeGradients) for hook in one.local_link_hooks.values()])

@@ -1,8 +1,8 @@
 """Attention with several heads, whose weights may be divided among ranks by heads.
 
-Queries, keys and values are one product with one parameter, W_qkv (3, heads, d, size): all of q, k and v that a head needs lies
-in one box of it, so any number of ranks can divide it, evenly or not, and starts from the weights of one process. The parts of
-a head's output are summed over the ranks: one message each way (Megatron-LM: Shoeybi et al. 2019, arXiv 1909.08053, figure 3b).
+Queries, keys and values are one product with one parameter, W_qkv (3, heads, d, size): the weights of some heads are one box of
+it, so any number of ranks can divide it, evenly or not, and starts from the weights of one process. The ranks' parts of the
+output are summed: one allreduce forward, one backward (Megatron-LM: Shoeybi et al. 2019, arXiv 1909.08053, figure 3b).
 
 The sequence may be cut too, among the ranks of another communicator, as on another axis of a mesh.
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Matrices:
-    """An initializer for several matrices in one parameter of more axes: each is drawn by itself, as what it is.
+    """An initializer for a parameter that holds several matrices: each is drawn by itself, with its own fans.
 
     Args:
         initializer: of one matrix.
@@ -62,21 +62,21 @@ SEQUENCES = {"ring": ring_attention, "all_to_all": all_to_all_attention}
 
 
 class MultiHeadAttention(Divided):
-    """softmax(Q Kᵀ / √d) V for each head, between one product that makes Q, K and V and one that joins the heads.
+    """softmax(Q Kᵀ / √d) V for each head, after a linear layer that computes Q, K and V and before one that joins the heads.
 
     Args:
         n_heads: H.
-        size: D, features that come in and go out; each head has d = D / H of them, unless ``head_size`` says otherwise.
+        size: D, the features of inputs and outputs; each head has d = D / H of them, unless ``head_size`` is given.
         comm: its ranks divide the heads, as :func:`mnpar.plans.block` does, evenly or not; all of them make the layer and
             call it. None: one rank has them all.
-        causal: a query looks only at keys up to its own place.
+        causal: a query attends only to keys up to its own position.
         head_size: d.
         nobias: no b_qkv and b_out.
-        sequence_comm: its ranks have each a part of the sequence. None: the sequence is whole.
-        sequence: how they attend to all of it, ``'ring'`` (:func:`mnpar.functions.ring_attention`) or ``'all_to_all'``
-            (:func:`mnpar.functions.all_to_all_attention`).
-        whole_gradients: of a sequence that is cut, each rank gets the gradients of the one layer, summed over the ranks. False:
-            its own share of them, where they are summed for the whole model later, as over parts of a batch.
+        sequence_comm: each of its ranks has a part of the sequence. None: every rank has the whole sequence.
+        sequence: how parts attend to the whole sequence, ``'ring'`` (:func:`mnpar.functions.ring_attention`) or
+            ``'all_to_all'`` (:func:`mnpar.functions.all_to_all_attention`).
+        whole_gradients: with ``sequence_comm``, sum the parameters' gradients over its ranks. False: each rank gets its share
+            of them, for a multi-node optimizer that sums the gradients of the whole model over these ranks.
         initialW, initial_bias: initializers of each of the four matrices (d·H, D), (d·H, D), (d·H, D) and (D, d·H), and of the
             biases; None is LeCunNormal, and 0. Weights begin as the whole layer's where all ranks' generators are in the
             same state (:func:`mnpar.random.seed`).
@@ -120,7 +120,7 @@ class MultiHeadAttention(Divided):
         self.head_size = d = size // n_heads if head_size is None else head_size
         W, b = (
             initializers._get_initializer(initialW),
-            initializers._get_initializer(0 if initial_bias is None else initial_bias),
+            initializers._get_initializer(initial_bias, 0),
         )
         self.W_qkv = self._parameter(Matrices(W, (3, n_heads * d, size)), (3, n_heads, d, size))
         self.W_out = self._parameter(Matrices(W, (1, size, n_heads * d)), (size, n_heads, d))
@@ -161,8 +161,8 @@ class MultiHeadAttention(Divided):
         Args:
             x: (…, T, D), the same on each rank of ``comm``; on those of ``sequence_comm`` each its part.
             source: (…, S, D), where keys and values come from; None: from x.
-            mask: boolean, broadcast to (…, H, T, S): where a query may look; a key that is to be ignored: (N, 1, 1, S). Of a
-                sequence that is cut: this rank's T rows, and S is the whole length.
+            mask: boolean, broadcast to (…, H, T, S): True where a query attends to a key; (N, 1, 1, S) masks keys. With
+                ``sequence_comm``: this rank's T rows, and S is the length of the whole sequence.
             cut: which stretches of the sequence each rank of ``sequence_comm`` has; None: blocks in order.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Batch normalization with its parameters, and the running mean and variance that it uses while testing; and its kin."""
+"""Batch normalization, batch renormalization and decorrelated batch normalization, with parameters and running statistics."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class BatchNormalization(Link):
 
     Args:
         size: of gamma and beta, an int or a tuple; None takes it from the first batch.
-        decay: how much of the running values stays with each batch.
+        decay: of the running statistics: running ← decay · running + (1 - decay) · batch's.
         eps: added to the variance.
-        dtype: of parameters and running values; None is ``mnpar.config.dtype``. float16 makes float32: small steps and sums
-            need more than 11 bits.
-        use_gamma, use_beta: without them they are 1 and 0, and not learnt.
+        dtype: of parameters and running statistics; None is ``mnpar.config.dtype``. float16 becomes float32: small steps and
+            sums need more than 11 bits.
+        use_gamma, use_beta: whether there are the parameters; else γ is 1 and β is 0.
         initial_gamma, initial_beta, initial_avg_mean, initial_avg_var: initializers, numbers or arrays; None is 1, 0, 0, 1.
         axis: what the mean is over; None: the first axis, and those after as many as ``size`` has.
 
@@ -72,7 +72,7 @@ class BatchNormalization(Link):
             self._initialize_params((size,) if isinstance(size, int | np.integer) else tuple(size))
 
     def _initializer(self, initial: Any, default: float) -> Any:
-        made = initializers._get_initializer(default if initial is None else initial)
+        made = initializers._get_initializer(initial, default)
         if isinstance(made, initializers.Initializer) and made.dtype is None:
             made = copy.copy(made)
             made.dtype = self.dtype
@@ -131,7 +131,7 @@ class BatchNormalization(Link):
         return backend.get_array_module(self.avg_mean).full_like(self.avg_mean, value) if param is None else param
 
     def start_finetuning(self) -> None:
-        """Let the next batch with ``finetune=True`` be the first that the running values are the mean of."""
+        """Start the mean over batches anew, with the next batch that is called with ``finetune=True``."""
         self.N = 0
 
 
@@ -140,7 +140,7 @@ class BatchRenormalization(BatchNormalization):
 
     Args:
         size, decay, eps, dtype: as in :class:`BatchNormalization`, and so are the other arguments.
-        rmax, dmax: the most that deviations are scaled by, and that means are moved, in running deviations.
+        rmax, dmax: bounds of the correction: r in [1 / rmax, rmax] scales, d in [-dmax, dmax] shifts (in running deviations).
 
     Example:
         >>> import numpy as np, mnpar.links as L
@@ -158,7 +158,7 @@ class BatchRenormalization(BatchNormalization):
             size, decay, eps, dtype, use_gamma, use_beta, initial_gamma, initial_beta, None, initial_avg_mean, initial_avg_var
         )
         self.rmax, self.dmax = rmax, dmax
-        self._before: tuple[Any, Any] | None = None  # running values that the last batch met: to compute it again
+        self._before: tuple[Any, Any] | None = None  # running statistics before the last batch, for a recomputation of it
 
     def _by_batch(self, x: Any, gamma: Any, beta: Any, decay: float) -> Variable:
         again = config.in_recomputing and self._before is not None
@@ -169,21 +169,21 @@ class BatchRenormalization(BatchNormalization):
 
 
 class DecorrelatedBatchNormalization(Link):
-    """Whitened channels: by this batch while ``config.train`` is on, else by a running mean and projection.
+    """Whitens channels: by the batch's statistics while ``config.train`` is on, else by a running mean and projection.
 
     Args:
         size: C, how many channels.
-        groups: they are divided into so many groups, each whitened by itself.
-        decay: how much of the running values stays with each batch.
+        groups: into how many groups, each whitened by itself, the channels are divided.
+        decay: as in :class:`BatchNormalization`.
         eps: added to the variances.
-        dtype: of the running values.
+        dtype: of the running statistics.
 
     Attributes:
         avg_mean, avg_projection, N: persistent: ``(groups, C / groups)``, ``(groups, C / groups, C / groups)``, and how many
             batches went into them since :meth:`start_finetuning`.
 
     Raises:
-        ValueError: the channels cannot be divided so.
+        ValueError: the channels cannot be divided into so many groups.
 
     Example:
         >>> import numpy as np, mnpar.links as L
@@ -219,5 +219,5 @@ class DecorrelatedBatchNormalization(Link):
         )
 
     def start_finetuning(self) -> None:
-        """Let the next batch with ``finetune=True`` be the first that the running values are the mean of."""
+        """Start the mean over batches anew, with the next batch that is called with ``finetune=True``."""
         self.N = 0

@@ -1,4 +1,4 @@
-"""A network together with its loss."""
+"""A network together with its loss and its accuracy."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mnpar.variable import Variable
 
 
 class Classifier(Chain):
-    """Calls a predictor, compares with the labels, reports ``loss`` and ``accuracy`` and returns the loss.
+    """Calls a predictor, compares its outputs with the labels, reports ``loss`` and ``accuracy``, and returns the loss.
 
     Args:
         predictor: a link, called with the inputs.
         lossfun: called with outputs (N, C) and labels (N,).
-        accfun: likewise.
-        label_key: which argument holds the labels: its place, or its keyword.
+        accfun: called with the same; its result is reported as ``accuracy``.
+        label_key: which argument of a call holds the labels: its position, or its keyword.
 
     Attributes:
         y, loss, accuracy: of the last batch; they are not copied and not saved, so that a model can be pickled at any time.

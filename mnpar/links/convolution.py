@@ -1,4 +1,4 @@
-"""Convolutional layers in any number of dimensions; channels may be left to the first batch."""
+"""Convolutional layers in any number of dimensions; the number of input channels may come from the first batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mnpar.variable import Variable
 
 
 class _Filters(Link):
-    """What the layers share: W and b, sizes that may come from the first batch."""
+    """The base of convolutional and transposed layers: W, b and their sizes, which may come from the first batch."""
 
     def __init__(
         self, ndim: int, in_channels: int | None, out_channels: int | None, ksize: Any, stride: Any, pad: Any, nobias: bool,
@@ -35,7 +35,7 @@ class _Filters(Link):
         self.W = Parameter(initializers._get_initializer(initialW))
         self.b: Parameter | None = None
         if not nobias:
-            self.b = Parameter(initializers._get_initializer(0 if initial_bias is None else initial_bias), out_channels)
+            self.b = Parameter(initializers._get_initializer(initial_bias, 0), out_channels)
         if in_channels is not None:
             self._initialize_params(in_channels)
 
@@ -77,7 +77,7 @@ class ConvolutionND(_Filters):
         initialW: initializer of W ``(K, C / groups, *ksize)``; None is LeCunNormal.
         initial_bias: initializer of b (K,); None is 0.
         cover_all: windows reach every cell.
-        groups: channels are divided into so many groups that do not see each other.
+        groups: into how many groups, each convolved by itself, the channels are divided.
 
     Raises:
         ValueError: sizes below 1, or groups that do not divide the channels.

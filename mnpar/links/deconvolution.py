@@ -1,4 +1,4 @@
-"""Transposed convolutional layers, in any number of dimensions; channels may be left to the first batch."""
+"""Transposed convolutional layers in any number of dimensions; the number of input channels may come from the first batch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mnpar.variable import Variable
 
 
 class DeconvolutionND(_Filters):
-    """Transposed convolution: from one value for each window to an image.
+    """Transposed convolution: the adjoint of a convolution, from outputs of that size to images.
 
     Args:
         ndim, ksize, stride, pad, dilate, groups, nobias: of the convolution, as :class:`ConvolutionND` takes them.
-        in_channels: of the values; None (or left out) takes it from the first batch.
-        out_channels: of the image.
-        outsize: the size of the image, where several have so many windows.
+        in_channels: of the inputs; None (or left out) takes it from the first batch.
+        out_channels: of the images.
+        outsize: the size of the images, where a stride leaves several possible; None: the smallest.
         initialW: initializer of W ``(in_channels, out_channels / groups, *ksize)``; None is LeCunNormal.
         initial_bias: initializer of b (out_channels,); None is 0.
 

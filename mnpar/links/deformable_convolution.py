@@ -1,4 +1,4 @@
-"""Deformable convolution: a layer that computes offsets, and one that convolves what lies there."""
+"""Deformable convolution: a layer that computes offsets, and one that convolves the image sampled at them."""
 
 from __future__ import annotations
 
@@ -39,15 +39,16 @@ class DeformableConvolution2DSampler(Convolution2D):
 
 
 class DeformableConvolution2D(Chain):
-    """A convolution whose windows look where another convolution of the same images tells them to.
+    """A convolution that samples the images at offsets, which another convolution of the same images computes.
 
     Args:
-        in_channels, out_channels, ksize, stride, pad: of both; ``in_channels=None`` takes it from the first batch.
+        in_channels, ksize, stride, pad: of both convolutions; ``in_channels=None`` takes it from the first batch.
+        out_channels: of the deformable convolution.
         offset_nobias, offset_initialW, offset_initial_bias: of the convolution that computes the offsets.
-        deform_nobias, deform_initialW, deform_initial_bias: of the other, whose filters are zeros at first unless told.
+        deform_nobias, deform_initialW, deform_initial_bias: of the deformable one; ``deform_initialW=None`` is zeros.
 
     Attributes:
-        offset_conv, deform_conv: the two.
+        offset_conv, deform_conv: the two convolutions.
 
     Example:
         >>> import numpy as np, mnpar.links as L

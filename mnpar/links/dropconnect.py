@@ -1,4 +1,4 @@
-"""A linear layer that drops weights."""
+"""DropConnect: a linear layer that drops weights at random."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from mnpar.variable import Variable
 
 
 class SimplifiedDropconnect(Linear):
-    """A linear layer of which a share of the weights is set to 0 while ``config.train`` is on.
+    """A linear layer whose weights are set to 0 with probability ``ratio`` while ``config.train`` is on.
 
     Args:
         in_size: D; None takes it from the first batch.
         out_size: outputs.
-        ratio: the probability of 0.
-        nobias: without b.
+        ratio: the probability that a weight is dropped.
+        nobias: no b.
         initialW, initial_bias: initializers of W (out_size, D) and b; None is LeCunNormal and 0.
 
     Example:

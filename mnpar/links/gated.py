@@ -1,4 +1,4 @@
-"""Recurrent layers with other gates: peepholes, zoneout, the minimal gated unit. They remember from call to call."""
+"""Recurrent layers with other gates: peepholes, zoneout, the minimal gated unit."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from mnpar.chain import Chain
 from mnpar.functions import concat, linear_interpolate, separate, sigmoid, tanh, zoneout
 from mnpar.functions.shape import reshape
 from mnpar.links.linear import Linear
-from mnpar.links.memory import Remembering
+from mnpar.links.memory import Stateful
 from mnpar.links.recurrent import LSTM
 from mnpar.variable import Variable, as_variable
 
 
 class StatefulZoneoutLSTM(LSTM):
-    """An LSTM of which a share of the memory and of the outputs stays, at random, what it was (arXiv 1606.01305).
+    """An LSTM in which random elements of the cell state and of the output keep their last values (Krueger et al. 2016,
+    arXiv 1606.01305).
 
     Args:
         in_size: D; None takes it from the first batch.
         out_size: H.
-        c_ratio, h_ratio: the probabilities that an element of the memory, of the output stays.
-        kwargs: initializers, as of :class:`LSTM`; but the forget gates begin half open (bias 0).
+        c_ratio, h_ratio: the probabilities that an element of the cell state c, of the output h, keeps its last value.
+        kwargs: initializers, as of :class:`LSTM`, but the biases of forget gates are 0 by default.
 
     Example:
         >>> import numpy as np, mnpar.links as L
@@ -37,8 +38,7 @@ class StatefulZoneoutLSTM(LSTM):
 
     def forward(self, x: Any) -> Variable:
         """(N, D) → (N, H); N stays the same until ``reset_state``."""
-        if self.h is not None and len(x) != len(self.h):
-            raise ValueError(f"a batch of {len(x)} after one of {len(self.h)}: call reset_state() between sequences")
+        self.check_batch(x)
         c, h = self.step(self.c, self.h, x)
         before = c.xp.zeros(c.shape, c.dtype)
         self.c = zoneout(before if self.c is None else self.c, c, self.c_ratio)
@@ -46,8 +46,8 @@ class StatefulZoneoutLSTM(LSTM):
         return h
 
 
-class StatefulPeepholeLSTM(Remembering):
-    """An LSTM whose gates also see the memory: i and f the last one, o the new one.
+class StatefulPeepholeLSTM(Stateful):
+    """An LSTM whose gates also depend on the cell state: i and f on the last one, o on the new one.
 
     Args:
         in_size: D; None takes it from the first batch.
@@ -63,7 +63,7 @@ class StatefulPeepholeLSTM(Remembering):
         Gers and Schmidhuber, "Recurrent nets that time and count", IJCNN 2000.
     """
 
-    remembers = ("c", "h")
+    state_names = ("c", "h")
 
     def __init__(self, in_size: int | None, out_size: int) -> None:
         super().__init__()
@@ -77,8 +77,7 @@ class StatefulPeepholeLSTM(Remembering):
 
     def forward(self, x: Any) -> Variable:
         """(N, D) → (N, H); N stays the same until ``reset_state``."""
-        if self.h is not None and len(x) != len(self.h):
-            raise ValueError(f"a batch of {len(x)} after one of {len(self.h)}: call reset_state() between sequences")
+        self.check_batch(x)
         gates = self.upward(x)
         if self.h is not None:
             gates = gates + self.lateral(self.h)
@@ -122,8 +121,8 @@ class StatelessMGU(Chain):
         return self.step(h, x)
 
 
-class StatefulMGU(Remembering, StatelessMGU):
-    """A minimal gated unit that remembers from call to call.
+class StatefulMGU(Stateful, StatelessMGU):
+    """A minimal gated unit that keeps its state h from call to call.
 
     Args:
         in_size: D.
@@ -140,7 +139,7 @@ class StatefulMGU(Remembering, StatelessMGU):
         self.reset_state()
 
     def set_state(self, h: Any) -> None:
-        """Remember this instead: (N, H)."""
+        """Set the state h, (N, H)."""
         self.h = as_variable(h)
 
     def forward(self, x: Any) -> Variable:  # type: ignore[override]

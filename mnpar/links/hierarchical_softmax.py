@@ -1,4 +1,4 @@
-"""A loss over a large vocabulary whose words are the leaves of a tree: each word costs its path, not the vocabulary."""
+"""Hierarchical softmax: words are the leaves of a binary tree, and a word's loss costs its path, not the whole vocabulary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The block of Inception networks, without and with batch normalization."""
+"""The blocks of Inception networks, without and with batch normalization."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ class Linear(Link):
     """y = x Wᵀ + b.
 
     Args:
-        in_size: of each example, flattened; None (or only one size given) takes it from the first batch.
-        out_size: features that come out.
+        in_size: D, the features of an example, flattened; None (or only one size given) takes it from the first batch.
+        out_size: the features of an output.
         nobias: no b.
         initialW: initializer of W (out_size, in_size); None is LeCunNormal.
         initial_bias: initializer of b (out_size,); None is 0.
@@ -53,7 +53,7 @@ class Linear(Link):
         self.W = Parameter(initializers._get_initializer(initialW))
         self.b: Parameter | None = None
         if not nobias:
-            self.b = Parameter(initializers._get_initializer(0 if initial_bias is None else initial_bias), out_size)
+            self.b = Parameter(initializers._get_initializer(initial_bias, 0), out_size)
         if in_size is not None:
             self._initialize_params(in_size)
 

@@ -1,4 +1,4 @@
-"""Local convolution: a convolutional layer whose filters differ from place to place; and the decoder that goes with it."""
+"""Local convolution, a convolutional layer whose filters differ from position to position, and its transpose."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mnpar.variable import Variable
 class Untied:
     """An initializer for filters (K, OH, OW, C, kH, kW) that draws them as K·OH·OW filters of fan-in C·kH·kW.
 
-    As the filters of an image's only place they would be scaled by its size too, and be far too small.
+    By the shape of the array alone, fan-in would be OH·OW times as large, and the filters far too small.
     """
 
     def __init__(self, initializer: Any) -> None:
@@ -33,7 +33,7 @@ class Untied:
 
 
 class _Untied(Link):
-    """What encoder and decoder share: W (K, OH, OW, C, kH, kW), b, and sizes that may come from the first batch."""
+    """The base of both layers: W (K, OH, OW, C, kH, kW), b, and their sizes, which may come from the first batch."""
 
     def __init__(
         self, channels: int | None, filters: int | None, in_size: Any, ksize: Any, stride: Any, nobias: bool, initialW: Any,
@@ -49,7 +49,7 @@ class _Untied(Link):
         self.W = Parameter(Untied(initializers._get_initializer(initialW)))
         self.b: Parameter | None = None
         if not nobias:
-            self.b = Parameter(initializers._get_initializer(0 if initial_bias is None else initial_bias))
+            self.b = Parameter(initializers._get_initializer(initial_bias, 0))
         self._complete()
 
     def _complete(self) -> None:
@@ -78,7 +78,7 @@ class _Untied(Link):
 
 
 class LocalConvolution2D(_Untied):
-    """A convolutional layer with filters and biases of its own at each place: :func:`mnpar.functions.local_convolution_2d`.
+    """A convolutional layer with its own filters and biases at each position: :func:`mnpar.functions.local_convolution_2d`.
 
     Args:
         in_channels: C; None takes it from the first batch.
@@ -152,7 +152,7 @@ class LocalConvolution2D(_Untied):
 
 
 class LocalDeconvolution2D(_Untied):
-    """The transpose of :class:`LocalConvolution2D`: each place adds its values to its window, by filters of its own.
+    """The transpose of :class:`LocalConvolution2D`: each position adds its values to its window, by its own filters.
 
     Args:
         in_channels: K.

@@ -1,17 +1,19 @@
-"""A mixture of experts over ranks: a gate chooses k experts for each token, and tokens travel to the ranks that have them.
+"""A mixture of experts over ranks: a gate chooses k experts for each token, and tokens are sent to the ranks of their experts.
 
     p = softmax(W x)        w = the k largest of p, divided by their sum        y = Σ w_e expert_e(x)
 
-Experts are divided among ranks in blocks. The ranks first tell each other how many tokens they have for each expert; then the
-tokens go, by an alltoall of uneven parts, and the results come back by another. Nothing is padded, and nothing is dropped
-unless a capacity is set, so a layer on P ranks is the layer on one, to the last gradient. Bytes on each rank: the rows that are
-not its own, twice forward and twice backward. (Shazeer et al. 2017, arXiv 1701.06538; Lepikhin et al. 2020, arXiv 2006.16668;
+Experts are divided among ranks in blocks. The ranks first exchange how many tokens they have for each expert; then one alltoall
+of uneven parts sends the tokens, and another one the results back. Nothing is padded, and nothing is dropped unless a capacity
+is set, so outputs and gradients on P ranks are those of one process. Each rank sends and receives the rows of other ranks'
+experts twice forward and twice backward. (Shazeer et al. 2017, arXiv 1701.06538; Lepikhin et al. 2020, arXiv 2006.16668;
 Fedus et al. 2021, arXiv 2101.03961.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import reduce
+from operator import getitem
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +40,8 @@ from mnpar.functions.routing import Routes, make_routes, pick_rows, put_in_order
 from mnpar.link import Link
 from mnpar.links.linear import Linear
 from mnpar.plans import block
-from mnpar.serializer import Deserializer, Serializer
+from mnpar.serializer import Deserializer
+from mnpar.serializers import DictionarySerializer
 from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
@@ -50,18 +53,18 @@ class MixtureOfExperts(Chain):
 
     Args:
         comm: its ranks share the layer; all of them make it and call it, those without tokens or experts too.
-        make: called with the number of an expert, 0 … E - 1, on the rank that has it; returns a link for (n, in_size), where n
-            is any number and may be 0, that gives (n, out_size). A rank has the experts of :func:`mnpar.plans.block`.
+        make: called with the number of an expert, 0 … E - 1, on the rank that has it; returns a link that maps (n, in_size) to
+            (n, out_size) for any n, 0 included. A rank has the experts of :func:`mnpar.plans.block`.
         n_experts: E; any number, also fewer than ranks.
         in_size: D, the features of a token.
         out_size: the features of a result; None: as many.
-        k: how many experts see a token.
+        k: how many experts compute each token.
         input_is_parallel: False: x is the same on each rank and so is the result, owned together, as other parallel layers have
             it; inside, each rank sends a block of the tokens. True: x is the rank's own tokens, of which it gets the results;
             the ranks' numbers of tokens may differ, and be 0.
         capacity_factor: c: an expert takes at most c k N / E of the N tokens of all ranks, rounded up; first choices come
-            before second ones, then tokens in the order of ranks. What is dropped adds nothing to its token's sum: put the
-            layer beside a connection that goes round it. None: nothing is dropped.
+            before second ones, then tokens in the order of ranks. A dropped choice adds nothing to its token's sum: give the
+            layer a residual connection. None: nothing is dropped.
         noise: in training, normal noise of this standard deviation is added to the gate's scores.
         normalize: divide the k weights by their sum. None: if k is more than 1 (the only weight would be 1, and the gate would
             learn nothing).
@@ -70,10 +73,11 @@ class MixtureOfExperts(Chain):
         whole_gradients: False, with ``input_is_parallel``: the gradient of the gate's W is each rank's share, for a multi-node
             optimizer over a mesh that adds up the rest of the model over these ranks too (below).
 
-    Whose gradient is what: every gradient is whole, that of the sum of the losses on which the ranks call backward. An expert
-    sees the tokens of all ranks, and its gradient is complete where it is, zeros if no token came. The gate's W is the same
-    on all ranks, and so is its gradient. The rows of x have theirs where they are. So neither W nor the experts may be summed
-    over ``comm`` once more; a data-parallel optimizer over *other* ranks, which hold copies of the whole layer, sums both.
+    Gradients: every gradient is whole, that of the sum of the losses on which the ranks call backward. An expert computes the
+    tokens of all ranks, and its gradient on its rank is complete, zeros if no token came. The gate's W is the same on all
+    ranks, and so is its gradient. The gradient of a row of x is on that row's rank. So neither the gradient of W nor those of
+    the experts may be summed over ``comm`` again; a data-parallel optimizer over *other* ranks, which hold copies of the whole
+    layer, sums both.
     If the ranks of ``comm`` are themselves data-parallel in the rest of the model, make them an axis of a mesh, and leave the
     gate's gradient to the optimizer, which adds up that of each parameter where there are copies of it::
 
@@ -81,22 +85,24 @@ class MixtureOfExperts(Chain):
         model.experts = L.MixtureOfExperts(mesh.expert, make, 8, 32, input_is_parallel=True, whole_gradients=False)
         optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), mesh, axes=("data", "expert")).setup(model)
 
-    Without a mesh the multi-node optimizer has the rest only, and another one this layer (docs/experts_and_ensembles.md).
+    Without a mesh, one multi-node optimizer updates the rest of the model and another optimizer this layer
+    (docs/experts_and_ensembles.md).
 
-    First weights do not depend on how many ranks there are: rank 0 draws a seed, and each expert is made, and sized by its
-    first batch, with a generator of the seed and its number. An expert's path has its number (``/experts/5/W``): a checkpoint
-    of P ranks is loaded by any other number, and ``save_npz`` on all ranks together writes files that have all experts.
+    Initial weights do not depend on the number of ranks: rank 0 draws a seed, and each expert is made, and sized by its first
+    batch, with a generator of the seed and the expert's number. An expert's path has its number (``/experts/5/W``): any number
+    of ranks loads a checkpoint of P ranks, and ``save_npz`` on all ranks together writes files that have all experts.
 
     Attributes:
-        balance: of the last call, a loss that is least, 1, where all experts get as much: E Σ_e f_e p_e, where f_e is the share
-            of the N k choices of all ranks that e got, and p_e its mean probability (Switch's equation 4): add a hundredth of
-            it to the loss. With ``input_is_parallel`` it is the mean over the rank's own tokens, to be weighted as their loss
-            is; else owned together as the loss is. None before the first call.
-        load: (E,) how many tokens each expert saw in the last call, of all ranks.
-        dropped: how many choices were dropped, of all ranks.
+        balance: the load balancing loss of the last call, E Σ_e f_e p_e, where f_e is the fraction of the N k choices of all
+            ranks that went to expert e, and p_e its mean probability (Fedus et al., equation 4); its minimum, 1, is reached
+            where all experts get equally many. Add a hundredth of it to the loss. With ``input_is_parallel`` p_e is the mean
+            over the rank's own tokens, and the balance is to be weighted as their loss is; else the ranks own it together, as
+            the loss. None before the first call.
+        load: (E,) how many tokens of all ranks each expert computed in the last call.
+        dropped: how many choices of all ranks were dropped.
 
     Raises:
-        ValueError: sizes below 1, k that is not in 1 … E, or shares of a gradient that all ranks have alike.
+        ValueError: a size below 1, k not in 1 … E, or ``whole_gradients=False`` without ``input_is_parallel``.
 
     Example:
         >>> import numpy as np, mnpar
@@ -193,7 +199,7 @@ class MixtureOfExperts(Chain):
         return probabilities, choices, weights / sum(weights, axis=1, keepdims=True) if self.normalize else weights
 
     def _report(self, probabilities: Variable, routes: Routes, together: bool) -> None:
-        """Say how the tokens are divided among experts."""
+        """Set ``load``, ``dropped`` and ``balance``."""
         self.load = routes.counts.sum(axis=0)
         self.dropped = int(routes.chosen.sum() - self.load.sum())
         shares = probabilities.xp.asarray(routes.chosen / max(routes.chosen.sum(), 1), probabilities.dtype)
@@ -202,7 +208,7 @@ class MixtureOfExperts(Chain):
         self.balance = reduce_from(self.comm, balance) if together else balance
 
     def _through_experts(self, rows: Variable, counts: Array) -> Variable:
-        """Rows in the order of experts, to the experts and back."""
+        """Send rows, which are in the order of their experts, to the experts' ranks; returns their results, in that order."""
         bounds = [block(self.n_experts, self.comm.size, rank) for rank in range(self.comm.size)]
         here = counts[:, slice(*bounds[self.comm.rank])]  # (P, experts of this rank)
         if self.comm.size == 1:
@@ -216,17 +222,17 @@ class MixtureOfExperts(Chain):
         return self._trade(results, here.sum(axis=1))
 
     def _trade(self, rows: Variable, lengths: Any) -> Variable:
-        """Give each rank its number of rows; what the ranks give this one, in their order."""
+        """Send each rank the next ``lengths[rank]`` rows; returns the rows received, in the order of ranks."""
         return concat(alltoall(self.comm, cut(rows, lengths)), axis=0)
 
 
 class Experts(Chain):
-    """The experts of one rank, under the numbers that they have among all.
+    """The experts of one rank; a child's name is the expert's number among all experts.
 
     Args:
         comm, make, n_experts: as :class:`MixtureOfExperts` has them.
-        seed: of all first weights, the same on all ranks.
-        whole_gradients: as :class:`MixtureOfExperts` has it; theirs are whole either way.
+        seed: of all initial weights, the same on all ranks.
+        whole_gradients: as :class:`MixtureOfExperts` has it, for optimizers; the experts' gradients are whole either way.
     """
 
     def __init__(
@@ -243,7 +249,7 @@ class Experts(Chain):
                 self._generators[str(i)] = rng
 
     def forward(self, rows: Variable, lengths: Any, out_size: int) -> Variable:
-        """Each expert's results for so many of the rows, one expert after another."""
+        """Apply the experts one after another, each to the next ``lengths[i]`` rows; returns their results joined."""
         if not self._children:
             return Variable(rows.xp.zeros((0, out_size), rows.dtype))
         ys = [self._run(name, part) for name, part in zip(self._children, cut(rows, lengths), strict=True)]
@@ -258,33 +264,16 @@ class Experts(Chain):
             return self[name](rows)
 
     def serialize(self, serializer: Any) -> None:
-        """Save all experts to a file of one rank, for which all ranks call this; else load or list those of this rank."""
+        """Save all experts to the file of each rank, for which all ranks call this; load this rank's experts."""
         if isinstance(serializer, Deserializer) or getattr(serializer, "knows_places", False) or self.comm.size == 1:
             super().serialize(serializer)
             return
-        mine = Listed()
+        mine = DictionarySerializer()
         super().serialize(mine)
-        for values in self.comm.allgather_obj(mine.values):
-            for (*path, key), value in values:
-                part = serializer
-                for name in path:
-                    part = part[name]
-                part(key, value)
-
-
-class Listed(Serializer):
-    """Lists values with the paths under which they are saved."""
-
-    def __init__(self, path: tuple[str, ...] = (), values: list[Any] | None = None) -> None:
-        self.path, self.values = path, [] if values is None else values
-
-    def __getitem__(self, key: str) -> Listed:
-        return Listed((*self.path, key), self.values)
-
-    def __call__(self, key: str, value: Any) -> Any:
-        """List one."""
-        self.values.append(((*self.path, key), backend.to_host(value)))
-        return value
+        for arrays in self.comm.allgather_obj(mine.target):
+            for path, array in arrays.items():
+                *names, key = path.split("/")
+                reduce(getitem, names, serializer)(key, array)
 
 
 def cut(rows: Variable, lengths: Any) -> tuple[Variable, ...]:

@@ -1,7 +1,7 @@
 """Batch normalization over the batches of all ranks, as if they were one.
 
-An ordinary composition: the mean and variance of all (functions/multi_node_moments.py), and the normalization by a given mean
-and variance. Backward is what follows from these, to any order.
+It composes two differentiable functions: mean and variance over all ranks (functions/multi_node_moments.py), and the
+normalization by a given mean and variance. So it is differentiable any number of times.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ L = TypeVar("L", bound=Link)
 class MultiNodeBatchNormalization(BatchNormalization):
     """:class:`BatchNormalization` whose mean and variance are those of the batches of all ranks together.
 
-    Batches may have different sizes, and none: the result is that of one process with all samples. While ``config.train`` is
-    on, all ranks call it, in the same order; else each by itself. The running values stay the same on every rank.
+    Batches may have different sizes, or be empty: the result is that of one process with all samples. While ``config.train`` is
+    on, all ranks call it, in the same order; else each by itself. Running statistics are the same on every rank.
 
     As everywhere, backward is of the sum of the ranks' losses: x gets its whole gradient, through the statistics of all ranks;
     gamma and beta get this rank's share, and the shares of all ranks add up to what one process would have.
@@ -35,8 +35,8 @@ class MultiNodeBatchNormalization(BatchNormalization):
         size, decay, eps, dtype, use_gamma, use_beta, initial_gamma, initial_beta, axis, initial_avg_mean, initial_avg_var: as
             :class:`BatchNormalization` has them.
         comm: the ranks that normalize together.
-        communication_backend: ``'auto'``, ``'mpi'`` or ``'nccl'``, of which the last needs a communicator of NCCL. What the
-            communicator is made of decides.
+        communication_backend: ``'auto'``, ``'mpi'`` or ``'nccl'``; accepted for ChainerMN's programs, as the communicator
+            decides; ``'nccl'`` needs a communicator of NCCL.
 
     Raises:
         ValueError: a size below 1, or no such backend.
@@ -82,7 +82,7 @@ def create_mnbn_model(link: L, comm: Communicator, communication_backend: str = 
     """A copy of a model in which every BatchNormalization normalizes over the ranks of ``comm``.
 
     Args:
-        link: a model of any structure; it stays as it is. What it shares inside, the copy shares inside.
+        link: a model of any structure; it is not changed. Links that it has in several places are shared in the copy, too.
         comm: the ranks that normalize together.
         communication_backend: as :class:`MultiNodeBatchNormalization` takes it.
 

@@ -1,4 +1,4 @@
-"""Recurrent layers on several ranks: the states of one rank's sequences come from another, and go on to a third."""
+"""Recurrent layers over several ranks: initial states are received from one rank, and final states are sent to another."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class MultiNodeNStepRNN(Chain):
-    """What :func:`create_multi_node_n_step_rnn` makes; called with the sequences alone.
+    """The link that :func:`create_multi_node_n_step_rnn` returns; it is called with the sequences alone.
 
     Args:
-        link, communicator, rank_in, rank_out: see there.
+        link, communicator, rank_in, rank_out: as of :func:`create_multi_node_n_step_rnn`.
 
     Example:
         See :func:`create_multi_node_n_step_rnn`.
@@ -29,7 +29,7 @@ class MultiNodeNStepRNN(Chain):
         self.actual_rnn = link
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
-        """The arguments of the link but its first states → its results, and a delegate variable (or None)."""
+        """The link's arguments without its initial states → the link's results, and a delegate variable (or None)."""
         states: tuple[Any, ...] = (None,) * self.actual_rnn.n_cells
         if self.rank_in is not None:
             states = F.recv(self.communicator, self.rank_in, force_tuple=True)
@@ -48,20 +48,20 @@ class MultiNodeNStepRNN(Chain):
 def create_multi_node_n_step_rnn(
     actual_link: NStepRNNBase, communicator: Communicator, rank_in: int | None = None, rank_out: int | None = None
 ) -> MultiNodeNStepRNN:  # fmt: skip
-    """Let a recurrent link begin where the link of another rank ended (an encoder and a decoder, say).
+    """Let a recurrent link start from the final states of the link of another rank (an encoder and a decoder, say).
 
     Args:
         actual_link: one of the eight NStep links.
-        communicator: the ranks.
-        rank_in: where the first states come from; None: zeros.
-        rank_out: where the last states go; None: nowhere.
+        communicator: the communicator of these ranks.
+        rank_in: the rank whose final states are the initial states here; None: zeros.
+        rank_out: the rank that gets the final states; None: no rank.
 
     Returns:
         A link that is called without states and returns, after the link's results, a delegate variable, which need not be used;
         None if ``rank_out`` is None.
 
     Raises:
-        ValueError: no such link.
+        ValueError: ``actual_link`` is not an NStep link.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.links as L

@@ -1,4 +1,4 @@
-"""Recurrent layers over whole sequences, of different lengths, in any order."""
+"""Multi-layer recurrent networks over batches of whole sequences of different lengths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from mnpar.chain import ChainList
 from mnpar.config import get_dtype
 from mnpar.functions.generic import plain
 from mnpar.functions.recurrent import transpose_back
-from mnpar.initializers import LeCunNormal
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable, as_variable
@@ -26,13 +25,13 @@ class NStepRNNBase(ChainList):
         n_layers: S.
         in_size: D.
         out_size: H.
-        dropout: of what goes from layer to layer, in training.
+        dropout: the ratio of dropout between layers, while ``config.train`` is on.
         initialW: initializer of the weights; None is LeCunNormal.
         initial_bias: initializer of the biases; None is 0.
     """
 
-    n_weights: ClassVar[int]  # of each layer: half for the input, half for the state
-    n_cells: ClassVar[int] = 1  # how many states there are
+    n_weights: ClassVar[int]  # of each layer: the first half for the input, the second for the state
+    n_cells: ClassVar[int] = 1  # how many states a layer has: LSTMs have two
     use_bi_direction: ClassVar[bool] = False
 
     def __init__(
@@ -45,10 +44,10 @@ class NStepRNNBase(ChainList):
             layer = Link()
             for k in range(self.n_weights):
                 shape = out_size, width if k < self.n_weights // 2 else out_size
-                filler = LeCunNormal() if initialW is None else initializers._get_initializer(initialW)
+                filler = initializers._get_initializer(initialW)
                 setattr(layer, f"w{k}", Parameter(filler, shape))
             for k in range(self.n_weights):
-                filler = initializers._get_initializer(0 if initial_bias is None else initial_bias)
+                filler = initializers._get_initializer(initial_bias, 0)
                 setattr(layer, f"b{k}", Parameter(filler, (out_size,)))
             layers.append(layer)
         super().__init__(*layers)
@@ -65,12 +64,12 @@ class NStepRNNBase(ChainList):
         return [[getattr(layer, f"b{k}") for k in range(self.n_weights)] for layer in self.children()]
 
     def init_hx(self, xs: Sequence[Any]) -> Variable:
-        """First states for these sequences: zeros (S, N, H)."""
+        """Initial states for these sequences: zeros (S, N, H), or (2 S, N, H) in both directions."""
         dtype = plain(xs[0]).dtype if len(xs) else get_dtype()
         return as_variable(self.xp.zeros((self.n_layers * self.direction, len(xs), self.out_size), dtype))
 
     def rnn(self, states: list[Any], xs: list[Any]) -> tuple[Any, ...]:
-        """The function that it is, on the steps of sequences in the order of their lengths."""
+        """The layers' function: (initial states, steps) → (*final states, outputs of each step), longest sequences first."""
         raise TypeError(f"{type(self).__name__} does not define rnn(self, states, xs)")
 
     def _run(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
@@ -92,7 +91,7 @@ class NStepRNNBase(ChainList):
         return (*finals, [ys[i] for i in back])
 
     def forward(self, hx: Any, xs: Sequence[Any]) -> tuple[Any, ...]:
-        """First states (S, N, H) or None, N sequences (T_i, D) in any order → last states, a list of outputs (T_i, H)."""
+        """Initial states (S, N, H) or None, N sequences (T_i, D) in any order → final states, a list of outputs (T_i, H)."""
         return self._run([hx], xs)
 
 
@@ -113,7 +112,7 @@ class NStepLSTM(NStepRNNBase):
     n_cells = 2
 
     def forward(self, hx: Any, cx: Any, xs: Sequence[Any]) -> tuple[Any, ...]:  # type: ignore[override]
-        """First outputs and memories (S, N, H) or None, N sequences → the last ones, a list of outputs (T_i, H)."""
+        """Initial h and c (S, N, H) or None, N sequences (T_i, D) → final h and c, a list of outputs (T_i, H)."""
         return self._run([hx, cx], xs)
 
     def rnn(self, states: list[Any], xs: list[Any]) -> tuple[Any, ...]:

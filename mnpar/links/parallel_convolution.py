@@ -1,12 +1,12 @@
-"""Convolutions whose filters, or whose input channels, are divided among ranks; each is the one layer that it replaces.
+"""Convolutions whose filters, or whose input channels, are divided among ranks; each equals a Convolution2D.
 
     FilterParallelConvolution2D    each rank computes some of the output channels, from all input channels
     ChannelParallelConvolution2D   each rank computes a part of all output channels, from some of the input channels
 
-They are to Convolution2D what ColumnParallelLinear and RowParallelLinear are to Linear, and as with those a pair of them, the
-first of which does not gather its output, needs one message each way. (ChainerMN's example of the name, of channels r, r + P …
-for rank r, leaves the products between ranks out: that is a convolution in P groups. Dryden et al., "Channel and filter
-parallelism for large-scale CNN training", SC 2019, describe the true ones.) Here too x, y and the loss are the ranks' together
+They correspond to ColumnParallelLinear and RowParallelLinear: a filter-parallel layer that does not gather its output, followed
+by a channel-parallel one, needs one allreduce forward and one backward. (ChainerMN's example of this name gives rank r the
+channels r, r + P … and omits the products between ranks: a convolution in P groups. Dryden et al., "Channel and filter
+parallelism for large-scale CNN training", SC 2019, describe the layers of this file.) The ranks own x, y and the loss together
 (law 1), and in checkpoints W and b are whole.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _Parallel(Divided, Convolution2D):
-    """What both share: sizes that may come from the first batch, and how many channels a rank has of its input."""
+    """The base of both: sizes, which may come from the first batch, and the check of the input's channels."""
 
     def _channels(self, rank: int) -> tuple[int, int]:
         """The first and the last (exclusive) input channel that a rank reads."""
@@ -55,12 +55,12 @@ class FilterParallelConvolution2D(_Parallel):
     Args:
         comm: its ranks share the layer; all of them make it and call it.
         in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate: of the whole layer, as
-            :class:`Convolution2D` has them. Weights begin as the whole layer's where all ranks' generators are in the same
-            state (:func:`mnpar.random.seed`).
+            :class:`Convolution2D` has them. Initial weights are those of the whole layer if all ranks' generators are in the
+            same state (:func:`mnpar.random.seed`).
         groups: of the whole layer. They are divided among the ranks, each of which then needs the channels of its groups only.
-        gather_output: True: every rank gets all output channels. False: each its block, to go on with.
-        input_is_parallel: with groups, x is the block of channels that this rank needs (of a depthwise convolution, where a
-            group is a channel, what a layer that does not gather its output gives); False: x is the same on each rank.
+        gather_output: True: every rank gets all output channels. False: each rank gets its block of them.
+        input_is_parallel: with groups, x is the block of channels of this rank's groups (for a depthwise convolution, the
+            output of a layer that does not gather it); False: x is the same on each rank.
 
     On each rank W is (block of out_channels, in_channels / groups, kH, kW) and b (block of out_channels,); blocks are those of
     :func:`mnpar.plans.block`, of whole groups if there are several, and may be empty.
@@ -158,7 +158,7 @@ class FilterParallelConvolution2D(_Parallel):
 
 
 class ChannelParallelConvolution2D(_Parallel):
-    """A Convolution2D of which each rank computes the part that comes from a block of the input channels; the parts are summed.
+    """A Convolution2D of which each rank computes the contribution of a block of the input channels; they are summed.
 
     Args:
         comm: its ranks share the layer; all of them make it and call it.

@@ -1,4 +1,4 @@
-"""A table of words whose rows are divided among ranks."""
+"""An embedding whose rows, the vocabulary, are divided among ranks."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 class VocabularyParallelEmbedID(Divided):
-    """An EmbedID of which each rank has a block of the rows: it gives those, and zeros for others, and they are summed.
+    """An EmbedID of which each rank has a block of the rows: each looks up its own, zeros for the others, and they are summed.
 
-    With :func:`mnpar.functions.linear` of its W, whose scores stay divided, and
-    :func:`mnpar.functions.vocabulary_parallel_softmax_cross_entropy`, the same table serves at a language model's other end.
-    (Megatron-LM: Shoeybi et al. 2019, arXiv 1909.08053, section 3.)
+    For tied weights, use its W as the output layer of a language model, too: :func:`mnpar.functions.linear` gives each rank the
+    scores of its words, for :func:`mnpar.functions.vocabulary_parallel_softmax_cross_entropy`. (Megatron-LM: Shoeybi et al.
+    2019, arXiv 1909.08053, section 3.)
 
     Args:
         comm: its ranks share the table; all of them make it and call it.
-        in_size: V, how many numbers there are; there may be fewer than ranks.
+        in_size: V, the number of rows; there may be fewer rows than ranks.
         out_size: D.
-        initialW: initializer of the whole W (V, D); None is Normal(1). It begins as the whole table does where all ranks'
-            generators are in the same state (:func:`mnpar.random.seed`).
-        ignore_label: a number that stands for zeros.
-        sequence_axis: each rank gets its block of what comes out along this axis of the numbers; None: it gets all.
+        initialW: initializer of the whole W (V, D); None is Normal(1). Initial weights are those of the whole table if all
+            ranks' generators are in the same state (:func:`mnpar.random.seed`).
+        ignore_label: an integer for which the result is zeros.
+        sequence_axis: each rank gets its block of the results along this axis of x; None: every rank gets all of them.
 
     On each rank W is (block of V, D), by :func:`mnpar.plans.block`; in checkpoints it is whole, as EmbedID's.
 
@@ -65,7 +65,7 @@ class VocabularyParallelEmbedID(Divided):
             raise ValueError(f"VocabularyParallelEmbedID({in_size}, {out_size}): sizes are 1 or more")
         self.comm, self.in_size, self.out_size, self.ignore_label = comm, in_size, out_size, ignore_label
         self.sequence_axis = sequence_axis
-        self.W = Parameter(Normal(1.0) if initialW is None else initializers._get_initializer(initialW))
+        self.W = Parameter(initializers._get_initializer(initialW, Normal(1.0)))
         first, last = block(in_size, comm.size, comm.rank)
         initialize_part(self.W, (in_size, out_size), Box((first, 0), (last, out_size)))
 
@@ -75,10 +75,10 @@ class VocabularyParallelEmbedID(Divided):
         yield from (("in_size", self.in_size), ("out_size", self.out_size), ("ranks", self.comm.size))
 
     def forward(self, x: Any) -> Variable:
-        """Numbers of any shape, the same on each rank → that shape and D, the same on each rank, or this rank's block of it.
+        """Integers of any shape (…), the same on each rank → (…, D), the same on each rank, or this rank's block of it.
 
         Raises:
-            ValueError: a number names no row.
+            ValueError: an integer is not in 0 … V - 1, or x has another dtype.
         """
         y = self._own(x)
         axis = None if self.sequence_axis is None else checked_axis(self, self.sequence_axis, y.ndim - 1)

@@ -3,17 +3,17 @@
     ColumnParallelLinear   y = x [A₁ A₂ …] + b    each rank computes some of the outputs from all of the inputs
     RowParallelLinear      y = Σ xᵣ Aᵣ + b         each rank computes a part of all outputs from some of the inputs
 
-(A = Wᵀ; the names are Megatron-LM's: Shoeybi et al. 2019, arXiv 1909.08053. neon's *vecpar* layers, of 2015, are rows with
-``input_is_parallel=False``.) The ranks hold x, y and the loss alike and own them together, and each of them calls backward on
-it (law 1: the loss counts once): then outputs and gradients are those of one :class:`Linear`. A column layer that does not
-gather its output, something elementwise, and a row layer that takes it as it is need one message each way. In checkpoints W
-and b are whole, as Linear's.
+(A = Wᵀ; the names are Megatron-LM's: Shoeybi et al. 2019, arXiv 1909.08053. neon's *vecpar* layers, of 2015, are row-parallel
+with ``input_is_parallel=False``.) All ranks hold the same x, y and loss, own them together, and call backward on the loss
+(law 1: it counts once): then outputs and gradients are those of one :class:`Linear`. A column layer that does not gather its
+output, an elementwise function, and a row layer with ``input_is_parallel`` need one allreduce forward and one backward. In
+checkpoints W and b are whole, as Linear's.
 
-With a ``sequence_axis`` what stands before and after such a pair is cut too, along that axis (Megatron-LM's sequence
-parallelism: Korthikanti et al. 2022, arXiv 2205.05198). An allreduce is a reduce-scatter and an allgather: the row layer does
-the one and the next column layer the other, so as many bytes travel, and norms, dropouts and sums in between work on, and keep,
-1/P of the sequence. Parameters in between are used on each rank for its part: give their links the hook
-:class:`mnpar.link_hooks.WholeGradients`.
+With a ``sequence_axis`` the inputs and outputs of such a pair are divided, too, along that axis (Megatron-LM's sequence
+parallelism: Korthikanti et al. 2022, arXiv 2205.05198). An allreduce is a reduce-scatter followed by an allgather: the row
+layer does the first and the next column layer the second, so the number of bytes is the same, and norms, dropouts and sums in
+between compute, and keep, 1/P of the sequence. Parameters in between get the gradients of the rank's part only: give their
+links the hook :class:`mnpar.link_hooks.WholeGradients`, which sums them.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class ColumnParallelLinear(Divided, Linear):
 
     Args:
         comm: its ranks share the layer; all of them make it and call it.
-        in_size, out_size, nobias, initialW, initial_bias: of the whole layer, as :class:`Linear` has them. Weights begin as
-            the whole layer's where all ranks' generators are in the same state (:func:`mnpar.random.seed`).
-        gather_output: True: every rank gets all outputs. False: each its block, to go on with.
-        sequence_axis: x is cut along this axis, one of those that count examples, into blocks of any sizes in rank order, and
-            is gathered; None: it is the same on each rank.
+        in_size, out_size, nobias, initialW, initial_bias: of the whole layer, as :class:`Linear` has them. Initial weights are
+            those of the whole layer if all ranks' generators are in the same state (:func:`mnpar.random.seed`).
+        gather_output: True: every rank gets all outputs. False: each rank gets its block of them.
+        sequence_axis: x is divided along this axis, one of the batch axes, into blocks of any sizes in rank order, which the
+            layer gathers; None: x is the same on each rank.
 
     On each rank W is (block of out_size, in_size) and b (block of out_size,); blocks are those of :func:`mnpar.plans.block`,
     and may be empty.
@@ -92,14 +92,14 @@ class ColumnParallelLinear(Divided, Linear):
 
         Args:
             x: (N, …), the same on each rank; with ``sequence_axis`` this rank's block along it, as (N, block of T, D).
-            n_batch_axes: how many axes count examples.
+            n_batch_axes: how many of the first axes are batch axes.
 
         Returns:
             (N, out_size), the same on each rank; without ``gather_output`` (N, block of out_size). The axis of the sequence is
             whole.
 
         Raises:
-            ValueError: x has other features than ``in_size``, or its sequence is not on an axis that counts examples.
+            ValueError: x has other features than ``in_size``, or ``sequence_axis`` is not a batch axis.
         """
         axis = None if self.sequence_axis is None else checked_axis(self, self.sequence_axis, n_batch_axes)
         if self.comm.size == 1:
@@ -110,17 +110,17 @@ class ColumnParallelLinear(Divided, Linear):
 
 
 class RowParallelLinear(Divided, Linear):
-    """A Linear of which each rank computes the part that comes from a block of the inputs; the parts are summed.
+    """A Linear of which each rank computes the contribution of a block of the inputs; the contributions are summed.
 
     Args:
         comm: its ranks share the layer; all of them make it and call it.
         in_size, out_size, nobias, initialW, initial_bias: of the whole layer, as in :class:`ColumnParallelLinear`.
         input_is_parallel: False: x is the same on each rank, which takes its block of the features. True: x is that block.
-        sequence_axis: each rank gets its block of the outputs along this axis, one of those that count examples; None: it gets
-            all of them.
+        sequence_axis: each rank gets its block of the outputs along this axis, one of the batch axes; None: every rank gets all
+            of them.
 
-    On each rank W is (out_size, block of in_size). b (out_size,) is the same on each rank and stays so: its gradient is that
-    of the one layer, on every rank, also where it is added to a block only. Do not sum it over ranks.
+    On each rank W is (out_size, block of in_size). b (out_size,) is the same on each rank and stays so: every rank gets the
+    gradient of the whole layer's b, also with ``sequence_axis``. Do not sum it over ranks.
 
     Raises:
         ValueError: a size below 1.
@@ -164,15 +164,15 @@ class RowParallelLinear(Divided, Linear):
 
         Args:
             x: (N, …), the same on each rank; with ``input_is_parallel`` (N, block of in_size).
-            n_batch_axes: how many axes count examples.
+            n_batch_axes: how many of the first axes are batch axes.
 
         Returns:
             (N, out_size), the same on each rank; with ``sequence_axis`` this rank's block of them along it, by
             :func:`mnpar.plans.block`.
 
         Raises:
-            ValueError: x has other features than ``in_size``, or than this rank's block of them, or its sequence is not on an
-                axis that counts examples.
+            ValueError: x has other features than ``in_size``, or than this rank's block of them, or ``sequence_axis`` is not a
+                batch axis.
         """
         x = as_variable(x)
         if not 0 < n_batch_axes < x.ndim:
@@ -206,7 +206,7 @@ def checked_axis(layer: Any, axis: int, n_batch_axes: int) -> int:
     """The axis of the sequence.
 
     Raises:
-        ValueError: it is not one of the axes that count examples.
+        ValueError: it is not one of the ``n_batch_axes`` first axes.
     """
     if not 0 <= axis < n_batch_axes:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""Parameters of which each rank has a part: they begin as the part of what one process would begin with.
+"""Parameters that are divided among ranks: their initialization, and how they are saved and loaded as whole arrays.
 
-Every rank draws the whole array, from a generator that is in the same state on all of them, and keeps its box: so a model that
-is divided among any number of ranks starts from the weights of the model that is not.
+Every rank draws the whole array, from generators in the same state, and keeps its box: so a model that is divided among any
+number of ranks starts from the weights of the undivided one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Part:
-    """An initializer that fills an array with a box of what another one makes.
+    """An initializer that fills an array with a box of the whole array that another initializer fills.
 
     Args:
         initializer: of the whole.
@@ -47,7 +47,7 @@ class Part:
 
 
 class Divided(Link):
-    """A link some of whose parameters are parts. In files they are whole: as those of the link that is not divided.
+    """A link with parameters that are divided among ranks. In files they are whole, as those of the undivided link.
 
     To save to a file of one rank, all ranks save together; a checkpoint of all ranks takes each rank's parts. Loading needs no
     other rank, and any number of ranks loads what any other number saved.
@@ -77,14 +77,14 @@ class Divided(Link):
 
 
 def initialize_part(parameter: Parameter, whole: tuple[int, ...], box: Box) -> None:
-    """Let a parameter that has no array yet begin as a part of a whole one."""
+    """Initialize a parameter with this rank's box of an array of shape ``whole``."""
     parameter.initializer = Part(parameter.initializer, whole, box)
     parameter.whole, parameter.box = tuple(whole), box
     parameter.initialize(box.shape)
 
 
 def cut_parameter(parameter: Parameter, box: Box) -> Parameter:
-    """A parameter that has a box of what another one has already drawn."""
+    """A parameter with a box of the array of another, initialized one."""
     part = Parameter(Part(parameter.initializer, parameter.shape, box))
     part.whole, part.box = parameter.shape, box
     part.copydata(Variable(parameter.array[box.index]))
@@ -92,7 +92,7 @@ def cut_parameter(parameter: Parameter, box: Box) -> Parameter:
 
 
 def gather_parameter(comm: Communicator, parameter: Parameter) -> Array:
-    """The whole array of a parameter that is divided among ranks; of one that is not, its own.
+    """The whole array of a parameter that is divided among ranks; a copy of the array of one that is not.
 
     Args:
         comm: all its ranks call this.

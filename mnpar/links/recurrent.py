@@ -1,4 +1,4 @@
-"""Recurrent layers that take one step at a time, with or without a memory of their own; and tables of words."""
+"""Recurrent layers that compute one step at a time, stateful or stateless; and EmbedID."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from mnpar.functions import concat, embed_id, get_item, lstm, sigmoid, tanh
 from mnpar.initializers import Normal
 from mnpar.link import Link
 from mnpar.links.linear import Linear
-from mnpar.links.memory import Remembering
+from mnpar.links.memory import Stateful
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable, as_variable
 
 
 class EmbedID(Link):
-    """A table with a row for each number.
+    """A table of vectors, one for each integer (word): an embedding.
 
     Args:
-        in_size: V, how many numbers there are.
+        in_size: V, the number of rows: integers are 0 … V - 1.
         out_size: D.
         initialW: initializer of W (V, D); None is Normal(1).
-        ignore_label: a number that stands for zeros.
+        ignore_label: an integer for which the result is zeros.
 
     Example:
         >>> import numpy as np, mnpar.links as L
@@ -35,15 +35,15 @@ class EmbedID(Link):
     def __init__(self, in_size: int, out_size: int, initialW: Any = None, ignore_label: int | None = None) -> None:
         super().__init__()
         self.ignore_label = ignore_label
-        self.W = Parameter(Normal(1.0) if initialW is None else initializers._get_initializer(initialW), (in_size, out_size))
+        self.W = Parameter(initializers._get_initializer(initialW, Normal(1.0)), (in_size, out_size))
 
     def forward(self, x: Any) -> Variable:
-        """Numbers of any shape → that shape and D."""
+        """Integers of any shape (…) → (…, D)."""
         return embed_id(x, self.W, self.ignore_label)
 
 
 class _Gates(Chain):
-    """The two products of an LSTM: of the input, with the bias, and of the last output."""
+    """The weights of an LSTM's gates: for the input, with the bias, and for the last output."""
 
     def __init__(
         self, in_size: int | None, out_size: int | None, lateral_init: Any, upward_init: Any, bias_init: Any,
@@ -60,13 +60,13 @@ class _Gates(Chain):
         assert self.upward.b is not None
         of_units = self.upward.b.array.reshape(out_size, 4)  # a, i, f, o of each unit
         rest = np.empty((out_size, 3), of_units.dtype)
-        initializers._get_initializer(0 if bias_init is None else bias_init)(rest)
+        initializers._get_initializer(bias_init, 0)(rest)
         forget = np.empty(out_size, of_units.dtype)
-        initializers._get_initializer(1 if forget_bias_init is None else forget_bias_init)(forget)
+        initializers._get_initializer(forget_bias_init, 1)(forget)
         of_units[:, [0, 1, 3]], of_units[:, 2] = rest, forget
 
     def step(self, c: Any, h: Any, x: Any) -> tuple[Variable, Variable]:
-        """Memory, last output (or None, None), input → memory, output."""
+        """(c, h, x) → (c, h): cell state and output of the last step (None: zeros), input → those of this step."""
         x = as_variable(x)
         gates = self.upward(x)
         if h is not None:
@@ -77,12 +77,12 @@ class _Gates(Chain):
 
 
 class StatelessLSTM(_Gates):
-    """One step of long short-term memory, with the memory as an argument.
+    """One step of an LSTM, with cell state and output of the last step as arguments.
 
     Args:
         in_size: D; None takes it from the first batch.
         out_size: H.
-        lateral_init, upward_init, bias_init, forget_bias_init: initializers; forget gates begin open (bias 1).
+        lateral_init, upward_init, bias_init, forget_bias_init: initializers; biases of forget gates are 1 by default.
 
     Example:
         >>> import numpy as np, mnpar.links as L
@@ -102,16 +102,16 @@ class StatelessLSTM(_Gates):
         return self.step(c, h, x)
 
 
-class LSTM(Remembering, _Gates):
-    """Long short-term memory that remembers from call to call.
+class LSTM(Stateful, _Gates):
+    """An LSTM that keeps its cell state c and its output h from call to call.
 
     Args:
         in_size: D; None takes it from the first batch.
         out_size: H.
-        lateral_init, upward_init, bias_init, forget_bias_init: initializers; forget gates begin open (bias 1).
+        lateral_init, upward_init, bias_init, forget_bias_init: initializers; biases of forget gates are 1 by default.
 
-    ``c`` and ``h`` are its memory and last output, None after :meth:`reset_state`. Batches may become smaller from call to
-    call: what is left out keeps its memory.
+    ``c`` and ``h`` are (N, H), None after :meth:`reset_state`. Batches may become smaller from call to call: the states of the
+    samples left out, the last ones, stay as they are.
 
     Example:
         >>> import numpy as np, mnpar.links as L
@@ -120,7 +120,7 @@ class LSTM(Remembering, _Gates):
         ((4, 2), (4, 2))
     """
 
-    remembers = ("c", "h")
+    state_names = ("c", "h")
 
     def __init__(
         self, in_size: int | None, out_size: int | None = None, lateral_init: Any = None, upward_init: Any = None,
@@ -130,7 +130,7 @@ class LSTM(Remembering, _Gates):
         self.reset_state()
 
     def set_state(self, c: Any, h: Any) -> None:
-        """Remember this instead: both (N, H)."""
+        """Set the state: both (N, H)."""
         self.c, self.h = as_variable(c), as_variable(h)
 
     def forward(self, x: Any) -> Variable:
@@ -187,8 +187,8 @@ class StatelessGRU(Chain):
         return self.step(h, x)
 
 
-class GRU(Remembering, StatelessGRU):
-    """A gated recurrent unit that remembers from call to call; arguments as :class:`StatelessGRU`.
+class GRU(Stateful, StatelessGRU):
+    """A gated recurrent unit that keeps its state h from call to call; arguments as :class:`StatelessGRU`.
 
     Example:
         >>> import numpy as np, mnpar.links as L
@@ -204,7 +204,7 @@ class GRU(Remembering, StatelessGRU):
         self.reset_state()
 
     def set_state(self, h: Any) -> None:
-        """Remember this instead: (N, H)."""
+        """Set the state h, (N, H)."""
         self.h = as_variable(h)
 
     def forward(self, x: Any) -> Variable:  # type: ignore[override]

@@ -15,13 +15,13 @@ from mnpar.variable import Variable
 
 
 class _Normalization(Link):
-    """gamma, 1 unless told, and beta, 0 unless told, of a size that may come with the first batch."""
+    """The base of both layers: gamma and beta, initially 1 and 0, whose size may come from the first batch."""
 
     def __init__(self, size: int | tuple[int, ...] | None, eps: float, initial_gamma: Any, initial_beta: Any) -> None:
         super().__init__()
         self.eps = eps
-        self.gamma = Parameter(initializers._get_initializer(1 if initial_gamma is None else initial_gamma))
-        self.beta = Parameter(initializers._get_initializer(0 if initial_beta is None else initial_beta))
+        self.gamma = Parameter(initializers._get_initializer(initial_gamma, 1))
+        self.beta = Parameter(initializers._get_initializer(initial_beta, 0))
         if size is not None:
             self._initialize_params((size,) if isinstance(size, int | np.integer) else tuple(size))
 
@@ -40,7 +40,7 @@ class _Normalization(Link):
 
 
 class LayerNormalization(_Normalization):
-    """Each sample to mean 0 and deviation 1 over its features, then scaled and moved: ``F.layer_normalization``.
+    """Normalizes the features of each sample to mean 0 and deviation 1, then γ·x + β: ``F.layer_normalization``.
 
     Args:
         size: of gamma and beta: the features D, or a tuple of the last axes of x; None takes D from the first batch.
@@ -80,7 +80,7 @@ class LayerNormalization(_Normalization):
 
 
 class GroupNormalization(_Normalization):
-    """Each group of channels of each sample to mean 0 and deviation 1: ``F.group_normalization``.
+    """Normalizes each group of channels of each sample to mean 0 and deviation 1, then γ·x + β: ``F.group_normalization``.
 
     Args:
         groups: how many groups the channels are cut into.

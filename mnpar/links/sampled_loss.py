@@ -1,4 +1,4 @@
-"""Losses over large vocabularies that own the table of words, and a field that owns the scores of its transitions."""
+"""Losses with parameters: negative sampling and BlackOut with their word tables, CRF1d with its transition scores."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class NegativeSampling(Link):
 
     Args:
         in_size: D.
-        counts: how often each of the V words was seen; they are drawn by the counts to the ``power``.
-        sample_size: how many words are drawn for each right one.
-        power: 0.75 unless told.
+        counts: how often each of the V words occurs; words are drawn with probabilities proportional to counts ** power.
+        sample_size: how many words are drawn for each sample.
+        power: see ``counts``.
         dtype: of the table; None: ``mnpar.config.dtype``.
 
     Attributes:
@@ -57,8 +57,8 @@ class BlackOut(Link):
 
     Args:
         in_size: D.
-        counts: how often each of the V words was seen; they are drawn by the counts.
-        sample_size: how many words are drawn for each right one.
+        counts: how often each of the V words occurs; words are drawn with probabilities proportional to counts.
+        sample_size: how many words are drawn for each sample.
 
     Attributes:
         W: ``(V, D)``.
@@ -87,14 +87,14 @@ class BlackOut(Link):
 
 
 class CRF1d(Link):
-    """A linear-chain conditional random field over L labels that learns what transitions score.
+    """A linear-chain conditional random field over L labels that learns the scores of transitions.
 
     Args:
         n_label: L.
-        initial_cost: initializer of the scores, zeros unless told.
+        initial_cost: initializer of the scores; None: zeros.
 
     Attributes:
-        cost: ``(L, L)``: from, to.
+        cost: ``(L, L)``, the score of the transition from a label (row) to a label (column).
 
     Example:
         >>> import numpy as np, mnpar.links as L

@@ -1,4 +1,4 @@
-"""Small layers: a shift, a scale, slopes, a bare parameter; the best of several linear layers, or one mixed with none."""
+"""Small layers: Bias, Scale, PReLU, Swish, Parameter, Maxout, Highway."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Swish(Link):
 
     Args:
         beta_shape: ``(C,)`` for one of each channel, ``(1,)`` for one of all; None: that of x without its first axis.
-        beta_init: what it begins as: a number, an initializer or an array.
+        beta_init: initializer of β: a number, an array or a function.
 
     Example:
         >>> import numpy as np, mnpar.links as L
@@ -163,10 +163,10 @@ class Swish(Link):
 
 
 class Parameter(Link):
-    """A link that holds one array to be learnt, and returns it when it is called.
+    """A link with one parameter W, which it returns when it is called.
 
     Args:
-        array: what it starts from; it belongs to the link from then on.
+        array: of W; it belongs to the link from then on.
 
     Example:
         >>> import numpy as np, mnpar.links as L

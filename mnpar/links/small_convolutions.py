@@ -1,4 +1,4 @@
-"""Layers made of small convolutions: of each channel by itself, and 1 × 1 ones that follow each other."""
+"""Depthwise convolution, and the layers of networks in networks (1 × 1 convolutions after a larger one)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mnpar.variable import Variable
 
 
 class DepthwiseConvolution2D(Link):
-    """Each channel filtered by filters of its own.
+    """A convolution that applies M filters to each channel by itself.
 
     Args:
         in_channels: C; None takes it from the first batch.
@@ -42,7 +42,7 @@ class DepthwiseConvolution2D(Link):
         self.W = Parameter(initializers._get_initializer(initialW))
         self.b: Parameter | None = None
         if not nobias:
-            self.b = Parameter(initializers._get_initializer(0 if initial_bias is None else initial_bias))
+            self.b = Parameter(initializers._get_initializer(initial_bias, 0))
         if in_channels is not None:
             self._initialize_params(in_channels)
 
@@ -62,7 +62,7 @@ class DepthwiseConvolution2D(Link):
 
 
 class MLPConvolution2D(ChainList):
-    """A small network that moves over the image as a filter: a convolution, then 1 × 1 ones (Lin, Chen and Yan 2014).
+    """A convolution followed by 1 × 1 convolutions, with an activation in between (Lin, Chen and Yan 2014, arXiv 1312.4400).
 
     Args:
         in_channels: C; None takes it from the first batch.

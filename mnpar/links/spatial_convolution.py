@@ -1,8 +1,8 @@
-"""Convolutional layers of images in blocks: the serial layers, their parameters and arguments, on a grid of ranks.
+"""Convolutional layers of images that are divided into blocks over a grid of ranks.
 
 Each takes a grid before the arguments of its serial twin, and the shape of the whole image when it is called. Parameters have
-the twin's names and shapes and are the same on every rank: they begin as those of rank 0, and each rank gets their whole
-gradient. So a checkpoint of one is a checkpoint of the other, and any optimizer keeps the ranks alike.
+the twin's names and shapes and are the same on every rank: rank 0's initial values are broadcast, and every rank gets the whole
+gradient. So a checkpoint of one is a checkpoint of the other, and any optimizer keeps the ranks' parameters equal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def make_alike(grid: SpatialGrid, link: Any) -> None:
 
 
 class OnGrid:
-    """What layers on a grid add to their serial twins."""
+    """The mixin by which a serial layer becomes one on a grid: it takes the grid, and broadcasts initial parameters."""
 
     def __init__(self, grid: SpatialGrid, *args: Any, **kwargs: Any) -> None:
         grid_needed(grid, f"{type(self).__name__}(grid, …)")
@@ -74,9 +74,9 @@ class SpatialConvolutionND(_Convolving, ConvolutionND):
         grid: all ranks of its communicator make the layer, and call it.
         ndim, in_channels, out_channels, ksize, stride, pad, …: as :class:`ConvolutionND` has them; a pad may also be a pair
             (before, after) for each axis.
-        mode: (by name) how the image goes on beyond its edges, as in :func:`mnpar.functions.halo_exchange`; zeros by default.
+        mode: (by name) how the image is padded, as in :func:`mnpar.functions.halo_exchange`; zeros by default.
 
-    The layer is called with the block and the shape of the whole image; ``output_shape`` gives the shape of what comes out.
+    The layer is called with the block and the shape of the whole image; ``output_shape`` gives the shape of the whole output.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.links as L

@@ -1,4 +1,4 @@
-"""The seam between blocks and fully connected layers: a Linear whose weights are cut as the image is."""
+"""A fully connected layer of images in blocks: a Linear whose weights are divided as the image is."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class _Columns:
 class SpatialLinear(Link):
     """:class:`Linear` of images that are cut into blocks; each rank has the weights of its block's cells.
 
-    What comes out is the same on every rank, and owned by them together: the ranks go on alike and compute one loss, which
-    counts once. Neither the image nor the matrix is ever gathered.
+    The outputs are the same on every rank, which own them together: all ranks then compute the same loss, which counts once
+    (law 1). Neither the image nor the matrix is ever gathered.
 
-    In a file of one rank W is whole, as that of :class:`Linear`: all ranks of the grid serialize the layer together. A
-    checkpoint takes each rank's cells of it, and of what the optimizer keeps beside it. Loading needs no other rank, and any
-    grid, or a Linear, loads what any other saved.
+    In a file of one rank W is whole, as that of :class:`Linear`: all ranks of the grid save the layer together. A checkpoint of
+    all ranks takes each rank's cells of W and of its optimizer's states. Loading needs no other rank, and any grid, or a
+    Linear, loads the files of any other.
 
     Args:
         grid: all ranks of its communicator make the layer, and call it.
         in_size: the whole shape of an example, (C, …); None (or only one size given) takes it from the first batch.
-        out_size: features that come out.
+        out_size: the features of an output.
         nobias, initialW, initial_bias: as :class:`Linear` has them. W is drawn whole and cut: ranks with the same seed have the
             weights that one process would have.
 
@@ -80,7 +80,7 @@ class SpatialLinear(Link):
         self.W = Parameter(_Columns(self))
         self.b: Parameter | None = None
         if not nobias:
-            self.b = Parameter(initializers._get_initializer(0 if initial_bias is None else initial_bias), out_size)
+            self.b = Parameter(initializers._get_initializer(initial_bias, 0), out_size)
             self.b.array[...] = grid.comm.bcast(self.b.array)
         if in_size is not None:
             self._initialize_params(tuple(in_size))

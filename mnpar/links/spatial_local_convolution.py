@@ -1,8 +1,8 @@
-"""Local convolution of images in blocks on a grid of ranks: each rank owns the filters of the places that it computes.
+"""Local convolution of images in blocks on a grid of ranks: each rank owns the filters of the positions that it computes.
 
-Forward a rank reads the halo that its places' windows need; the decoder is the transpose: what windows get beyond the own block
-is added to its owner's. As no filter is on two ranks, no gradient is summed over ranks, and a layer may be as large as all
-memories together. In checkpoints the filters are whole, as those of the layers that are not divided.
+Forward, a rank receives the halo that its windows need; the decoder is the transpose: it sends what its windows contribute
+outside its block to the ranks that own it. As no filter is on two ranks, no gradient is summed over ranks, and a layer may be
+as large as the memory of all ranks together. In checkpoints the filters are whole, as those of the undivided layers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _own(parameter: Parameter, grid: SpatialGrid, shape: tuple[int, ...], first: int) -> None:
-    """Let a parameter, whose axes ``first`` and ``first + 1`` are those of the grid, begin as this rank's block."""
+    """Initialize a parameter with this rank's block along its axes ``first`` and ``first + 1``, those of the grid."""
     box = grid.block(shape[first : first + 2])
     start, stop = [0] * len(shape), list(shape)
     start[first : first + 2], stop[first : first + 2] = box.start, box.stop

@@ -1,4 +1,4 @@
-"""Layers that go up a tree: the states of a node's children and its input make its own."""
+"""Tree-structured LSTMs: the state of a node is computed from the states of its children and its input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mnpar.variable import Variable, as_variable
 
 
 def _family(name: str, inputs: tuple[Any, ...], state_size: int, n_ary: int | None = None) -> tuple[list[Any], list[Any], Any]:
-    """Memories, outputs and input; a state that is None is zeros."""
+    """The children's cell states and outputs, and the input; a state that is None becomes zeros."""
     *states, x = inputs
     n = len(states) // 2
     if len(states) % 2 or (n_ary is not None and n != n_ary):

@@ -1,8 +1,8 @@
-"""What is measured while a model learns, on one rank or over all: means, counts, errors, times.
+"""Meters: means, counts, error rates and times, of one rank or of all ranks.
 
-A meter sums up what it is given; ``value()`` is what that comes to, ``reset()`` forgets it. ``sync(comm)``, called by all
-ranks, puts together what they have seen: after it each rank's meter says what one would that had seen everything. (So a meter
-that goes on is reset after it: what is put together twice counts twice.) After flashlight's meters, with its numbers.
+``add`` adds values, ``value()`` returns the result, ``reset()`` starts anew. ``sync(comm)``, called by all ranks, combines
+their meters: each rank's meter then has the value of one that was given the values of all ranks. Reset a meter after ``sync``
+if it is used again: values that are combined twice count twice. The meters and their numbers are flashlight's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def sync(meters: Iterable[Any], comm: Communicator) -> None:
-    """Put several meters together over ranks, in their order; all call it with the same kinds.
+    """Combine several meters over ranks, in order; all ranks call it with meters of the same classes.
 
     Args:
         meters: any of these.

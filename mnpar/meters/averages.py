@@ -40,7 +40,7 @@ class AverageValueMeter:
         self._w, self._w2, self._mean, self._m2 = 0.0, 0.0, 0.0, 0.0  # Σw, Σw², mean, Σ w (x - mean)²
 
     def add(self, value: Any, weight: float = 1.0) -> None:
-        """Take a number, or an array of numbers that all have this weight; weight 0 adds nothing.
+        """Add a number, or an array of numbers that all have this weight; weight 0 adds nothing.
 
         Raises:
             ValueError: a weight below 0, or none; TypeError: complex numbers.
@@ -75,7 +75,7 @@ class AverageValueMeter:
         return Average(self._mean, self._m2 / free if free > 0 else 0.0, self._w)
 
     def sync(self, comm: Communicator) -> None:
-        """Take what all ranks have seen; all call it."""
+        """Combine the meters of all ranks, which all call this."""
         parts = of_all(self, np.array([self._w, self._w2, self._mean, self._m2]), comm)
         self.reset()
         for part in parts:

@@ -1,4 +1,4 @@
-"""How far outputs are from their targets: counts and shares of errors, and distances."""
+"""Meters that compare outputs with targets: counts, error rates, edit distances, squared errors."""
 
 from __future__ import annotations
 

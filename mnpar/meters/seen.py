@@ -1,4 +1,4 @@
-"""What meters share: arrays as they are given, and states that are sums."""
+"""Helpers of meters: conversion of arguments, combination over ranks, and the base of meters that are sums."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Sums:
         self._sums = np.zeros(self._size)
 
     def sync(self, comm: Communicator) -> None:
-        """Take what all ranks have seen; all call it."""
+        """Combine the meters of all ranks, which all call this."""
         self._sums = np.sum(of_all(self, self._sums, comm), axis=0)
 
     def _share(self, part: float, whole: float) -> float:

@@ -1,4 +1,4 @@
-"""Time that is measured in pieces."""
+"""A meter of time, as a stop watch."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ class TimeMeter:
         self._since: float | None = None
 
     def set(self, seconds: float, units: float = 1) -> None:
-        """What it shows."""
+        """Set the seconds and units."""
         self._seconds, self._units = seconds, units
 
     def resume(self) -> None:
-        """Start it, if it stands."""
+        """Start the watch, unless it runs."""
         self._since = self._clock() if self._since is None else self._since
 
     def stop(self) -> None:
-        """Stop it, if it runs."""
+        """Stop the watch, if it runs."""
         if self._since is not None:
             self._seconds, self._since = self._seconds + self._clock() - self._since, None
 
     def stop_and_inc_unit(self, units: int = 1) -> None:
-        """Both."""
+        """:meth:`stop`, then :meth:`inc_unit`."""
         self.stop()
         self.inc_unit(units)
 

@@ -62,11 +62,14 @@ class AdamRule(UpdateRule):
 
 
 class Adam(GradientMethod):
-    """Steps of about α in each coordinate, by running means of the gradient and its square.
+    """Adam, with optional AMSGrad, AdaBound and decoupled weight decay; see the file for the sources.
+
+    m ← m + (1−β₁)(g − m),  v ← v + (1−β₂)(g² − v),  p ← p − η (α_t m / (√v + ε) + λ p), where α_t is α with the bias
+    corrections of both means.
 
     Args:
         alpha: α, the step size.
-        beta1, beta2: how much of the running means is kept at each step.
+        beta1, beta2: β₁ and β₂, the decay rates of the running means of the gradient and of its square.
         eps: ε.
         eta: η, multiplies step and decay.
         weight_decay_rate: λ, of the decoupled weight decay.

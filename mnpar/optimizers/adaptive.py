@@ -1,4 +1,4 @@
-"""Steps divided by running means of the gradient's square: AdaGrad and what came of it."""
+"""Optimizers that divide by (running means of) squared gradients: AdaGrad, AdaDelta, RMSprop and variants, SMORMS3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules written as formulas, carried out block by block: what they compute on the way stays in the cache.
+"""Update rules as formulas that are applied block by block, so that intermediate results stay in the cache.
 
 On arrays as large as the parameter a formula of ten operations makes ten passes over memory, and as many new arrays. In blocks
 it makes one, and is written the same.

@@ -1,7 +1,7 @@
-"""Updates in float32: during a step, a float16 parameter whose rule asks for it *is* its float32 copy.
+"""Updates in float32: during a step, a float16 parameter with ``use_fp32_update`` is replaced by its float32 copy.
 
-So the loss scale is divided out, hooks run and the rule computes in 32 bits: a gradient that float16 holds only by the loss
-scale, and a step that is lost beside a float16 parameter, both count. Before and after, a program sees float16, in its place.
+So the loss scale is divided out, hooks run and the rule computes in 32 bits: gradients that float16 can hold only scaled, and
+steps too small for a float16 parameter, are not lost. Outside of steps a program sees the float16 array, the same one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _widened(wide: list[Parameter]) -> Iterator[None]:
     finally:
         for param, array, grad in narrow:
             array[...] = param.array
-            if param.grad is None:  # a hook forgot it
+            if param.grad is None:  # a hook has cleared it
                 grad = None
             else:
                 grad[...] = param.grad

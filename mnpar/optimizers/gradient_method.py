@@ -1,6 +1,6 @@
-"""Optimizers that go by the gradient: one update rule for each parameter, and hyperparameters that the rules share.
+"""The base of gradient-based optimizers: one update rule for each parameter, and hyperparameters that the rules share.
 
-An update has two halves: ``differentiate`` (backward) and ``step``. Ranks that step together come in between.
+An update has two halves: ``differentiate`` (backward) and ``step``. A multi-node optimizer reduces gradients in between.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Pieces: TypeAlias = Iterable[tuple[Arena, slice | None, list[Parameter]]]  # of 
 
 
 class Team(Protocol):
-    """What an optimizer needs of the ranks that step with it; parallel/team.py has it, and says more of each method."""
+    """The interface of an optimizer to the ranks that update with it; parallel/team.py implements and documents it."""
 
     @property
     def keeps(self) -> bool:
@@ -67,7 +67,7 @@ class Team(Protocol):
 
 
 class GradientMethod(Optimizer):
-    """An optimizer that goes by the gradient: ``create_update_rule`` makes the rule of one parameter.
+    """A gradient-based optimizer; subclasses define ``create_update_rule``, which makes the rule of one parameter.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.links as L
@@ -82,10 +82,10 @@ class GradientMethod(Optimizer):
         super().__init__()
         self.hyperparam = Hyperparameter()
         self.arenas = Arenas()
-        self.owned = Members()  # its parameters
-        self._ruled: list[Parameter] = []  # which have rules,
-        self._narrow: list[Parameter] = []  # and those of them that may be of float16, and be updated in float32
-        self.team: Team | None = None  # with whom it steps: mnpar.create_multi_node_optimizer
+        self.owned = Members()  # the parameters of its target
+        self._ruled: list[Parameter] = []  # those that have rules
+        self._narrow: list[Parameter] = []  # those of them whose rules use float32 updates
+        self.team: Team | None = None  # the ranks that update together: mnpar.create_multi_node_optimizer
         self._in_fp32 = False
 
     def create_update_rule(self) -> UpdateRule:
@@ -101,7 +101,7 @@ class GradientMethod(Optimizer):
         return self
 
     def members(self) -> list[Parameter]:
-        """The parameters of its target; the same list as long as neither they nor their arrays become others."""
+        """The parameters of its target; the same list object as long as no parameter or array has been replaced."""
         return self.owned.of(self.target)
 
     def _new_rule(self) -> UpdateRule:
@@ -133,7 +133,7 @@ class GradientMethod(Optimizer):
                 param.update_rule.use_fp32_update(flag)
 
     def use_cleargrads(self, use: bool = True) -> None:
-        """Chainer's; gradients are cleared before each backward in any case."""
+        """Chainer's; without effect, as gradients are always cleared before backward."""
 
     def update(self, lossfun: Callable[..., Any] | None = None, *args: Any, **kwds: Any) -> None:
         """One step.
@@ -141,12 +141,12 @@ class GradientMethod(Optimizer):
         Args:
             lossfun: called with the other arguments; its loss is differentiated first. A rank that has no loss returns None
                 (or what ``send`` or ``pseudo_connect`` returned): it takes part in the backward of the others.
-                None: the gradients are there.
+                None: use the gradients that the parameters have.
 
-        A parameter without a gradient stays as it is; so do all, where :meth:`loss_scaling` finds an overflow.
+        A parameter without a gradient is not changed; no parameter is where :meth:`loss_scaling` finds an overflow.
 
         Raises:
-            RuntimeError: it was not set up; TypeError: ``lossfun`` returned something that has no ``backward``.
+            RuntimeError: ``setup`` was not called; TypeError: ``lossfun`` returned something that has no ``backward``.
         """
         self._require_target("update")
         if lossfun is not None:
@@ -160,7 +160,7 @@ class GradientMethod(Optimizer):
         self.step()
 
     def step(self) -> None:
-        """The second half of an update: the parameters are changed by the gradients that are there."""
+        """The second half of an update: change the parameters by their gradients."""
         if self._claimed != claimant.get():
             self._claim()
         params = self.members()
@@ -182,7 +182,7 @@ class GradientMethod(Optimizer):
             self.step()
 
     def _step_together(self, params: list[Parameter]) -> bool | Pieces | None:
-        """A step with gradients of all ranks, or with float32 copies of parameters; None: to be begun anew."""
+        """A step with the gradients of all ranks, or with float32 copies of parameters; None: the step has to start again."""
         steps = True if self.team is None else self.team.reduce(self._takes_pieces)
         if steps is True:
             with _ALONE if self.team is None else self.team.stepping(), in_float32(self._narrow):
@@ -201,7 +201,7 @@ class GradientMethod(Optimizer):
         return params
 
     def _takes_pieces(self) -> bool:
-        """Whether a part of the gradients is enough to update a part of the parameters; all is ready for it then."""
+        """Whether parts of the arenas can be updated as their gradients arrive; if so, prepare the arenas for it."""
         if self._scaling is not None or self.arenas.strays:
             return False
         if self._hooks and any([timing == "pre" for timing, _ in self._hooks.values()]):
@@ -228,7 +228,7 @@ class GradientMethod(Optimizer):
         return accepted
 
     def _change(self, params: list[Any]) -> None:
-        """Change parameters that have their gradients, unless loss scaling finds an overflow in these."""
+        """Unscale gradients, call hooks and update the parameters, unless loss scaling finds an overflow."""
         for param in params:
             if param.node.loss_scale is not None:
                 unscale(param)
@@ -251,7 +251,7 @@ class GradientMethod(Optimizer):
             self.team.serialize(serializer)
 
     def differentiate(self, loss: Any) -> None:
-        """The first half of an update: backward from a loss, or from none."""
+        """The first half of an update: backward from a loss; None on ranks without one."""
         if self.team is None or not self.team.keeps:
             self.owned.cleargrads(self.target)
         if not (loss is None or hasattr(loss, "backward")):
@@ -269,7 +269,7 @@ class GradientMethod(Optimizer):
         """Add up gradients inside a ``with`` block: its updates take no step; the next one outside takes one for all samples.
 
         Raises:
-            RuntimeError: it was not made by :func:`mnpar.create_multi_node_optimizer`.
+            RuntimeError: this is no multi-node optimizer (:func:`mnpar.create_multi_node_optimizer`).
         """
         return self._require_team("no_sync").no_sync()
 
@@ -277,7 +277,7 @@ class GradientMethod(Optimizer):
         """After this rank's last update: take part in those of ranks that have more samples; all ranks call it in the end.
 
         Raises:
-            RuntimeError: it was not made by :func:`mnpar.create_multi_node_optimizer`.
+            RuntimeError: this is no multi-node optimizer (:func:`mnpar.create_multi_node_optimizer`).
         """
         self._require_team("join").join()
 

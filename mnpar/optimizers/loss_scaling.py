@@ -1,4 +1,4 @@
-"""Loss scaling: float16 gradients below 6e-8 vanish, so the loss is multiplied before backward, and gradients divided after."""
+"""Loss scaling: float16 gradients below 6e-8 become 0, so losses are multiplied before backward and gradients divided after."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class LossScaling:
-    """A scale that is halved where gradients overflow, and doubled after ``interval`` steps without.
+    """A dynamic loss scale: halved where gradients overflow, doubled after ``interval`` steps without an overflow.
 
-    It starts from 1 and is doubled at each step until the first overflow, as Chainer's. It stays a power of two, by which
+    It starts from 1 and is doubled at each step until the first overflow, as Chainer's. It is always a power of two, so that
     scaling is exact (Chainer's grows by the ``interval``-th root of 2 at each step), up to the largest that float16 holds.
 
     Args:
-        interval: steps without an overflow before the scale is doubled; 0: it is never changed.
-        scale: to begin with.
-        comm: ranks that step together: if a gradient overflows on one of them, all leave the step out.
+        interval: steps without an overflow before the scale is doubled; 0: the scale is fixed.
+        scale: the initial scale.
+        comm: ranks that update together: if a gradient overflows on one of them, all of them skip the step.
 
     Raises:
         ValueError: the interval is negative, or the scale not positive.

@@ -28,13 +28,13 @@ class Members:
 
     def __init__(self) -> None:
         self._link: Link | None = None
-        self.seen: object = None  # the state of all links in which they were found, if that says all
+        self.seen: object = None  # ``structure.now`` when they were found; None if changes may not change that
         self._params: list[Parameter] = []
         self._nodes: list[VariableNode] = []
-        self.nodes: frozenset[VariableNode] = frozenset()  # to look whether one is among them
+        self.nodes: frozenset[VariableNode] = frozenset()  # for membership tests
 
     def cleargrads(self, link: Link) -> None:
-        """``link.cleargrads()``, without the walk where that says the same."""
+        """``link.cleargrads()``, without walking through the link where the result is the same."""
         self.of(link)
         if self.seen is None:
             link.cleargrads()
@@ -56,7 +56,7 @@ class Members:
 
 
 def _says_all(link: Link) -> bool:
-    """Whether what the links have changes by nothing but their attributes and lists: users may say otherwise what they have."""
+    """Whether ``structure.now`` changes whenever the links' parameters do: not if users have overridden the methods below."""
     kinds = {type(one) for one in link.links()}
     return all([
         kind.params is Link.params and kind.links is Link.links and kind._collect_links is Link._collect_links

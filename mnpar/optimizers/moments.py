@@ -1,4 +1,4 @@
-"""Adam's relatives: by the largest gradient, by its noise, by the norm of each layer's gradient, by the ratio of norms."""
+"""Optimizers related to Adam: AdaMax, MSVAG, Novograd, LAMB."""
 
 from __future__ import annotations
 
@@ -194,10 +194,10 @@ class LAMBRule(UpdateRule):
 
 
 class LAMB(GradientMethod):
-    """Adam's step, as long in proportion to each parameter as α says (You et al. 2020, arXiv 1904.00962).
+    """Adam's step, scaled to the length α ‖p‖ for each parameter p (You et al. 2020, arXiv 1904.00962).
 
-    The norms are those of the parameter on this rank: of one that a model-parallel link cuts over ranks, each takes its part's,
-    unless the optimizer was made with a mesh (:func:`mnpar.create_multi_node_optimizer`).
+    A parameter that is divided among ranks needs an optimizer with a mesh (:func:`mnpar.create_multi_node_optimizer`), which
+    computes the norms of the whole parameter; without one an update raises ValueError.
 
     Args:
         alpha: α, the step size.

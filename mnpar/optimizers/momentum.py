@@ -1,4 +1,4 @@
-"""Two more ways of having momentum."""
+"""Two variants of SGD with momentum: corrected momentum, and Nesterov's accelerated gradient."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CorrectedMomentumSGDRule(UpdateRule):
 
 
 class CorrectedMomentumSGD(GradientMethod):
-    """v ← μ v − g,  p ← p + lr · v: a change of the learning rate acts at once.
+    """v ← μ v − g,  p ← p + lr · v: a change of the learning rate applies to the accumulated velocity, too.
 
     Args:
         lr: the learning rate.

@@ -1,4 +1,4 @@
-"""What all optimizers have: a target, counts, loss scaling, and hooks before and after each step."""
+"""The base of all optimizers: a target, counts of updates and epochs, loss scaling, hooks before and after each step."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Optimizer:
         self.t = 0  # updates so far
         self.epoch = 0
         self.target: Any = None
-        self.total: Callable[[Array], Array] = np.asarray  # numbers summed over the ranks that have pieces of the parameters
-        self.spread = False  # over the ranks of a mesh: each parameter counts there by its rule's share
-        self._claimed = 0  # by this rank
+        self.total: Callable[[Array], Array] = np.asarray  # sums numbers over the ranks that hold pieces of the parameters
+        self.spread = False  # whether ``total`` sums over a mesh, in which each parameter is weighted by its rule's share
+        self._claimed = 0  # the thread rank that uses it
         self._loss_scale: float | None = None
         self._scaling: LossScaling | None = None
         self._hooks: dict[str, tuple[str, Callable[..., None]]] = {}
@@ -46,11 +46,11 @@ class Optimizer:
         return f"{type(self).__name__}({numbers}"
 
     def setup(self, link: Link) -> Any:
-        """Take on the parameters of a link; returns the optimizer.
+        """Set the link whose parameters are updated; returns the optimizer.
 
         Raises:
-            TypeError: it is not a link.
-            RuntimeError: another thread rank has an optimizer for it.
+            TypeError: ``link`` is not a Link.
+            RuntimeError: another thread rank has an optimizer for the link.
         """
         if not isinstance(link, Link):
             raise TypeError(f"an optimizer is set up for a link, not for {type(link).__name__}: setup(model)")
@@ -60,7 +60,7 @@ class Optimizer:
         return self
 
     def _claim(self) -> None:
-        """This rank will change it and its model: no other thread rank is to do so."""
+        """Note that this thread rank updates the optimizer and its links; RuntimeError if another one does."""
         self._claimed = claimant.get()
         for one in (self, *self.target.links()):
             claim(one)
@@ -92,7 +92,7 @@ class Optimizer:
 
     @property
     def loss_scale(self) -> float | None:
-        """What losses are multiplied by now."""
+        """The factor by which losses are multiplied now; None: 1."""
         return self._loss_scale
 
     def _scale_by(self, scale: float | None) -> None:
@@ -101,12 +101,12 @@ class Optimizer:
             structure.tune()
 
     def loss_scaling(self, interval: int = 1000, scale: float | None = None, comm: Any = None) -> None:
-        """Scale losses, and leave a step out where its gradients are not finite: nothing changes then, no hook is called.
+        """Scale losses, and skip steps whose gradients are not finite: parameters do not change, and no hook is called.
 
         Args:
             interval: steps without an overflow after which the scale is doubled; it is halved at each overflow.
-            scale: a scale that stays; None: one that changes, from 1 on: doubled at each step until the first overflow.
-            comm: ranks that step together decide together, for instance where a hook communicates; all of them update.
+            scale: a fixed scale; None: a dynamic one, which starts from 1 and is doubled at each step until the first overflow.
+            comm: ranks that decide together whether to skip a step, because a hook communicates, say; all of them update.
 
         Raises:
             ValueError: the scale is not positive, or the interval is less than 1.
@@ -147,7 +147,7 @@ class Optimizer:
         structure.tune()
 
     def remove_hook(self, name: str) -> None:
-        """Take a hook out again; KeyError if there is none of this name."""
+        """Remove a hook; KeyError if there is none of this name."""
         del self._hooks[name]
         structure.tune()
 
@@ -169,10 +169,10 @@ class Optimizer:
                 hook(self)
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load its counts, the state of each parameter's rule, under the parameter's path, and of hooks that have one.
+        """Save or load the counts, each rule's state under the path of its parameter, and the states of hooks.
 
         Raises:
-            RuntimeError: it was not set up: there are no rules yet.
+            RuntimeError: ``setup`` was not called: there are no rules yet.
         """
         self._require_target("serialize")
         self.t = int(serializer("t", self.t))

@@ -1,6 +1,6 @@
-"""Update rules: how one parameter changes, with hyperparameters of its own or its optimizer's.
+"""Update rules: how one parameter is updated, with hyperparameters of its own or of its optimizer.
 
-A rule changes ``param.array`` in place and never puts another array there: gradients and parameters may be views of something.
+A rule changes ``param.array`` in place and never replaces it: parameters and gradients may be views of an arena's vectors.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ WITH_MESH = "give create_multi_node_optimizer a mesh, so that its norm is that o
 
 
 class Hyperparameter:
-    """Numbers of an update rule; what a rule has none of its own of, it takes from the optimizer.
+    """The hyperparameters of an update rule or an optimizer; a rule inherits those that it does not set from the optimizer.
 
     Args:
-        parent: where to look for what is not set here.
+        parent: the optimizer's, from which missing values are taken; None: there is none.
 
     Example:
         >>> from mnpar.optimizers import Hyperparameter
@@ -82,7 +82,7 @@ class Hyperparameter:
 
 
 class UpdateRule:
-    """How one parameter changes; ``update_core`` says it for each kind.
+    """How one parameter is updated; subclasses define ``update_core``.
 
     Args:
         parent_hyperparam: the optimizer's hyperparameters.
@@ -97,14 +97,14 @@ class UpdateRule:
     """
 
     scalars: tuple[str, ...] = ()  # states that are one number for the whole parameter
-    elementwise = False  # each element changes by its own gradient and state alone: parameters can be updated as one vector
+    elementwise = False  # an element depends on its own gradient and state only: parameters can be updated as one vector
 
     def __init__(self, parent_hyperparam: Hyperparameter | None = None) -> None:
         self.hyperparam = Hyperparameter(parent_hyperparam)
-        self.total: Callable[[Array], Array] = np.asarray  # numbers summed over the pieces of a parameter cut over ranks
-        self.spread = False  # whether these are all pieces: also those that other ranks of a mesh have
-        self.share = 1.0  # what this rank's elements count in sums over the ranks of a mesh: less, if others have them too
-        self.in_pieces = False  # whether the states are those of this rank's piece
+        self.total: Callable[[Array], Array] = np.asarray  # sums numbers over the ranks that hold pieces of the parameter
+        self.spread = False  # whether ``total`` sums over a mesh, and so over all pieces
+        self.share = 1.0  # the weight of this rank's elements in such sums: less than 1 if other ranks hold copies of them
+        self.in_pieces = False  # whether ``state`` is that of this rank's piece only (sharded states)
         self.enabled = True
         self.t = 0
         self.state: dict[str, Array] = {}
@@ -128,7 +128,7 @@ class UpdateRule:
         structure.change()
 
     def remove_hook(self, name: str) -> None:
-        """Take a hook out again; KeyError if there is none of this name."""
+        """Remove a hook; KeyError if there is none of this name."""
         del self._hooks[name]
         structure.change()
 
@@ -136,14 +136,14 @@ class UpdateRule:
         """Make the arrays of ``self.state``; called before an update, or loading, that finds none."""
 
     def prepare(self, param: Parameter) -> None:
-        """Make what is missing of the state, the float32 copy of a float16 parameter included."""
+        """Make the arrays of the state that are missing, the float32 copy of a float16 parameter included."""
         if not self.state:
             self.init_state(param)
         if wants_float32(self, param) and "fp32" not in self.state:
             self.state["fp32"] = param.array.astype(np.float32)
 
     def update(self, param: Parameter) -> None:
-        """Change the parameter, if it has a gradient and may be changed."""
+        """Update the parameter, if it has a gradient and the rule is enabled."""
         if not self.enabled or param.grad is None:
             return
         if wants_float32(self, param):  # not the optimizer's step, which has widened it already
@@ -161,7 +161,7 @@ class UpdateRule:
         call_hooks(self._hooks, "post", self, param)
 
     def stands_with(self, other: UpdateRule) -> bool:
-        """Whether it is of another's kind, and has nothing of its own beside the state and the count."""
+        """Whether it has another rule's class and hyperparameters, and no hooks or settings of its own."""
         if type(self) is not type(other) or not self.enabled or self._hooks or self.in_fp32 or self.in_pieces:
             return False
         own = self.hyperparam.__dict__
@@ -184,7 +184,7 @@ class UpdateRule:
         return [math.sqrt(square) for square in self.total(squares)]
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load how often it was called, and its state; what was saved without a state leaves it as it is."""
+        """Save or load the count of updates and the state; a file without a state leaves the state as it is."""
         self.t = int(serializer("t", self.t))
         state = dict(self.state)
         if not state and isinstance(serializer, Deserializer):  # of a parameter without an array: the names of its state

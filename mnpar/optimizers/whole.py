@@ -1,7 +1,7 @@
-"""Updates of whole arenas: where all parameters of one follow the same rule, element by element, it is applied to the vector.
+"""Updates of whole arenas: if all parameters of an arena have the same elementwise rule, it is applied to the arena's vector.
 
-Each rule keeps its state, as views of vectors too, so nothing that a program sees is different. Where a parameter is another
-case (its own hyperparameters or hooks, no gradient, a rule that looks at the parameter as a whole) each is updated alone.
+The rules' states become views of vectors, too, so programs see no difference. If a parameter of the arena differs (its own
+hyperparameters or hooks, no gradient, a rule that is not elementwise), the arena's parameters are updated one by one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Whole:
     """
 
     def __init__(self, arena: Arena) -> None:
-        self.param: Any = Variable(arena.data)  # no Parameter: that it has other arrays is nobody's business
+        self.param: Any = Variable(arena.data)  # no Parameter, so that setting its array does not change ``structure``
         self.data, self.grad = arena.data, arena.grad
         self.rule = copy.copy(arena.params[0].update_rule)
         self.rule.state = {}
@@ -40,7 +40,7 @@ class Whole:
         self.gather(arena)
 
     def gather(self, arena: Arena) -> bool:
-        """Let the rules' states be views of the vectors; False if one of them has lost its state since."""
+        """Make the rules' states views of the vectors; False if a rule has lost its state since the last time."""
         for name, views in self._views.items():
             for param, view in zip(arena.params, views, strict=True):
                 state = param.update_rule.state
@@ -53,12 +53,12 @@ class Whole:
         return True
 
     def begin(self, arena: Arena) -> None:
-        """A step begins."""
+        """Prepare a step."""
         self.grad = arena.grad
         _set(self.rule, "t", arena.joint.rules[0].t + 1)
 
     def step(self, place: slice | None = None) -> None:
-        """Change a stretch of the values, or all of them, by their gradients."""
+        """Update a slice of the values, or all of them, by their gradients."""
         param, rule, state, grad = self.param, self.rule, self.rule.state, self.grad
         if place is not None:
             param.array, grad = self.data[place], grad[place]
@@ -72,14 +72,14 @@ class Whole:
                 param.array, rule.state = self.data, state
 
     def end(self, arena: Arena) -> None:
-        """All stretches are changed."""
+        """Finish a step, after all slices: count it in the parameters' rules."""
         t = self.rule.t
         for rule in arena.joint.rules:
             _set(rule, "t", t)
 
 
 def begins(arena: Arena) -> bool:
-    """Whether a step changes the parameters of an arena together: ``arena.whole`` is ready for it then."""
+    """Whether the parameters of an arena can be updated together; if so, ``arena.whole`` is prepared for the step."""
     if not is_whole(arena):
         return False
     if arena.whole is None or not arena.whole.gather(arena):
@@ -90,7 +90,7 @@ def begins(arena: Arena) -> bool:
 
 
 def update(params: list[Parameter], arenas: Iterable[Arena]) -> None:
-    """Update parameters, those of an arena together where that is the same."""
+    """Update parameters, those of an arena together where possible."""
     together = [arena for arena in arenas if begins(arena)]
     alone = len(params)
     for arena in together:
@@ -105,14 +105,14 @@ def update(params: list[Parameter], arenas: Iterable[Arena]) -> None:
 
 
 class Joint(NamedTuple):
-    """Which rules of an arena's parameters one for the vector can stand for: found when the structure was ``seen``."""
+    """The rules of an arena's parameters if one rule for the vector can replace them, valid while the structure is ``seen``."""
 
     seen: object
     rules: list[UpdateRule]  # none: each parameter is updated alone
 
 
 def is_whole(arena: Arena) -> bool:
-    """Whether an update of its vector is the update of each of its parameters, which all have values and gradients there."""
+    """Whether updating the arena's vector is the same as updating each parameter: equal rules, counts, and all gradients."""
     joint = arena.joint
     if joint is None or joint.seen is not structure.now:
         arena.joint = joint = Joint(structure.now, _joined(arena))

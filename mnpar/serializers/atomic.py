@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: written beside their place, brought to the disk, then renamed into it."""
+"""Files that are complete or not there: written under a temporary name, synced to the disk, then renamed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
-    """Bring a folder's list of names to the disk, where the file system has such a thing."""
+    """Sync a folder's entries to the disk, if the file system supports that."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # some network file systems refuse

@@ -1,10 +1,11 @@
-"""Reading npz files that may be damaged, or made to do harm: nothing in them is run, or believed about its size.
+"""Reads npz files that may be damaged or malicious: nothing in them is executed, and sizes are checked before they are used.
 
-What numpy would unpickle is refused, but for None, which Chainer writes: it is recognised by how its bytes end.
+Pickled objects are refused, but for None, which Chainer writes: it is recognised by the end of its pickle.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import zipfile
@@ -103,9 +104,7 @@ def _read_array(member: Any, size: int) -> Array | None:
         if dtype.kind == "O" and shape == () and left < 1000 and _ENDS_WITH_NONE.search(member.read()):
             return None
         raise ValueError("it is a pickled object, which is not read: it could run any program")
-    count = 1
-    for n in shape:
-        count *= n
+    count = math.prod(shape)
     if count * dtype.itemsize != left or min(shape, default=0) < 0:
         raise ValueError(f"shape {shape} of {dtype} takes {count * dtype.itemsize} bytes, but there are {left}")
     array = np.empty(shape, dtype, "F" if fortran else "C")

@@ -1,4 +1,4 @@
-"""What all deserializers do with a value that they found: put it into the object's array, or make a number of it."""
+"""How all deserializers restore a value: they fill the object's array, or convert to the object's type of number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IgnoreNames = str | Callable[[str], bool] | Sequence[str | Callable[[str], bool]
 
 
 def restored(key: str, value: Any, found: Any) -> Any:
-    """What an object that has ``value`` is to have, now that ``found`` was saved under ``key``.
+    """The new value of an object that has ``value``, where ``found`` was saved under ``key``.
 
     Args:
         key: for messages.

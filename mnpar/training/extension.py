@@ -1,6 +1,6 @@
-"""Extensions: what a trainer calls between the updates. Any function of the trainer is one; this file says what it may have.
+"""Extensions: functions of the trainer, called after updates, with optional attributes that this file defines.
 
-Those that write into the trainer's observation come first, then those that change it, then those that read it.
+Extensions that write into the trainer's observation come first, then those that change it, then those that read it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Extension:
     """The base of extensions: called with the trainer whenever their trigger fires.
 
     Attributes:
-        trigger: when, unless ``Trainer.extend`` is told otherwise.
-        priority: the place among the extensions of an iteration, the highest first.
+        trigger: when it is called, unless ``Trainer.extend`` is given another trigger.
+        priority: extensions of an iteration are called in the order of their priorities, the highest first.
         name: its name in the trainer; None: ``default_name``.
 
     Example:
@@ -42,7 +42,7 @@ class Extension:
 
     @property
     def default_name(self) -> str:
-        """Its name where it is given none: the class's."""
+        """Its name in the trainer unless it is given one: the name of the class."""
         return type(self).__name__
 
     def __call__(self, trainer: Any) -> Any:
@@ -97,12 +97,12 @@ def make_extension(
 
 
 def keep(serializer: Any, key: str, value: Any, kind: Callable[[Any], Any]) -> Any:
-    """Save or load one number or text of a state. None is not saved; what was not saved (by Chainer, say) stays as it is.
+    """Save or load a number or a string. None is not saved; a value that the file does not have stays as it is.
 
     Args:
         serializer: of either direction.
         key: in the file.
-        value: what there is now.
+        value: the present one.
         kind: ``int``, ``float``, ``bool`` or ``str``.
     """
     if not isinstance(serializer, Deserializer):
@@ -115,3 +115,9 @@ def keep(serializer: Any, key: str, value: Any, kind: Callable[[Any], Any]) -> A
         return value
     found = None if found is None else np.asarray(found)[()]
     return value if found is None else kind(found)
+
+
+def keep_part(serializer: Any, key: str, part: Any) -> None:
+    """Save or load a trigger or an extension under ``key``; one without ``serialize`` has no state."""
+    if hasattr(part, "serialize"):
+        part.serialize(serializer[key])

@@ -1,7 +1,7 @@
-"""Files that are there whole, or not at all, for what wants the name of a file to write.
+"""Files that are replaced as a whole, for functions that write to a path.
 
-:func:`mnpar.serializers.replacing` gives a file that is open already; users' own functions that save, and matplotlib, open it
-themselves. One that was not written under the name that was given is an error, and not an empty file.
+:func:`mnpar.serializers.replacing` gives an open file; matplotlib and users' functions that save open a path themselves. If the
+block does not write the file, that is an error, and not an empty file.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from mnpar.serializers.atomic import sync_folder
+
 
 @contextmanager
 def replacing(path: str) -> Iterator[str]:
-    """A ``with`` block that writes the file of the name it is given; at its end that takes the place of ``path``.
+    """The path of a temporary file that the ``with`` block writes; at the end of the block it is renamed to ``path``.
 
-    After an error, what was at ``path`` is still there, and nothing else.
+    After an error the old file is still at ``path``, and the temporary one is removed.
 
     Args:
         path: of the file; its folder exists.
@@ -31,7 +33,7 @@ def replacing(path: str) -> Iterator[str]:
         ['log']
     """
     folder, name = os.path.split(path)
-    stem, ending = os.path.splitext(name)  # the ending stays: it may tell what writes the file which format to write
+    stem, ending = os.path.splitext(name)  # the ending stays: some functions choose the format by it
     with tempfile.TemporaryDirectory(prefix=f".{stem}.", dir=folder or ".") as beside:
         temporary = os.path.join(beside, "new" + ending)
         yield temporary
@@ -39,8 +41,4 @@ def replacing(path: str) -> Iterator[str]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     with suppress(OSError):  # not every file system lets a folder be opened
-        descriptor = os.open(folder or ".", os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(folder or ".")

@@ -1,7 +1,7 @@
 """The training loop: an update, then the extensions whose triggers fire, until the stop trigger does.
 
-The loop itself never communicates: what ranks do together is in the updater and in the extensions. A trainer whose ranks
-update together knows their communicator, so that one of them speaks for all, and they stop together.
+The loop itself never communicates; updaters, extensions and stop triggers do. A trainer whose ranks update together knows their
+communicator, so that only rank 0 prints and writes files, and all of them stop together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mnpar import random
 from mnpar.errors import DeadlockError, MismatchError
 from mnpar.reporter import Reporter
 from mnpar.serializer import Deserializer
-from mnpar.training.extension import PRIORITY_READER, keep
+from mnpar.training.extension import PRIORITY_READER, keep, keep_part
 from mnpar.training.triggers.interval import Trigger, get_trigger
 from mnpar.variable import Variable
 
@@ -45,13 +45,13 @@ class Trainer:
         stop_trigger: when to end, ``(20, 'epoch')``; None: never.
         out: the folder for whatever extensions write.
         extensions: see :meth:`extend`.
-        comm: the ranks that train together; None: those of a multi-node optimizer, if there is one. On ranks other than 0 of
-            it, extensions are silent, and write no files but those that they were given a name for; a stop trigger that
-            depends on what is observed decides for all of them.
+        comm: the ranks that train together; None: those of a multi-node optimizer, if there is one. On its ranks other than 0
+            extensions print nothing, and write only files that were given a name explicitly; a stop trigger that depends on
+            observed values decides for all of its ranks.
 
     Attributes:
-        observation: what was reported in this iteration, by name: links report under the name of their optimizer.
-        reporter: who collects it.
+        observation: the values reported in this iteration, by name: links report under the name of their optimizer.
+        reporter: the :class:`mnpar.Reporter` that collects them.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.links as L
@@ -95,7 +95,7 @@ class Trainer:
 
     @property
     def speaks(self) -> bool:
-        """Whether this rank prints, and writes files, for all."""
+        """Whether this rank prints and writes files for all ranks."""
         return self.comm is None or self.comm.rank == 0
 
     @property
@@ -105,10 +105,10 @@ class Trainer:
 
     @property
     def elapsed_time(self) -> float:
-        """Seconds of training, those of the runs before a resumption included.
+        """Seconds of training, runs before a resumption included.
 
         Raises:
-            RuntimeError: it was not run.
+            RuntimeError: :meth:`run` was not called yet.
         """
         if self._final_elapsed_time is not None:
             return self._final_elapsed_time
@@ -124,15 +124,15 @@ class Trainer:
 
         Args:
             extension: with the attributes of :class:`Extension`, or without.
-            name: to find it by, and to save its state under; None: ``extension.name``, ``default_name`` or ``__name__``. One
-                that is taken gets ``_1``, ``_2`` … behind it.
+            name: for :meth:`get_extension`, and its key in a snapshot; None: ``extension.name``, ``default_name`` or
+                ``__name__``. ``_1``, ``_2`` … is appended to a name that another extension has.
             trigger: when; None: ``extension.trigger``, or else at each iteration.
             priority: the highest is called first, equal ones in the order of this call (but snapshots of the trainer after the
                 others); None: ``extension.priority``, or else ``PRIORITY_READER``.
             call_before_training: also once before the first update.
 
         Raises:
-            TypeError: it has no name, or is a class; ValueError: its name is ``'training'``.
+            TypeError: the extension has no name, or is a class; ValueError: its name is ``'training'``.
         """
         if isinstance(extension, type):
             raise TypeError(f"{extension.__name__} is a class: trainer.extend({extension.__name__}(…))")
@@ -162,16 +162,16 @@ class Trainer:
         return self._entries[name].extension
 
     def run(self, show_loop_exception_msg: bool = True) -> None:
-        """Train until the stop trigger fires; once.
+        """Train until the stop trigger fires; can be called once.
 
-        An error in the loop is told to the extensions (``on_error``) and raised again, with its own traceback, after extensions
-        and updater have been finalized; so they are at Ctrl-C.
+        After an error in the loop the extensions' ``on_error`` is called, then extensions and updater are finalized, and the
+        error is raised again with its own traceback. Ctrl-C finalizes them, too.
 
         Args:
-            show_loop_exception_msg: add to an error where in training it was raised.
+            show_loop_exception_msg: add a note to an error that says in which iteration it was raised.
 
         Raises:
-            RuntimeError: it has been run to its end already.
+            RuntimeError: the trainer has been run to its end before.
         """
         if self._final_elapsed_time is not None:
             raise RuntimeError("a trainer runs once: make another one, or load a snapshot into another one, to go on")
@@ -194,7 +194,7 @@ class Trainer:
 
     def _start(self, entries: list[Entry]) -> None:
         self._start_at = time.perf_counter()
-        # What loads a snapshot comes first: the others' initialize restores by what it has loaded.
+        # Extensions that load a snapshot come first: the other extensions then initialize from the loaded state.
         for entry in sorted(entries, key=lambda entry: not getattr(entry.extension, "autoload", False)):
             initialize = getattr(entry.extension, "initialize", None)
             over = getattr(entry.trigger, "finished", False) and not getattr(entry.extension, "restores", False)
@@ -212,7 +212,7 @@ class Trainer:
         calls = [(entry.trigger, entry.extension) for entry in entries]
         while not stops(self):
             self.observation = {}
-            answers: dict[int, bool] = {}  # of triggers, which several extensions may have in common
+            answers: dict[int, bool] = {}  # by the id of a trigger, which several extensions may share: it is asked once
             with scope(self.observation):
                 update()
                 for fires, extension in calls:
@@ -220,7 +220,7 @@ class Trainer:
                         extension(self)
 
     def _tell(self, entries: list[Entry], error: Exception, show: bool) -> None:
-        """Call the error handlers; one that fails itself only leaves a note."""
+        """Call the extensions' ``on_error``; an error in one of them becomes a note of the first error."""
         if show:
             error.add_note(f"(in the training loop, after {self.updater.iteration} iterations)")
             if isinstance(error, StopIteration):
@@ -240,7 +240,7 @@ class Trainer:
                     error.add_note(f"(on_error of {_name(entry)} raised {type(another).__name__}: {another})")
 
     def _finalize(self, entries: list[Entry], error: BaseException | None) -> None:
-        """Finalize all; the first failure is raised where training itself has not failed."""
+        """Finalize extensions and updater; the first error in that is raised, unless training itself has failed."""
         failed: Exception | None = None
         finalizers = [(_name(entry), getattr(entry.extension, "finalize", None)) for entry in entries]
         for name, finalize in [*finalizers, ("the updater", self.updater.finalize)]:
@@ -255,20 +255,17 @@ class Trainer:
             raise failed
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load all that training needs to go on where it was: loaded into a trainer that was made in the same way.
+        """Save or load all that training needs to continue, in a trainer that was made in the same way.
 
         That is the updater (models, optimizers, iterators), triggers and extensions by name, the last observation (for the
-        stop trigger) and the state of the rank's random generator, which is only taken by the rank that it was saved by.
+        stop trigger) and the state of the rank's random generator, which only the rank that saved it loads.
         """
         self.updater.serialize(serializer["updater"])
-        if hasattr(self.stop_trigger, "serialize"):
-            self.stop_trigger.serialize(serializer["stop_trigger"])
+        keep_part(serializer, "stop_trigger", self.stop_trigger)
         extensions, triggers = serializer["extensions"], serializer["extension_triggers"]
         for name, entry in self._entries.items():
-            if hasattr(entry.extension, "serialize"):
-                entry.extension.serialize(extensions[name])
-            if hasattr(entry.trigger, "serialize"):
-                entry.trigger.serialize(triggers[name])
+            keep_part(extensions, name, entry.extension)
+            keep_part(triggers, name, entry.trigger)
         rank = 0 if self.comm is None else self.comm.rank
         if isinstance(serializer, Deserializer):
             self._recall(serializer, rank)
@@ -291,7 +288,7 @@ def _name(entry: Entry) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """A scalar as it is written down; None of anything else."""
+    """A scalar as a float; None for anything else."""
     value = value.array if isinstance(value, Variable) else value
     if isinstance(value, int | float | np.number) or getattr(value, "ndim", None) == 0:
         with suppress(TypeError, ValueError):

@@ -75,6 +75,8 @@ BAD = {
     "squared_error": (lambda: F.squared_error(ONES, np.ones(3)), "arguments have one shape"),
     "huber_loss": (lambda: F.huber_loss(ONES, ONES, 1, "mean"), "sum_along_second_axis"),
     "hinge: labels": (lambda: F.hinge(ONES, np.ones(2)), "integer labels"),
+    "hinge: a negative label": (lambda: F.hinge(ONES, np.array([0, -1])), "hinge: labels -1 … 0 are not all in 0 … 2"),
+    "hinge: no class": (lambda: F.hinge(ONES, np.array([0, 3])), "hinge: labels 0 … 3 are not all in 0 … 2"),
     "hinge: norm": (lambda: F.hinge(ONES, np.array([0, 1]), "L3"), "'L1' or 'L2'"),
     "hinge: reduce": (lambda: F.hinge(ONES, np.array([0, 1]), reduce="sum"), "'mean' or 'no'"),
     "kl": (lambda: F.gaussian_kl_divergence(ONES, ONES, "max"), "reduce is 'sum', 'mean' or 'no', not 'max'"),
@@ -99,6 +101,14 @@ BAD = {
     "argmax_crf1d": (lambda: F.argmax_crf1d(np.ones((2, 2)), [ONES]), r"not \(2, 2\) and \(2, 3\)"),
     "negative_sampling": (lambda: F.negative_sampling(ONES, np.zeros(2), ONES, np.zeros, 1), "integers t"),
     "negative_sampling: reduce": (lambda: F.negative_sampling(ONES, [0, 1], ONES, np.zeros, 1, "mean"), "'sum' or 'no'"),
+    "negative_sampling: no word": (
+        lambda: F.negative_sampling(ONES, np.array([-1, -2]), ONES, lambda shape: np.zeros(shape, "i4"), 1),
+        "negative_sampling: labels -2 … -1 are not all in -1 … 1",
+    ),
+    "black_out: no word": (
+        lambda: F.black_out(ONES, np.array([-1, 0]), ONES, np.zeros((2, 1), "i4")),
+        "black_out: labels -1 … 0 are not all in 0 … 1",
+    ),
     "black_out": (lambda: F.black_out(ONES, np.array([0, 1]), ONES, np.array([[0]])), r"samples \(N, S\)"),
     "spatial_transformer_grid": (lambda: F.spatial_transformer_grid(ONES, (2, 2)), r"theta \(N, 2, 3\)"),
     "spatial_transformer_sampler": (lambda: F.spatial_transformer_sampler(IMAGE, ONES), "grid"),
@@ -143,6 +153,24 @@ def test_what_does_not_belong_together_is_told(name):
 )
 def test_what_is_counted_is_an_integer(call):
     with pytest.raises(TypeError, match="integer"):
+        call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: F.where([True, False], np.ones(2), 0),
+        lambda: F.select_item(ONES, [0, 1]),
+        lambda: F.negative_sampling(ONES, [0, 1], ONES, np.zeros, 1),
+        lambda: F.black_out(ONES, np.array([0, 1]), ONES, [[0], [1]]),
+        lambda: F.roi_pooling_2d(IMAGE, [[0, 0, 0, 1, 1]], 1, 1, 1),
+        lambda: F.roi_max_pooling_2d(IMAGE, np.ones((1, 4)), [0], 1, 1),
+        lambda: F.roi_average_pooling_2d(IMAGE, [[0, 0, 1, 1]], np.array([0]), 1, 1),
+    ],
+    ids=["where", "select_item", "negative_sampling", "black_out", "roi: pooling", "roi: images", "roi: corners"],
+)
+def test_a_list_where_an_array_belongs_is_told(call):
+    with pytest.raises(TypeError, match="not list: wrap it in"):
         call()
 
 

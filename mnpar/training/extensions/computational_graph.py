@@ -1,4 +1,4 @@
-"""The graph of a training step as a picture, once."""
+"""An extension that writes the graph of the first training step as a picture."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from mnpar.variable import Variable
 
 
 class DumpGraph(Extension):
-    """Writes the graph that led to a reported Variable for Graphviz, at the first iteration; and as PNG where ``dot`` is.
+    """Writes the graph of a reported Variable at the first iteration, for Graphviz, and as PNG if ``dot`` is installed.
 
-    Graphs of reported Variables are kept until then (``mnpar.config.keep_graph_on_report``).
+    It sets ``mnpar.config.keep_graph_on_report`` until then.
 
     Args:
         root_name: the Variable's key in the observation, ``'main/loss'``.
@@ -48,7 +48,7 @@ class DumpGraph(Extension):
         self._flag_called = False
 
     def initialize(self, trainer: Any) -> None:
-        """Let graphs be kept."""
+        """Set ``config.keep_graph_on_report``."""
         if not self._flag_called:
             self._original_flag, config.keep_graph_on_report = config.keep_graph_on_report, True
 
@@ -83,7 +83,7 @@ class DumpGraph(Extension):
                 warnings.warn(f"dot cannot draw {path}: {done.stderr.decode(errors='replace').strip()}", stacklevel=2)
 
     def finalize(self) -> None:
-        """Let graphs go again, if they were let go before."""
+        """Reset ``config.keep_graph_on_report``."""
         if self._original_flag is not None:
             config.keep_graph_on_report, self._original_flag = self._original_flag, None
 

@@ -18,11 +18,11 @@ from mnpar.training.updaters.standard_updater import Converter, call
 
 
 class Evaluator(Extension):
-    """Goes through an iterator once and reports the means of what the model reports, under ``validation/``.
+    """Goes through an iterator once and reports, under ``validation/``, the means of the values that the model reports.
 
-    A mean is one over examples: a batch counts by its length, so that the size of batches does not matter, nor how examples are
-    spread over ranks (:func:`mnpar.create_multi_node_evaluator`). A value that is reported as a pair ``(value, weight)``
-    has that weight instead.
+    Means are over examples: each batch is weighted by its length, so that neither the batch size matters nor how examples are
+    spread over ranks (:func:`mnpar.create_multi_node_evaluator`). A value that is reported as a pair ``(value, weight)`` has
+    that weight instead.
 
     Args:
         iterator: one that ends (``repeat=False``); or a dict of iterators by name, with a ``'main'`` one.
@@ -92,7 +92,7 @@ class Evaluator(Extension):
         return result
 
     def evaluate(self) -> dict[str, float]:
-        """The means by name; evaluators of one's own define this anew."""
+        """The means by name; subclasses may override it."""
         iterator = self._iterators["main"]
         evaluate = self.eval_func or self._targets["main"]
         if self.eval_hook:
@@ -116,7 +116,7 @@ class Evaluator(Extension):
         return summary.compute_mean()
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load what draws the orders of iterators that shuffle: the digits of a mean depend on which examples meet."""
+        """Save or load the order samplers of iterators that shuffle: a mean's last digits depend on the order of examples."""
         for name, iterator in self._iterators.items():
             sampler: Any = getattr(getattr(iterator, "actual_iterator", iterator), "order_sampler", None)
             if hasattr(sampler, "serialize"):

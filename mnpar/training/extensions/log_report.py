@@ -1,4 +1,4 @@
-"""What was observed in training, as a list of dicts: in memory, in a file, and on the terminal."""
+"""Averages of observed values: as a list of dicts in memory and in a JSON file, and as a table on the terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from mnpar.serializer import Deserializer
 from mnpar.summary import DictSummary
-from mnpar.training.extension import Extension, keep
+from mnpar.training.extension import Extension, keep, keep_part
 from mnpar.training.extensions.progress_bar import flush, is_terminal
 from mnpar.training.files import replacing
 from mnpar.training.triggers.interval import get_trigger
@@ -73,9 +73,8 @@ class LogReport(Extension):
                 json.dump(self._log, file, indent=4)
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the entries, and what the interval has brought so far."""
-        if hasattr(self._trigger, "serialize"):
-            self._trigger.serialize(serializer["_trigger"])
+        """Save or load the entries, and the sums of the current interval."""
+        keep_part(serializer, "_trigger", self._trigger)
         self._summary.serialize(serializer["_summary"])
         log = keep(serializer, "_log", json.dumps(self._log), str)
         if isinstance(serializer, Deserializer):

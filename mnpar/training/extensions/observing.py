@@ -14,7 +14,7 @@ from mnpar.config import config
 from mnpar.link import Link
 from mnpar.reporter import report
 from mnpar.summary import DictSummary
-from mnpar.training.extension import PRIORITY_EDITOR, PRIORITY_WRITER, Extension, keep, make_extension
+from mnpar.training.extension import PRIORITY_EDITOR, PRIORITY_WRITER, Extension, keep, keep_part, make_extension
 from mnpar.training.triggers.interval import get_trigger
 from mnpar.variable import Variable
 
@@ -112,8 +112,7 @@ class MicroAverage(Extension):
         """Save or load the sums."""
         self._numerator = keep(serializer, "_numerator", float(self._numerator), float)
         self._denominator = keep(serializer, "_denominator", float(self._denominator), float)
-        if hasattr(self._trigger, "serialize"):
-            self._trigger.serialize(serializer["_trigger"])
+        keep_part(serializer, "_trigger", self._trigger)
 
 
 def _scalar(value: Any) -> Any:
@@ -171,7 +170,7 @@ class ParameterStatistics(Extension):
         self._summary = DictSummary()
 
     def register_statistics(self, name: str, function: Callable[[Array], Any]) -> None:
-        """One more: a function of a flat array that returns a number or several."""
+        """Add a statistic: a function of a flat array that returns a number or an array of numbers."""
         self._statistics[name] = function
 
     def __call__(self, trainer: Any) -> None:
@@ -201,14 +200,13 @@ class ParameterStatistics(Extension):
         return found
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load what the interval has brought so far."""
+        """Save or load the sums of the current interval."""
         self._summary.serialize(serializer["_summary"])
-        if hasattr(self._trigger, "serialize"):
-            self._trigger.serialize(serializer["_trigger"])
+        keep_part(serializer, "_trigger", self._trigger)
 
 
 class unchain_variables(Extension):  # noqa: N801 (Chainer's name)
-    """Lets go of the graphs of reported variables at the end of each iteration, where ``keep_graph_on_report`` keeps them.
+    """Unchains reported Variables at the end of each iteration if ``keep_graph_on_report`` is on, which frees their graphs.
 
     Example:
         >>> from mnpar.training import extensions

@@ -1,6 +1,6 @@
-"""Curves of what was observed, and statistics of variables over time, as pictures; where matplotlib is installed.
+"""Plots of observed values and of statistics of variables over time, if matplotlib is installed.
 
-Figures are made without pyplot: no window, no global state, whatever thread draws.
+Figures are made without pyplot: there is no window and no global state, so that any thread may draw.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mnpar import backend
 from mnpar.link import Link
 from mnpar.serializer import Deserializer
 from mnpar.summary import DictSummary
-from mnpar.training.extension import Extension, keep
+from mnpar.training.extension import Extension, keep, keep_part
 from mnpar.training.files import replacing
 from mnpar.training.triggers.interval import get_trigger
 from mnpar.variable import Variable
@@ -106,13 +106,12 @@ class PlotReport(Extension):
         return figure
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the averages, and what the interval has brought so far."""
+        """Save or load the averages, and the sums of the current interval."""
         self._summary.serialize(serializer["_summary"])
         data = keep(serializer, f"_plot_{self._file_name}", json.dumps(self._data), str)
         if isinstance(serializer, Deserializer):
             self._data = {key: json.loads(data).get(key, []) for key in self._y_keys}
-        if hasattr(self._trigger, "serialize"):
-            self._trigger.serialize(serializer["_trigger"])
+        keep_part(serializer, "_trigger", self._trigger)
 
 
 class VariableStatisticsPlot(Extension):

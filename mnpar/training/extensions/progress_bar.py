@@ -1,7 +1,4 @@
-"""How far training is, and when it will be over: one line that is drawn again and again, by tqdm where it is installed.
-
-Where nobody watches (the output is a file), it is a plain line each time.
-"""
+"""A progress bar, redrawn in place on a terminal, by tqdm if it is installed; in other outputs a new line each time."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from mnpar.training.extension import Extension
 
 
 class Bar:
-    """One line: a rate of done, in iterations or epochs.
+    """One line that shows which part of some iterations or epochs is done.
 
     Args:
         length: of the bar, in characters.
@@ -28,12 +25,12 @@ class Bar:
         self._tqdm: Any = None
 
     def show(self, what: str, done: float, total: float, unit: str) -> None:
-        """Draw it.
+        """Draw the bar.
 
         Args:
-            what: in front of it.
-            done: of the total.
-            total: in units.
+            what: the text in front of the bar.
+            done: how many units are done.
+            total: how many units there are.
             unit: ``'epoch'`` or ``'iteration'``.
         """
         out = self._out or sys.stdout
@@ -58,7 +55,7 @@ class Bar:
         return f"  {speed:.4g}/s  {datetime.timedelta(seconds=round(max(total - done, 0.0) / speed))} left"
 
     def _by_tqdm(self, what: str, done: float, total: float, unit: str, out: Any) -> bool:
-        """Draw it by tqdm; False where that is not installed."""
+        """Draw the bar by tqdm; False if that is not installed."""
         if self._tqdm is None:
             try:
                 from tqdm import tqdm
@@ -72,7 +69,7 @@ class Bar:
         return True
 
     def close(self) -> None:
-        """Wipe it out."""
+        """Erase the bar."""
         out = self._out or sys.stdout
         if self._tqdm is not None:
             self._tqdm.close()
@@ -117,16 +114,16 @@ class ProgressBar(Extension):
         self._bar.show("training", updater.iteration if unit == "iteration" else updater.epoch_detail, total, unit)
 
     def finalize(self) -> None:
-        """Wipe it out."""
+        """Erase the bar."""
         self._bar.close()
 
 
 def is_terminal(out: Any) -> bool:
-    """Whether somebody watches the stream."""
+    """Whether the stream is a terminal."""
     return bool(getattr(out, "isatty", lambda: False)())
 
 
 def flush(out: Any) -> None:
-    """Show what was written, where a stream keeps it back."""
+    """Flush a stream that can be flushed."""
     if hasattr(out, "flush"):
         out.flush()

@@ -1,7 +1,7 @@
-"""Hyperparameters that change during training: each shift says the value after t calls, and the rest is the same for all.
+"""Schedules of hyperparameters: each shift defines the value after t calls, its base class sets it.
 
-The value is set before training (after a snapshot was loaded, to what it was then) and at each call. The file is long because
-there are seven of them.
+The value is set before training (if a snapshot was loaded, to the saved value) and at each call. The file is long because
+there are seven shifts.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class Shift(Extension):
         self._set(trainer, self.value(self._t))
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the count of calls, and the value: the one that is there, for another shift may have set it.
+        """Save or load the count of calls and the present value of the attribute, which another shift may have set.
 
-        Also the one that was found at first: by the time training goes on, another shift may have set it again.
+        Without ``init``, the initial value is saved, too: when training is resumed the attribute has another value.
         """
         if not self._given:
             self._init = keep(serializer, "_init", self._init, float)
@@ -82,7 +82,7 @@ class Shift(Extension):
 
 
 def _until(value: float, target: float | None, grows: bool) -> float:
-    """The value, or the target once it is passed; of one sign, growing or shrinking in size."""
+    """The value, or ``target`` once its magnitude is past the target's: above it if the value grows, below if it shrinks."""
     if not target:
         return value
     ratio = value / target

@@ -1,7 +1,7 @@
-"""Who writes a snapshot down: this thread at once, or another one while training goes on.
+"""Writers of snapshots: in the calling thread, or in another one while training goes on.
 
-A file is written beside its place and renamed into it, so that it is whole or not there. What another thread writes is copied
-first. An error in there is raised here, at the next snapshot or at the end of training.
+A file is written under a temporary name and renamed, so that it is complete or not there. Arrays that another thread writes are
+copied first. An error in that thread is raised in the calling one, at the next snapshot or at the end of training.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ class Writer:
         self._hooks: list[Callable[[], None]] = []
 
     def __call__(self, filename: str, outdir: str, target: dict[str, Any]) -> None:
-        """Write, or see to it that it is written."""
+        """Write the arrays to a file, now or later."""
         raise NotImplementedError(f"{type(self).__name__} does not define __call__(self, filename, outdir, target)")
 
     def save(self, filename: str, outdir: str, target: dict[str, Any], savefun: Save, **kwds: Any) -> None:
-        """Write now."""
+        """Write the file now, then call the hooks."""
         with replacing(os.path.join(outdir, filename)) as temporary:
             savefun(temporary, target, **kwds)
         for hook in self._hooks:
             hook()
 
     def add_hook(self, hook: Callable[[], None]) -> None:
-        """Call a function after each snapshot that was written."""
+        """Call a function without arguments after each snapshot that was written."""
         self._hooks.append(hook)
 
     def finalize(self) -> None:

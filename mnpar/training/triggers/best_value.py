@@ -1,7 +1,7 @@
-"""Triggers that look at what is observed: at a new best value, and when there was none for long.
+"""Triggers that depend on an observed value: one fires at each new best value, one when there was none for long.
 
-What is observed differs between ranks. Ranks that have such a trigger together give it their communicator: it then judges the
-mean over all of them, so that they decide alike, and one more reason to wait for each other for ever is gone.
+Ranks observe different values. Ranks that must decide alike, because they communicate afterwards, give the trigger their
+communicator: it then judges the mean over all of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mnpar.summary import DictSummary
-from mnpar.training.extension import keep
+from mnpar.training.extension import keep, keep_part
 from mnpar.training.triggers.interval import get_trigger
 
 if TYPE_CHECKING:
@@ -53,9 +53,8 @@ class Watched:
         return found
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load what the interval has brought so far."""
-        if hasattr(self.trigger, "serialize"):
-            self.trigger.serialize(serializer["interval_trigger"])
+        """Save or load the sums of the current interval."""
+        keep_part(serializer, "interval_trigger", self.trigger)
         self._summary.serialize(serializer["summary"])
 
 
@@ -91,7 +90,7 @@ class BestValueTrigger:
 
     def __call__(self, trainer: Any) -> bool:
         value, best = self._watched(trainer), self._best_value
-        if value is None or math.isnan(value):  # NaN is better than nothing, and nothing would be better than it
+        if value is None or math.isnan(value):  # as the best value, no other would compare as better than NaN
             return False
         if best is not None and not math.isnan(best) and not self._compare(best, value):
             return False
@@ -99,7 +98,7 @@ class BestValueTrigger:
         return True
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the best value, and what the interval has brought so far."""
+        """Save or load the best value, and the sums of the current interval."""
         self._watched.serialize(serializer)
         self._best_value = keep(serializer, "best_value", self._best_value, float)
 
@@ -134,9 +133,9 @@ class EarlyStoppingTrigger:
     Args:
         check_trigger: when the mean of the value since the last check is compared with the best one.
         monitor: its key in the observation.
-        patience: how many checks without improvement are suffered; 3 by default. (``patients`` is the same.)
+        patience: how many checks without improvement there may be; 3 by default. (``patients`` is Chainer's spelling.)
         mode: ``'max'`` or ``'min'`` is better; ``'auto'``: max if the key has ``'accuracy'`` in it.
-        verbose: say so when it stops.
+        verbose: print a line when it stops.
         max_trigger: when to stop anyway.
         comm: ranks that stop together, by the mean over all of them; a trainer whose ranks update together sets it.
 
@@ -180,7 +179,7 @@ class EarlyStoppingTrigger:
         self._watched.comm = comm
 
     def __call__(self, trainer: Any) -> bool:
-        value = self._watched(trainer)  # before the end is asked for: on all ranks, if it ends on one
+        value = self._watched(trainer)  # may communicate, so all ranks call it, also where max_trigger fires
         if self._max_trigger(trainer):
             return True
         if value is None:
@@ -206,5 +205,4 @@ class EarlyStoppingTrigger:
         self._watched.serialize(serializer)
         self.best = keep(serializer, "best", self.best, float)
         self.count = keep(serializer, "count", self.count, int)
-        if hasattr(self._max_trigger, "serialize"):
-            self._max_trigger.serialize(serializer["max_trigger"])
+        keep_part(serializer, "max_trigger", self._max_trigger)

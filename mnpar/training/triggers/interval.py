@@ -1,7 +1,7 @@
-"""Triggers that count: at every so many iterations or epochs, at given ones, once, at every so many seconds.
+"""Triggers that count: every n iterations or epochs, at given ones, once, every so many seconds.
 
-Each compares now with the time of its last call, so that it need not be called at every iteration. Several may have one trigger
-in common: who asks again at the same time gets the same answer.
+Each compares the present iteration with that of its last call, so that it need not be called at every iteration. Several
+extensions may share a trigger: further calls in the same iteration return the same answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROUNDING = 1e-9  # of a period: ten steps of 0.1 epochs are one epoch
 
 
 class _Counting:
-    """What counts iterations or epochs: it knows where it was called last."""
+    """The base of triggers that count iterations or epochs: it remembers where it was called last."""
 
     def __init__(self, unit: str) -> None:
         if unit not in ("epoch", "iteration"):
@@ -31,10 +31,10 @@ class _Counting:
         self.unit = unit
         self._previous_iteration: int | None = 0  # None: not known, loaded from a file without it
         self._previous_epoch_detail: float | None = 0.0
-        self._last: tuple[Any, tuple[float, float]] | None = None  # when it was called, and what came of it
+        self._last: tuple[Any, tuple[float, float]] | None = None  # iteration and epoch of the last call, and its result
 
     def _advance(self, updater: Any) -> tuple[float, float]:
-        """Where it was called last, and where it is now."""
+        """(before, now): the counts at the last call in an earlier iteration, and at this one."""
         here = updater.iteration, getattr(updater, "epoch_detail", None)
         if self._last is None or self._last[0] != here:
             self._last = here, self._interval(updater)
@@ -205,7 +205,7 @@ class TimeTrigger:
 
 
 def get_trigger(trigger: Any) -> Trigger:
-    """The trigger that is meant where a trigger is wanted.
+    """The trigger that an argument ``trigger`` means.
 
     Args:
         trigger: a function of the trainer is taken as it is; a pair like ``(1, 'epoch')`` becomes an

@@ -12,7 +12,7 @@ Converter = Callable[..., Any]
 
 
 def call(function: Callable[..., Any], arguments: Any, *first: Any) -> Any:
-    """Call a function with what a converter returned: a tuple gives its arguments, a dict its keywords, the rest is one."""
+    """Call a function with a converter's result: a tuple is its arguments, a dict its keywords, others one argument."""
     if isinstance(arguments, tuple):
         return function(*first, *arguments)
     if isinstance(arguments, dict):
@@ -21,9 +21,9 @@ def call(function: Callable[..., Any], arguments: Any, *first: Any) -> Any:
 
 
 class StandardUpdater(Updater):
-    """Takes a batch from the main iterator and lets the main optimizer step by its loss.
+    """Takes a batch from the main iterator and updates the main optimizer with its loss.
 
-    An iteration of one's own is a subclass with another ``update_core``.
+    To change what an iteration does, override ``update_core`` in a subclass.
 
     Args:
         iterator: of the training examples; or a dict of iterators by name, with a ``'main'`` one.
@@ -32,11 +32,11 @@ class StandardUpdater(Updater):
         device: where models and batches go; None leaves them where they are.
         loss_func: called with the arrays, returns the loss; None: the main optimizer's model.
         loss_scale: see :meth:`mnpar.Optimizer.set_loss_scale`.
-        auto_new_epoch: tell the optimizer of new epochs.
+        auto_new_epoch: call ``optimizer.new_epoch`` at the end of each epoch.
         input_device: where batches go, if not to ``device``.
 
     Raises:
-        TypeError: what is no iterator, or no optimizer.
+        TypeError: ``iterator`` has no ``next``, or ``optimizer`` no ``update``.
 
     A rank whose model returns no loss takes part in the backward of the others; one with an empty data set calls its model
     without arguments (:func:`mnpar.create_empty_dataset`).
@@ -119,7 +119,7 @@ class StandardUpdater(Updater):
         self.iteration += 1
 
     def update_core(self) -> None:
-        """What one iteration does; to be defined anew by updaters of one's own."""
+        """Convert a batch and update the optimizer; subclasses may override it."""
         optimizer = self._optimizers["main"]
         arrays = self.converter(self._iterators["main"].next(), self.input_device)
         call(optimizer.update, arrays, self.loss_func or optimizer.target)
@@ -134,6 +134,6 @@ class StandardUpdater(Updater):
         for name, iterator in self._iterators.items():
             iterator.serialize(serializer[f"iterator:{name}"])
         for name, optimizer in self._optimizers.items():
-            optimizer.target.serialize(serializer[f"model:{name}"])  # first: then all parameters have their arrays
+            optimizer.target.serialize(serializer[f"model:{name}"])  # first, so that all parameters have arrays
             optimizer.serialize(serializer[f"optimizer:{name}"])
         self.iteration = int(serializer("iteration", self.iteration))

@@ -1,4 +1,4 @@
-"""What a trainer asks of an updater."""
+"""The interface between a trainer and its updater."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Updater:
     """
 
     def connect_trainer(self, trainer: Any) -> None:
-        """Called with the trainer that this updater is given to."""
+        """Called by the constructor of the trainer that gets this updater."""
 
     def finalize(self) -> None:
-        """Give back what it holds, after training."""
+        """Release threads and files; called after training."""
 
     def get_optimizer(self, name: str) -> Any:
         """The optimizer of a name; ``'main'`` is the usual one."""

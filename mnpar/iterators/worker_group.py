@@ -1,7 +1,7 @@
-"""Worker processes that are started together, clear of MPI and of the terminal's Ctrl-C, and end with their files.
+"""Worker processes that are started together, without MPI and out of reach of the terminal's Ctrl-C.
 
-One process is executed; it imports mnpar, forks the workers and reports how they end. The program holds one end of two pipes
-to each worker; closing them ends it.
+One process is started by exec; it imports mnpar, forks the workers and reports how they end. The program holds one end of two
+pipes to each worker; a worker ends when they are closed.
 """
 
 from __future__ import annotations
@@ -20,19 +20,24 @@ from mnpar.iterators.worker import BORN, REPLY, STATUS
 
 
 class TimeoutWarning(RuntimeWarning):
-    """A worker takes long to read an example."""
+    """A worker takes longer than ``dataset_timeout`` to read its examples."""
 
 
 class Setup(NamedTuple):
-    """What a worker is told first: the data set, and how to start."""
+    """How workers start, and what each of them is told first."""
 
-    message: bytes
-    fd: int  # of the data set's arrays
+    message: bytes  # the pickled data set, without its arrays
+    fd: int  # of the shared file with the data set's arrays
     environment: dict[str, str]
 
 
-class Brood:
-    """Workers that were started together: a group of processes, whose first one says how the others end."""
+class WorkerGroup:
+    """Workers that were started together: forks of one process, which reports how each of them ends.
+
+    Args:
+        numbers: of the workers, for messages.
+        setup: how they start.
+    """
 
     def __init__(self, numbers: list[int], setup: Setup) -> None:
         self.pids: dict[int, int] = {}
@@ -57,7 +62,7 @@ class Brood:
             worker.send(setup.message)
 
     def look(self, seconds: float = 0.0) -> bool:
-        """Take in what became of the workers; whether there was anything within so many seconds."""
+        """Read reports of workers that started or ended; whether one came within so many seconds."""
         seen = False
         while _readable(self.status, 0.0 if seen else seconds) and (data := os.read(self.status, STATUS.size)):
             which, pid, how = STATUS.unpack(data)
@@ -69,14 +74,14 @@ class Brood:
         return seen
 
     def is_over(self) -> bool:
-        """Whether no worker is left and nothing of them is wanted."""
+        """Whether all workers have ended, or were closed, and all of their replies were read; it is then stopped."""
         over = all(worker.requests < 0 or worker.has_ended() for worker in self.workers)
         if over:
             self.stop(True)
         return over
 
     def stop(self, end: bool) -> None:
-        """Close all files, which ends the workers; ``end``: with a signal, too, as they may not have begun to watch them."""
+        """Close all pipes, which ends the workers; ``end``: send signals, too, for workers that do not watch their pipe yet."""
         for worker in self.workers:
             worker.close()
         if self.status >= 0:
@@ -107,9 +112,9 @@ def _execute(files: list[tuple[int, int, int]], status: int, setup: Setup) -> su
 class Worker:
     """One worker process: the pipes to it and the memory for its results."""
 
-    def __init__(self, number: int, brood: Brood, which: int) -> None:
+    def __init__(self, number: int, group: WorkerGroup, which: int) -> None:
         self.number = number
-        self.brood = brood
+        self.group = group
         self.which = which
         self.n_tasks = 0
         self.requests = self.replies = self.memory = -1
@@ -122,18 +127,22 @@ class Worker:
         return theirs, other, self.memory
 
     def __str__(self) -> str:
-        self.brood.look()
-        return f"worker process {self.number} (pid {self.brood.pids.get(self.which, 'not yet known')})"
+        self.group.look()
+        return f"worker process {self.number} (pid {self.group.pids.get(self.which, 'not yet known')})"
 
     def send(self, data: bytes) -> None:
-        """Write to the worker; if it is gone, that is said when its results are asked for."""
+        """Write to the worker; if it has ended, :meth:`receive` raises the error."""
         view = memoryview(data)
         with suppress(BrokenPipeError):
             while len(view):
                 view = view[os.write(self.requests, view) :]
 
     def receive(self, rows: list[int], timeout: float | None) -> tuple[int, int, int, int]:
-        """The next reply."""
+        """The next reply: ticket, status, size of the head, the row that failed.
+
+        Raises:
+            RuntimeError: the worker ended before it replied.
+        """
         if timeout is not None and not _readable(self.replies, timeout):
             warnings.warn(
                 f"{self} has been at the examples {_few(rows)} for {timeout} s and goes on "
@@ -149,24 +158,24 @@ class Worker:
         return ticket, status, head, row
 
     def _how(self) -> str:
-        while self.which not in self.brood.ends:
-            if not self.brood.look(5):
+        while self.which not in self.group.ends:
+            if not self.group.look(5):
                 return "an error when it was started (see above)"
-        code = self.brood.ends[self.which]
+        code = self.group.ends[self.which]
         if code >= 0:
             return f"exit code {code}"
         hint = ": perhaps there was no memory left" if -code == signal.SIGKILL else ""
         return f"signal {signal.Signals(-code).name}{hint}"
 
     def has_ended(self) -> bool:
-        """Whether a worker that was told to end has, and nothing of it is wanted."""
+        """Whether the worker has ended and all of its replies were read."""
         poll = select.poll()
         poll.register(self.replies, select.POLLIN)
         events = [event for _, event in poll.poll(0)]
         return bool(events) and not events[0] & select.POLLIN
 
     def close(self) -> None:
-        """Close its files, which ends it."""
+        """Close its pipes and its shared memory, which ends it."""
         for fd in (self.requests, self.replies, self.memory):
             if fd >= 0:
                 os.close(fd)
