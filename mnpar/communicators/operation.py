@@ -1,4 +1,4 @@
-"""A communication that is waited for now, or later.
+"""Communications as steps, which are waited for at once or as an Operation.
 
 Each communication is written once, as steps: a generator that yields what it waits for (``Pending``). :func:`complete` drives
 it to its end. An :class:`Operation` starts it and lets the program go on; it takes its next steps whenever this rank waits for
@@ -26,13 +26,13 @@ def complete(transport: Transport, steps: Steps[T]) -> T:
 
 
 def no_steps() -> Steps[None]:
-    """What is done already."""
+    """The steps of a communication that is done already."""
     return
     yield
 
 
 def wait(transport: Transport, pending: Pending) -> None:
-    """Wait for one step, while this rank's other operations go on."""
+    """Wait until one step can be taken, while this rank's other operations go on."""
     active = transport.active
     while active and not pending.ready():
         transport.wait(pending._replace(ready=lambda: pending.ready() or any([other.ready() for other in active])))
@@ -72,7 +72,7 @@ class Operation:
             transport.active.append(self)
 
     def belongs_to(self, transport: Transport) -> bool:
-        """Whether this carries it."""
+        """Whether this transport carries the operation."""
         return self._transport is transport
 
     def ready(self) -> bool:
@@ -80,7 +80,7 @@ class Operation:
         return self._pending is not None and self._pending.ready()
 
     def step(self) -> None:
-        """Take the steps that can be taken without waiting; an error is kept for who waits."""
+        """Take the steps that can be taken without waiting; an error is kept, and raised by :meth:`wait`."""
         while self._pending is not None and self._pending.ready():
             self._advance(self._pending.value())
 
