@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 class End(FunctionNode):
-    """A function at the beginning of the tape, which backward therefore visits last, whatever happened (law 4).
+    """A function whose number is lower than that of any other on the tape: backward visits it last, and in any case (law 4).
 
-    To stand before the model's forward would not be enough: a function that read a parameter before it, a penalty say, gives
-    that parameter a gradient after it.
+    To be recorded right before the model's forward would not be enough: a function that read a parameter before that, a
+    penalty say, is visited later, and adds to the parameter's gradient.
     """
 
     communicates = True
@@ -46,16 +46,17 @@ class End(FunctionNode):
         self.tape.append(self)
 
     def waits(self, tape: Tape) -> bool:
-        """Whether a backward of this tape will come here."""
+        """Whether a backward of this tape will visit this function."""
         return any([record is self for record in tape.records])
 
     def pull(self, gys: list[Gradient], wanted: list[bool], record: bool, deliver: Deliver) -> None:
-        """Nothing flows through: it acts."""
+        """Call the action; no gradient flows through."""
         self.act()
 
 
 class Samples:
-    """Those of one forward, as long as its result can be differentiated: what nobody holds any more counts no more.
+    """The number of samples of one forward. The forward's result keeps it alive: what can no longer be differentiated no longer
+    counts.
 
     Args:
         count: how many.
@@ -63,11 +64,11 @@ class Samples:
 
     def __init__(self, count: float) -> None:
         self.count = count
-        self.held = False  # by results
+        self.held = False  # whether a result keeps it
 
 
 class Result(FunctionNode):
-    """Stands behind a forward: a gradient that comes in here is reduced by the end of the same backward, or refused."""
+    """The identity, applied to the model's outputs: refuses a backward on whose tape no ``End`` waits to reduce gradients."""
 
     generic = True
 
@@ -85,7 +86,7 @@ class Result(FunctionNode):
 
     @classmethod
     def of(cls, value: Any, end: End, samples: Samples) -> Any:
-        """The Variables in a result, as outputs of such a function."""
+        """What the model returned, with each Variable in it replaced by the output of such a function."""
         if isinstance(value, Variable):
             return cls(end, samples).apply((value,))[0]
         if isinstance(value, dict):
@@ -145,8 +146,8 @@ class DistributedDataParallel(Chain):
         self._arenas, self._copies, self._members = Arenas(), Copies(comm), Members()
         self.reduces_over = comm  # optimizers look here
         self._end: End | None = None
-        self._count = 0.0  # samples of the forwards since the last reduction,
-        self._pending: list[ref[Samples]] = []  # and of those that may still be forgotten
+        self._count = 0.0  # the samples of forwards since the last reduction that count in any case
+        self._pending: list[ref[Samples]] = []  # those of forwards that count as long as a result keeps them
         self._alone = False
 
     def take_as_given(self) -> None:
