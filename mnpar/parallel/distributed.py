@@ -226,9 +226,8 @@ class DistributedDataParallel(Chain):
             self._alone = before
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedDataParallel:
-        other = DistributedDataParallel(copy.deepcopy(self.module, memo), self._comm, samples=self._samples)
-        other._by_samples, other._reducer.bucket_bytes = self._by_samples, self._reducer.bucket_bytes
-        return other
+        reduce, size = "weighted" if self._by_samples else "mean", self._reducer.bucket_bytes
+        return DistributedDataParallel(copy.deepcopy(self.module, memo), self._comm, reduce, size, self._samples)
 
 
 def _within(record: Any, comm: Communicator) -> bool:
