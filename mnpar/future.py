@@ -1,4 +1,4 @@
-"""Future: a Variable whose array is still under way, and is waited for where it is first used."""
+"""Future: a Variable whose array has not arrived yet, and is waited for where it is first used."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mnpar.variable import Variable
 
 
 class Once:
-    """Something that is done when it is first needed, and not again.
+    """A function without arguments that is computed at the first call, and remembered.
 
     Args:
-        finish: does it, and returns the Variables that come of it.
+        finish: the function; returns Variables.
     """
 
     def __init__(self, finish: Callable[[], tuple[Variable, ...]]) -> None:
@@ -29,9 +29,9 @@ class Once:
 
 
 def when_used(finish: Callable[[], tuple[Variable, ...]]) -> Once:
-    """What was begun here, and will be finished where it is first used, or by the backward that has to visit it.
+    """Finish a communication that was begun here when its result is first used, or by the backward that has to visit it.
 
-    It belongs to the tape that is current here, and is recorded if this is a place where things are.
+    It is finished under the tape that is current here, and recorded if functions are recorded here.
     """
     tape, on = current_tape(), is_recording()
 

@@ -34,7 +34,7 @@ class Timings:
         self._begun[key] = time.perf_counter()
 
     def _end(self, key: Any, name: str) -> None:
-        if key in self._begun:  # it may have been added in between
+        if key in self._begun:  # the hook may have been added since it began
             seconds = time.perf_counter() - self._begun.pop(key)
             self.call_history.append((name, seconds))
             self._total += 0 if self._begun else seconds
@@ -56,7 +56,7 @@ class Timings:
         return table
 
     def print_report(self, unit: str = "auto", file: TextIO | None = None) -> None:
-        """Print a table of it.
+        """Print the summary as a table.
 
         Args:
             unit: ``'sec'``, ``'ms'``, ``'us'``, ``'ns'``; ``'auto'`` suits the largest, ``'auto_foreach'`` each row.

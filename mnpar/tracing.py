@@ -1,9 +1,9 @@
 """A timeline of all ranks: what each computed, what it sent, and for whom it waited.
 
-``mnpar.profile`` looks on from outside: while it runs, the methods through which every function, message and wait goes are
-replaced by ones that also write down when; afterwards the old ones are put back. So a program that is not being profiled runs
-the very code that it would run if this file did not exist. Each rank writes down times of its own clock; how far the clocks
-are apart is measured by short messages before and after, as Cristian (1989) has it, and the times are corrected.
+While ``mnpar.profile`` runs, the methods through which every function, message and wait goes are replaced by wrappers that also
+record the times; afterwards the original methods are put back. So a program that is not being profiled runs the very code that
+it would run if this file did not exist. Each rank records times of its own clock; the offsets of the clocks are measured by
+short messages before and after (Cristian 1989), and the times are corrected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ROUNDS = 20  # messages there and back; the quickest one counts
 
 
 class Recorder:
-    """What a rank writes down.
+    """The events of a rank.
 
     Args:
         clock: seconds since any moment.
@@ -44,7 +44,7 @@ class Recorder:
         self.events: list[Event] = []
 
     def span(self, kind: str, name: str, start: float, peer: int | None = None, detail: str = "") -> None:
-        """Something that began at ``start`` and ends now."""
+        """Record an event that began at ``start`` and ends now."""
         self.events.append(Event(kind, name, start, self.clock(), peer, detail))
 
 
@@ -58,7 +58,7 @@ Described = tuple[str, int | None, str]  # name, peer, detail
 
 
 def _spanning(kind: str, describe: Callable[[Any, Any, Any], Described]) -> Callable[[Any], Any]:
-    """Write down when a method began and ended; ``describe`` gets the object, the arguments and the result."""
+    """A wrapper that records when a method began and ended; ``describe`` gets the object, the arguments and the result."""
 
     def around(old: Any) -> Any:
         def method(self: Any, *args: Any) -> Any:
@@ -76,7 +76,7 @@ def _spanning(kind: str, describe: Callable[[Any, Any, Any], Described]) -> Call
 
 
 def _receiving(describe: Callable[[Any, Any, Any], Described]) -> Callable[[Any], Any]:
-    """A wrapper of a method that receives in steps: it notes the moment in which the message is there."""
+    """A wrapper of a method that receives in steps: it records the moment in which the message is there."""
 
     def around(old: Any) -> Any:
         def steps(self: Mailbox, *args: Any) -> Any:
@@ -163,8 +163,8 @@ def _uninstall() -> None:
 def clock_offset(comm: Communicator, clock: Clock) -> tuple[float, float]:
     """How far this rank's clock is ahead of rank 0's; all ranks call it.
 
-    Rank 0 asks each rank for its time. Of many answers the quickest is the best: the clock was read between its question and
-    its coming, at the middle of these give or take half the way. Less than that is taken for 0, as on one machine it is.
+    Rank 0 asks each rank for its time, many times, and takes the answer with the shortest round trip: the clock was read in the
+    middle of that, give or take half of it. An offset below this error is taken for 0, which it is on one machine.
 
     Returns:
         When it was measured, by this clock, and the seconds.
@@ -203,7 +203,7 @@ def _corrected(events: list[Event], before: tuple[float, float], after: tuple[fl
 def profile(
     out: str | Path = "result", comm: Communicator | None = None, clock: Clock = time.perf_counter, *, picture: bool = True
 ) -> Iterator[Timeline]:
-    """Write down what all ranks do inside a ``with`` block; all of them enter and leave it.
+    """Record what all ranks do inside a ``with`` block; all of them enter and leave it.
 
     Afterwards rank 0 writes ``timeline.json``, to be opened in Perfetto (ui.perfetto.dev) or in Chrome (about:tracing): each
     rank's functions, waits, messages (as arrows) and the actions of a pipeline; and, where matplotlib is installed, the picture
