@@ -7,7 +7,6 @@ anything, or asks :meth:`Operation.test`, so no thread is needed, and a rank tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from mnpar.communicators.transport import Pending, Steps, T, Transport
@@ -47,8 +46,7 @@ class Operation:
 
     Args:
         transport: carries it.
-        steps: what is to be done.
-        after: makes the result of what the steps end with.
+        steps: what is to be done; its result is what they return.
 
     Example:
         >>> import numpy as np, mnpar
@@ -59,8 +57,8 @@ class Operation:
         array([3])
     """
 
-    def __init__(self, transport: Transport, steps: Steps[Any], after: Callable[[Any], Any] = lambda value: value) -> None:
-        self._transport, self._steps, self._after = transport, steps, after
+    def __init__(self, transport: Transport, steps: Steps[Any]) -> None:
+        self._transport, self._steps = transport, steps
         self._pending: Pending | None = None
         self._value: Any = None
         self._error: BaseException | None = None
@@ -90,7 +88,7 @@ class Operation:
         except BaseException as error:
             self._pending, self.done = None, True
             if isinstance(error, StopIteration):
-                self._value = self._after(error.value)
+                self._value = error.value
             else:
                 self._error = error
             if self in self._transport.active:

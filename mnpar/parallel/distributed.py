@@ -168,24 +168,14 @@ class DistributedDataParallel(Chain):
             self._end = self._begin()
         before = len(current_tape().records)
         result = self.module(*args, **kwargs)
-        samples, pending = (
-            Samples(self._weight(args, kwargs)),
-            [some for some in [one() for one in self._pending] if some is not None],
-        )
-        records = current_tape().records[before:]
-        mine = [
-            self._count + sum([some.count for some in [*pending, samples]]),
-            self._copies.stale(self.module),
-            len(records),
-            any([_within(r, self._comm) for r in records]),
-        ]
-        counts, stale, talked, within = np.stack(self._comm.allgather(np.array(mine))).T
-        if stale.any():
+        samples, records = Samples(self._weight(args, kwargs)), current_tape().records[before:]
+        counts, stale, talked, within = self._meet(samples, records)
+        if stale:
             self._copies.make_equal(self.module, self._arenas)
-            if talked.any():
+            if talked:
                 raise RuntimeError(f"rank {self._comm.rank}: parameters appeared in a forward that communicated: {_SIZES}")
             result = self.module(*args, **kwargs)  # the first was of other parameters
-        if within.any() and len(set(counts[counts > 0].tolist())) > 1:
+        if within and len(set(counts[counts > 0].tolist())) > 1:
             raise RuntimeError(_UNEVEN.format(counts.tolist()))
         total = counts.sum()
         self._reducer.weight = float(counts[self._comm.rank] / total) if total else 0.0
@@ -197,6 +187,23 @@ class DistributedDataParallel(Chain):
         else:
             self._count += samples.count
         return result
+
+    def _meet(self, samples: Samples, records: list[Any]) -> tuple[Array, bool, bool, bool]:
+        """What the ranks tell each other after a forward.
+
+        Returns:
+            The samples of each rank since the last reduction; whether on any rank parameters have appeared, the forward has
+            communicated, and has done so on the communicator of this model.
+        """
+        pending = [some.count for some in [one() for one in self._pending] if some is not None]
+        mine = [
+            self._count + sum([*pending, samples.count]),
+            self._copies.stale(self.module),
+            len(records),
+            any([_within(record, self._comm) for record in records]),
+        ]
+        counts, stale, talked, within = np.stack(self._comm.allgather(np.array(mine))).T
+        return counts, bool(stale.any()), bool(talked.any()), bool(within.any())
 
     def _begin(self) -> End:
         mine = {id(param) for param in self.module.params()}
