@@ -1,8 +1,8 @@
-"""The world of thread ranks: one baton goes round, and only the rank that holds it runs.
+"""The scheduler of thread ranks: a baton goes round, and only the rank that holds it runs.
 
-A rank hands it on where it has to wait, to the next rank (in rank order) that can go on. So a program runs the same way each
-time, and when nobody can go on, that is a deadlock, known at once and shown as a table of who waits for what. A single process
-is the world of one thread rank.
+Where a rank has to wait it hands the baton on, to the next rank (in rank order) that can go on. So a program runs the same way
+each time. If no rank can go on, that is a deadlock, which is found at once, and shown as a table of who waits for what. A
+single process is a world of one rank.
 """
 
 from __future__ import annotations
