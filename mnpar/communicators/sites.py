@@ -34,7 +34,7 @@ def own_lines(trace: TracebackType | None) -> TracebackType | None:
 
 
 def call_site(skip: int = 0) -> str:
-    """The source line of the innermost caller outside mnpar, ``"train/model.py:42"``; ``skip`` callers are known to be mnpar's."""
+    """The source line of the innermost caller outside mnpar, ``"train/model.py:42"``, where ``skip`` of them are mnpar's."""
     return site_of(sys._getframe(skip + 1))
 
 
