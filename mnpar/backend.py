@@ -99,6 +99,18 @@ def to_host(x: Array) -> Array:
     return x if cupy is None or not isinstance(x, cupy.ndarray) else cupy.asnumpy(x)
 
 
+def as_bytes(x: Array) -> Array:
+    """The bytes of an array on the host, in the order of its elements; a copy only if it is not contiguous.
+
+    Example:
+        >>> import numpy as np
+        >>> from mnpar.backend import as_bytes
+        >>> as_bytes(np.array([[1, 2], [3, 4]], "u1").T)
+        array([1, 3, 2, 4], dtype=uint8)
+    """
+    return np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+
+
 def import_cupy() -> Any:
     """CuPy, for what needs a GPU.
 

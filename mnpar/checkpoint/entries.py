@@ -110,6 +110,5 @@ def divided(where: Place | None, shape: tuple[int, ...]) -> Place:
 
 def _digest(array: Array) -> bytes:
     digest = hashlib.sha256(f"{array.dtype} {array.shape} ".encode())
-    if array.size:
-        digest.update(array.reshape(-1).view(np.uint8).data)
+    digest.update(backend.as_bytes(array))
     return digest.digest()

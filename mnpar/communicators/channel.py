@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, as_bytes
 from mnpar.communicators import message
 from mnpar.communicators.mailbox import lies_apart
 from mnpar.communicators.meeting import Meeting
 from mnpar.communicators.message import Call
-from mnpar.communicators.opening import Opening, as_bytes
+from mnpar.communicators.opening import Opening
 from mnpar.communicators.operation import complete
 from mnpar.communicators.reduction import reduce_arrays
 from mnpar.communicators.transport import ANY, BACKWARD, PART, Pending, Steps, Waiting

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mnpar.backend import Array
+from mnpar.backend import Array, as_bytes
 from mnpar.communicators import message
 from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, SIZE, TUPLE, Call, Header, read_header
 from mnpar.communicators.parts import APART, forms_of, on_host, part, table, together
@@ -207,11 +207,6 @@ def _form_of_parts(xs: tuple[Any, ...], call: Call, room: int) -> tuple[int, int
     body = np.frombuffer(together(text, xs), np.uint8) if nbytes <= room else EMPTY
     # gradients have the forms that were compared forward, and some of them may be missing
     return TUPLE, nbytes, (0 if call.order else zlib.crc32(repr(forms).encode()), len(text)), "", body, False
-
-
-def as_bytes(x: Array) -> Array:
-    """The bytes of an array on the host, in order; a copy only if they are not in order already."""
-    return np.ascontiguousarray(x).reshape(-1).view(np.uint8)
 
 
 def value_of(body: Array, header: Header) -> Any:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, as_bytes
 from mnpar.communicators import message
 from mnpar.communicators.message import NOTHING, Call
-from mnpar.communicators.opening import Opening, as_bytes, value_of
+from mnpar.communicators.opening import Opening, value_of
 from mnpar.communicators.reduction import reduce_arrays
 from mnpar.communicators.transport import Pending, Steps
 

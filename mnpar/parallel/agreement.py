@@ -199,7 +199,7 @@ def alike(model: Link, comm: Communicator, persistents: bool = False) -> bool:
     digest = hashlib.sha256()
     for path, value in _values(model, persistents):
         digest.update(f"{path} {_form(value)} ".encode())
-        digest.update(b"" if value is None else np.ascontiguousarray(backend.to_host(value)).view(np.uint8).data)
+        digest.update(b"" if value is None else backend.as_bytes(backend.to_host(value)))
     return same_digest(comm, digest.digest())
 
 

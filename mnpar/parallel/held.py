@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 from typing import NamedTuple
 
-import numpy as np
-
 from mnpar import backend
 from mnpar.parameter import Parameter
 from mnpar.plans import Box
@@ -34,6 +32,6 @@ class Table(NamedTuple):
 
 def look_at(param: Parameter, tied: bool, alone: tuple[str, ...]) -> Held:
     """The description of this rank's part of a parameter; ``tied`` and ``alone`` as :class:`Held` has them."""
-    digest = hashlib.blake2b(np.ascontiguousarray(backend.to_host(param.array)).reshape(-1).view(np.uint8).data, digest_size=16)
+    digest = hashlib.blake2b(backend.as_bytes(backend.to_host(param.array)), digest_size=16)
     whole, box = (param.shape, Box.whole(param.shape)) if param.box is None or param.whole is None else (param.whole, param.box)
     return Held(tuple(whole), box, param.dtype.name, param.box is not None, tied, alone, digest.digest())
