@@ -1,7 +1,7 @@
-"""Which library holds an array, and on which device: the only file that knows CuPy.
+"""numpy or CuPy: which library an array belongs to, and on which device it is. The only file that knows CuPy.
 
-CuPy is not imported to see what an array is: one of its can only arrive from a program that has imported it. (So this file is
-long: all that touches CuPy stands here; ``mnpar.backends.cuda`` has it under Chainer's names.)
+CuPy is not imported to find out what an array is: if CuPy is not in ``sys.modules``, no array can be CuPy's. (The file is long
+because all that touches CuPy stands here; ``mnpar.backends.cuda`` has it under Chainer's names.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _cupy() -> Any:
 
 
 def is_array(x: object) -> bool:
-    """Is it an array that a Variable can hold?
+    """Whether ``x`` is an array that a Variable can hold.
 
     Example:
         >>> import numpy as np
@@ -37,10 +37,10 @@ def is_array(x: object) -> bool:
 
 
 def plain(x: Array) -> Array:
-    """``x`` without what a subclass of numpy's arrays makes of operators: a product of np.matrix is not one of elements.
+    """``x`` as a plain array: subclasses of numpy's may give operators another meaning, as np.matrix does to the product.
 
     Raises:
-        TypeError: it has a mask, of which gradients and other ranks know nothing.
+        TypeError: it is a masked array, whose mask would be lost.
 
     Example:
         >>> import numpy as np
@@ -55,7 +55,7 @@ def plain(x: Array) -> Array:
 
 
 def unscalar(x: Array) -> Array:
-    """An operation on 0-d numpy arrays returns a scalar; this makes an array of it again, and leaves the rest alone.
+    """A numpy scalar, which operations on 0-d arrays return, as an array again; arrays as they are.
 
     Example:
         >>> import numpy as np
@@ -99,6 +99,18 @@ def to_host(x: Array) -> Array:
     return x if cupy is None or not isinstance(x, cupy.ndarray) else cupy.asnumpy(x)
 
 
+def as_bytes(x: Array) -> Array:
+    """The bytes of an array on the host, in the order of its elements; a copy only if it is not contiguous.
+
+    Example:
+        >>> import numpy as np
+        >>> from mnpar.backend import as_bytes
+        >>> as_bytes(np.array([[1, 2], [3, 4]], "u1").T)
+        array([1, 3, 2, 4], dtype=uint8)
+    """
+    return np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+
+
 def import_cupy() -> Any:
     """CuPy, for what needs a GPU.
 
@@ -127,7 +139,7 @@ class Device(str):
     name = property(lambda self: str(self), doc="``'@numpy'`` or ``'@cupy:0'``.")
     id = property(lambda self: int(self.partition(":")[2] or -1), doc="The GPU's number, -1 for the host.")
     device = property(lambda self: import_cupy().cuda.Device(self.id), doc="CuPy's own object, of a GPU.")
-    supported_array_types = property(lambda self: (self.xp.ndarray,), doc="Of the arrays that are on such devices.")
+    supported_array_types = property(lambda self: (self.xp.ndarray,), doc="The types of arrays on such devices.")
 
     @property
     def xp(self) -> Any:
@@ -135,12 +147,12 @@ class Device(str):
         return np if self.id < 0 else import_cupy()
 
     def use(self) -> None:
-        """Let it be this rank's current GPU: the one where new arrays come to be; the host changes nothing."""
+        """Make it this rank's current GPU, on which new arrays are made; of the host, do nothing."""
         if self.id >= 0:
             self.device.use()
 
     def create_context(self) -> Any:
-        """A ``with`` block in which it is current."""
+        """A context manager in which the device is current."""
         return using_device(self)
 
     def send(self, arrays: Any) -> Any:
@@ -152,7 +164,7 @@ class Device(str):
         return None if arrays is None else to_device(self, arrays)
 
     def is_array_supported(self, array: object) -> bool:
-        """Whether the array is there."""
+        """Whether the array is on this device."""
         return is_array(array) and device_of(array) == self
 
 
@@ -193,7 +205,7 @@ _HOST = CpuDevice()
 
 
 def get_device(device: Any) -> Device:
-    """The device that one speaks of.
+    """The device of a name or a number.
 
     Args:
         device: ``'@numpy'``, ``'@cupy:0'``, ``'@cupy'`` (the current GPU), a GPU's number or -1 for the host (as a string,
@@ -295,7 +307,7 @@ def beside(x: Array, other: Array) -> Array:
 
 
 def synchronize(*arrays: Array) -> None:
-    """Wait until the GPU has computed what it was asked for, if one of the arrays is on a GPU: for measuring times."""
+    """Wait until the GPU's current stream is done, if one of the arrays is on a GPU: for measuring times."""
     if get_array_module(*arrays) is not np:
         _cupy().cuda.get_current_stream().synchronize()
 
@@ -326,7 +338,7 @@ def get_device_from_array(*arrays: Any) -> Device:
 
 
 def narrowed(x: Any, dtype: Any) -> Any:
-    """``x.astype(dtype)``; what has become complex beside others is for a real number its real part, as numpy warns it is.
+    """``x.astype(dtype)``; of a complex array in a real dtype the real part, without numpy's warning.
 
     Example:
         >>> import numpy as np
@@ -340,7 +352,7 @@ def checked(x: Any) -> Array:
     """``x``, if it is an array; of a subclass (np.matrix, np.memmap) the plain array in it.
 
     Raises:
-        TypeError: no Variable can hold it; and what may have been meant.
+        TypeError: no Variable can hold it; the message says what may have been meant.
 
     Example:
         >>> checked(None)
@@ -368,7 +380,7 @@ def checked(x: Any) -> Array:
 
 
 def explain(label: str, error: Exception, xs: Sequence[Array]) -> None:
-    """Raise instead of numpy's error one that names the function, if it comes from a wrong axis or from the inputs as such.
+    """Raise an error that names the function in place of numpy's, if the cause is an axis, or the inputs' dtypes or devices.
 
     Example:
         >>> explain("Sum", np.exceptions.AxisError(5, 2), [])
@@ -382,9 +394,9 @@ def explain(label: str, error: Exception, xs: Sequence[Array]) -> None:
 
 
 def _unfit(xs: Sequence[Array], fractions: bool) -> str:
-    """Why a function cannot compute with its inputs, arrays or Nones; empty if nothing is wrong with them as such.
+    """Why a function cannot compute with its inputs, arrays or Nones; empty if their dtypes and devices are in order.
 
-    ``fractions``: integers were to hold them.
+    ``fractions``: whether numpy refused to write fractions to an array of integers.
 
     Example:
         >>> import numpy as np
@@ -427,7 +439,7 @@ def copyto(dst: Array, src: Array) -> None:
 
 
 def vector(size: int, other: Array) -> Array:
-    """Room for that many elements, of the dtype of ``other`` and where that is."""
+    """An uninitialized vector of this size, of the dtype and on the device of ``other``."""
     xp = get_array_module(other)
     if xp is np:
         return np.empty(size, other.dtype)
@@ -436,7 +448,7 @@ def vector(size: int, other: Array) -> Array:
 
 
 def scratch(shape: tuple[int, ...], dtype: Any, xp: Any = np) -> Array:
-    """Room to work in, whose first byte lies where a cache line begins: numpy's own seldom does, and is slower by up to a half.
+    """An uninitialized array that begins at a cache line: numpy's own arrays seldom do, and are slower by up to a half.
 
     Example:
         >>> from mnpar.backend import scratch
@@ -453,7 +465,7 @@ def scratch(shape: tuple[int, ...], dtype: Any, xp: Any = np) -> Array:
 
 
 def order_of(x: Array) -> tuple[int, ...]:
-    """The axes in the order in which they lie in memory, the one with the longest steps first.
+    """The axes in the order in which they lie in memory, the one with the largest stride first.
 
     Example:
         >>> import numpy as np
@@ -465,7 +477,7 @@ def order_of(x: Array) -> tuple[int, ...]:
 
 
 def empty_in_order(shape: tuple[int, ...], dtype: Any, order: tuple[int, ...], xp: Any = np) -> Array:
-    """An array of anything whose axes lie in memory in this order, without gaps.
+    """An uninitialized array whose axes lie in memory in this order, without gaps.
 
     Example:
         >>> from mnpar.backend import empty_in_order
@@ -477,7 +489,7 @@ def empty_in_order(shape: tuple[int, ...], dtype: Any, order: tuple[int, ...], x
 
 
 def check_finite(owner: str, what: str, arrays: tuple[Array, ...], infinite: bool = False) -> None:
-    """Raises FloatingPointError if any of the arrays (or None) has NaN or, unless it may be ``infinite``, infinity."""
+    """Raise FloatingPointError if any of the arrays (or None) has NaN or, unless ``infinite`` allows it, infinity."""
     for i, y in enumerate(arrays):
         if y is None or y.dtype.kind not in "fc":
             continue
@@ -488,5 +500,5 @@ def check_finite(owner: str, what: str, arrays: tuple[Array, ...], infinite: boo
 
 
 def block_bytes(x: Array) -> int:
-    """How much is best worked on at once where ``x`` is: what stays in a core's cache, or what keeps a whole GPU busy."""
+    """How many bytes are best worked on at a time on the device of ``x``: they stay in a core's cache, or keep a GPU busy."""
     return 2**21 if get_array_module(x) is np else 2**28

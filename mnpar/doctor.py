@@ -62,7 +62,7 @@ def examine() -> int:
     _versions(report)
     room = _machine(report)
     _gpus(report)
-    comm = _mpi(report) if room else None  # which would end all without a word
+    comm = _mpi(report) if room else None  # without room MPI would end the process by a bus error
     if comm is not None:
         _times(report, comm)
     if comm.rank == 0 if comm is not None else not launched_after_first():

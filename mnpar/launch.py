@@ -1,6 +1,6 @@
 """Starting ranks: find the mpiexec that belongs to this Python, and start the running script again under it.
 
-The file is long because it also reads what scripts are told: flags, which are wrong for all ranks and are told by one.
+The file is long because it also parses the flags of scripts: a wrong one is wrong on all ranks, and one of them reports it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from mnpar.errors import LauncherError
 
 # What a launcher leaves in the environment of its ranks; a second launcher inside must not see it.
 _LAUNCHERS_MARKS = (
-    "PMI",
-    "PMIX",
+    "PMI",  # and PMIX
     "OMPI_",
     "PRTE",
     "HYDI",
@@ -94,7 +93,7 @@ def _is_open_mpi(mpiexec: str) -> bool:
 
 
 def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namespace:
-    """The command line, as ``parser.parse_args()`` has it, with one rank that speaks of errors instead of all of them.
+    """``parser.parse_args()``, except that one rank alone reports a wrong command line.
 
     That holds for a later ``parser.error(…)`` too. What is printed from here on may hold letters that the output's encoding
     has not (``LC_ALL=en_US.ISO-8859-1``, ``PYTHONIOENCODING=ascii``): they become question marks, and do not end the job.
@@ -126,11 +125,11 @@ def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namesp
 
 
 def started_ranks(args: argparse.Namespace, otherwise: int) -> int:
-    """How many ranks there will be: ``args.threads``, if that is a number; or those of the launcher, if it has started several.
+    """How many ranks there will be: ``args.threads``, if it is given; or as many as the launcher has started, if several.
 
     Args:
         args: what :func:`parse_args` returned.
-        otherwise: those for which :func:`relaunch` is called, in neither case.
+        otherwise: the number in all other cases: that with which :func:`relaunch` is called.
 
     Example:
         >>> import argparse, mnpar
@@ -192,8 +191,8 @@ def seed(text: str) -> int:
 def folder(text: str) -> str:
     """The folder that a flag ``--out`` means: ``parser.add_argument("--out", type=mnpar.launch.folder)``.
 
-    Every rank reads the command line, and only the one that writes makes the folder. Whether it will be able to is better known
-    now than after hours of training.
+    It does not make the folder, as every rank reads the command line. But it tells now, and not after hours of training, if
+    nothing could be written there.
 
     Args:
         text: its path; empty: none.
@@ -289,14 +288,14 @@ def relaunch(ranks: int) -> bool:
 
 
 def _this_program() -> list[str]:
-    """What Python was started with: options of its own, a script or ``-m`` or ``-c``, and arguments.
+    """The arguments that Python was started with: its own options, a script or ``-m`` or ``-c``, and that program's arguments.
 
     Raises:
         LauncherError: the program came through standard input, and cannot come there again.
     """
     if sys.argv[0] in ("", "-"):
         raise LauncherError("this program is not in a file: save it, and start that")
-    given, before = sys.orig_argv[1:], len(sys.orig_argv) - len(sys.argv) - 2  # of what a flag and its value are
+    given, before = sys.orig_argv[1:], len(sys.orig_argv) - len(sys.argv) - 2  # where -m or -c would be in ``given``
     if given[-len(sys.argv) :] == sys.argv:
         return given
     if before >= 0 and given[before] in ("-m", "-c") and given[before + 2 :] == sys.argv[1:]:
@@ -328,7 +327,7 @@ def start(ranks: int, command: Sequence[str], hosts: str | None = None, module: 
 
 
 def _become(command: list[str], ranks: int, environment: dict[str, str]) -> NoReturn:
-    """Replace this process by the launcher, or by who waits for it: MPICH's may say that all went well where it did not."""
+    """Replace this process by the launcher; or by the waiter, as MPICH's launcher may report success of a job that failed."""
     environment[_AGAIN] = "1"  # a script that would start ranks itself has them
     if hasattr(os, "memfd_create") and not _is_open_mpi(command[0]):
         command = [sys.executable, "-I", "-S", waiter.__file__, str(ranks), *command]

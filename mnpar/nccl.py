@@ -1,3 +1,3 @@
-"""ChainerMN's module of NCCL's functions, which programs import to see whether it is there: here nothing is in it."""
+"""ChainerMN's module of NCCL's functions, empty: programs import it to find out whether NCCL is there."""
 
 __all__: list[str] = []

@@ -96,7 +96,7 @@ class Timeline:
         return [piece for piece in pieces if piece[1] > piece[0]]
 
     def messages(self) -> list[tuple[int, float, int, float]]:
-        """Source, when it sent, dest, when that had it; of the messages both of whose ends were seen."""
+        """Source, time of sending, dest and time of arrival of each message both of whose ends were recorded."""
         sent: dict[str, list[tuple[int, float]]] = defaultdict(list)
         for rank, events in enumerate(self.events):
             for event in events:

@@ -58,7 +58,7 @@ Described = tuple[str, int | None, str]  # name, peer, detail
 
 
 def _spanning(kind: str, describe: Callable[[Any, Any, Any], Described]) -> Callable[[Any], Any]:
-    """Write down when a method began and ended; ``describe`` gets the object, the arguments and the result."""
+    """A wrapper that records when a method began and ended; ``describe`` gets the object, the arguments and the result."""
 
     def around(old: Any) -> Any:
         def method(self: Any, *args: Any) -> Any:
@@ -76,7 +76,7 @@ def _spanning(kind: str, describe: Callable[[Any, Any, Any], Described]) -> Call
 
 
 def _receiving(describe: Callable[[Any, Any, Any], Described]) -> Callable[[Any], Any]:
-    """A wrapper of a method that receives in steps: it notes the moment in which the message is there."""
+    """A wrapper of a method that receives in steps: it records the moment in which the message is there."""
 
     def around(old: Any) -> Any:
         def steps(self: Mailbox, *args: Any) -> Any:
@@ -163,8 +163,8 @@ def _uninstall() -> None:
 def clock_offset(comm: Communicator, clock: Clock) -> tuple[float, float]:
     """How far this rank's clock is ahead of rank 0's; all ranks call it.
 
-    Rank 0 asks each rank for its time. Of many answers the quickest is the best: the clock was read between its question and
-    its coming, at the middle of these give or take half the way. Less than that is taken for 0, as on one machine it is.
+    Rank 0 asks each rank for its time, many times, and takes the answer with the shortest round trip: the clock was read in the
+    middle of that, give or take half of it. An offset below this error is taken for 0, which it is on one machine.
 
     Returns:
         When it was measured, by this clock, and the seconds.

@@ -1,9 +1,9 @@
-"""Waits for MPICH's mpiexec, and makes a failure of what it may take for success.
+"""Waits for MPICH's mpiexec, and fails where mpiexec reports success although a rank has left in the middle of the job.
 
-A rank can leave without a word: a library calls C's ``_exit(0)``, say. MPICH's launcher then kills the other ranks, before they
-can tell, and returns 0, or says that those it killed were killed. So each rank notes (:func:`note`) that it has begun and that
-it has come to its end, in a file that lies in no folder and that this process has open: nothing is left behind, however the job
-ends. A rank on another machine cannot reach it, and is not judged.
+A rank can leave without an error: a library calls C's ``_exit(0)``, say. MPICH's launcher then kills the other ranks, before
+they can report it, and returns 0, or reports those that it has killed. So each rank notes (:func:`note`) that it has begun and
+that it has come to its end, in a file without a name that this process has open: nothing is left behind, however the job ends.
+A rank on another machine cannot reach the file, and is left out.
 
 ``mnpar.launch`` runs this file as a script. It imports nothing of mnpar: it stays until the job has ended.
 """
@@ -38,10 +38,10 @@ def start(command: list[str]) -> int:
 
 
 def wait(pid: int) -> int:
-    """Hand signals on to it; its exit code.
+    """Wait for the launcher, and pass signals on to it; its exit code.
 
-    The Ctrl-C of a terminal goes to both, and so does one that is sent to their group: it is handed on only if nothing comes of
-    it, since a second one would interrupt the launcher while it cleans up.
+    A SIGINT that comes from a terminal, or is sent to the process group, reaches the launcher too. So it is passed on only if
+    the launcher has not ended a moment later: a second one would interrupt it while it cleans up.
     """
     while True:
         told = signal.sigwaitinfo(_SIGNALS)
@@ -71,7 +71,7 @@ def note(rank: int, state: bytes) -> None:
 
 
 def unended(endings: bytes) -> str:
-    """What is wrong, though the launcher knows of nothing that is; empty if nothing is."""
+    """The error if ranks have begun and never come to their end; else empty."""
     missing = [str(rank) for rank, state in enumerate(endings) if state == BEGUN[0]]
     if not missing:
         return ""
@@ -82,7 +82,7 @@ def unended(endings: bytes) -> str:
 
 
 def main(ranks: int, command: list[str]) -> int:
-    """The exit code of the job."""
+    """Run the launcher's command; the exit code of the job."""
     name = f"mnpar-{os.urandom(8).hex()}"
     file = os.memfd_create(name)
     os.ftruncate(file, ranks)

@@ -1,7 +1,6 @@
 """Chainer's ``cuda`` module: arrays to and from GPUs, whether or not there is CuPy.
 
-``available``, ``cupy``, ``ndarray``, ``Device``, ``Stream`` and ``Event`` are looked up when they are asked for, so that
-programs which do not ask need not wait for CuPy.
+CuPy is imported only when ``available``, ``cupy``, ``ndarray``, ``Device``, ``Stream`` or ``Event`` is used: it takes time.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ __all__ = [
 
 
 class DummyDeviceType:
-    """The host, in the place of CuPy's ``Device``: used, entered and left without effect. There is one, ``DummyDevice``.
+    """The host in place of CuPy's ``Device``: its methods do nothing. There is one instance, ``DummyDevice``.
 
     Example:
         >>> from mnpar.backends import cuda
@@ -68,7 +67,7 @@ DummyDevice = DummyDeviceType()
 
 
 class _NoArray:
-    """In the place of ``cupy.ndarray`` where there is no CuPy: nothing is one."""
+    """In place of ``cupy.ndarray`` where there is no CuPy, for ``isinstance``: nothing is an instance."""
 
 
 @cache

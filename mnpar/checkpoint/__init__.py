@@ -1,4 +1,4 @@
-"""Checkpoints of what all ranks have: whole or not there at all, checked by digests, read by any number of ranks.
+"""Checkpoints of the state of all ranks: written atomically, checked by digests, read by any number of ranks.
 
 ``save`` and ``load`` take objects that have ``serialize``, and keep a directory of checkpoints by step; ``save_folder`` and
 ``load_folder`` one of a name of your own; ``create_multi_node_checkpointer`` is ChainerMN's extension for a

@@ -1,9 +1,9 @@
-"""Saving while training goes on: the values are copied, and written by threads that call no MPI.
+"""Asynchronous saving: the values are copied, and written by threads that call no MPI while training goes on.
 
-What the ranks must agree on, who writes what, is agreed on before training goes on. The rest needs no message: each rank's
-thread writes its shard and then a note of its size and digest beside it; rank 0's thread waits until all notes are there, and
-finishes as :func:`save` does. So a checkpoint is complete as soon as the slowest disk is, whatever the ranks do meanwhile, and
-if the job is killed before, it is not there at all. One is under way at a time: it takes the memory of one copy.
+The ranks agree on who writes what before training goes on. The rest needs no message: each rank's thread writes its shard, and
+then a file with its size and digest beside it (notes.py); rank 0's thread waits until the notes of all ranks are there, and
+completes the checkpoint as :func:`save` does. So it is complete when the slowest disk is, whatever the ranks do meanwhile; if
+the job is killed before, there is no checkpoint. One is under way at a time, which takes the memory of one copy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PATIENCE = 600.0  # s that rank 0 waits for the shards of others, after it has w
 
 
 class Background:
-    """A checkpoint that is being written.
+    """A checkpoint that is being written by a thread.
 
     Args:
         draft: what is to be written, with copies of the values.
@@ -56,7 +56,7 @@ class Background:
             self._complete()
 
     def _complete(self) -> None:
-        """On rank 0: wait for the others' shards, and name the whole; or remove it, when nobody writes any more."""
+        """On rank 0: wait for the other ranks' shards, and complete the checkpoint; after an error remove what was written."""
         draft = self._draft
         try:
             left = self._left()
@@ -70,7 +70,7 @@ class Background:
             store.discard(draft.hidden)
 
     def _left(self) -> dict[int, store.Shard | str | None]:
-        """What each rank has noted: its shard, None if it has none, or why there is none."""
+        """The note of each rank: its shard, None if it has nothing to write, or its error."""
         draft, nap, deadline = self._draft, 0.002, time.monotonic() + self._patience
         found: dict[int, store.Shard | str | None] = {} if self._error is None else {0: str(self._error)}
         while missing := [rank for rank in range(draft.size) if rank not in found]:
@@ -118,7 +118,7 @@ class Background:
         """
         try:
             while self._draft.rank == 0 and self._thread.is_alive():
-                self._comm.transport.pause()  # where one rank runs at a time: let the others come to their parts
+                self._comm.transport.pause()  # thread ranks run one at a time: let the others write their parts
                 self._thread.join(_LOOK)
         except BaseException:
             self._cancelled.set()  # a rank has failed

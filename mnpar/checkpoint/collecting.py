@@ -1,4 +1,4 @@
-"""Which checkpoints there are, and which of the older ones may go: never before a newer one has been found undamaged."""
+"""The list of checkpoints in a directory, and the removal of old ones: only when newer ones have been found undamaged."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def steps(directory: str | os.PathLike[str]) -> list[int]:
 def collect_garbage(directory: str | os.PathLike[str], comm: Communicator, keep: int) -> list[int]:
     """Remove the older checkpoints of a directory, so that the ``keep`` newest undamaged ones stay. Collective.
 
-    Damaged ones do not count; they are removed once as many good ones are newer. What has another name than a checkpoint's
-    is left alone.
+    Damaged ones do not count; they are removed, too, once ``keep`` good ones are newer. Files and folders without the name of a
+    checkpoint are left alone.
 
     Args:
         directory: as it was given to :func:`save`.

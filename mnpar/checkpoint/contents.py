@@ -1,9 +1,9 @@
-"""What a checkpoint has in it: the values of all ranks, each stored once, and which rank writes what.
+"""The contents of a checkpoint: the values of all ranks, each stored once, and which rank writes what.
 
-Values are compared by their digests. What several ranks have alike under one key is one piece: the replicas of a data-parallel
-model are written once, without anybody having said that they are replicas. Under one key there may be several pieces: the boxes
-of an array that is divided, or what belongs to single ranks (their position in the data, their random numbers, other layers).
-All ranks compute the same contents from the same list, so nothing is sent but that list.
+Values are compared by their digests. Equal values under one key are one piece: the replicas of a data-parallel model are
+written once, without having been declared replicas. Under one key there may be several pieces: the boxes of an array that is
+divided, or values of single ranks (their position in the data, their random numbers, other layers). All ranks compute the
+contents from the same list of entries, so this list is all that they send each other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mnpar.plans import Box
 
 @dataclass
 class Piece:
-    """One value, and the ranks that have it."""
+    """A value under a key, and the ranks that have it."""
 
     dtype: str | None  # None: ``plain`` is the value
     shape: tuple[int, ...]
@@ -34,7 +34,7 @@ class Piece:
 
     @property
     def region(self) -> Box:
-        """The cells of the whole that it has."""
+        """The cells of the whole array that this piece has."""
         return Box.whole(self.shape) if self.box is None else self.box
 
 
@@ -55,7 +55,8 @@ class Record:
 
 
 def combine(ranks: Sequence[Sequence[Entry]]) -> dict[str, Record]:
-    """The records of a checkpoint, from the entries of each rank; each piece is given to the holder that has least to write.
+    """The records of a checkpoint, from the entries of each rank. A piece is written by that one of its holders that has the
+    least to write so far.
 
     Raises:
         ValueError: parts of an array do not cover it, overlap, or belong to wholes of different shapes.
@@ -121,7 +122,7 @@ def _names(key: str) -> Iterator[str]:
 
 
 def to_json(records: dict[str, Record], size: int) -> list[Any]:
-    """The records of ``size`` ranks as JSON has them; a piece that all ranks have says None instead of their list."""
+    """The records of ``size`` ranks as JSON; a piece that all ranks have has null in place of the list of them."""
     return [[record.key, record.whole, [_row(piece, size) for piece in record.pieces]] for record in records.values()]
 
 
@@ -135,7 +136,7 @@ def from_json(rows: list[Any], size: int) -> dict[str, Record]:
     """The records, from what :func:`to_json` made.
 
     Raises:
-        ValueError, TypeError: it did not make this.
+        ValueError, TypeError: these are not such rows.
     """
     records: dict[str, Record] = {}
     for key, whole, pieces in rows:

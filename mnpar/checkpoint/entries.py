@@ -1,4 +1,4 @@
-"""What one rank has to save: a serializer that writes nothing, but lists every value with where it lies in the whole."""
+"""The list of what a rank has to save, made by a serializer that writes nothing: each value, and its place in a whole array."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 class Place(NamedTuple):
-    """Where a parameter of this rank lies; ``(None, None)`` for one that this rank has whole."""
+    """The part of a whole array that a parameter of this rank is; ``(None, None)`` if this rank has all of it."""
 
     whole: tuple[int, ...] | None
     box: Box | None
-    statistic: bool = False  # of which each rank has its own estimate
+    statistic: bool = False  # an estimate that each rank makes for itself, as a running mean
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One value of one rank, as the other ranks hear of it."""
+    """The description of a value of one rank, which is sent to all ranks."""
 
     key: str
     dtype: str | None  # None: ``plain`` is the value
@@ -102,7 +102,7 @@ class Recorder(Serializer):
 
 
 def divided(where: Place | None, shape: tuple[int, ...]) -> Place:
-    """The place of an array of a parameter: what has not the shape of its box is not divided (a count beside momenta)."""
+    """The place of an array that belongs to a parameter. One that has not the shape of the box, as a count, is not divided."""
     if where is None or where.box is None or where.box.shape != shape:
         return Place(None, None)
     return where
@@ -110,6 +110,5 @@ def divided(where: Place | None, shape: tuple[int, ...]) -> Place:
 
 def _digest(array: Array) -> bytes:
     digest = hashlib.sha256(f"{array.dtype} {array.shape} ".encode())
-    if array.size:
-        digest.update(array.reshape(-1).view(np.uint8).data)
+    digest.update(backend.as_bytes(array))
     return digest.digest()

@@ -1,4 +1,4 @@
-"""Loading: each rank reads what it wants of what all ranks have written, wherever the pieces lie."""
+"""Loading: each rank reads the values that it needs, whichever ranks have written the pieces of them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,15 @@ if TYPE_CHECKING:
 class CheckpointDeserializer(Deserializer):
     """Reads objects from a checkpoint.
 
-    What is a parameter's or an optimizer's has to be found whole; of a link's statistics all ranks get the mean. What belonged
-    to single ranks goes back to them; if there are more ranks now, a new one gets numbers and words from rank % P of P, so
-    that it is at the same place of its epoch, and keeps its own arrays, so that it does not read the same examples. ``own``
-    has the keys of what differed between ranks.
+    On as many ranks as have written it, each rank gets its own values. On another number of ranks: arrays of parameters and
+    optimizers have to be the same on all ranks that had them, or parts of a whole; of persistent values of links that differed
+    the ranks get the mean. Other values of single ranks go back to the rank of the same number. A rank r that is new gets the
+    numbers and strings of rank r % P of the P that wrote, so that it is at the same place of its epoch, but keeps its own
+    arrays, so that it does not read the same examples.
 
     Attributes:
-        ranks_changed: whether another number of ranks has written this.
+        own: the keys of values that differed between ranks, where the number of ranks has changed.
+        ranks_changed: whether another number of ranks has written the checkpoint.
     """
 
     knows_places = True
@@ -86,7 +88,7 @@ class CheckpointDeserializer(Deserializer):
         """This rank's box of an array that was divided, is divided now, or both."""
         whole = self._whole(record)
         wanted = own.whole if own.box is not None else value.shape if is_array(value) else None
-        if wanted is None and self.where is None:  # who asks outside of a parameter's place cuts it
+        if wanted is None and self.where is None:  # whoever asks for it outside of a parameter's place cuts it himself
             return self.checkpoint.assemble(record, Box.whole(whole))
         if wanted is None:
             raise CheckpointError(
@@ -109,7 +111,7 @@ class CheckpointDeserializer(Deserializer):
         return piece.shape
 
     def _of_ranks(self, record: Record, value: Any) -> Any:
-        """What differed between ranks, for one of another number of ranks."""
+        """A value that differed between ranks, for one of another number of ranks."""
         opened = self.checkpoint
         if self.where is not None and not self.where.statistic:
             raise CheckpointError(
@@ -125,7 +127,7 @@ class CheckpointDeserializer(Deserializer):
 
 
 def _one_matrix(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether both shapes are of one matrix, whose columns have several axes in one of them: as of SpatialLinear and Linear."""
+    """Whether both shapes are of one matrix, with its columns on several axes in one of them (Linear and SpatialLinear)."""
     matrix = 2 in (len(one), len(other)) and len(one) != len(other)
     return matrix and one[:1] == other[:1] and math.prod(one) == math.prod(other)
 
@@ -235,7 +237,7 @@ def _read(deserializer: CheckpointDeserializer, objects: Any) -> None:
 
 
 def _copies(things: list[Any]) -> Iterator[Any]:
-    """What would give all ranks rank 0's values at first: multi-node optimizers whose models were loaded too, and links."""
+    """Whatever would broadcast rank 0's values at first: links, and multi-node optimizers whose models were loaded too."""
     for thing in things:
         updater: Any = getattr(thing, "updater", None)
         if hasattr(updater, "get_all_optimizers"):

@@ -1,4 +1,4 @@
-"""One job at a time in a folder: a lock that the system takes away with the process, however it ends."""
+"""One job at a time in a folder: a file lock, which the system releases when the process ends, however it ends."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The notice that a job gets before it is ended: a signal makes a note, and all ranks act on it after the same iteration.
+"""Saving before a scheduler ends the job: a signal sets a flag, and all ranks act on it after the same iteration.
 
-Schedulers send SIGTERM, or what they are told to, some time before they kill; perhaps to some ranks only, and in any case at
-different moments of their work. A checkpoint needs all ranks at one iteration. So the signal itself does nothing: between two
-iterations the ranks tell each other whether they have heard, by a sum that is sent after one and looked at after the next, so
-that nobody waits for it.
+Schedulers send SIGTERM, or another signal, some time before they kill; perhaps to some ranks only, and each is at another point
+of its work. A checkpoint needs all ranks at one iteration. So the signal's handler only sets a flag, and after each
+iteration the ranks share their flags, by a non-blocking allreduce whose result is looked at after the next iteration: no rank
+waits for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A checkpoint that is open for reading: which one, whether it is undamaged, and what of its pieces a rank is to have."""
+"""A checkpoint that is open for reading: choosing one, checking it, and reading its pieces."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Checkpoint:
         self._shards: dict[int, tuple[Any, dict[str, Entry]]] = {}
 
     def _understand(self) -> None:
-        """Take the manifest's content apart; whatever it has in it, files and records are then what they should be."""
+        """Parse the manifest's content, and check it: whatever is wrong with it is an error here, and none later."""
         step, ranks = self.content["step"], self.content["ranks"]
         if type(step) is not int or type(ranks) is not int or not 1 <= ranks <= _MOST_RANKS:
             raise ValueError(f"step {step!r} of {ranks!r} ranks")
@@ -57,7 +57,7 @@ class Checkpoint:
                 raise ValueError(f"shard {number} is not among its files")
 
     def verify(self, rank: int, size: int) -> None:
-        """Raise CheckpointError if a file is missing, damaged or foreign; the ranks share the work."""
+        """Raise CheckpointError if a file is missing, damaged or does not belong here; the ranks share the work."""
         store.check_files(self.path, self.files)
         for name in list(self.files)[rank::size]:
             store.check_file(os.path.join(self.path, name), *self.files[name])
@@ -67,14 +67,15 @@ class Checkpoint:
         self._open.close()
 
     def pick(self, record: Record, box: Box | None) -> Piece | None:
-        """The piece of a box that is the same on any number of ranks, or else this rank's, of as many; or None."""
+        """The piece of a box for this rank: the only one there is or, if the number of ranks is the same, the one of this rank.
+        None if there are several, and no such one."""
         versions = [piece for piece in record.pieces if piece.box == box]
         if self.same_ranks:
             versions = [piece for piece in versions if self.rank in piece.ranks] or versions
         return versions[0] if len(versions) == 1 else None
 
     def of_rank(self, record: Record, arrays: bool) -> Piece | None:
-        """The piece of rank % P of P, of what belonged to single ranks; for new ranks perhaps no arrays."""
+        """Of values of single ranks, the piece of rank % P of the P that wrote; for new ranks arrays only if ``arrays``."""
         mine = [piece for piece in record.pieces if self.rank % self.written_by in piece.ranks]
         return mine[0] if mine and (arrays or self.rank < self.written_by or mine[0].dtype is None) else None
 
@@ -108,7 +109,7 @@ class Checkpoint:
         return self._shards[number]
 
     def assemble(self, record: Record, box: Box) -> Array:
-        """A box of a whole array, from the pieces that have cells of it."""
+        """A box of a divided array, put together from the pieces that have cells of it."""
         whole: Array = None
         for versions in record.versions().values():
             common = box & versions[0].region

@@ -1,4 +1,4 @@
-"""Saving: every rank writes its share of what all ranks have, and rank 0 names the result when all of them have."""
+"""Saving: every rank writes a shard into a hidden folder, and rank 0 gives the folder its name when all shards are there."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _save(directory: str | os.PathLike[str], objects: Any, comm: Communicator, s
 
 @dataclass
 class Draft:
-    """A checkpoint that is to be written: what all ranks know of it, and what this one has for it."""
+    """A checkpoint that is to be written: what all ranks have agreed on, and the values that this rank writes."""
 
     directory: str
     hidden: str  # the folder that is filled

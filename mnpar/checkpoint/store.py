@@ -1,17 +1,17 @@
-"""Checkpoints in a folder: how one comes to be there whole or not at all, and how it is seen that it is whole.
+"""Checkpoints on the disk: how one is written so that it is there whole or not at all, and how it is checked.
 
     run/step-00000120/manifest.json                 what is in which shard, and the size and SHA-256 of each
                       shard-00000-of-00002.safetensors
                       shard-00001-of-00002.safetensors
 
-A folder of a hidden name is filled, brought to the disk, and then renamed, so a name without a dot in front is a whole
-checkpoint, whenever the job is killed. A step that is saved again becomes ``step-00000120.2``. Which one is the latest is seen
-from the names; nothing points to it that could be wrong.
+A folder with a hidden name is filled, brought to the disk (fsync), and then renamed. So a folder whose name does not begin with
+a dot is a whole checkpoint, whenever the job is killed. A step that is saved again becomes ``step-00000120.2``. The latest
+one is found by the names alone: there is no file that points to it, and could be wrong.
 
-Or it has a name that the user has chosen. One of that name is replaced: the new one is named ``name~2``, then the old one is
-removed, and then the new one gets its name, so at each moment there is a whole one, and readers find it.
+Or the checkpoint has a name that the user has chosen, and replaces one of that name: the new one is first called ``name~2``,
+then the old one is removed, and then the new one is renamed. At each moment there is a whole one, and readers find it.
 
-Only this module makes, names and removes folders, and it removes nothing but what has such a name and has nothing else in it.
+Only this module makes, renames and removes folders, and it removes none that is not named like a checkpoint or has other files.
 The digests find accidents, not forgery.
 """
 
@@ -40,12 +40,12 @@ _SHARD = re.compile(r"shard-\d{5,}-of-\d{5,}\.safetensors")
 
 UNDER_WAY: dict[str, None] = {}  # hidden folders that this process is filling or removing
 
-# Called with the name of each step that was taken: tests end the job there.
+# Called with the name of each step of writing when it was taken: tests end the job there.
 after_step: ContextVar[Callable[[str], None]] = ContextVar("mnpar.checkpoint.after_step", default=lambda step: None)
 
 
 def reach(step: str) -> None:
-    """Say that a step of the protocol was taken."""
+    """Call ``after_step`` with the name of a step of writing."""
     after_step.get()(step)
 
 
@@ -58,7 +58,7 @@ class Shard(NamedTuple):
 
 
 class Name(NamedTuple):
-    """A checkpoint's place in time; the larger, the later."""
+    """The name of a step's checkpoint; a later one is larger."""
 
     step: int
     again: int
@@ -88,7 +88,7 @@ def _numbers(folder: str, name: str) -> list[int]:
 
 
 def is_checkpoint(path: str) -> bool:
-    """Whether it is a folder of nothing but a checkpoint's files, damaged or not."""
+    """Whether a folder has the files of a checkpoint, damaged or not, and no others."""
     if os.path.islink(path) or not os.path.isdir(path):
         return False
     return all([name == MANIFEST or _SHARD.fullmatch(name) for name in os.listdir(path)])
@@ -141,7 +141,7 @@ def _alive(pid: int) -> bool:
 
 
 class ShardFile:
-    """A new file for writing that is brought to the disk when it is closed, and computes its digest on the way."""
+    """A new file for writing, which is synchronized to the disk (fsync) when it is closed, and computes its own digest."""
 
     def __init__(self, path: str) -> None:
         self.path, self.size, self._digest = path, 0, hashlib.sha256()
@@ -180,7 +180,7 @@ class ShardFile:
 
 
 def finish(folder: str, hidden: str, name: Name | str, content: dict[str, Any]) -> str:
-    """Write the manifest, and give the checkpoint its name: a step's next one, or a user's, in another's place; its path."""
+    """Write the manifest, and rename the folder: to the step's next free name, or to the user's, replacing that; its path."""
     text = _dump(content)
     head = {"mnpar checkpoint": FORMAT, "sha256": hashlib.sha256(text).hexdigest(), "content": None}
     with ShardFile(os.path.join(hidden, MANIFEST)) as file:
@@ -225,7 +225,7 @@ def discard(hidden: str) -> None:
 
 
 def remove(folder: str, name: Name | str) -> None:
-    """Remove a checkpoint: first its name, so that no part of it is taken for the whole."""
+    """Remove a checkpoint. It is given a hidden name first, so that it is never seen in part."""
     hidden = os.path.join(folder, _hidden(name, "old"))
     UNDER_WAY[hidden] = None
     os.rename(os.path.join(folder, str(name)), hidden)

@@ -1,4 +1,4 @@
-"""Work that all ranks do at once and that counts only if all of them succeed: an error on one is an error on every one."""
+"""Work that all ranks do at the same time and that must succeed on all of them: an error on one rank is raised on all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def together(comm: Communicator, work: Callable[[], T]) -> list[T]:
 
     Args:
         comm: all its ranks call this.
-        work: its results can be pickled. If it communicates, and fails on one rank before, the others hear of a mismatch.
+        work: its results can be pickled. If it communicates, and fails on one rank before that, the others get a MismatchError.
 
     Example:
         >>> import mnpar

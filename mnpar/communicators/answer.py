@@ -1,7 +1,9 @@
-"""The adjoint of a collective that is waited for later.
+"""The adjoint of a non-blocking collective: made of point-to-point messages alone.
 
-Ranks finish such collectives each in an order of its own, so they start the adjoints in different orders, perhaps with a
-blocking collective in between: nothing of it can be one of MPI's collectives, its opening neither.
+MPI matches the collectives of a communicator by the order in which they are started. But ranks complete their non-blocking
+collectives in different orders, and so start the adjoints in different orders, perhaps with a blocking collective in between.
+So neither the opening of such an adjoint nor its values can go by MPI's collectives: messages carry the number of the
+collective, and are matched by it.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from mnpar.communicators.transport import ANY, BACKWARD, OPENING, Steps, Waiting
 
 
 class Answer(Channel):
-    """A channel for one collective only.
+    """A channel for one adjoint only.
 
     Args:
-        channel: of its order.
-        number: of the collective whose adjoint it is; its own is the next, which is odd, and so no other's.
+        channel: of the same order of differentiation.
+        number: of the collective whose adjoint this is. All of these are even: the adjoint has the odd number after it.
     """
 
     by_messages = True

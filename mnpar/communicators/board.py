@@ -1,18 +1,21 @@
-"""Sums in memory that the ranks of a machine have in common: no message, and no more copies than there are ranks.
+"""Sums in shared memory, over ranks that are processes of one machine: no messages, and each rank copies its values once.
 
-Each rank has a word, to which it writes how far it has come, and two slots, by turns: in them stands what it says of its values
-and, if they are few, the values. Who sees that all have come adds up the slots, in rank order. A slot is written again two sums
-later, when nobody reads it any more: all have been in the sum between. Beside how far a rank has come, its word says how often
-it has said something else in this slot, so that what is said again and again is read once.
+Each rank has, in the shared memory, a *word* of 64 bits and two *slots*, which it uses by turns. It writes the form (dtype and
+shape) of its values, its note and, if they are few, the values to a slot, and then the number of the sum to its word. A rank
+that sees this number in all words adds up all slots, in rank order. A slot is written again two sums later; by then nobody
+reads it any more, because all ranks have been in the sum between. The last 16 bits of a word count how often its rank has
+written another form or note to this slot: as long as they stay the same, the others need not read these again.
 
-Many values are not copied at all: they live in common memory (``Vectors``), each rank adds up its part of all vectors and
-writes the sum into all of them, and says when it is done. So every rank reads as many bytes as it has, and writes as many.
+Larger arrays are not copied at all: they live in the shared memory (``Vectors``). Each rank adds up its part of all vectors,
+writes the sum to all of them, and tells by its word when it is done. So each rank reads as many bytes as its vector has, and
+writes as many.
 
-A sum begins, where values are said, and ends, where those of all are added up: what a rank does in between keeps nobody
-waiting, and ranks that come at slightly different times do not wait for each other.
+A sum has two halves: ``begin`` publishes this rank's values, ``end`` adds up those of all ranks. Whatever a rank does between
+them, no other rank has to wait for it, and ranks that arrive at slightly different times do not wait for each other.
 
-Ranks may also be in different collectives by mistake. A rank that waits for another one's opening, in MPI, writes the number
-to a second word; who waits here goes there then, and all hear of it as ever. Waits are watched like all others.
+Ranks may be in different collectives by mistake. A rank that waits in the opening of a collective writes the number of that
+collective to a second word; a rank that waits here sees it, leaves, and joins the opening, where all ranks raise the error.
+Waits are watched for deadlocks like all others (watch.py).
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import bytes_of_reduction, reduce_arrays
 from mnpar.communicators.shared_memory import SharedMemory
 from mnpar.communicators.sites import call_site
-from mnpar.communicators.transport import Pending, Waiting
+from mnpar.communicators.transport import Pending, Waiting, nothing
 from mnpar.communicators.vectors import Vectors
 from mnpar.communicators.watch import polling
 from mnpar.errors import DeadlockError
@@ -39,29 +42,34 @@ if TYPE_CHECKING:
     from mnpar.communicators.meeting import Meeting
     from mnpar.communicators.mpi import MpiTransport
 
-HEAD, NOTE = 64, 256  # bytes: the form of the values; what is said beside them
-_TEXT = HEAD - 2  # before it stands how long the note is
-FEW = 2**15  # bytes of values that are copied to a slot: one wait less, and they stay in the cache
+HEAD, NOTE = 64, 256  # bytes of a slot for the form of the values, and for the note
+_TEXT = HEAD - 2  # bytes of the form; the first two of the head are the length of the note
+FEW = 2**15  # bytes of values that are copied to a slot: one wait less than with Vectors, and they stay in the cache
 _LINE = 64  # bytes of a cache line
 _SLOT = HEAD + NOTE + FEW
-_ELSEWHERE = 1  # the word after the first
-_TIMES = 2**16  # that a rank has said something else: counted up to so many in the last bits of its word
-_UNKNOWN = -(2**62)  # times that no word shows
-_SHORT = 24  # polls that take as long as one of MPI
+_ELSEWHERE = 1  # where the second word is, after the first
+_TIMES = 2**16  # a word is the number of the sum times this, plus how often the slot got another form or note (modulo this)
+_UNKNOWN = -(2**62)  # a count that no word has
+_SHORT = 24  # polls of the words that take as long as one poll of MPI
 _GIVEN_UP = (
     "rank {}: a sum of gradients, or allreduce_noted, ended in an error, and the other ranks may come to it yet, so no other "
     "one can take place on this communicator: let the error end the job, or create another communicator on all ranks"
 )
-_ORDERED = platform.machine() in ("x86_64", "AMD64")  # processors that read in order, and let others see ordinary writes so
+_ORDERED = platform.machine() in ("x86_64", "AMD64")  # x86: loads are done in program order, and so are stores
 
 
 class Form:
-    """Values of one form.
+    """How arrays of one form (dtype and shape) are summed here.
 
     Args:
-        head: what says it.
-        sent: bytes that a rank sends.
-        mine, add: for each turn, the slot of this rank, and what writes the sum of all slots to an array. None: ``Vectors``.
+        head: the form, as bytes.
+        sent: bytes that this rank is counted to send in each sum (``Traffic``).
+        slots: for each of the two turns, the arrays in the slots of all ranks; empty: the arrays are ``Vectors``.
+        rank: this one.
+
+    Attributes:
+        mine, add: for each turn, the array in this rank's slot, and what writes the sum of all slots to an array.
+        fenced: whether a memory barrier has to stand between the values and the word.
     """
 
     __slots__ = ("add", "fenced", "head", "mine", "sent")
@@ -70,11 +78,11 @@ class Form:
         self.head, self.sent = head, sent
         self.mine: Sequence[Array] = [one[rank] for one in slots]
         self.add: Sequence[Callable[[Array], Any]] = [_adder(one) for one in slots]
-        self.fenced = not (slots and _ORDERED)  # much is written past the cache, and that in no order
+        self.fenced = not (slots and _ORDERED)  # numpy writes large arrays past the cache, in no order
 
 
 def _adder(arrays: list[Array]) -> Callable[[Array], Any]:
-    """What writes the sum of arrays to another one."""
+    """A function that writes the sum of these arrays to another one."""
     two = len(arrays) == 2 and arrays[0].dtype.itemsize > 2
     return partial(np.add, *arrays) if two else partial(reduce_arrays, arrays, "sum")
 
@@ -99,26 +107,26 @@ class Board:
         self._turn = 0  # the same on all ranks
         self._seq = 0  # of the sum that this rank is in
         self._form: Any = None  # of its values
-        self._said: list[tuple[Form | None, bytes]] = [(None, b"")] * 2  # by this rank, in its slots
-        self._times = [0, 0]  # that it has said something else there
+        self._said: list[tuple[Form | None, bytes]] = [(None, b"")] * 2  # the form and note in each slot of this rank
+        self._times = [0, 0]  # how often each of these got another form or note
         self._nothing_known = [(at, _UNKNOWN) for at in self._others]
-        self._known = [self._nothing_known] * 2  # how often the others had said something else, and
-        self._heard: list[tuple[bool, list[bytes]]] = [(False, [])] * 2  # whether all said the same form then; the notes
+        self._known = [self._nothing_known] * 2  # the same counts of the other ranks, when their slots were last read,
+        self._heard: list[tuple[bool, list[bytes]]] = [(False, [])] * 2  # and what was read: whether all forms are equal, notes
         self._forms: dict[Any, Form] = {}
         self._vectors: WeakValueDictionary[int, Vectors] = WeakValueDictionary()  # by the id of this rank's
 
     @classmethod
     def size(cls, ranks: int) -> int:
-        """Bytes that it takes."""
+        """Bytes of memory that a board of so many ranks takes."""
         return ranks * (_LINE + 2 * _SLOT)
 
     def know(self, vectors: Vectors) -> None:
-        """Sum these in place from now on; all ranks do so, in the same order."""
+        """Sum these vectors in place from now on; all ranks call it, in the same order."""
         vectors.form = self._form_of(vectors.mine, vectors.number)
         self._vectors[id(vectors.mine)] = vectors
 
     def form(self, x: Any) -> Form | None:
-        """How an array is summed here; None: it is not."""
+        """How an array is summed here; None if it cannot be."""
         if type(x) is not np.ndarray:
             return None
         if x.nbytes <= FEW:
@@ -137,13 +145,13 @@ class Board:
         return form
 
     def begin(self, form: Form, x: Array, note: bytes, channel: Meeting) -> None:
-        """Say this rank's values, of a form that is summed here.
+        """Publish this rank's values and note.
 
         Args:
             channel: gives the collective its number, which is even, and larger than any before.
 
         Raises:
-            DeadlockError: an error has come between the last sum and its end: its slot may not be written again.
+            DeadlockError: an error has come between the last ``begin`` and its ``end``: the slot may not be written again.
         """
         if self._seq:
             raise DeadlockError(_GIVEN_UP.format(self._rank))
@@ -159,10 +167,17 @@ class Board:
         self._words[self._mine] = self._seq * _TIMES + self._times[turn]
 
     def end(self, usual: Callable[[list[bytes]], bool], x: Array, channel: Meeting, later: bool = False) -> bool | None:
-        """The sum, into the array, if the notes are as usual: whether they are; None: not all ranks are here, or alike.
+        """Write the sum to the array, if the notes are as usual.
 
         Args:
-            later: of ``Vectors`` only this rank's part is there then, and the others' after :meth:`rest`.
+            usual: as :meth:`Communicator.allreduce_noted` has it.
+            x: the array that ``begin`` got.
+            channel: takes the number back if there is no sum here.
+            later: of ``Vectors``, only this rank's part need be summed on return, the others' after :meth:`rest`.
+
+        Returns:
+            Whether the notes are as usual; None if there is no sum here, because some rank is in another collective, or has
+            values of another form.
         """
         words, turn, form, seq = self._words, self._turn, self._form, self._seq
         begin = seq * _TIMES
@@ -200,14 +215,14 @@ class Board:
         return True
 
     def rest(self) -> None:
-        """Wait for what others add up in a sum of ``Vectors``."""
+        """Wait until the other ranks have added up their parts of ``Vectors``."""
         if self._seq:
             self._wait((self._seq + 1) * _TIMES)
             self._seq = 0
 
     def _leave(self, channel: Meeting, seq: int) -> None:
-        """There is no sum here: go to where the others are, or hear what is not alike."""
-        self._seq, self._turn = 0, 1 - self._turn  # the slot of this turn is nobody's
+        """There is no sum here: the caller goes on in an opening of the same number, where all ranks learn why."""
+        self._seq, self._turn = 0, 1 - self._turn  # nobody has used the slot of this turn
         channel.give_back(seq)
         self.elsewhere(seq)
 
@@ -218,8 +233,8 @@ class Board:
         self._said[turn], self._known[turn] = (form, note), self._nothing_known
 
     def _hear(self, begin: int, turn: int) -> None:
-        """All have come; some may have said something else than the last time."""
-        ahead = [self._words[at] - begin for at in self._others]  # in the next sum the times are those of the other slot
+        """Read the slots whose form or note may be others than last time; all ranks have written them."""
+        ahead = [self._words[at] - begin for at in self._others]  # a rank in the next sum shows the count of its other slot
         known = [(at, n % _TIMES if n < 2 * _TIMES else _UNKNOWN) for at, n in zip(self._others, ahead, strict=True)]
         if known != self._known[turn] or max(ahead) >= 2 * _TIMES:
             texts = [bytes(self._bytes[start : start + HEAD + NOTE]) for start in self._slots[turn]]
@@ -228,7 +243,7 @@ class Board:
             self._known[turn], self._heard[turn] = known, (len(heads) == 1, notes)
 
     def _wait(self, least: int) -> bool:
-        """Until the words of all others are as large, or these are elsewhere; whether they are."""
+        """Wait until the words of all other ranks are at least ``least``, or one is in another collective; whether they are."""
         words, transport = self._words, self._transport
         for at in self._others:
             for _ in range(1 if transport.active else _SHORT * polling.spins):
@@ -247,25 +262,21 @@ class Board:
             return all([words[at] >= least or words[at + _ELSEWHERE] * _TIMES >= least for at in others])
 
         what = Waiting("allreduce_noted", call_site(), None, 0, self._seq)
-        wait(transport, Pending(lambda: ready() or transport.go_on() or ready(), _nothing, what, transport.meeting(what)))
+        wait(transport, Pending(lambda: ready() or transport.go_on() or ready(), nothing, what, transport.meeting(what)))
         if not _ORDERED:
             self.memory.sync()
         return all([words[at] >= least for at in others])
 
     def elsewhere(self, seq: int) -> None:
-        """This rank waits in a collective of this number, and not here."""
+        """Tell the other ranks that this one waits in the opening of the collective of this number, and not here."""
         if seq != self._seq:
             self._words[self._mine + _ELSEWHERE] = seq
 
     def free(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         for form in self._forms.values():
             form.mine = form.add = ()  # arrays that stand here
         self._forms.clear()
         self._words.release()
         self._bytes.release()
         self.memory.free()
-
-
-def _nothing() -> None:
-    """The value of a wait that has none."""

@@ -41,7 +41,7 @@ class Calls:
         self.size = transport.size
         self._channels: dict[int, Channel] = {}
         self._open = True
-        self.optimizers = 0  # that ranks have made to step together on it
+        self.optimizers = 0  # how many multi-node optimizers were made on it (parallel/identity.py)
         self._configs: dict[str, Any] = {"batched_copy": True, "allreduce_grad_dtype": None}
 
     @property
@@ -232,7 +232,7 @@ def _folded(objs: Any, op: str) -> Any:
 
 
 def _like(x: Any, given: Any) -> Any:
-    """A result, on the kind of device that the argument was on."""
+    """A result, on the device of the argument."""
     return backend.like(x, given) if given is not None and x is not None else x
 
 

@@ -1,9 +1,9 @@
-"""Collectives that know what they are, built on a transport.
+"""Collectives, built on a transport: each begins with an *opening*, in which the ranks check that their calls match.
 
-Every collective opens with one exchange of one size, the same for all (``Rooms``): each rank says which operation it is in, the
-number of that operation on this communicator, its root, reduction, dtype and shape, and the source line. So ranks that do not
-mean the same thing find out together, before any value is delivered, and raise the same table. Small values travel inside the
-opening; for larger ones each collective has its ``Way``, made of the methods here.
+The opening is an allgather of blocks of one size, whatever the collective (``Rooms``): each rank states the operation, its
+number on this communicator, root, reduction, dtype and shape, and the user's source line. So ranks whose calls do not match
+find out together, before any value is delivered, and raise the same table. Small values travel inside the opening; how larger
+ones follow, the ``Way`` of each collective says, by the methods here.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, as_bytes
 from mnpar.communicators import message
 from mnpar.communicators.mailbox import lies_apart
 from mnpar.communicators.meeting import Meeting
 from mnpar.communicators.message import Call
-from mnpar.communicators.opening import Opening, as_bytes
+from mnpar.communicators.opening import Opening
 from mnpar.communicators.operation import complete
 from mnpar.communicators.reduction import reduce_arrays
 from mnpar.communicators.transport import ANY, BACKWARD, PART, Pending, Steps, Waiting
@@ -27,11 +27,11 @@ from mnpar.communicators.ways import Way, owned, until_taken
 
 
 class Channel(Meeting):
-    """All communications of one order on one communicator. All its ranks start its collectives in the same order.
+    """All communications of one order of differentiation on one communicator; all ranks start its collectives in one order.
 
-    A collective that is waited for later (``call.later``) starts with the same opening. But its values go as messages, matched
-    by its number, and never by MPI's own collectives: these have to follow each other in one order on all ranks, and each rank
-    hears of the end of an opening at a moment of its own.
+    A non-blocking collective (``call.later``) starts with the same opening. But its values go as messages, matched by its
+    number, and never by MPI's own collectives: MPI wants these started in one order on all ranks, and each rank notices the end
+    of an opening at a moment of its own.
     """
 
     def barrier(self, call: Call) -> Steps[None]:
@@ -39,7 +39,7 @@ class Channel(Meeting):
         yield from self._open(call, None)
 
     def now(self, way: Way, x: Any, call: Call) -> tuple[Any, bool]:
-        """What a collective gives on this rank, and whether any rank wants its gradient. It waits."""
+        """Carry a collective out, and wait for it: its result on this rank, and whether any rank wants its gradient."""
         x, parts = (x, None) if way.given is None else way.given(self, x, call)
         if self.by_messages or call.later:
             opening = complete(self.transport, self._open(call, x, parts))
@@ -58,13 +58,13 @@ class Channel(Meeting):
         return (yield from way.outside(self, opening, x)), opening.wants
 
     def allreduce_noted(self, x: Array, call: Call, note: bytes, usual: Callable[[list[bytes]], bool], out: Array) -> bool:
-        """Write the sum to ``out`` if the notes that the ranks give with it are as usual; returns whether they are. It waits.
+        """Write the sum to ``out`` if the notes that the ranks send with it are as usual; returns whether they are. It waits.
 
-        All ranks hear the same notes, so they decide alike: there is a sum on all of them, or on none. If there is none, the
+        All ranks get the same notes, so they decide alike: there is a sum on all of them, or on none. If there is none, the
         arrays need not have one form.
 
         Raises:
-            MismatchError: some ranks are in another collective, and have said nothing beside it.
+            MismatchError: some ranks are in another collective, which has no notes.
         """
         host, into = backend.to_host(x), out if type(out) is np.ndarray else None
         opening = self._open_now(call, host, None, note)
@@ -93,15 +93,15 @@ class Channel(Meeting):
         return total.reshape(x.shape)
 
     def joined(self, body: Array, counts: list[int], opening: Opening) -> Steps[Array]:
-        """The bytes of all ranks, one after the other."""
+        """The bytes of all ranks, joined; ``counts[r]`` of them are rank r's."""
         return (yield from self.transport.allgather(body, counts, self.lane, self._waiting(opening)))
 
     def spread(self, body: Array, opening: Opening) -> Steps[None]:
-        """Fill it with the root's bytes."""
+        """Fill ``body`` with the root's bytes."""
         yield from self.transport.bcast(body, opening.call.root, self.lane, self._waiting(opening))
 
     def traded(self, xs: Any, opening: Opening, own: Callable[[Any], Any] = owned) -> Steps[tuple[Any, ...]]:
-        """Give ``xs[q]`` to each rank q; returns what the ranks gave, in rank order (its own part as ``own`` makes it)."""
+        """Send ``xs[q]`` to each rank q; returns what all sent to this one, in rank order (its own part by ``own``)."""
         given = [self.post_part(xs[rank], opening, rank) for rank in self.others()]
         values = yield from self.fetched(opening, own(xs[self.transport.rank]))
         yield from until_taken(given)
@@ -124,13 +124,13 @@ class Channel(Meeting):
         return None
 
     def fetched_part(self, opening: Opening, source: int) -> Steps[Any]:
-        """This rank's part from another."""
+        """Receive the part that a rank sent to this one."""
         waiting = Waiting(opening.call.name, opening.call.site, source, ANY, order=self.order)
         letter = yield from self._letter(source, self.reply_tag(opening.seq, PART), BACKWARD, waiting)
         return message.decode((yield from self.transport.read(letter, BACKWARD, waiting)))[0]
 
     def fetched(self, opening: Opening, mine: Any) -> Steps[list[Any]]:
-        """This rank's parts from all, and its own."""
+        """Receive the parts that all ranks sent to this one; in rank order, with ``mine`` in its own place."""
         values = []
         for rank in range(self.transport.size):
             values.append(mine if rank == self.transport.rank else (yield from self.fetched_part(opening, rank)))

@@ -38,7 +38,7 @@ ANY_TAG = ANY
 
 
 def needed(comm: Any, call: str) -> None:
-    """Raises TypeError if ``comm`` is no communicator, with how ``call`` is written."""
+    """Raise TypeError if ``comm`` is no communicator; ``call`` shows in the message how the function is called."""
     if not isinstance(comm, Communicator):
         hint = " (its axes are communicators, as mesh.model)" if hasattr(comm, "coordinates") else ""
         if hasattr(comm, "Get_rank"):
@@ -47,7 +47,7 @@ def needed(comm: Any, call: str) -> None:
 
 
 def described(given: Any) -> str:
-    """What an error calls a wrong argument: by its type."""
+    """A wrong argument as errors name it, by its type: "an int"."""
     name = type(given).__name__
     return "None" if given is None else f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
@@ -56,9 +56,8 @@ def described(given: Any) -> str:
 class Communicator(InMemory):
     """A group of ranks; :func:`mnpar.create_communicator` makes one.
 
-    Every rank calls each collective (whatever is not between two ranks, as ``send``, ``recv`` and ``sendrecv`` are), in one
-    order, and gets an array of its own. Arrays have any dtype and shape; where they are added up or compared, the same on all
-    ranks.
+    All ranks call each collective (every method but the point-to-point ones ``send``, ``recv`` and ``sendrecv``), in the same
+    order, and each gets an array of its own. Arrays have any dtype and shape; a reduction needs the same ones on all ranks.
 
     Args:
         transport: what carries the bytes.
@@ -76,7 +75,7 @@ class Communicator(InMemory):
         array([3, 3])
     """
 
-    if TYPE_CHECKING:  # what works on models: parallel/models.py puts it here, by a table
+    if TYPE_CHECKING:  # methods that work on models: parallel/models.py adds them to this class
         bcast_data: Callable[..., None]
         broadcast_data: Callable[..., None]
         multi_node_mean_grad: Callable[..., None]
@@ -155,9 +154,9 @@ class Communicator(InMemory):
         """Set one of ChainerMN's options on this communicator.
 
         Args:
-            name: ``'allreduce_grad_dtype'``: as what :func:`mnpar.create_multi_node_optimizer` sends gradients, None for their
-                own dtype; ``'batched_copy'``: accepted, and without an effect (gradients lie together already).
-            value: the option's.
+            name: ``'allreduce_grad_dtype'``: the dtype in which :func:`mnpar.create_multi_node_optimizer` sends gradients,
+                None for their own; ``'batched_copy'``: accepted, and without an effect (gradients lie together already).
+            value: of the option.
 
         Raises:
             ValueError: there is no such option.
@@ -178,7 +177,7 @@ class Communicator(InMemory):
         return self._configs[name]
 
     def finalize(self) -> None:
-        """Give its resources back; all ranks call it, and none uses it afterwards."""
+        """Free the communicator; all ranks call it, and none uses it afterwards."""
         if self._open:
             self._open = False
             self.transport.finalize()
@@ -224,7 +223,7 @@ class Communicator(InMemory):
         self._send(data, dest, tag)
 
     def isend(self, data: Any, dest: int, tag: int = 0) -> Operation:
-        """:meth:`send`, for programs that expect an operation: it is done, because the data was copied."""
+        """:meth:`send` as an operation, which is done at once, because the data was copied."""
         self._send(data, dest, tag)
         return self._later(no_steps())
 

@@ -20,7 +20,7 @@ from mnpar.errors import LauncherError
 from mnpar.tape import Tape
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-_KEPT = 2**29  # bytes
+_KEPT = 2**29  # bytes of freed memory that the C library does not give back
 _NAMES = ("auto", "mpi", "threads", "self", "env", "none", "file")
 _INSTEAD = "start the ranks with mpiexec -n 4 python …, python -m mnpar run -n 4 …, or srun (with its MPI plugin)"
 _CHAINERMN = ("naive", "flat", "hierarchical", "two_dimensional", "single_node", "non_cuda_aware", "pure_nccl", "dummy")

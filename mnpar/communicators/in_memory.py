@@ -1,4 +1,8 @@
-"""What the ranks of one machine do in memory that they have in common: data of theirs, and sums without messages."""
+"""A communicator's methods that use shared memory: to allocate it, and to sum arrays in it without messages.
+
+``allreduce_noted`` is a sum in whose message each rank also sends a short *note*. By the notes of all ranks they decide whether
+to sum at all: so a step of the multi-node optimizer agrees on what it does and sums the gradients in one message, not two.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +16,20 @@ from mnpar.communicators.vectors import Vectors, share_vectors
 
 
 class InMemory(Objects):
-    """A communicator's methods of common memory, and of the sums that go through it where there is one."""
+    """The methods of a communicator that use shared memory where its ranks have any."""
 
     def share(self, nbytes: int) -> SharedMemory:
-        """So many bytes of memory, zeros, that the ranks of each machine share (:class:`mnpar.SharedData`); all call it."""
+        """Allocate memory, ``nbytes`` zeros, that the ranks of each machine share (:class:`mnpar.SharedData`); all call it."""
         self._now(self.channel(0).barrier(self._call("share")))
         return self.transport.share(nbytes)
 
     def allreduce_noted(self, x: Array, note: bytes, usual: Callable[[list[bytes]], bool], out: Array) -> bool:
-        """The sum over ranks into ``out``, if what the ranks say in the same message is as usual; whether it is.
+        """The sum over ranks, written to ``out`` if the notes that the ranks send with it are as usual; returns whether.
 
         Args:
-            x: an array, of one shape and dtype on all ranks, if it is as usual.
-            note: bytes, as many on all ranks, at most 256.
-            usual: is given the notes in rank order, and decides the same on all ranks; if it is false nothing is summed.
+            x: an array, of one shape and dtype on all ranks unless the notes are unusual.
+            note: this rank's: bytes, as many on all ranks, at most 256.
+            usual: called with the notes in rank order, and returns the same on all ranks: False, and nothing is summed.
             out: an array like ``x``, or ``x`` itself.
 
         Raises:
@@ -50,14 +54,14 @@ class InMemory(Objects):
         return channel.allreduce_noted(x, self._call("allreduce_noted"), note, usual, out)
 
     def open_board(self, wanted: bool = True) -> bool:
-        """Let :meth:`allreduce_noted` go through memory that all ranks have in common, where they have; all ranks call it.
+        """Let :meth:`allreduce_noted` sum in shared memory, where all ranks have it in common; all ranks call it.
 
         Args:
-            wanted: False: no more.
+            wanted: False: by messages again.
 
         Returns:
-            Whether it does: the ranks are processes of one machine (Open MPI's go on by messages). It takes arrays of 32 KiB at
-            most, and those of :meth:`share_vectors`.
+            Whether it does: the ranks are processes of one machine, and their MPI is not Open MPI. Arrays of more than 32 KiB
+            go by messages nevertheless, but for those of :meth:`share_vectors`.
         """
         transport = self.transport
         if transport.board is not None and not wanted:
@@ -69,7 +73,7 @@ class InMemory(Objects):
         return transport.board is not None
 
     def share_vectors(self, like: Array) -> Vectors | None:
-        """A vector for each rank in memory that all have in common: :meth:`allreduce_noted` sums them in place.
+        """A vector for each rank in shared memory, where :meth:`allreduce_noted` sums them in place.
 
         Args:
             like: one-dimensional; all ranks call it with arrays of one form.

@@ -22,6 +22,7 @@ from mnpar.communicators.transport import (
     Steps,
     Transport,
     Waiting,
+    nothing,
     numbered_tag,
 )  # fmt: skip
 from mnpar.errors import MismatchError
@@ -30,12 +31,12 @@ _LARGE = 2**17  # bytes: smaller arrays travel in one message with their header
 
 
 def lies_apart(x: Any) -> bool:
-    """Whether a value can follow its header from where it is, without a copy, and is large enough for that."""
+    """Whether a value is sent from where it is, without a copy, after a message with its header: a large contiguous array."""
     return type(x) is np.ndarray and x.nbytes >= _LARGE and x.flags.c_contiguous
 
 
 class Receive:
-    """A receive that was posted: it takes the first message that suits it and no earlier one."""
+    """A receive that was posted: it gets the first message that matches it and no receive that was posted earlier."""
 
     __slots__ = ("lane", "letter", "source", "tag")
 
@@ -44,13 +45,13 @@ class Receive:
         self.letter: Letter | None = None
 
     def suits(self, letter: Letter, lane: int) -> bool:
-        """Whether the message is for it."""
+        """Whether this receive is open, and matches the message."""
         free = self.letter is None and self.lane == lane
         return free and self.source in (ANY, letter.source) and self.tag in (ANY, letter.tag)
 
 
 class Mailbox:
-    """What a rank sends and receives: order 0 is forward, 1 the gradients, 2 the gradients of gradients …"""
+    """A rank's messages of one order of differentiation: 0 is forward, 1 the gradients, 2 the gradients of gradients …"""
 
     def __init__(self, transport: Transport, order: int) -> None:
         self.transport = transport
@@ -60,7 +61,8 @@ class Mailbox:
         self._posted: list[Receive] = []
 
     def send(self, x: Any, call: Call, dest: int, tag: int) -> int:
-        """Start sending a value (array, None, or tuple, list, dict of arrays); the message's number between the two ranks."""
+        """Start sending a value (array, None, or tuple, list, dict of arrays); returns the number of the message: it counts
+        those from this rank to ``dest``."""
         seq = self._sent[dest]
         self._sent[dest] += 1
         self.transport.post(message.encode(x, call, seq), dest, tag, self.lane)
@@ -71,8 +73,8 @@ class Mailbox:
         return self.send(x, call, dest, tag), None
 
     def hand(self, x: Any, call: Call, dest: int, tag: int) -> tuple[int, Pending | None]:
-        """:meth:`send` of what will not be changed before the step is done: a large array is not copied, and the step is
-        done when it has been taken."""
+        """:meth:`send` of a value that will not change before the ``Pending`` is ready: a large array is not copied, and the
+        ``Pending`` is ready when it has been taken. (None: the value was copied.)"""
         if not lies_apart(x):
             return self.send(x, call, dest, tag), None
         seq = self._sent[dest]
@@ -102,14 +104,14 @@ class Mailbox:
         return self._taken((yield from self.transport.read(letter, self.lane, waiting)), letter, call)
 
     def _taken(self, frame: Array, letter: Letter, call: Call) -> tuple[Any, Header, int, int]:
-        """What a message holds, if it belongs."""
+        """The value in a message, if it is what the call expects."""
         header = read_header(frame)
         if (header.kind == OBJECT) != (call.op == "recv_obj") or header.order != self.order:
             raise self._stray(header, letter.source, letter.tag, call)
         return message.decode(frame, header)[0], header, letter.source, letter.tag
 
     def _stray(self, header: Header, source: int, tag: int, call: Call) -> MismatchError:
-        """An error for this rank to raise, that is told to the sender too."""
+        """The error for a message that the call does not expect; the sender is told to raise it too."""
         wanted = "an object" if call.op == "recv_obj" else "arrays"
         text = (
             f"rank {self.transport.rank} waits in {call.name} at {call.site} for {wanted} from rank {source}, "
@@ -152,14 +154,14 @@ class Mailbox:
 
         try:
             if not arrived():
-                yield Pending(arrived, lambda: None, waiting)
+                yield Pending(arrived, nothing, waiting)
         finally:
             posted.remove(mine)
         assert mine.letter is not None
         return mine.letter
 
     def post(self, frame: Array, dest: int, seq: int) -> None:
-        """Start sending this rank's message of exchange ``seq``, as it was encoded."""
+        """Start sending an encoded message of exchange ``seq``."""
         self.transport.post(frame, dest, self.reply_tag(seq, EXCHANGE), BACKWARD)
 
     def fetch(self, call: Call, source: int, seq: int) -> Steps[tuple[Any, Header]]:
@@ -177,7 +179,7 @@ class Mailbox:
         return message.decode(frame, header)[0], header
 
     def misfit(self, source: int, wanted: str, header: Header, what: str) -> MismatchError:
-        """An error for this rank to raise, that is told to the other rank too: what it sent does not belong."""
+        """The error for a message of another exchange, or of another plan; its sender is told to raise it too."""
         text = (
             f"rank {self.transport.rank} waits for {wanted} from rank {source}, but {header.name} at {header.site} sent "
             f"{header.form} for exchange {header.seq}: the two ranks have different {what}"

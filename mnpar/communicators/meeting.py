@@ -1,4 +1,7 @@
-"""How every collective opens: each rank says what it is in, and hears the others; in steps, or, where it may wait, at once."""
+"""The opening of a collective: each rank states its call and its value, and learns what all ranks have stated.
+
+It comes in two forms, as steps and as a function that waits: the second does the same with less overhead.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from mnpar.communicators import message
 from mnpar.communicators.mailbox import Mailbox
 from mnpar.communicators.message import ARRAY, FAULT, NOTHING, SIZE, TUPLE, Call
 from mnpar.communicators.opening import EMPTY, Opening, form_of
-from mnpar.communicators.parts import part, table
+from mnpar.communicators.parts import forms_of, part, table
 from mnpar.communicators.rooms import BLOCK, Room, Said
 from mnpar.communicators.transport import Steps, Transport, Waiting
 
@@ -18,7 +21,7 @@ from mnpar.communicators.transport import Steps, Transport, Waiting
 class Meeting(Mailbox):
     """The openings of the collectives of one order on one communicator."""
 
-    by_messages = False  # the openings too
+    by_messages = False  # whether openings, too, go by point-to-point messages (answer.py)
 
     def __init__(self, transport: Transport, order: int) -> None:
         super().__init__(transport, order)
@@ -27,20 +30,20 @@ class Meeting(Mailbox):
 
     @property
     def next_number(self) -> int:
-        """The number of the next collective; all are even, and the odd ones after them are for Answers."""
+        """The number of the next collective. All are even; the odd number after each is for its adjoint (``Answer``)."""
         return self._collectives
 
     def next_exchange(self) -> int:
-        """The number of an exchange by a plan (functions/exchanges.py): all ranks call it, but it has no opening."""
+        """Take a number for an exchange by a plan (functions/exchanges.py), which all ranks call, and which has no opening."""
         self._collectives += 2
         return self._collectives - 2
 
     def give_back(self, number: int) -> None:
-        """Give an exchange's number back: it did not take place."""
+        """Give the last number back: what it was taken for did not take place."""
         self._collectives = number
 
     def _open(self, call: Call, x: Any, parts: int | None = None) -> Steps[Opening]:
-        """Say what this rank is in, hear the others, and agree."""
+        """Exchange the blocks of all ranks, and check that their calls match."""
         if not (self.by_messages or call.later):
             return self._open_now(call, x, parts)
         seq = self.next_exchange()
@@ -59,7 +62,7 @@ class Meeting(Mailbox):
         return opening.agreed()
 
     def _open_now(self, call: Call, x: Any, parts: int | None = None, note: bytes = b"") -> Opening:
-        """:meth:`_open`, waited for at once. If notes come with the value, nothing is agreed yet: they may decide that."""
+        """:meth:`_open`, waited for at once. With a note the calls are not checked yet: the caller looks at the notes first."""
         rooms, seq, less = self._rooms, self._collectives, len(note)
         self._collectives = seq + 2
         room, number = rooms.now, seq.to_bytes(8, "little")
@@ -84,11 +87,12 @@ class Meeting(Mailbox):
         return Waiting(call.name, call.site, None, 0, seq, self.order)
 
     def _hear(self, block: bytes, waiting: Waiting) -> Steps[bytes]:
-        """What all ranks say, in rank order, if it goes by messages."""
+        """The blocks of all ranks, joined in rank order, where they go by messages."""
         raise NotImplementedError
 
     def _words(self, call: Call, x: Any, parts: int | None, size: int, key: Any = None, room: Room | None = None) -> Said:
-        """What to say of a value, in a block of so many bytes; kept for the next time if it can be said again."""
+        """What this rank states of a value, for a block of ``size`` bytes. With a key it is kept in the room, if it will be the
+        same for the next value of this form."""
         fault = None
         try:
             kind, nbytes, shape, dtype, body, on_device = form_of(x, call, parts, size - SIZE)
@@ -105,7 +109,7 @@ class Meeting(Mailbox):
         if inside and kind == ARRAY:
             said.place = np.ndarray(x.shape, x.dtype, room.mine, SIZE)
         elif inside and kind == TUPLE:
-            text = table(tuple([p if p is None else (message.check(p), p.shape) for p in x]))
+            text = table(forms_of(x))
             said.words += text
             said.parts = [(i, part(room.mine, SIZE, text, i)) for i, p in enumerate(x) if p is not None]
         room.keep(key, said)
@@ -113,7 +117,7 @@ class Meeting(Mailbox):
 
 
 def _key(call: Call, x: Any, parts: int | None) -> Any:
-    """What tells one form of values from another; None of what is not numpy's."""
+    """The key under which a room keeps what is stated of values of this form; None if they are not all numpy arrays."""
     if x is None:
         return call
     if parts is None or type(x) is not tuple or len(x) != parts:

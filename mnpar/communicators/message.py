@@ -1,9 +1,9 @@
-"""What travels: a 192-byte header that says what a message is, and the bytes of its arrays.
+"""The format of messages: a 192-byte header that describes the message, and the bytes of its arrays.
 
-A receiver is told nothing by its user: operation, sequence number, shape, dtype and the sender's source line arrive in the
-header, so that a message which does not belong is an error that names both sides and never a wrong number. Arrays travel as
+A receive call states neither shape nor dtype: these, the operation, the sequence number and the sender's source line arrive in
+the header. So a message that does not match is an error that names both sides, and never a wrong number. Arrays are sent as
 they are in memory; only objects (``send_obj`` and its like) are pickled, and only between the ranks of one job. (The file is
-long because what writes a form of bytes and what reads it stand in one place.)
+long because the code that writes a format and the code that reads it stand in one place.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mnpar.backend import Array
 from mnpar.communicators.sites import SITE_BYTES
 from mnpar.errors import MismatchError
 
-# What all ranks of a collective must agree on comes first, then the form of the value, then what is the rank's own.
+# First the fields that must be the same on all ranks of a collective, then the form of the value, then what is the rank's own.
 _LAYOUT = struct.Struct("<HBBBBiQ" + "BB16sQ12q" + f"Bi{SITE_BYTES}s")
 SIZE = _LAYOUT.size
 IDENTITY = 18  # bytes: magic, op, reduction, order, later, root, seq
@@ -29,7 +29,7 @@ FORM = slice(18, 140)  # kind, ndim, dtype, nbytes, shape
 NBYTES = slice(36, 44)  # of these, the number of bytes
 FLAGS = 140
 _FOLLOWS = struct.Struct("<2xBxB5xQ18xQ")  # op, order, seq, nbytes
-WANTS, RECORDING, ON_DEVICE, WAITED_FOR = 1, 2, 4, 8  # the last: who sent it goes on when it has been taken, for sure
+WANTS, RECORDING, ON_DEVICE, WAITED_FOR = 1, 2, 4, 8  # the last: the sender waits until the message has been taken
 MAX_NDIM = 12
 _MAGIC = 0x6D6E
 _SMALL = 8192  # bytes: to join strings is faster up to here than to fill an array
@@ -51,7 +51,7 @@ _REDUCTION_CODES = {name: code for code, name in enumerate(REDUCTIONS)}
 
 
 class Call(NamedTuple):
-    """One use of a communication: what its messages say of it."""
+    """One call of a communication, as its messages describe it."""
 
     op: str
     site: str  # the user's source line, "model.py:42"
@@ -61,7 +61,7 @@ class Call(NamedTuple):
     reduction: str = "sum"
     order: int = 0  # 0 forward, 1 the gradient of it, 2 the gradient of the gradient …
     tag: int = 0
-    later: bool = False  # of a collective: it is not waited for at once
+    later: bool = False  # whether a collective is non-blocking
 
     @property
     def name(self) -> str:
@@ -70,7 +70,7 @@ class Call(NamedTuple):
 
 
 def call_of(fields: tuple[Any, ...]) -> Call:
-    """``Call(*fields)`` of all its fields: without the detour by names and defaults."""
+    """``Call(*fields)`` of all its fields, but faster."""
     return tuple.__new__(Call, fields)
 
 
@@ -104,7 +104,7 @@ class Header(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The message as one that nobody took is described: ``send of float32 (3, 4) at model.py:42``."""
+        """The message in a warning that nobody received it: ``send of float32 (3, 4) at model.py:42``."""
         return f"{self.name} of {self.form} at {self.site}"
 
     @property
@@ -116,7 +116,7 @@ class Header(NamedTuple):
         return f"{name} {self.shape}"
 
 
-_TEMPLATES: dict[Any, bytes] = {}  # headers packed before, by all but their number: a program sends the same ones again
+_TEMPLATES: dict[Any, bytes] = {}  # packed headers, by all but their number: a program sends the same ones again and again
 
 
 def pack_header(
@@ -143,11 +143,15 @@ def numbered(header: bytes, seq: int) -> bytes:
     return header[: IDENTITY - 8] + seq.to_bytes(8, "little") + header[IDENTITY:]
 
 
-_READ: dict[bytes, Header] = {}  # headers read before, by all but their number
+_READ: dict[bytes, Header] = {}  # parsed headers, by all but their number
 
 
 def read_header(raw: bytes | memoryview | Array) -> Header:
-    """Raises MismatchError if it is no header of mnpar's."""
+    """The header at the beginning of a message.
+
+    Raises:
+        MismatchError: mnpar did not send this.
+    """
     head = raw[:SIZE] if type(raw) is bytes else raw[:SIZE].tobytes()  # type: ignore[union-attr]
     key = head[: IDENTITY - 8] + head[IDENTITY:]
     known = _READ.get(key)
@@ -174,7 +178,7 @@ _NAMES: dict[Any, str] = {}
 
 
 def dtype_name(dtype: Any) -> str:
-    """The dtype as it travels: numpy's own short name; the name itself for the dtypes of ml_dtypes (bfloat16).
+    """The name of a dtype in a header: numpy's short one; for the dtypes of ml_dtypes (bfloat16) the full one.
 
     Raises:
         TypeError: arrays of this dtype have no meaning in another process.
@@ -193,10 +197,10 @@ def dtype_name(dtype: Any) -> str:
 
 
 def check(x: Array) -> str:
-    """The dtype's name of an array that can travel.
+    """The dtype's name of an array that is to be sent.
 
     Raises:
-        TypeError: it cannot.
+        TypeError: it cannot be sent.
     """
     if not backend.is_array(x):
         instead = "use the _obj methods for objects"
@@ -204,14 +208,14 @@ def check(x: Array) -> str:
             instead = "mnpar.functions has the same for Variables, with their gradients"
         raise TypeError(f"a numpy or cupy array is sent here, not {type(x).__name__}: {instead}")
     if type(x) is not np.ndarray:
-        backend.plain(x)  # it refuses a mask
+        backend.plain(x)  # refuses masked arrays
     if x.ndim > MAX_NDIM:
         raise TypeError(f"arrays of at most {MAX_NDIM} axes can be sent, not {x.ndim}: reshape it first")
     return dtype_name(x.dtype)
 
 
 def describe(x: Array) -> tuple[Array, str, bool]:
-    """The array on the host, its dtype's name, and whether it was on a GPU; checks that it can travel."""
+    """The array on the host, its dtype's name, and whether it was on a GPU; raises TypeError if it cannot be sent."""
     name, host = check(x), backend.to_host(x)
     return host, name, host is not x
 
@@ -220,7 +224,7 @@ _FORMS: dict[Any, tuple[bytes, bytes]] = {}  # headers of arrays, before and aft
 
 
 def header_of(x: Any, call: Call, seq: int, flags: int = 0) -> bytes:
-    """The header of a message that is one of numpy's arrays, with flags that do not follow from the call."""
+    """The header of a message with one numpy array; ``flags`` are added to those of the call."""
     key = call, x.shape, x.dtype, flags
     known = _FORMS.get(key)
     if known is None:
@@ -233,13 +237,13 @@ def header_of(x: Any, call: Call, seq: int, flags: int = 0) -> bytes:
 
 
 def what_follows(head: bytes | Array) -> tuple[bool, int, int, int]:
-    """What a header that travels alone says: whether it is of a send, its order, its number, and how many bytes follow."""
+    """Of a header that is sent by itself: whether it is of a send, its order, its number, and how many bytes follow it."""
     op, order, seq, nbytes = _FOLLOWS.unpack_from(head)
     return OPS[op] in POINT_TO_POINT, order, seq, nbytes
 
 
 def encode(x: Any, call: Call, seq: int) -> Array:
-    """One message of its own memory, uint8: header and value. ``x`` is an array, None, or a tuple, list or dict of such."""
+    """A message, header and value, in memory of its own, uint8. ``x`` is an array, None, or a tuple, list or dict of such."""
     if type(x) is np.ndarray:
         header = header_of(x, call, seq)
         return np.frombuffer(bytearray(header + x.tobytes()), np.uint8) if x.nbytes <= _SMALL else _behind(header, x)
@@ -255,7 +259,7 @@ def encode(x: Any, call: Call, seq: int) -> Array:
 
 
 def _behind(header: bytes, x: Array) -> Array:
-    """A header and an array on the host, which is copied once."""
+    """The message of a header and an array on the host, which is copied once."""
     frame = np.empty(SIZE + x.nbytes, np.uint8)
     frame.data[:SIZE] = header
     np.ndarray(x.shape, x.dtype, frame, SIZE)[...] = x
@@ -265,7 +269,7 @@ def _behind(header: bytes, x: Array) -> Array:
 def encode_pieces(pieces: list[Array], shape: tuple[int, ...], call: Call, seq: int) -> Array:
     """One message of several pieces of arrays of one dtype, each copied once, to its place in the message.
 
-    ``shape`` is what the header tells of them together; it has as many elements as they have.
+    ``shape`` is the one in the header; it has as many elements as the pieces together.
     """
     dtype = pieces[0].dtype
     host = [backend.to_host(piece) for piece in pieces]

@@ -21,7 +21,7 @@ from mnpar.backend import Array
 from mnpar.communicators import message, watch
 from mnpar.communicators.board import Board
 from mnpar.communicators.launcher import launched_after_first, launched_ranks, under_open_mpi
-from mnpar.communicators.mpi_reduction import PIECE, Reductions, nothing
+from mnpar.communicators.mpi_reduction import PIECE, Reductions
 from mnpar.communicators.mpi_room import MpiRoom
 from mnpar.communicators.mpi_window import Window
 from mnpar.communicators.operation import complete, wait
@@ -39,6 +39,7 @@ from mnpar.communicators.transport import (
     Steps,
     Traffic,
     Waiting,
+    nothing,
     numbered_tag,
 )  # fmt: skip
 from mnpar.communicators.watch import COMPLAINT, polling
@@ -156,7 +157,7 @@ class MpiTransport(Reductions):
         return Pending(self._test(requests), self._sweep, waiting)
 
     def _sweep(self) -> None:
-        """Let go of what has been sent."""
+        """Release the buffers of messages that have been sent."""
         outbox = self._outbox
         while outbox and outbox[0][0].Test():
             outbox.popleft()
@@ -172,12 +173,12 @@ class MpiTransport(Reductions):
         return requests
 
     def _following(self, head: bytes | Array) -> tuple[int, int]:
-        """The tag of what follows a header, which is its own, as others may be under way too; and how many bytes there are."""
+        """The tag of the pieces that follow a header, which no other message under way has; and how many bytes they are."""
         of_send, order, seq, nbytes = message.what_follows(head)
         return numbered_tag(self.tag_limit, seq, order, PIECE_OF_MESSAGE if of_send else PIECE_OF_PART), nbytes
 
     def _test(self, requests: list[Any]) -> Callable[[], bool]:
-        """What tells whether they are done."""
+        """A function that tells whether all of them are done."""
         return requests[0].Test if len(requests) == 1 else lambda: self.MPI.Request.Testall(requests)
 
     def wait(self, pending: Pending) -> None:
@@ -200,7 +201,7 @@ class MpiTransport(Reductions):
         os.sched_yield()
 
     def go_on(self) -> bool:
-        """Let MPI move what is under way; always False."""
+        """Let MPI make progress with what is under way; always False."""
         return self.lanes[BACKWARD].Iprobe(self.MPI.ANY_SOURCE, self.tag_limit) and False
 
     def probe(self, source: int, tag: int, lane: int) -> Letter | None:
@@ -304,7 +305,7 @@ class MpiTransport(Reductions):
         return intra.index(self.rank), len(intra), machines.index(mine), len(machines)
 
     def _all_come(self) -> None:
-        """All ranks are here: the next call blocks, or writes what others read."""
+        """A barrier: what comes next blocks in MPI, or writes what others read."""
         wait(self, self.exchange(bytes(BLOCK), 0, Waiting("sharing memory", call_site())))
 
     def share(self, nbytes: int) -> Window:
@@ -326,8 +327,7 @@ class MpiTransport(Reductions):
             self._all_come()
             self.board.free()
             self.board = None
-        while self._outbox and self._outbox[0][0].Test():
-            self._outbox.popleft()
+        self._sweep()
         if not self._outbox:
             for comm, rooms in zip(self.lanes, self._all_rooms, strict=True):
                 for room in rooms:

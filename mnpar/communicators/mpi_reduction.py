@@ -1,4 +1,4 @@
-"""Reductions over processes: by numpy where that is faster, in rank order, or by the MPI library with many ranks."""
+"""Reductions over processes: computed by numpy, in rank order, up to 16 ranks; with more by the MPI library's own."""
 
 from __future__ import annotations
 
@@ -11,17 +11,13 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.communicators.process import Process
 from mnpar.communicators.reduction import GATHERED, UFUNCS, bytes_of_reduction, reduce_arrays
-from mnpar.communicators.transport import BACKWARD, Pending, Steps, Traffic, Waiting
+from mnpar.communicators.transport import BACKWARD, Pending, Steps, Traffic, Waiting, nothing
 
 PIECE = 2**30  # bytes: no MPI library is asked for more at once
 _SHORT = 2**20  # bytes: so much in all is sent from each rank to each, which starts sooner than the library's allgather
 _WIRE = 2**20  # bytes of a message between machines: UCX over TCP moves a larger one, often, one way at a time
 _DIRECT = 16  # ranks: with more, the libraries' rings and trees win
 _OPS = {"sum": "SUM", "mean": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
-
-
-def nothing() -> None:
-    """The value of a step that has none."""
 
 
 def _numpys(dtype: Any, ufunc: Any) -> Callable[[Any, Any, Any], None]:
@@ -35,7 +31,7 @@ def _numpys(dtype: Any, ufunc: Any) -> Callable[[Any, Any, Any], None]:
 
 
 class Reductions:
-    """The reductions of a transport of MPI processes."""
+    """The reductions, and the allgather of bytes, of a transport of MPI processes."""
 
     rank: int
     size: int
@@ -110,8 +106,8 @@ class Reductions:
         yield self._all([*received, *sent], waiting, "sums")
 
     def _reduce_both(self, array: Array, total: Array, reduction: str, waiting: Waiting) -> Steps[None]:
-        """Between two machines each rank gives the other all it has: as many bytes as in parts, and all at once, so that nobody
-        who computes has to send sums on."""
+        """Two ranks on two machines exchange their whole arrays, and both compute the whole sum: as many bytes as in parts, but
+        in one step, so that no rank waits for sums from one that is busy."""
         other, comm = np.empty_like(array), self.lanes[BACKWARD]
         self.traffic.collective_bytes += array.nbytes
         received = [comm.Irecv(piece, 1 - self.rank, waiting.tag) for piece in self._cut(other)]

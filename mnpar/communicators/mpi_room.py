@@ -1,4 +1,4 @@
-"""Where processes meet: a collective that is prepared once and started again and again, if the library has those (MPI 4)."""
+"""Openings among processes: a persistent allgather, set up once; before MPI 4 a new one for each opening."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import os
 from functools import partial
 from typing import Any
 
-from mnpar.communicators.mpi_reduction import nothing
 from mnpar.communicators.operation import wait
 from mnpar.communicators.rooms import Room
-from mnpar.communicators.transport import Pending, Waiting
+from mnpar.communicators.transport import Pending, Waiting, nothing
 from mnpar.communicators.watch import polling
 from mnpar.errors import DeadlockError
 
@@ -48,7 +47,7 @@ class MpiRoom(Room):
     def wait(self, waiting: Waiting) -> None:
         try:
             wait(self._transport, Pending(self._test, nothing, waiting, self._transport.meeting(waiting)))
-        except BaseException:  # MPI goes on with it, in this memory
+        except BaseException:  # the allgather goes on in these buffers: no other one may start there
             self._start = partial(self._refuse, waiting)
             raise
 

@@ -1,14 +1,14 @@
-"""Memory that the processes of one machine share."""
+"""Memory that the processes of one machine share: a window of MPI's."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from mnpar.communicators.shared_memory import Root
+from mnpar.communicators.shared_memory import MemoryArray
 
 
-class Window(Root):
-    """Memory that MPI lets the ranks of a machine share; its first rank has made it."""
+class Window(MemoryArray):
+    """A window that is allocated on the first rank of a machine, and that all its ranks read and write."""
 
     def __init__(self, MPI: Any, window: Any, first: bool) -> None:
         self._window = window
@@ -22,7 +22,7 @@ class Window(Root):
         self._window.Sync()
 
     def free(self) -> None:
-        """The call waits for the others of this machine, which have come."""
+        """Free the window: MPI's call blocks until the other ranks of the machine make it, which are all here."""
         del self.array
         self._window.Unlock_all()
         self._window.Free()

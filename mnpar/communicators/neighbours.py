@@ -29,13 +29,13 @@ CARD = _CARD.size
 
 
 class Look(NamedTuple):
-    """A rank as its neighbour sees it."""
+    """A rank's process, as another process on its machine sees it."""
 
     state: str  # running, stopped or gone
     detail: str  # what else can be said of it
 
 
-class Heart:
+class Heartbeat:
     """Notes where the main thread is, and looks now and then whether the process is to end.
 
     Args:
@@ -79,7 +79,7 @@ def boot() -> str:
         return ""
 
 
-def card(heart: Heart) -> bytes:
+def card(heart: Heartbeat) -> bytes:
     """How the others find this process, of ``CARD`` bytes; the place is empty where processes cannot be seen."""
     try:
         place = boot() + os.readlink("/proc/self/ns/pid")
@@ -147,6 +147,4 @@ def _ending(code: int) -> str:
         with contextlib.suppress(ValueError):
             return f"its process was killed by {signal.Signals(number).name}"
         return f"its process was killed by signal {number}"
-    return (
-        f"its process has ended with exit code {code >> 8}, without a word" if code else "its process has ended without a word"
-    )
+    return f"its process has ended{f' with exit code {code >> 8},' if code else ''} without a word"

@@ -1,4 +1,4 @@
-"""The sum of an array over ranks with a note beside it, made again and again."""
+"""``allreduce_noted`` of the same array again and again, in two halves."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ if TYPE_CHECKING:
 
 
 class NotedSum:
-    """:meth:`Communicator.allreduce_noted` of one array, in two halves: what is done in between keeps no other rank waiting.
+    """:meth:`Communicator.allreduce_noted` of one array: ``begin`` publishes this rank's values where there is a board, ``end``
+    sums. Between them no other rank waits for this one.
 
     Args:
         comm: the ranks.
-        x: where the values are, and then their sum; it must not change in between.
+        x: the values, which become their sum; it must not change in between.
     """
 
     def __init__(self, comm: Communicator, x: Array) -> None:
         self._comm, self.x, self._note = comm, x, b""
-        self._board: Board | None = None  # of the ranks, when that was looked up last
-        self._form: Form | None = None  # there
+        self._board: Board | None = None  # the communicator's, when it was last looked up
+        self._form: Form | None = None  # of the array, on that board
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NotedSum:
-        """Between the same ranks, of a copy of the values."""
+        """A sum over the same ranks, of a copy of the array."""
         return NotedSum(self._comm, copy.deepcopy(self.x, memo))
 
     def begin(self, note: bytes) -> None:
-        """The values are there, and this is to be said of them."""
+        """The array has this rank's values; the note goes with them."""
         board, self._note = self._comm.transport.board, note
         if board is not self._board:
             self._board, self._channel = board, self._comm.channel(0)
@@ -40,7 +41,8 @@ class NotedSum:
             board.begin(self._form, self.x, note, self._channel)
 
     def end(self, usual: Callable[[list[bytes]], bool], later: bool = False) -> bool:
-        """The sum, if all notes are as usual: whether they are. ``later``: what others add up is there after :meth:`rest`."""
+        """Sum in place if the notes are as usual; returns whether they are. ``later``: the parts of a vector in shared memory
+        that other ranks add up need be there only after :meth:`rest`."""
         comm, board, x = self._comm, self._board, self.x
         if board is None or self._form is None:
             return comm.allreduce_noted(x, self._note, usual, x)

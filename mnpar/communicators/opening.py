@@ -1,4 +1,4 @@
-"""The opening of a collective: what each rank says of itself, and small values, in one exchange of fixed size."""
+"""What all ranks have stated in the opening of a collective: whether their calls match, and the values that came with them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mnpar.backend import Array
+from mnpar.backend import Array, as_bytes
 from mnpar.communicators import message
 from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, SIZE, TUPLE, Call, Header, read_header
 from mnpar.communicators.parts import APART, forms_of, on_host, part, table, together
@@ -21,14 +21,15 @@ _ORDER = "all ranks of a communicator make the same calls in the same order"
 
 
 class Opening:
-    """What the opening of a collective told: every rank's header, and the values that came with it.
+    """The header of each rank, and the values that came in the opening.
 
     Args:
-        raw: what all ranks said, in rank order. It may be memory that the next opening uses again: values are copied.
+        raw: the blocks of all ranks, in rank order. The next opening may use this memory again: results are copies.
         size: how many ranks.
         me: this rank.
-        call, said: its own part in it; ``seq``, its number, is set by who has it.
-        less: bytes of its block that are no value's.
+        call: of this rank; the attribute ``seq``, the number of the collective, is set by the caller.
+        said: what this rank stated.
+        less: bytes at the end of each block that are a note, and no value.
     """
 
     __slots__ = (
@@ -45,16 +46,16 @@ class Opening:
         self.wants = any([flags & message.WANTS for flags in self._flags])
         starts = range(message.NBYTES.start, len(raw), block)
         self.most = max([int.from_bytes(raw[start : start + 8], "little") for start in starts])  # bytes of the largest value
-        self.room = block - SIZE - less  # bytes of the values that came with it: larger ones did not
+        self.room = block - SIZE - less  # bytes that there are for a rank's value
         self.inside = self.most <= self.room
-        self.asks = self.most + less
-        self.tells = block > BLOCK or self.asks > BLOCK - SIZE  # something that matters for the size of the next one
+        self.asks = self.most + less  # bytes that there should have been
+        self.tells = block > BLOCK or self.asks > BLOCK - SIZE  # whether the size of the next opening may change by this one
         self.here = me == call.root or call.op not in TO_ROOT  # whether there is a result on this rank
-        self.lasting = False
-        self.given: list[Any] = []  # what each rank gave (this one): views of the opening
-        self.arrays: list[Array] = []  # without those that gave nothing
+        self.lasting = False  # whether all values are arrays on the host, or nothing: then this can be used again
+        self.given: list[Any] = []  # each rank's array (of parts: the one for this rank), a view of the opening; else None
+        self.arrays: list[Array] = []  # the same without the Nones
         self.tables = [b""] * size
-        self.forms: list[Header] = []  # what each rank said, the first time: of an opening that is repeated the number is old
+        self.forms: list[Header] = []  # of each rank; where the opening is used again their numbers are those of the first time
 
     @property
     def all_record(self) -> bool:
@@ -63,25 +64,25 @@ class Opening:
 
     @property
     def _flags(self) -> bytes:
-        """One byte of each rank."""
+        """The flags of each rank, a byte each."""
         return self.raw[message.FLAGS :: self.block]  # type: ignore[no-any-return]
 
     @property
     def kinds(self) -> bytes:
-        """What kind of value each rank has given."""
+        """The kind of value (``message.KINDS``) of each rank, a byte each."""
         return self.raw[message.FORM.start :: self.block]  # type: ignore[no-any-return]
 
     def header(self, rank: int) -> Header:
-        """What this rank said of itself."""
+        """A rank's header."""
         start = rank * self.block
         return read_header(bytes(self.raw[start : start + SIZE]))
 
     def headers(self) -> list[Header]:
-        """All of them, in rank order."""
+        """The headers of all ranks, in rank order."""
         return [self.header(rank) for rank in range(self.size)]
 
     def own(self, rank: int) -> Any:
-        """What a rank gave, as an array that belongs to this rank."""
+        """A copy of what a rank gave."""
         given = self.given[rank]
         if given is None and self.kinds[rank] == OBJECT:
             start = rank * self.block + SIZE
@@ -89,7 +90,7 @@ class Opening:
         return None if given is None else given.copy()
 
     def _look(self) -> None:
-        """Find the values; all ranks have agreed."""
+        """Find the values, after the calls were found to match."""
         self.forms = headers = self.headers()
         self.lasting = all([kind in (NOTHING, ARRAY, TUPLE) for kind in self.kinds])
         self.lasting = self.lasting and not any([header.flags & message.ON_DEVICE for header in headers])
@@ -115,13 +116,13 @@ class Opening:
         return all([form == forms[0] for form in forms])
 
     def agreed(self) -> Opening:
-        """This opening, if the ranks mean the same.
+        """This opening, if the ranks' calls match.
 
         Raises:
-            MismatchError: what the ranks said does not go together.
+            MismatchError: they do not.
             Exception: this rank could not take part.
         """
-        if self.said.opening is self:  # as last time
+        if self.said.opening is self:  # checked last time
             return self
         if self.said.fault is not None:
             raise self.said.fault
@@ -176,7 +177,7 @@ ROOTED = ("bcast", "reduce", "gather", "scatter", "bcast_obj", "gather_obj", "sc
 
 
 def form_of(x: Any, call: Call, parts: int | None, room: int) -> tuple[int, int, tuple[int, ...], str, Array, bool]:
-    """Kind, size, shape, dtype and bytes of a value, for an opening that holds so many."""
+    """Kind, size in bytes, shape, dtype and bytes of a value, and whether it is on a GPU, for an opening with so much room."""
     if parts is not None and (not isinstance(x, tuple) or len(x) != parts):
         thing = "object" if call.op.endswith("_obj") else "array"
         given = len(x) if isinstance(x, tuple) else type(x).__name__
@@ -206,11 +207,6 @@ def _form_of_parts(xs: tuple[Any, ...], call: Call, room: int) -> tuple[int, int
     body = np.frombuffer(together(text, xs), np.uint8) if nbytes <= room else EMPTY
     # gradients have the forms that were compared forward, and some of them may be missing
     return TUPLE, nbytes, (0 if call.order else zlib.crc32(repr(forms).encode()), len(text)), "", body, False
-
-
-def as_bytes(x: Array) -> Array:
-    """The bytes of an array on the host, in order; a copy only if they are not in order already."""
-    return np.ascontiguousarray(x).reshape(-1).view(np.uint8)
 
 
 def value_of(body: Array, header: Header) -> Any:

@@ -1,4 +1,4 @@
-"""A communication that is waited for now, or later.
+"""Communications as steps, which are waited for at once or as an Operation.
 
 Each communication is written once, as steps: a generator that yields what it waits for (``Pending``). :func:`complete` drives
 it to its end. An :class:`Operation` starts it and lets the program go on; it takes its next steps whenever this rank waits for
@@ -7,7 +7,6 @@ anything, or asks :meth:`Operation.test`, so no thread is needed, and a rank tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from mnpar.communicators.transport import Pending, Steps, T, Transport
@@ -26,13 +25,13 @@ def complete(transport: Transport, steps: Steps[T]) -> T:
 
 
 def no_steps() -> Steps[None]:
-    """What is done already."""
+    """The steps of a communication that is done already."""
     return
     yield
 
 
 def wait(transport: Transport, pending: Pending) -> None:
-    """Wait for one step, while this rank's other operations go on."""
+    """Wait until one step can be taken, while this rank's other operations go on."""
     active = transport.active
     while active and not pending.ready():
         transport.wait(pending._replace(ready=lambda: pending.ready() or any([other.ready() for other in active])))
@@ -47,8 +46,7 @@ class Operation:
 
     Args:
         transport: carries it.
-        steps: what is to be done.
-        after: makes the result of what the steps end with.
+        steps: what is to be done; its result is what they return.
 
     Example:
         >>> import numpy as np, mnpar
@@ -59,8 +57,8 @@ class Operation:
         array([3])
     """
 
-    def __init__(self, transport: Transport, steps: Steps[Any], after: Callable[[Any], Any] = lambda value: value) -> None:
-        self._transport, self._steps, self._after = transport, steps, after
+    def __init__(self, transport: Transport, steps: Steps[Any]) -> None:
+        self._transport, self._steps = transport, steps
         self._pending: Pending | None = None
         self._value: Any = None
         self._error: BaseException | None = None
@@ -72,7 +70,7 @@ class Operation:
             transport.active.append(self)
 
     def belongs_to(self, transport: Transport) -> bool:
-        """Whether this carries it."""
+        """Whether this transport carries the operation."""
         return self._transport is transport
 
     def ready(self) -> bool:
@@ -80,7 +78,7 @@ class Operation:
         return self._pending is not None and self._pending.ready()
 
     def step(self) -> None:
-        """Take the steps that can be taken without waiting; an error is kept for who waits."""
+        """Take the steps that can be taken without waiting; an error is kept, and raised by :meth:`wait`."""
         while self._pending is not None and self._pending.ready():
             self._advance(self._pending.value())
 
@@ -90,7 +88,7 @@ class Operation:
         except BaseException as error:
             self._pending, self.done = None, True
             if isinstance(error, StopIteration):
-                self._value = self._after(error.value)
+                self._value = error.value
             else:
                 self._error = error
             if self in self._transport.active:

@@ -1,4 +1,7 @@
-"""Small parts, one for each rank, side by side in the opening of a collective: a table of their forms, then their bytes."""
+"""The arrays that a rank gives to an alltoall, reduce_scatter or scatter, if they fit in the opening.
+
+In the rank's block stands a table of their dtypes and shapes, and then their bytes, one after the other.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.communicators import message
 
-APART = 2**40  # said of parts that cannot lie there (objects, or arrays on a GPU): more than any opening holds
+APART = 2**40  # bytes, stated of parts that never go in an opening (objects, arrays on a GPU): more than any has room for
 
 
 class Place(NamedTuple):
-    """Where a part lies, and what it is."""
+    """The dtype and shape of a part, and where it is in the block."""
 
     dtype: Any
     shape: tuple[int, ...]
@@ -31,7 +34,7 @@ def table(forms: tuple[Any, ...]) -> bytes:
 
 @functools.lru_cache(1000)
 def places(text: bytes) -> tuple[Place | None, ...]:
-    """What a table says."""
+    """Where each part is, by the table; None for a part that does not exist."""
     found: list[Place | None] = []
     start = 0
     for form in json.loads(text):
@@ -45,10 +48,10 @@ def places(text: bytes) -> tuple[Place | None, ...]:
 
 
 def forms_of(xs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The form of each part; None of one that is not there.
+    """The form of each part, (name of dtype, shape); None for a part that does not exist.
 
     Raises:
-        TypeError: it cannot travel.
+        TypeError: a part cannot be sent.
     """
     return tuple([None if x is None else (message.check(x), x.shape) for x in xs])
 
@@ -59,7 +62,7 @@ def together(text: bytes, xs: tuple[Any, ...]) -> bytes:
 
 
 def on_host(xs: tuple[Any, ...]) -> bool:
-    """Whether all of them are numpy's."""
+    """Whether all parts are numpy arrays."""
     return all([x is None or type(x) is np.ndarray for x in xs])
 
 

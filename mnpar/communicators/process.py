@@ -1,4 +1,4 @@
-"""A process of an MPI job: its questions and answers, its hooks, and its end.
+"""A process of an MPI job: the control messages by which ranks find deadlocks (watch.py), its hooks for errors, and its end.
 
 Unless it is told otherwise, MPI lets the other ranks hang for ever when one of them fails; so the first communicator installs
 hooks: an uncaught error on any rank, in any thread, shows its traceback and ends the job. ``os._exit`` does too (mpiexec may
@@ -24,12 +24,12 @@ from typing import Any, NoReturn
 
 from mnpar import waiter
 from mnpar.communicators import neighbours, sites, traces
-from mnpar.communicators.neighbours import CARD, Heart, Look, Neighbours
+from mnpar.communicators.neighbours import CARD, Heartbeat, Look, Neighbours
 from mnpar.communicators.transport import untaken
 from mnpar.communicators.watch import Watch, speak, speak_at_once
 from mnpar.errors import DeadlockError, MnparError
 
-_GRACE = 12  # heartbeats, 3 s
+_GRACE = 12  # heartbeats, 3 s, for a process whose launcher has died
 _CERTAIN = 3  # heartbeats for which a rank is seen to be stopped
 _NAME = 256  # bytes of a machine's name
 _SPEAK = 0.2  # s for a launcher to pass on what a rank wrote, before the job ends
@@ -67,7 +67,7 @@ class Process:
         self._letters: deque[tuple[Any, bytes]] = deque()
         self._status = MPI.Status()
         self.watch = Watch(self, patience)
-        self._heart: Heart | None = None
+        self._heart: Heartbeat | None = None
         self._neighbours: Neighbours | None = None
         self._os_exit = os._exit
         self._orphaned_for = self._blocked_for = 0
@@ -83,8 +83,8 @@ class Process:
         atexit.register(self._leave)
 
     def _meet(self) -> None:
-        """Learn on which machines the ranks are; take the names of the memory away that those of this one share."""
-        self._heart = Heart(self._look_out)
+        """Learn on which machines the ranks are; unlink the files of MPI's shared memory, which all here have mapped by now."""
+        self._heart = Heartbeat(self._look_out)
         names = traces.segments()
         machine = f"{neighbours.boot()} {self.MPI.Get_processor_name()}".encode()[:_NAME].ljust(_NAME, b"\0")
         mine = neighbours.card(self._heart) + machine + traces.fingerprint(names).to_bytes(8, "little")
@@ -138,7 +138,8 @@ class Process:
 
     @contextlib.contextmanager
     def blocking(self, what: str, ranks: Sequence[int]) -> Iterator[None]:
-        """Around a call that waits for others, who are about to make it too: it answers no questions, and raises nothing."""
+        """Around a blocking call of MPI, which the other ranks are about to make too. This rank answers no questions meanwhile,
+        and nothing can be raised from outside: the heartbeat's thread watches it (``_look_at``)."""
         self._blocked_for = 0
         self._blocked = time.monotonic(), f"{what} at {sites.call_site()}", [rank for rank in ranks if rank != self.rank]
         try:
@@ -147,7 +148,7 @@ class Process:
             self._blocked = None
 
     def _look_at(self, since: float, where: str, ranks: list[int]) -> None:
-        """End the job if such a call waits for ranks that are stopped or gone; called in a thread, again and again."""
+        """End the job if a blocking call waits for ranks that are stopped or gone; called at each heartbeat, in its thread."""
         if time.monotonic() - since < self.watch.patience:
             return
         looks = {rank: look for rank in ranks if (look := self.look(rank)) is not None and look.state != "running"}
@@ -169,13 +170,13 @@ class Process:
                 self.watch.serve()
 
     def lose(self, ranks: Sequence[int]) -> None:
-        """Go on without these."""
+        """Note that these ranks are lost: nobody asks them or waits for them any more."""
         self.watch.lost.update(ranks)
         if ranks:
             self._control.Ack_failed()
 
     def forget(self, transport: Any, place: int) -> None:
-        """Of a group that was given up, keep the memory that MPI may still read, and nothing under way."""
+        """Drop the operations of a transport that was revoked; keep the transport itself, whose buffers MPI may still read."""
         if self.transports[place] is transport:
             self.transports[place] = None
             self._given_up.append(transport)
@@ -197,7 +198,7 @@ class Process:
         self._os_exit(status)
 
     def _look_out(self, launcher: int) -> None:
-        """Whether the launcher has died, or the end or a call of MPI takes too long; called in a thread, again and again."""
+        """Act if the launcher has died, or the end or a call of MPI takes too long; called at each heartbeat, in its thread."""
         if self._ends is not None and time.monotonic() > self._ends[0]:
             speak_at_once(f"mnpar: rank {self.rank} of {self.size} failed, and has not come to its end, the job ends\n")
             self._os_exit(self._ends[1])
@@ -237,7 +238,7 @@ class Process:
             self._on_error(args.exc_type, args.exc_value, args.exc_traceback)
 
     def _end_soon(self, code: int) -> None:
-        """Whatever still comes between: an output that nobody reads, an error that cannot be printed."""
+        """Set a deadline, at which the heartbeat's thread ends the process: to write may block, where nobody reads, or fail."""
         self._ends = time.monotonic() + _LAST_WORDS, code
 
     def _abort(self, text: str, code: int) -> NoReturn:
@@ -283,7 +284,7 @@ class Process:
             self.until_done(self._control.Iagree(array("i", [1])))
 
     def _go_on(self, until: Any) -> bool:
-        """With what was started and never waited for: others may wait for this rank's part. Whether the request is done."""
+        """Advance the operations that were never waited for, as other ranks may need them; whether the request is done."""
         for operation in tuple(self.active):
             operation.step()
         return bool(until.Test())

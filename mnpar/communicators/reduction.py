@@ -1,4 +1,4 @@
-"""Reductions over ranks where they are made by numpy, in rank order: of what all ranks have given, whatever carried it."""
+"""Reductions that numpy computes in rank order: the same bits on all ranks, whatever transport has carried the arrays."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators.message import Call
 
-UFUNCS = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}  # who means, divides
+# the caller divides for a mean:
+UFUNCS = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 GATHERED = 2**15  # bytes: an array of at most so many is gathered everywhere and reduced there, a larger one in parts
 REDUCING = ("allreduce", "allreduce_noted", "reduce", "reduce_from", "reduce_scatter", "scan", "exscan")
 
 
 def check_reducible(x: Array, call: Call) -> None:
-    """Raises TypeError if the elements have no such reduction."""
+    """Raise TypeError if the call is a reduction that is not defined for the array's dtype."""
     if call.op not in REDUCING or not backend.is_array(x):
         return
     if x.dtype.kind in "bmM" and call.reduction in ("sum", "mean", "prod"):
@@ -27,14 +28,15 @@ def check_reducible(x: Array, call: Call) -> None:
 
 
 def bytes_of_reduction(array: Array, rank: int, size: int, root: int | None) -> int:
-    """What a rank sends where an array is reduced in parts: others' parts, and the sum of its own to who wants it."""
+    """The bytes that a rank sends when an array is reduced in parts: the other ranks' parts of its array, and the reduction of
+    its own part to each rank that wants the result."""
     start, stop = array.size * rank // size, array.size * (rank + 1) // size
     wanted = size - 1 if root is None else int(root != rank)
     return int(array.size + (stop - start) * (wanted - 1)) * int(array.itemsize)
 
 
 def reduce_arrays(arrays: list[Array], reduction: str, out: Array | None = None) -> Array:
-    """The reduction in the order of the list, into ``out`` if it is given; 16-bit floats are summed in 32 bits."""
+    """The reduction of arrays in the order of the list, in ``out`` if it is given; 16-bit floats are reduced in 32 bits."""
     first, ufunc = arrays[0], UFUNCS[reduction]
     dtype = first.dtype
     if dtype.itemsize == 2 and dtype.kind in "fV":
@@ -61,6 +63,5 @@ def _reduce_halves(arrays: list[Array], ufunc: Any, out: Array | None) -> Array:
 
 
 def _into(out: Array, total: Array) -> Array:
-    if out is not total:
-        out[...] = total
+    out[...] = total
     return out

@@ -1,9 +1,10 @@
-"""The memory in which openings take place, and what is known of them: programs repeat themselves.
+"""The buffers of openings, and a cache of openings that repeat, as those of a program's loops do.
 
-An opening is one exchange of blocks of one size: in a ``Room`` lie this rank's block and, after it, those of all. What a rank
-says of values of one form from one source line is the same each time, except for a number and the values themselves, which it
-writes to their places in the block. And if all other ranks, too, say what they said last time, then what followed from that
-holds again. So nothing is packed or parsed: bytes are compared, and the views of all values are there already.
+An opening is an allgather of blocks of one size; a ``Room`` has the buffers of such allgathers: this rank's block, and the
+blocks of all ranks. What a rank states of a value (``Said``) is the same bytes for each value of one form in a call from one
+source line, but for the number of the collective and the values themselves, which are written to their places in the block. And
+if all other ranks, too, state what they stated last time, the ``Opening`` that was made of it holds again. So nothing is packed
+or parsed: bytes are compared, and the views of all ranks' values exist already.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 BLOCK = 512  # bytes of the opening of a collective: a header, and the value itself where it fits
 _SIZES = (BLOCK, 2048, 4608, 8704)  # 1,856, 4,416 and 8,512 bytes of values: a page; two of them with a table
-_RANKS = 16  # with more, everybody's values for everybody are too much
-_MANY = 1000  # things to say that are remembered
-CALM = 32  # as many openings with room to spare make the next one smaller
+_RANKS = 16  # with more, openings stay small: each rank receives as many blocks as there are ranks
+_MANY = 1000  # entries that a room remembers
+CALM = 32  # after so many openings with room to spare the next one is smaller
 
 
 def sizes_for(ranks: int) -> tuple[int, ...]:
@@ -31,13 +32,13 @@ def sizes_for(ranks: int) -> tuple[int, ...]:
 
 
 class Said:
-    """What a rank says of a value, ready to be said again of the next one of its form; and what all ranks said last time.
+    """What this rank states of a value in its block, and, if values of this form come again, the opening that came of it.
 
     Args:
-        words: the header, and what else of the block is always the same.
-        sent: bytes of the value that go to the others with it.
-        body: the value as bytes, if it is said only once (``again`` is False).
-        fault: why this rank cannot take part; the others shall hear of that too.
+        words: the header, and whatever else in the block is the same for all values of this form.
+        sent: bytes of the value that are sent to other ranks in the block.
+        body: the value as bytes, if this is used once only (``again`` is False).
+        fault: why this rank cannot take part, if it cannot; the other ranks get its message.
     """
 
     __slots__ = ("_form", "_front", "_others", "again", "body", "fault", "opening", "parts", "place", "sent", "words")
@@ -45,14 +46,14 @@ class Said:
     def __init__(self, words: bytes, sent: int, body: Array, fault: Exception | None = None) -> None:
         self.words, self.sent, self.body, self.fault = words, sent, body, fault
         self.again = False
-        self.place: Any = None  # in the block, of an array
-        self.parts: Sequence[tuple[int, Any]] = ()  # indexes and places of several
+        self.place: Any = None  # the view of the block to which an array is written
+        self.parts: Sequence[tuple[int, Any]] = ()  # of several arrays: index and view of each
         self.opening: Opening | None = None
         self._front = words[: NUMBER.start]
         self._others: list[tuple[int, bytes, int, bytes]] = []
 
     def remember(self, opening: Opening) -> None:
-        """What came of it, for the next time."""
+        """Keep the opening, and what the other ranks stated in it."""
         raw, self.opening = opening.raw, opening
         for rank, table in enumerate(opening.tables):
             if rank != opening.me:
@@ -60,7 +61,7 @@ class Said:
                 self._others.append((at, bytes(raw[at + IDENTITY : at + FLAGS + 1]), at + SIZE, table))
 
     def heard(self, whole: bytearray, number: bytes) -> Opening | None:
-        """What follows from it for the collective of this number, if all ranks say the same as last time."""
+        """The opening of last time, if all ranks state the same for the collective of this number; else None."""
         identity, begins = self._front + number, whole.startswith
         for at, form, behind, table in self._others:
             if not begins(identity + form, at) or (table and not begins(table, behind)):
@@ -70,7 +71,7 @@ class Said:
 
 
 class Room:
-    """The memory of the openings of one size on one lane of a transport, and what was said there.
+    """The buffers of the openings of one size on one lane of a transport, and what this rank has stated in them.
 
     Args:
         size: of a rank's block, bytes.
@@ -84,13 +85,13 @@ class Room:
         self._last: Said | None = None
 
     def keep(self, key: Any, said: Said) -> None:
-        """Remember what was said under a key."""
+        """Remember what is stated of values of one form."""
         if len(self.known) >= _MANY:
             self.known.clear()
         self.known[key] = said
 
     def say(self, said: Said, number: bytes, x: Any) -> None:
-        """Make the block, of the collective of this number."""
+        """Fill this rank's block for the collective of this number."""
         mine = self.mine
         if said is not self._last:
             mine[: len(said.words)] = said.words
@@ -102,19 +103,19 @@ class Room:
             place[...] = x[index]
 
     def meet(self) -> bool:
-        """Give the block to all ranks; whether theirs are there already."""
+        """Start the exchange of the blocks; whether it is complete after a short time of polling."""
         raise NotImplementedError
 
     def wait(self, waiting: Waiting) -> None:
-        """Return when all blocks are there."""
+        """Return when the exchange is complete."""
         raise NotImplementedError
 
 
 class Rooms:
-    """How large the next opening is: as large as the latest ones should have been, if that is not much.
+    """Chooses the size of the next opening, so that the values of the latest ones would have fit in, up to a limit.
 
-    So a program whose values are small, but do not fit beside a header in 512 bytes, gives them in the opening too. All ranks
-    of a group have heard the same openings, so all of them choose the same size.
+    So a program whose values are small, but do not fit beside a header in 512 bytes, has them in the opening too. All ranks of
+    a group see the same openings, so all of them choose the same size.
     """
 
     __slots__ = ("_left", "_most", "_rooms", "now")

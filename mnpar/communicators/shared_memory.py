@@ -1,4 +1,4 @@
-"""Memory that the ranks of a machine have in common: one copy instead of one for each rank."""
+"""Memory that the ranks of a machine share: one copy of the data instead of one for each rank."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class SharedMemory(Protocol):
     array: Array  # (nbytes,) uint8
 
     def in_use(self) -> bool:
-        """Whether this rank has other arrays on it."""
+        """Whether other arrays of this rank refer to the memory."""
 
     def sync(self) -> None:
-        """Let this rank's writes be seen, and see those of others: before and after a barrier that stands between them."""
+        """A memory barrier: to be called before and after the ranks meet, so that each sees what the others wrote before."""
 
     def free(self) -> None:
-        """Give it back; all ranks, right after an exchange, when nobody has an array on it any more."""
+        """Free the memory; all ranks call it, right after they have met, when no array refers to it any more."""
 
 
-class Root:
-    """The array of all bytes: it knows whether others stand on it."""
+class MemoryArray:
+    """All bytes of a buffer as an array whose references are counted, to know whether other arrays refer to it."""
 
     array: Array
 
@@ -38,21 +38,21 @@ class Root:
         return sys.getrefcount(self.array)
 
     def in_use(self) -> bool:
-        """Whether this rank has arrays on it."""
+        """Whether other arrays of this rank refer to the memory."""
         return self._references() > self._alone
 
 
-class OwnMemory(Root):
-    """The memory of thread ranks: they have it in common as it is."""
+class OwnMemory(MemoryArray):
+    """The memory of thread ranks, which share one address space."""
 
     def sync(self) -> None:
         """Threads see each other's writes."""
 
     def free(self) -> None:
-        """The last rank's forgets it."""
+        """Drop this rank's reference; with the last one the memory is gone."""
         del self.array
 
 
 def allocate(nbytes: int) -> memoryview:
-    """Zeros."""
+    """A buffer of zeros."""
     return memoryview(np.zeros(max(nbytes, 1), np.uint8))  # type: ignore[arg-type]

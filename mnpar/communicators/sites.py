@@ -1,4 +1,4 @@
-"""Where in the user's program a rank is: what errors name, and messages carry with them."""
+"""The line of the user's program at which a rank is: errors name it, and headers of messages hold it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType, TracebackType
 
 SITE_BYTES = 47  # of a source line in a header
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
-_WITH = contextmanager.__code__.co_filename  # stands between a function of mnpar and the ``with`` that entered it
+_WITH = contextmanager.__code__.co_filename  # contextlib: its frames are between mnpar's context managers and a ``with``
 _INSIDE: dict[str, bool] = {}  # by file names
 _SITES: dict[tuple[str, int], str] = {}
 
@@ -21,7 +21,7 @@ def is_internal(filename: str) -> bool:
 
 
 def own_lines(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback up to the user's last line: mnpar's own would hide it."""
+    """The traceback without mnpar's own frames behind the user's last line, which would hide that."""
     frames = []
     while trace is not None:
         frames.append(trace)
@@ -34,7 +34,7 @@ def own_lines(trace: TracebackType | None) -> TracebackType | None:
 
 
 def call_site(skip: int = 0) -> str:
-    """The source line of the innermost caller outside mnpar, ``"train/model.py:42"``; so many callers are inside for sure."""
+    """The source line of the innermost caller outside mnpar, ``"train/model.py:42"``, where ``skip`` of them are mnpar's."""
     return site_of(sys._getframe(skip + 1))
 
 

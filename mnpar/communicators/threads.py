@@ -23,13 +23,13 @@ from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import GATHERED, bytes_of_reduction, reduce_arrays
 from mnpar.communicators.rooms import Room, Rooms, sizes_for
 from mnpar.communicators.shared_memory import OwnMemory, allocate
-from mnpar.communicators.transport import ANY, BACKWARD, FORWARD, Letter, Pending, Steps, Traffic, Waiting
+from mnpar.communicators.transport import ANY, BACKWARD, FORWARD, Letter, Pending, Steps, Traffic, Waiting, nothing
 from mnpar.communicators.world import World
 from mnpar.errors import DeadlockError, RankFailedError, UnreceivedWarning
 
 
 class ThreadRoom(Room):
-    """Where thread ranks meet."""
+    """The openings among thread ranks: each is an ``exchange``."""
 
     def __init__(self, transport: ThreadTransport, lane: int, size: int) -> None:
         super().__init__(size, transport.size)
@@ -75,7 +75,7 @@ class ThreadTransport:
         frame = np.concatenate([np.frombuffer(header, np.uint8), body])
         self.post(frame, dest, tag, lane)
         queue = self._world.mail[self._group, lane, self.rank, dest]
-        return Pending(lambda: all([other is not frame for _, other in queue]), lambda: None, waiting)
+        return Pending(lambda: all([other is not frame for _, other in queue]), nothing, waiting)
 
     def wait(self, pending: Pending) -> None:
         world, group = self._world, self._group
@@ -107,7 +107,7 @@ class ThreadTransport:
         self._world.complaints[self._members[rank]] = text
 
     def _meet(self, thing: Any, key: Any, waiting: Waiting) -> Pending:
-        """Every rank brings one thing, and sees those of all, in rank order."""
+        """An allgather of any things; ``key`` is the same on all ranks."""
         meetings, key = self._world.meetings, (self._group, key)
         meeting = meetings.setdefault(key, {})
         meeting[self.rank] = thing
@@ -218,7 +218,7 @@ class ThreadTransport:
         return ThreadTransport(self._world, group, [self._members[rank] for rank in left], left.index(self.rank))
 
     def _muster(self, well: bool) -> dict[int, bool]:
-        """What the ranks say whose programs have not ended."""
+        """Exchange ``well`` among the ranks whose programs have not ended; what each of them gave."""
         self._musters += 1
         world = self._world
         said: dict[int, bool] = world.meetings.setdefault((self._group, ("muster", self._musters)), {})
@@ -237,10 +237,10 @@ _owners: weakref.WeakKeyDictionary[Any, tuple[Any, int]] = weakref.WeakKeyDictio
 
 
 def claim(thing: Any) -> None:
-    """This rank will change it: what was made outside of the program is the same one on all thread ranks.
+    """Note that this rank is going to change ``thing``: what was made outside of the program is shared by all thread ranks.
 
     Raises:
-        RuntimeError: another thread rank has said so too.
+        RuntimeError: another thread rank has claimed it too.
     """
     transport = current_transport.get()
     if transport is not None:

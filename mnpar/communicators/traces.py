@@ -1,9 +1,10 @@
-"""What an MPI job would leave behind, or hand on, and must not.
+"""What an MPI job must neither leave behind (files in shared memory) nor hand on to child processes (the launcher's variables).
 
-MPI libraries keep shared memory as files in ``/dev/shm`` and remove them when they end in good order: each job that is aborted
-leaves megabytes for ever. But a file that all have mapped, or read, needs no name any more. And a child process that imports
-mpi4py (a data loader started by ``spawn`` or ``forkserver``, a ``subprocess``) would take the launcher's variables for its own,
-and hang or bring the job down. They are hidden from children; ``os.environ`` of the rank itself keeps them.
+MPI libraries keep shared memory as files in ``/dev/shm``, and remove them only at a regular end: a job that is aborted leaves
+megabytes there for ever. But a file that all ranks have mapped, or read, needs no name any more: it is unlinked then. And a
+child process that imports mpi4py (a data loader started by ``spawn`` or ``forkserver``, a ``subprocess``) would take the
+launcher's variables for its own, and hang or bring the job down. They are hidden from children; ``os.environ`` of the rank
+itself keeps them.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ def segments() -> list[str]:
 
 
 def launchers_file() -> list[str]:
-    """The file by which MPICH's launcher describes the machine to its ranks; it forgets it when a job is aborted.
+    """The file by which MPICH's launcher describes the machine to its ranks, and which stays when a job is aborted.
 
-    Its name is told nowhere, but the launcher has it open.
+    Its name is not passed on, but the launcher has it open.
     """
     found = []
     with contextlib.suppress(OSError):
@@ -48,26 +49,26 @@ def launchers_file() -> list[str]:
 
 
 def fingerprint(names: list[str]) -> int:
-    """The same on ranks that have mapped the same files."""
+    """A checksum of names: the same on ranks that have mapped the same files."""
     return zlib.crc32("\n".join(names).encode())
 
 
 def remove(names: list[str]) -> None:
-    """Take the names away; the memory itself lives as long as somebody has it mapped."""
+    """Unlink files; their memory lives as long as a process has it mapped."""
     for name in names:
         with contextlib.suppress(OSError):
             os.unlink(name)
 
 
 def hide_launcher() -> None:
-    """Children of this process shall not believe that the launcher started them."""
+    """Remove the launcher's variables from the environment that child processes inherit."""
     for name in os.environ:
         if name.startswith((*_MARKS, waiter.FILE)) and not name.startswith(_SETTINGS):
             os.unsetenv(name)
 
 
 def remove_session(launcher: int) -> None:
-    """The folder of Open MPI's launcher, which has died."""
+    """Remove the folder of Open MPI's launcher, which has died."""
     folder = os.environ.get("PMIX_SERVER_TMPDIR", "")
     if folder.endswith(f"/ompi.{launcher}"):
         shutil.rmtree(folder, ignore_errors=True)

@@ -18,8 +18,7 @@ from mnpar.communicators.shared_memory import SharedMemory
 ANY = -1  # any source, any tag
 FORWARD, BACKWARD = 0, 1
 
-
-# Messages on the backward lane are found by what they are, not by a user's tag:
+# What a message on the backward lane is: with its number it makes the tag by which the message is matched (``numbered_tag``).
 REPLY, PART, EXCHANGE, PIECE_OF_MESSAGE, PIECE_OF_PART, OPENING = KINDS = range(6)
 
 
@@ -27,15 +26,15 @@ BACKWARD_TOO = "every rank that has communicated runs backward: mnpar.backward()
 UPDATE_TOO = "all ranks make as many updates: one that has no more batches calls optimizer.join()"
 
 
-def untaken(who: int, whom: int, tag: int, text: str) -> str:
-    """What is said of a message from rank ``whom`` that rank ``who`` never took: of its header's ``text``."""
+def untaken(dest: int, source: int, tag: int, text: str) -> str:
+    """The warning about a message that rank ``dest`` never received; ``text`` is its header's."""
     if text.startswith("gradient of"):  # its tag is a number that no user gave
-        return f"rank {who} never took a gradient from rank {whom}: {text}; {BACKWARD_TOO}"
-    return f"rank {who} never received a message from rank {whom}, tag {tag}: {text}"
+        return f"rank {dest} never took a gradient from rank {source}: {text}; {BACKWARD_TOO}"
+    return f"rank {dest} never received a message from rank {source}, tag {tag}: {text}"
 
 
 def numbered_tag(limit: int, seq: int, order: int, kind: int) -> int:
-    """The tag of what belongs to message, collective or exchange ``seq`` of an order of differentiation."""
+    """The tag of a message of this kind (``KINDS``) that belongs to message, collective or exchange number ``seq``."""
     return len(KINDS) * ((8 * seq + order) % (limit // len(KINDS))) + kind
 
 
@@ -66,12 +65,16 @@ class Waiting(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """Something under way: the steps of a communication yield it, and are sent its value when it is there."""
+    """Something that is awaited: the steps of a communication yield it, and are sent its value when it is there."""
 
     ready: Callable[[], bool]  # looks, and never waits
     value: Callable[[], Any]  # asked for once, after ``ready()``
     waiting: Waiting
     meeting: object = ""  # the same for all ranks that wait in the same collective; "" for messages
+
+
+def nothing() -> None:
+    """The value of a ``Pending`` that has none."""
 
 
 T = TypeVar("T")
@@ -81,12 +84,11 @@ Steps: TypeAlias = Generator[Pending, Any, T]
 
 @dataclass
 class Traffic:
-    """What a rank has sent so far on a communicator.
+    """What a rank has sent so far on a communicator: values and gradients.
 
-    ``messages`` of exchanges (:func:`mnpar.functions.exchange`) and the ``bytes`` of arrays in them; ``collectives`` in which
-    it has been, and of their arrays the ``collective_bytes`` that it has sent to other ranks, with their gradients. Among
-    thread ranks nothing is sent: what is counted is what processes would send. Headers are not counted, nor openings,
-    but for the small arrays that travel in them.
+    ``messages`` and ``bytes``: the messages of exchanges (:func:`mnpar.functions.exchange`), and the bytes of the arrays in
+    them. ``collectives`` and ``collective_bytes``: the collectives in which the rank took part, and the bytes of their arrays
+    that it sent to other ranks. Headers are not counted. Thread ranks send nothing: counted is what processes would send.
     """
 
     messages: int = 0
@@ -96,7 +98,7 @@ class Traffic:
 
 
 class Letter(NamedTuple):
-    """A message that has come, and is not read yet."""
+    """A message that has arrived, and is not read yet; ``handle`` is the transport's own."""
 
     source: int
     tag: int
@@ -106,8 +108,8 @@ class Letter(NamedTuple):
 class Transport(Protocol):
     """A group of ranks. Arrays here are one-dimensional, contiguous and on the host.
 
-    What has to wait gives a ``Pending``, or the steps to one; the rest returns at once. Collectives are started in the same
-    order on all ranks of the group.
+    A method that has to wait returns a ``Pending``, or steps that yield some; the others return at once, unless they say that
+    they wait. All ranks of the group start its collectives in the same order.
     """
 
     rank: int
@@ -116,16 +118,16 @@ class Transport(Protocol):
     name: str
     traffic: Traffic
     active: list[Any]  # the operations that this rank has started and not finished, on all its communicators
-    rooms: tuple[Rooms, Rooms]  # of the openings on each lane
-    board: Any  # a Board, which sums in memory that all ranks have in common, if one was asked for; else None
-    adds_up: bool  # whether there can be one
+    rooms: tuple[Rooms, Rooms]  # the buffers of collectives' openings, for each lane
+    board: Any  # a Board, which sums in memory that all ranks share, once one was opened; else None
+    adds_up: bool  # whether a board can be opened
 
     @property
     def world_ranks(self) -> list[int]:
         """The number that each rank of the group has in the job."""
 
     def wait(self, pending: Pending) -> None:
-        """Return when it is ready; signals, errors of other ranks and the search for deadlocks get through."""
+        """Return when it is ready; meanwhile signals are served, other ranks' errors raised, and deadlocks looked for."""
 
     def pause(self) -> None:
         """Let others go on: a rank that only looks and never waits calls this in between."""
@@ -134,8 +136,8 @@ class Transport(Protocol):
         """Start sending bytes; ``frame`` belongs to the transport from now on."""
 
     def post_apart(self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting) -> Pending:
-        """The same of a header and the bytes that follow it, without a copy: they must not change before it is ready, when they
-        have been taken."""
+        """Start sending a header and the bytes that follow it, without a copy. The bytes must not change before the result is
+        ready: then they have been taken."""
 
     def probe(self, source: int, tag: int, lane: int) -> Letter | None:
         """Take the oldest matching message out of the queue, if there is one."""
@@ -144,17 +146,17 @@ class Transport(Protocol):
         """The bytes of a message that ``probe`` gave."""
 
     def take(self, source: int, tag: int, lane: int, waiting: Callable[[], Waiting]) -> tuple[Array, int, int] | None:
-        """The bytes of the oldest matching message, its source and its tag, if it comes soon."""
+        """The bytes, source and tag of the oldest matching message; None if none comes while it polls for a short time."""
 
     def complain(self, rank: int, text: str) -> None:
         """Let a rank raise MismatchError with this text when it next waits, because what it sent does not belong."""
 
     def exchange(self, block: bytes, lane: int, waiting: Waiting) -> Pending:
-        """Every rank gives as many bytes; every rank gets all of them, in rank order. Other collectives may be started before
-        it is ready. (What is waited for at once has its ``rooms``.)"""
+        """An allgather of blocks of one size, in rank order. Other collectives may be started before it is ready. (An opening
+        that is waited for at once goes by the ``rooms``.)"""
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
-        """Fill ``array`` with the root's. To be waited for at once, like the next two."""
+        """Fill ``array`` with the root's. This and the next two have to be waited for at once."""
 
     def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Steps[Array]:
         """The bytes of all ranks, joined; ``counts[r]`` of them are rank r's."""
@@ -167,7 +169,7 @@ class Transport(Protocol):
     def reduce_in_parts(
         self, array: Array, reduction: str, waiting: Waiting, root: int | None = None, out: Array | None = None
     ) -> Steps[Array]:
-        """The same, by messages under ``waiting.tag``: it can also be waited for later."""
+        """The same by point-to-point messages of tag ``waiting.tag``: it can also be waited for later."""
 
     def split(self, color: int | None, key: int) -> Transport | None:
         """The group of those who gave the same color, ordered by (key, rank). It waits."""
@@ -176,7 +178,7 @@ class Transport(Protocol):
         """intra_rank, intra_size, inter_rank, inter_size: the rank on its machine, the machine among machines. It waits."""
 
     def share(self, nbytes: int) -> SharedMemory:
-        """So many bytes on each machine, of zeros, for all its ranks. It waits; all ranks have just met."""
+        """Memory of ``nbytes`` zeros on each machine, which its ranks share. It waits; called right after a barrier."""
 
     def finalize(self) -> None:
         """Give the group's resources back."""

@@ -1,6 +1,6 @@
-"""One vector for each rank of a machine, in memory that all of them read and write: a file without a name, mapped by all.
+"""A vector for each rank of a machine, in shared memory that all of them read and write: an unnamed file, mapped by all ranks.
 
-It is there as long as any array stands on it, on any rank: nobody has to give it back together with others.
+The memory lives as long as any array on any rank refers to it: no call of all ranks is needed to free it.
 """
 
 from __future__ import annotations
@@ -18,38 +18,39 @@ if TYPE_CHECKING:
     from mnpar.communicators.objects import Objects
 
 _IN_MEMORY = "/dev/shm"
-_BLOCK = 2**17  # bytes: with the same blocks of other ranks they stay in the cache
+_BLOCK = 2**17  # bytes that are added up at a time: with the same block of each rank's vector they stay in the cache
 _LINE = 64  # bytes of a cache line
 
 
 class Vectors:
-    """Vectors of one form, one for each rank.
+    """The vectors of all ranks, of one dtype and length.
 
     Args:
-        arrays: of all ranks.
+        arrays: one for each rank.
         rank: this one.
-        number: of vectors of these ranks: the same on all of them.
+        number: above 0; tells these vectors from others of the same ranks, and is the same on all of them.
     """
 
     def __init__(self, arrays: list[Array], rank: int, number: int) -> None:
         self.arrays, self.mine, self.number = arrays, arrays[rank], number
         size, ranks, line = self.mine.size, len(arrays), _LINE // self.mine.itemsize
         start, stop = [size * r // ranks // line * line if r < ranks else size for r in (rank, rank + 1)]
-        self.parts = [slice(start, stop), slice(0, start), slice(stop, size)]  # that this rank adds up; the others
+        # what this rank adds up, and what is before and after it:
+        self.parts = [slice(start, stop), slice(0, start), slice(stop, size)]
         step = _BLOCK // self.mine.itemsize
         places = [slice(at, min(at + step, stop)) for at in range(start, stop, step)]
         self._blocks = [[array[place] for array in arrays] for place in places]
         self._rank, self._total = rank, None if rank < 2 else np.empty(step, self.mine.dtype)
-        self.form: Any = None  # board.py's
+        self.form: Any = None  # how a Board sums them, set by it
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Vectors:
         """Itself: a copied model's gradients live elsewhere."""
         return self
 
     def add_up(self) -> None:
-        """This rank's part: the sum, in rank order, in all vectors."""
+        """Write the sum of this rank's part, in rank order, to all vectors."""
         for block in self._blocks:
-            mine = block[self._rank]  # of the first two ranks it has been read when it is written
+            mine = block[self._rank]  # the first two ranks can sum in place: their blocks are read before they are written
             total = reduce_arrays(block, "sum", mine if self._total is None else self._total[: mine.size])
             for array in block:
                 if array is not total:
@@ -57,9 +58,9 @@ class Vectors:
 
 
 def share_vectors(comm: Objects, like: Array, number: int) -> Vectors | None:
-    """Vectors of the form of ``like``, which is one-dimensional; all ranks call it. None: there is no memory for them.
+    """Vectors like ``like``, which is one-dimensional; all ranks call it. None if the memory cannot be had.
 
-    Each rank takes the memory of its own, so that on machines with several it is near.
+    Each rank allocates the pages of its own vector: with several memory nodes (NUMA) they are on the one near that rank.
     """
     length = -(-like.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
     file = _create(comm.size * length) if comm.rank == 0 else -1
@@ -95,6 +96,6 @@ def _create(nbytes: int) -> int:
 
 
 def _which(file: int) -> tuple[int, int]:
-    """What tells it from all other files: in another container a number of a process may be another's."""
+    """The identity of an open file: in another container the path of a process's descriptor may lead to another file."""
     found = os.fstat(file)
     return found.st_dev, found.st_ino

@@ -69,7 +69,7 @@ polling = Polling()  # of this process
 
 
 class Post(Protocol):
-    """What carries the questions and answers: never in the way of the data."""
+    """What carries the questions and answers, apart from the data."""
 
     rank: int
     size: int
@@ -81,7 +81,7 @@ class Post(Protocol):
         """The next (source, tag, text) that has arrived, if any."""
 
     def look(self, rank: int) -> Look | None:
-        """What a rank on this machine does."""
+        """The state of the process of a rank on this machine; None if it cannot be seen."""
 
 
 class Wait:
@@ -168,7 +168,7 @@ class Watch:
             time.sleep(_NAP if elapsed < 1 else _LONG_NAP)
 
     def serve(self) -> None:
-        """Answer what was asked, note what was answered.
+        """Answer the questions that have arrived, and note the answers.
 
         Raises:
             MismatchError: another rank found that what this one sent does not belong.

@@ -1,7 +1,8 @@
-"""How each collective gets its result: from values that came with the opening, or from larger ones that have to follow.
+"""How each collective gets its result: from values that came in the opening, or from larger ones that follow it.
 
-Larger values follow by an MPI collective or, where parts differ or are waited for later, as messages that say what they are.
-A rank may have *nothing* to give (None): a gradient that does not exist. Reductions skip it; others deliver None.
+Larger values follow by a collective of the transport, or as messages with headers: where each pair of ranks has a part of its
+own, and in non-blocking collectives. A rank may have *nothing* to give (None): a gradient that does not exist. Reductions leave
+it out, the other collectives deliver None.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, as_bytes
 from mnpar.communicators import message
 from mnpar.communicators.message import NOTHING, Call
-from mnpar.communicators.opening import Opening, as_bytes, value_of
+from mnpar.communicators.opening import Opening, value_of
 from mnpar.communicators.reduction import reduce_arrays
 from mnpar.communicators.transport import Pending, Steps
 
@@ -27,11 +28,12 @@ Given: TypeAlias = "tuple[Any, int | None]"
 
 
 class Way(NamedTuple):
-    """A collective."""
+    """How a collective is carried out."""
 
-    inside: Callable[[Opening, Any], Any]  # makes the result where all values came with the opening
-    outside: Callable[[Channel, Opening, Any], Steps[Any]]  # makes it where some did not
-    given: Callable[[Channel, Any, Call], Given] | None = None  # what this rank says, and in how many parts; None: the value
+    inside: Callable[[Opening, Any], Any]  # makes the result if all values came in the opening
+    outside: Callable[[Channel, Opening, Any], Steps[Any]]  # makes it otherwise
+    # the value for the opening, and the number of its parts; None: x itself, which is one
+    given: Callable[[Channel, Any, Call], Given] | None = None
 
 
 # ---- reductions: the result on the root alone, or on all ranks ----
@@ -42,8 +44,12 @@ def _reduced(opening: Opening, x: Any) -> Array | None:
         return None
     if opening.lasting:
         return reduce_arrays(opening.arrays, opening.call.reduction)
-    total = reduce_arrays([backend.to_host(array) for array in opening.arrays], opening.call.reduction)
-    return backend.beside(total, opening.arrays[0])
+    return _reduced_on_host(opening.arrays, opening.call)
+
+
+def _reduced_on_host(arrays: list[Array], call: Call) -> Array:
+    """The reduction of arrays on any devices, where the first of them is."""
+    return backend.beside(reduce_arrays([backend.to_host(array) for array in arrays], call.reduction), arrays[0])
 
 
 def _reduced_outside(channel: Channel, opening: Opening, x: Any, out: Array | None = None) -> Steps[Array | None]:
@@ -165,20 +171,13 @@ def _traded_outside(channel: Channel, opening: Opening, xs: Any) -> Steps[tuple[
     return (yield from channel.traded(xs, opening))
 
 
-def _reduced_parts(parts: Any, call: Call) -> Array | None:
-    given = [part for part in parts if part is not None]
-    if not given:
-        return None
-    if type(given[0]) is np.ndarray:
-        return reduce_arrays(given, call.reduction)
-    return backend.beside(reduce_arrays([backend.to_host(part) for part in given], call.reduction), given[0])
-
-
 def _reduced_parts_outside(channel: Channel, opening: Opening, xs: Any) -> Steps[Array | None]:
-    return _reduced_parts((yield from channel.traded(xs, opening, own=lambda x: x)), opening.call)
+    parts = yield from channel.traded(xs, opening, own=lambda x: x)
+    given = [part for part in parts if part is not None]
+    return _reduced_on_host(given, opening.call) if given else None
 
 
-ALLREDUCE = Way(_reduced, _reduced_outside)  # and reduce, by its name
+ALLREDUCE = Way(_reduced, _reduced_outside)  # and reduce: the call's operation tells which
 ALLGATHER = Way(_gathered, _allgathered_outside)
 GATHER = Way(_gathered, _gathered_outside)
 BCAST = Way(_broadcast, _broadcast_outside, _at_root)
@@ -203,12 +202,12 @@ def owned(x: Any) -> Any:
 
 
 def until_taken(given: Iterable[Pending | None]) -> Steps[None]:
-    """Return when all that was handed out without a copy has been taken."""
+    """Return when all parts that were sent without a copy have been taken."""
     for pending in given:
         if pending is not None:
             yield pending
 
 
 def _body(x: Any, opening: Opening) -> Array:
-    """This rank's own value as bytes; of an array from a known line they were not made yet."""
+    """This rank's own value as bytes; of an array whose form the room knows they are made only here."""
     return as_bytes(x) if type(x) is np.ndarray and not opening.call.op.endswith("_obj") else opening.said.body

@@ -1,8 +1,8 @@
-"""The world of thread ranks: one baton goes round, and only the rank that holds it runs.
+"""The scheduler of thread ranks: a baton goes round, and only the rank that holds it runs.
 
-A rank hands it on where it has to wait, to the next rank (in rank order) that can go on. So a program runs the same way each
-time, and when nobody can go on, that is a deadlock, known at once and shown as a table of who waits for what. A single process
-is the world of one thread rank.
+Where a rank has to wait it hands the baton on, to the next rank (in rank order) that can go on. So a program runs the same way
+each time. If no rank can go on, that is a deadlock, which is found at once, and shown as a table of who waits for what. A
+single process is a world of one rank.
 """
 
 from __future__ import annotations
@@ -53,17 +53,15 @@ class World:
             return
         if self.done[rank]:
             raise DeadlockError(f"rank {rank} has ended its program: wait for {waiting} inside it, the others have ended too")
-        self.waiting[rank] = (ready, waiting)
-        self._hand_on(rank)
-        self._batons[rank].acquire()
-        self.waiting[rank] = None
-        self._raise_failure(rank)
+        self._let_others_run(rank, ready, waiting)
 
     def pause(self, rank: int) -> None:
         """Let every other rank that can go on do so first."""
-        if self.done[rank]:
-            return
-        self.waiting[rank] = (lambda: True, Waiting("a pause", ""))
+        if not self.done[rank]:
+            self._let_others_run(rank, lambda: True, Waiting("a pause", ""))
+
+    def _let_others_run(self, rank: int, ready: Callable[[], bool], waiting: Waiting) -> None:
+        self.waiting[rank] = (ready, waiting)
         self._hand_on(rank)
         self._batons[rank].acquire()
         self.waiting[rank] = None
@@ -116,8 +114,8 @@ class World:
         """The messages that nobody took, in words."""
         found = []
         for (group, _, source, dest), queue in self.mail.items():
-            who, whom = self.members[group][dest], self.members[group][source]
-            found += [untaken(who, whom, tag, read_header(frame).text) for tag, frame in queue]
+            ends = self.members[group][dest], self.members[group][source]
+            found += [untaken(*ends, tag, read_header(frame).text) for tag, frame in queue]
         return found
 
     def _table(self) -> str:

@@ -1,7 +1,7 @@
-"""Backward of several micro-batches of a stage, abreast: function by function, so that those with one matrix share a product.
+"""Backward of several micro-batches of a stage in lockstep, so that linear layers with the same weights share one product.
 
-A product of 25 rows takes OpenBLAS two thirds of the time of one of 50, because it is the matrix that has to be read and put in
-order. What is computed is the same; only the rows of several micro-batches stand in one array while they are multiplied.
+OpenBLAS takes two thirds of the time of a product of 50 rows for one of 25, because the other matrix has to be read and packed
+in both. What is computed is the same; the rows of several micro-batches only stand in one array while they are multiplied.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Seeds = Iterable[tuple[VariableNode, Gradient]]
 
 
 def reverse_abreast(tapes: Sequence[Tape], seeds: Sequence[Seeds], later: list[Owed]) -> list[dict[Any, Gradient]]:
-    """:func:`mnpar.backprop.reverse` of each tape, from its seeds; where their graphs are alike, in step with each other.
+    """:func:`mnpar.backprop.reverse` of each tape, from its seeds, all at the same time: a function of each, then the next.
 
-    ``later`` collects the gradients of weights, to be computed after this. Each walk visits its functions in its own order. To
-    go on with several at once is right only where no visit waits for another rank's answer to what a later visit sends: in a
-    pipeline's last stage.
+    Each tape's functions are visited in its own order, and ``later`` collects the gradients of weights, to be computed after
+    this. It is right only where no visit waits for another rank's answer to what a later visit sends: in the last stage of a
+    pipeline.
     """
     walks = [Gradients(False, tape.finished().records, set(), None, True) for tape in tapes]
     for walk, some in zip(walks, seeds, strict=True):
@@ -49,7 +49,7 @@ def reverse_abreast(tapes: Sequence[Tape], seeds: Sequence[Seeds], later: list[O
 
 
 def _pull(step: tuple[Any, list[Gradient]], later: list[Owed], deliver: Deliver) -> None:
-    """One function alone."""
+    """Visit a function by itself."""
     function, gys = step
     wanted = put_off(function, gys, [x.requires_grad for x in function.inputs], later)
     if function.communicates or True in wanted:

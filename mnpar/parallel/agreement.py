@@ -82,13 +82,13 @@ def persistents(model: Link) -> list[Persistent]:
 
 
 def restore(before: list[Persistent] | None) -> None:
-    """Let persistent values be again what they were."""
+    """Set persistent values to what they were."""
     for link, name, value in before or []:
         setattr(link, name, value)
 
 
 class Copies:
-    """The copies of one model that ranks hold: whether, as far as this rank can tell, they still are copies.
+    """Keeps track of whether the copies of a model on several ranks are equal, as far as this rank alone can tell.
 
     Args:
         comm: the ranks that hold them.
@@ -97,11 +97,11 @@ class Copies:
 
     def __init__(self, comm: Communicator, among: Among | None = None) -> None:
         self.comm, self._among = comm, among
-        self.ever = False  # made equal
-        self.complete = False  # with an array for each parameter
-        self.settled: object = None  # the state of all links (``structure.now``) in which they are copies, and complete
+        self.ever = False  # whether they were made equal at any time
+        self.complete = False  # whether each parameter had an array then
+        self.settled: object = None  # the state of all links (``structure.now``) in which they are complete and not stale
         self._members, self._stale = Members(), True
-        self._seen: list[Parameter] | None = None  # when that was found
+        self._seen: list[Parameter] | None = None  # the parameters when ``_stale`` was found
         self._params: list[tuple[Parameter, tuple[int, ...]]] = []
 
     def make_equal(self, model: Link, arenas: Arenas, equal: bool = False) -> None:
@@ -113,13 +113,13 @@ class Copies:
         self.take_as_equal(model)
 
     def take_as_equal(self, model: Link) -> None:
-        """Give nobody rank 0's values: each rank has loaded what it is to have (``checkpoint.load`` says so)."""
+        """Count the copies as equal, as each rank has loaded its values (``checkpoint.load`` calls this)."""
         self._params, self.ever = [(param, param.node.shape) for param in model.params()], True
         self._seen = self.settled = None
         self.complete = all([param.array is not None for param, _ in self._params])
 
     def stale(self, model: Link) -> bool:
-        """Whether parameters have appeared, or changed their shapes, since."""
+        """Whether parameters have appeared, or changed their shapes, since the copies were made equal."""
         params = self._members.of(model)
         if params is not self._seen:  # the same list: nothing has changed
             same = self.ever and len(params) == len(self._params)
@@ -132,7 +132,7 @@ class Copies:
 
 
 def _give(comm: Communicator, param: Parameter, root: int, shape: tuple[int, ...], dtype: str) -> None:
-    """Let the ranks where a parameter has no array yet have one too."""
+    """Broadcast a parameter to the ranks where it has no array yet."""
     value = comm.bcast(param.array, root=root)
     if param.array is None:
         param.initialize(shape)
@@ -199,12 +199,12 @@ def alike(model: Link, comm: Communicator, persistents: bool = False) -> bool:
     digest = hashlib.sha256()
     for path, value in _values(model, persistents):
         digest.update(f"{path} {_form(value)} ".encode())
-        digest.update(b"" if value is None else np.ascontiguousarray(backend.to_host(value)).view(np.uint8).data)
+        digest.update(b"" if value is None else backend.as_bytes(backend.to_host(value)))
     return same_digest(comm, digest.digest())
 
 
 def same_digest(comm: Communicator, digest: bytes) -> bool:
-    """Whether all ranks have the same one."""
+    """Whether the digest is the same on all ranks."""
     return len({bytes(d) for d in comm.allgather(np.frombuffer(digest, np.uint8))}) == 1
 
 

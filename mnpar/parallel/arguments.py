@@ -1,4 +1,4 @@
-"""What a parallel function is given: arrays with rows, as many of each, named alike on all ranks."""
+"""Checks of a parallel function's arguments: rows, their number, and names that are the same on all ranks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mnpar.parallel.shared_data import SharedData
 
 
 def rows_of(arguments: dict[str, Any], batch: Any) -> slice | Array:
-    """The rows of the batch; every scattered argument must have them.
+    """The rows that a batch chooses of the scattered arguments, all of which must have them.
 
     Raises:
-        TypeError, ValueError, IndexError: some have no rows, or others.
+        TypeError: an argument has no rows. ValueError: they differ in length. IndexError: the batch goes beyond them.
     """
     lengths = {name: len(with_rows(x, name)) for name, x in arguments.items()}
     exact = {name: lengths.pop(name) for name, x in arguments.items() if isinstance(x, SharedData) and x.minibatch}
@@ -34,10 +34,10 @@ def rows_of(arguments: dict[str, Any], batch: Any) -> slice | Array:
 
 
 def with_rows(x: Any, name: str) -> Any:
-    """What has a first axis, as it is.
+    """``x``, if it has a first axis.
 
     Raises:
-        TypeError: a number, a generator.
+        TypeError: it has none, as a number or a generator.
     """
     try:
         len(x)
@@ -53,7 +53,7 @@ def as_array(x: Any) -> Array:
 
 
 def check_said(mine: dict[str, Any], roots: dict[str, Any], rank: int) -> None:
-    """Compare what a rank says of a call with what the root says.
+    """Compare this rank's description of a call (``ParallelFunction._said``) with the root's.
 
     Raises:
         MismatchError: they differ.

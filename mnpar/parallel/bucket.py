@@ -1,4 +1,4 @@
-"""A stretch of an arena's gradients, which travels as one message, or is summed where it lives."""
+"""A stretch of an arena's gradients, which is sent in one message, or summed in shared memory."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ class Bucket:
 
     Args:
         arena: where they live.
-        start, stop: the numbers of the parameters in it.
+        start, stop: which of the arena's parameters are in it: from ``start`` up to, and without, ``stop``.
     """
 
     def __init__(self, arena: Arena, start: int, stop: int) -> None:
         self.params, self.homes, self.summed = arena.params[start:stop], arena.homes[start:stop], arena.summed
         self.arena, self.place = arena, slice(arena.slices[start].start, arena.slices[stop - 1].stop)
         self.grad = arena.grad[self.place]
-        self.shared: Vectors | None = None  # what travels, in memory that all ranks have in common
-        self.sent: Array = None  # by an operation, or to be sent: the same each time
+        self.shared: Vectors | None = None  # the shared memory in which ``sent`` lives, if there is any
+        self.sent: Array = None  # what is reduced: ``grad`` itself, or a buffer of the wire dtype, the same each time
         self.operation: Operation | None = None
         self.awaited = 0  # parameters whose gradients are not final yet
 
     def pack(self, reducer: Reducer) -> Array:
-        """What is sent: the gradients themselves, if they travel as they are."""
+        """Apply the weight, and convert to the wire dtype; returns what is sent, which may be the gradients themselves."""
         if reducer.weight != 1:
             self.grad *= reducer.weight
         self.sent = reducer.wire(self.grad, self.sent)
         return self.sent
 
     def share(self, vectors: Vectors | None) -> None:
-        """Let the gradients live in memory that all ranks have in common; or what is sent, where that is something else."""
+        """Move the gradients to shared memory; or, if they are sent in another dtype, the buffer for that."""
         self.shared = vectors
         if vectors is not None:
             self.sent = vectors.mine
@@ -47,7 +47,7 @@ class Bucket:
                 self.grad = self.sent
 
     def unpack(self) -> None:
-        """Wait for the sums."""
+        """Wait for the sum, and have it in the gradients."""
         if self.operation is not None:
             self.operation.wait()
             self.operation = None

@@ -1,4 +1,4 @@
-"""What is faster here, tried when ranks set out: gradients that leave during backward, or after it."""
+"""Whether gradients are reduced in buckets during backward, or after it: what is faster here, as a measurement shows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
-BUCKET = 2**20  # bytes: several messages' latency on any network, and soon full
+BUCKET = 2**20  # bytes: so many that latency matters little on any network, and so few that a bucket is soon full
 
 
 def choose_bucket_bytes(comm: Communicator) -> int | None:
-    """Whether gradients are to leave during backward: None if that hides nothing here. All ranks call it, and decide alike.
+    """The size of buckets that leave during backward; None if everything is to leave after it. All ranks call it, and agree.
 
-    On one machine it does not: what moves a message is a core, and the cores compute. Between machines the network may carry
-    what was sent; that is tried, with as much computing as a message takes, once with the message before and once after it.
+    On one machine it is None: the cores that would move a message are computing. Between machines the network may transfer a
+    message meanwhile. That is measured, with as much computing as the message takes: the message at the same time, or after it.
     """
     if comm.inter_size == 1:
         return None

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 class End(FunctionNode):
-    """A function at the beginning of the tape, which backward therefore visits last, whatever happened (law 4).
+    """A function whose number is lower than that of any other on the tape: backward visits it last, and in any case (law 4).
 
-    To stand before the model's forward would not be enough: a function that read a parameter before it, a penalty say, gives
-    that parameter a gradient after it.
+    To be recorded right before the model's forward would not be enough: a function that read a parameter before that, a
+    penalty say, is visited later, and adds to the parameter's gradient.
     """
 
     communicates = True
@@ -46,16 +46,17 @@ class End(FunctionNode):
         self.tape.append(self)
 
     def waits(self, tape: Tape) -> bool:
-        """Whether a backward of this tape will come here."""
+        """Whether a backward of this tape will visit this function."""
         return any([record is self for record in tape.records])
 
     def pull(self, gys: list[Gradient], wanted: list[bool], record: bool, deliver: Deliver) -> None:
-        """Nothing flows through: it acts."""
+        """Call the action; no gradient flows through."""
         self.act()
 
 
 class Samples:
-    """Those of one forward, as long as its result can be differentiated: what nobody holds any more counts no more.
+    """The number of samples of one forward. The forward's result keeps it alive: what can no longer be differentiated no longer
+    counts.
 
     Args:
         count: how many.
@@ -63,11 +64,11 @@ class Samples:
 
     def __init__(self, count: float) -> None:
         self.count = count
-        self.held = False  # by results
+        self.held = False  # whether a result keeps it
 
 
 class Result(FunctionNode):
-    """Stands behind a forward: a gradient that comes in here is reduced by the end of the same backward, or refused."""
+    """The identity, applied to the model's outputs: refuses a backward on whose tape no ``End`` waits to reduce gradients."""
 
     generic = True
 
@@ -85,7 +86,7 @@ class Result(FunctionNode):
 
     @classmethod
     def of(cls, value: Any, end: End, samples: Samples) -> Any:
-        """The Variables in a result, as outputs of such a function."""
+        """What the model returned, with each Variable in it replaced by the output of such a function."""
         if isinstance(value, Variable):
             return cls(end, samples).apply((value,))[0]
         if isinstance(value, dict):
@@ -145,8 +146,8 @@ class DistributedDataParallel(Chain):
         self._arenas, self._copies, self._members = Arenas(), Copies(comm), Members()
         self.reduces_over = comm  # optimizers look here
         self._end: End | None = None
-        self._count = 0.0  # samples of the forwards since the last reduction,
-        self._pending: list[ref[Samples]] = []  # and of those that may still be forgotten
+        self._count = 0.0  # the samples of forwards since the last reduction that count in any case
+        self._pending: list[ref[Samples]] = []  # those of forwards that count as long as a result keeps them
         self._alone = False
 
     def take_as_given(self) -> None:
@@ -167,24 +168,14 @@ class DistributedDataParallel(Chain):
             self._end = self._begin()
         before = len(current_tape().records)
         result = self.module(*args, **kwargs)
-        samples, pending = (
-            Samples(self._weight(args, kwargs)),
-            [some for some in [one() for one in self._pending] if some is not None],
-        )
-        records = current_tape().records[before:]
-        mine = [
-            self._count + sum([some.count for some in [*pending, samples]]),
-            self._copies.stale(self.module),
-            len(records),
-            any([_within(r, self._comm) for r in records]),
-        ]
-        counts, stale, talked, within = np.stack(self._comm.allgather(np.array(mine))).T
-        if stale.any():
+        samples, records = Samples(self._weight(args, kwargs)), current_tape().records[before:]
+        counts, stale, talked, within = self._meet(samples, records)
+        if stale:
             self._copies.make_equal(self.module, self._arenas)
-            if talked.any():
+            if talked:
                 raise RuntimeError(f"rank {self._comm.rank}: parameters appeared in a forward that communicated: {_SIZES}")
             result = self.module(*args, **kwargs)  # the first was of other parameters
-        if within.any() and len(set(counts[counts > 0].tolist())) > 1:
+        if within and len(set(counts[counts > 0].tolist())) > 1:
             raise RuntimeError(_UNEVEN.format(counts.tolist()))
         total = counts.sum()
         self._reducer.weight = float(counts[self._comm.rank] / total) if total else 0.0
@@ -196,6 +187,23 @@ class DistributedDataParallel(Chain):
         else:
             self._count += samples.count
         return result
+
+    def _meet(self, samples: Samples, records: list[Any]) -> tuple[Array, bool, bool, bool]:
+        """What the ranks tell each other after a forward.
+
+        Returns:
+            The samples of each rank since the last reduction; whether on any rank parameters have appeared, the forward has
+            communicated, and has done so on the communicator of this model.
+        """
+        pending = [some.count for some in [one() for one in self._pending] if some is not None]
+        mine = [
+            self._count + sum([*pending, samples.count]),
+            self._copies.stale(self.module),
+            len(records),
+            any([_within(record, self._comm) for record in records]),
+        ]
+        counts, stale, talked, within = np.stack(self._comm.allgather(np.array(mine))).T
+        return counts, bool(stale.any()), bool(talked.any()), bool(within.any())
 
     def _begin(self) -> End:
         mine = {id(param) for param in self.module.params()}
@@ -225,9 +233,8 @@ class DistributedDataParallel(Chain):
             self._alone = before
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedDataParallel:
-        other = DistributedDataParallel(copy.deepcopy(self.module, memo), self._comm, samples=self._samples)
-        other._by_samples, other._reducer.bucket_bytes = self._by_samples, self._reducer.bucket_bytes
-        return other
+        reduce, size = "weighted" if self._by_samples else "mean", self._reducer.bucket_bytes
+        return DistributedDataParallel(copy.deepcopy(self.module, memo), self._comm, reduce, size, self._samples)
 
 
 def _within(record: Any, comm: Communicator) -> bool:

@@ -32,7 +32,7 @@ class Identity:
         optimizer: of this rank.
         comm: the ranks that step together; they make their optimizers in the same order.
         of_rules: whether parameters that have numbers of their own have the same on all of them.
-        how: gradients are reduced.
+        how: how gradients are reduced: ``'weighted'``, ``'mean'`` or ``'sum'``.
     """
 
     def __init__(self, optimizer: GradientMethod, comm: Communicator, of_rules: bool, how: str) -> None:
@@ -41,9 +41,9 @@ class Identity:
         self.number = comm.optimizers % COPY
         self._copies = count(1)  # of this one, and of its copies
         self._optimizer, self._comm, self._of_rules = optimizer, comm, of_rules
-        self._own: tuple[object, dict[str, str]] = None, {}  # what single parameters have, and when it was found
-        self._rules: tuple[object, int] = None, 0  # the sum, and when it was made
-        self._interrupted = 0  # updates, by errors that the program has survived
+        self._own: tuple[object, dict[str, str]] = None, {}  # ``structure.now``, and what single parameters have then
+        self._rules: tuple[object, int] = None, 0  # ``structure.tuned``, and the checksum then
+        self._interrupted = 0  # how many updates were interrupted by errors that the program has caught
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Identity:
         """A copy has a number of its own, which it has whatever other optimizers there are: it may be on one rank only."""
@@ -59,13 +59,13 @@ class Identity:
 
     @property
     def told(self) -> tuple[int, int]:
-        """The number, and a sum that is the same where ranks have the same hyperparameters."""
+        """The number, and a checksum of the hyperparameters."""
         if self._rules[0] is not structure.tuned:
             self._rules = structure.tuned, crc32(repr(self._hyperparameters()).encode())
         return self.number, self._rules[1]
 
     def _hyperparameters(self) -> dict[str, str]:
-        """As text of nine digits, as the last ones may be rounded in another way on another machine."""
+        """By name, as text of nine digits: the last ones may be rounded in another way on another machine."""
         if self._own[0] is not structure.now:
             self._own = structure.now, self._of_parameters()
         others = {
@@ -86,7 +86,7 @@ class Identity:
         return found
 
     def check(self, rows: list[Row]) -> None:
-        """Compare what ranks have told; all of them call it with the same.
+        """Compare the rows of all ranks, which all of them call with the same rows.
 
         Raises:
             MismatchError: they update different optimizers, or have other hyperparameters, or some lack a step of others; on

@@ -24,13 +24,13 @@ class Late:
         self._factor = 1.0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Late:
-        """What is under way is the original's: a copy begins anew, and its first update takes no step."""
+        """A copy without the gradients that are under way: its first update takes no step."""
         return Late(copy.deepcopy(self._reducer, memo))
 
     def reduce(self, arenas: Arenas, factor: float, loss_scale: float) -> bool:
-        """Send these gradients, and put those of the update before in their place; False if there are none.
+        """Start to reduce these gradients, and replace them by those of the update before; False if there are none.
 
-        They have this update's loss scale then, which divides them: their own may have been another one.
+        The latter are brought to this update's loss scale, by which the caller will divide: their own may have been another.
         """
         places = [(arena.summed, arena.grad) for arena in arenas.learning]
         places += [(param.summed, param.grad) for param in arenas.strays]

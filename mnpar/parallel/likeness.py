@@ -1,8 +1,8 @@
-"""Whether ranks that have the same parameter have the same gradient of it, and still the same values: told by a few sums.
+"""Checks that ranks with the same parameter have the same values of it, and (on a mesh) the same gradient, by a few sums.
 
-A gradient that is only a rank's share, where it should be whole, makes no error by itself: the copies drift apart, and the loss
-falls a little less. So it is looked for, by sums of which each rank sends some tens of bytes for each parameter. Copies have
-the same bits nearly always, and then one digest tells it; sums are for those that may differ by rounding.
+A gradient that is only a rank's share, where it should be whole, is no error by itself: the copies drift apart, and the loss
+falls a little less. So ranks compare sums, some tens of bytes for each parameter. Copies nearly always have the same bits, and
+then one digest of all values is enough; sums are for copies that may differ by rounding.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _compare_parts(placement: Placement, model: Link, update: int) -> None:
 
 
 def digest_of(arenas: Arenas, rank: int) -> bytes:
-    """The same where ranks have the same values, as they nearly always do; values on devices are not brought here to tell."""
+    """A digest of the values: equal on ranks with equal bits. Values on a GPU are not copied for it: each rank has another."""
     digest = hashlib.sha256()
     for arena in arenas:
         if type(arena.data) is not np.ndarray:

@@ -1,4 +1,4 @@
-"""The stages of a pipeline in a row, and how what they say to each other finds its way."""
+"""The messages between the stages of a pipeline: which rank, and which tag."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class Line:
-    """The stages in a row, and the messages between them.
+    """The stages of a pipeline in order, and the messages between them.
 
     Args:
         comm: of the pipeline alone.
         where: the rank of each stage.
         micro_batches: M.
-        skips: nothing is computed of a micro-batch without examples.
+        skips: whether stages compute nothing for a micro-batch without examples.
     """
 
     def __init__(self, comm: Communicator, where: Sequence[int], micro_batches: int, skips: bool = True) -> None:
@@ -28,7 +28,7 @@ class Line:
         self._most = 1 + max(self._places)
 
     def tag(self, source: int, dest: int, micro_batch: int, tag: int) -> int:
-        """One for each pair of stages and micro-batch: however a schedule orders them, none is taken for another."""
+        """A tag for each pair of stages and micro-batch, so that messages match in whatever order a schedule sends them."""
         return ((tag * self._most + self._places[source]) * self._most + self._places[dest]) * self.M + micro_batch
 
     def send(self, value: Any, source: int, dest: int, micro_batch: int, tag: int = 0) -> None:
@@ -37,7 +37,7 @@ class Line:
         send(() if value is None else value, self.comm, self.where[dest], self.tag(source, dest, micro_batch, tag))
 
     def recv(self, source: int, dest: int, micro_batch: int, tag: int = 0) -> tuple[Variable, ...]:
-        """What a stage sent."""
+        """Receive what a stage sent."""
         self._check(source, dest, dest)
         values: tuple[Variable, ...] = recv(
             self.comm, self.where[source], tag=self.tag(source, dest, micro_batch, tag), force_tuple=True

@@ -1,8 +1,8 @@
-"""What ranks that step together tell each other once in each update: a few numbers, before backward or with the gradients.
+"""The few numbers (``Row``) that ranks which step together exchange in each update: before backward, or with the gradients.
 
-Before backward they have to meet where a gradient may leave for another rank during it, since it needs its weight then; the
-ranks wait for the slowest forward. Otherwise the numbers travel in the message of the gradients and cost nothing: the loss
-is weighted by the samples of the update before, and the sum corrected where these were others now.
+If a gradient may be sent to another rank during backward, its weight must be known before: the ranks meet, and wait for the
+slowest forward. Otherwise the rows travel in the message of the gradients and cost nothing: the loss is weighted by the samples
+of the update before, and the sum is corrected if these are others now.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mnpar.parallel.placement import Placement
 
 DIGEST = 16  # bytes
-OFTEN = 4 + DIGEST  # bytes at the end of a note that may be others in each update: a sum of hyperparameters, and the digest
+OFTEN = 4 + DIGEST  # bytes at the end of a note that may change in each update: checksum of hyperparameters, and the digest
 _NUMBERS = struct.Struct(f"<2d6B2I{DIGEST}x")
 
 
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
 
 def told(mine: Row, comm: Communicator, placement: Placement | None) -> list[Row]:
-    """The rows of the ranks that have copies; on a mesh, what holds for any of its ranks holds for all."""
+    """The rows of all ranks that have copies; on a mesh, a flag that is set on any of its ranks is set in all of them."""
     everyone = comm if placement is None else placement.mesh.comm
     rows = [Row(*values) for values in np.stack(everyone.allgather(np.array(mine, np.float64))).tolist()]
     if placement is None:
@@ -124,7 +124,7 @@ def share_of(rows: list[Row], rank: int, how: str, base: float = 1.0) -> tuple[f
 
 
 def skipped(rows: list[Row]) -> str:
-    """Why an update was none."""
+    """The warning that an update took no step, with the reason."""
     return _SKIPPED.format(_MANUAL if any([row.manual or row.held for row in rows]) else _FINAL)
 
 

@@ -1,7 +1,8 @@
-"""Gradients of leaves that are not the optimizer's own, as inputs and other optimizers' parameters: each has the loss's weight.
+"""The gradients of leaves that are not the optimizer's own: of inputs, and of other optimizers' parameters.
 
-Those of the optimizer's parameters are summed over ranks, and the sum is corrected where the weight turns out to be another one
-than the loss had. These are not summed, so they wait, and are corrected one by one.
+Backward starts from the loss's weight, which may have to be corrected when the ranks have met (quiet.py). For the optimizer's
+parameters that is done once they are summed over ranks. The gradients of other leaves are not summed: they are put aside until
+the weight is known, and corrected one by one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Others:
         self.waiting: list[tuple[VariableNode, Array]] = []
 
     def note(self, node: VariableNode) -> None:
-        """A leaf is about to have a gradient: what it has already keeps its own weight."""
+        """A leaf is about to get a gradient: put aside what it has already, which had another weight."""
         before = None if node.gradient is None else asked_for(node)
         if before is not None and node.home is not None and before is node.home.array:
             before = copied(before)  # the new one may be put there
@@ -34,7 +35,7 @@ class Others:
         self.waiting.append((node, before))
 
     def settle(self, factor: float = 1.0) -> None:
-        """The weight is known: the gradients are multiplied by this, and added to what was there before."""
+        """The weight is known: multiply the new gradients by this factor, and add what was put aside."""
         for node, before in self.waiting:
             if node.gradient is None:
                 node.gradient = before
@@ -47,7 +48,7 @@ class Others:
         self.waiting.clear()
 
     def forget(self) -> None:
-        """The gradients do not count: there will be others, or none."""
+        """Drop the new gradients, and bring back what was put aside: this update is computed again, or not at all."""
         for node, before in self.waiting:
             node.gradient = before
         self.waiting.clear()

@@ -1,9 +1,10 @@
-"""Ranks that meet in the message of the gradients: where nothing travels during backward, nothing has to be known before it.
+"""One message for each update: what ranks have to tell each other travels with the gradients, not before backward.
 
-Each loss is weighted by its samples over the total of the update *before*. What each rank has to tell (a ``Row``) goes with
-the gradients, as bytes beside them. If all is usual, and it nearly always is, they are added up there and then, and where the
-total was another one now the sum is corrected. If anything is unusual nothing is added up, on no rank: they set it right,
-meet before backward in the updates that follow, and come back here when these are usual again.
+That is possible where no gradient leaves a rank during backward, as then its weight need not be known before. Each loss is
+weighted by its samples over the total of the update *before*. What a rank has to tell (a ``Row``) is the note of the sum of the
+gradients (``allreduce_noted``). If all is as usual, and it nearly always is, the gradients are summed there and then, and the
+sum is corrected if the total is another one now. If anything is unusual nothing is summed, on no rank: the ranks set it right,
+meet before backward in the next updates (``Team``), and come back to this when those were usual.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from mnpar.variable import Variable
 
 
 class Plain:
-    """An update in which a rank has nothing to tell but how many samples it has: the next one is nearly always its like.
+    """What is kept of an update in which this rank had nothing to tell but its weight: the next is nearly always the same.
 
     Args:
         samples: of the loss.
-        base: what weights are divided by.
-        note: what the rank tells.
-        start: what backward starts from.
+        base: what weights were divided by.
+        note: this rank's.
+        start: the array that backward started from: the weight.
     """
 
     __slots__ = ("base", "note", "samples", "start", "tuned", "weight")
@@ -53,20 +54,20 @@ class Plain:
     def __init__(self, samples: float = -2.0, base: float = 0.0, note: bytes = b"", start: Array = None) -> None:
         self.samples, self.base, self.note, self.start = samples, base, note, start
         self.weight = 0.0 if start is None else float(start.sum())
-        self.tuned = None if start is None else structure.tuned  # nothing has become another one since
+        self.tuned = None if start is None else structure.tuned  # of that moment: hyperparameters and links are the same since
 
 
 class QuietTeam(Team):
-    """Ranks that meet in the message of the gradients whenever they can, and otherwise as any team does."""
+    """A team whose rows travel with the gradients whenever that is possible, and otherwise before backward."""
 
-    _noted = False  # they do so in this update
-    _next: float | None = None  # the total in the update before, if they meet so in the next
-    _note = b""  # what this rank tells in this update
-    _plain = Plain()  # the last one of these
-    _notes: list[bytes] | None = None  # what all told in the update before, if nothing was to be done about it
-    _rows: list[Row] | None = None  # what all tell in this update, if it is not the same
-    _drifted = False  # by these, the values are not the same on all ranks
-    _all_joined = False
+    _noted = False  # whether the rows of this update travel with the gradients
+    _next: float | None = None  # the total in this update, if the rows of the next may travel with the gradients
+    _note = b""  # of this rank in this update
+    _plain = Plain()  # of the last update that was one
+    _notes: list[bytes] | None = None  # of all ranks in the update before, if nothing was to be done about them
+    _rows: list[Row] | None = None  # of all ranks in this update, if they are not those of the update before
+    _drifted = False  # whether the digests in the notes tell that values are not the same on all ranks
+    _all_joined = False  # whether all ranks have joined, so that the next round of ``join`` is the last
 
     _forward: tuple[Any, ...] | None = None  # what the loss of this update is computed with; None: this rank joins
 
@@ -97,7 +98,7 @@ class QuietTeam(Team):
         return result
 
     def _told(self, weight: float, undoable: bool) -> tuple[bytes, bool]:
-        """What this rank has to tell of a loss, and whether that is only its weight."""
+        """This rank's note for a loss of this weight, and whether it tells nothing but that."""
         if self._copies.stale(self.optimizer.target) or self._held or current_tape().records:
             return self._now(weight, undoable).packed(), False
         number, rules = self._identity.told
@@ -139,7 +140,7 @@ class QuietTeam(Team):
         return steps
 
     def _meet_in_sum(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:
-        """As :meth:`reduce`, with what is to be told. What can be done while others' gradients arrive is done then."""
+        """:meth:`reduce`, by a sum with notes. Between its two halves the rank does what it can while others arrive."""
         note, self._note, self._rows = self._note, b"", None
         if not note:  # the gradients were there already
             self._in_own_scale()
@@ -183,7 +184,7 @@ class QuietTeam(Team):
             compare_copies(self.comm, self.optimizer.target, self.optimizer.t)
 
     def _in_parts(self, arena: Arena, own: slice, *others: slice) -> Pieces:
-        """A vector that is still being summed: its values change where this rank has added up while others do theirs."""
+        """The pieces of a vector that is still being summed: first what this rank has added up, then the other ranks' parts."""
         try:
             yield arena, own, arena.params
         finally:
@@ -193,7 +194,7 @@ class QuietTeam(Team):
                 yield arena, place, []
 
     def _usual(self, notes: list[bytes]) -> bool:
-        """Whether the sum of the gradients, with the weights that they have, is what is wanted but for a factor."""
+        """Whether the notes of all ranks allow to sum the gradients: the sum is then right but for a factor."""
         if notes == self._notes:
             return True
         before, self._notes = self._notes, notes
@@ -209,7 +210,7 @@ class QuietTeam(Team):
         return alike and not (changed or mixed or unknown_among_known(rows))
 
     def _corrected(self, rows: list[Row]) -> bool:
-        """Gradients were added up by the total of the update before."""
+        """After a sum: correct it, as its weights are by the total of the update before."""
         manual, talks, total = any([row.manual for row in rows]), any([row.talks for row in rows]), total_of(rows)
         if self._how != "sum":
             factor = 1 / self.comm.size if manual else self._base / total if total else 1.0
@@ -224,11 +225,11 @@ class QuietTeam(Team):
         return True
 
     def _meet_before(self) -> None:
-        """From here on the ranks meet before backward again."""
+        """From the next update on the ranks meet before backward again."""
         self._noted, self._base, self._notes = False, 1.0, None
 
     def _set_right(self, rows: list[Row], forward: tuple[Any, ...] | None) -> bool | None:
-        """Something was unusual, and nothing was added up."""
+        """After notes that were not usual, and no sum: set it right. Returns what :meth:`reduce` does."""
         self._notes = None
         self._others.forget()
         self._identity.check(rows)

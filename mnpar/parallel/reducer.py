@@ -1,4 +1,4 @@
-"""Gradients summed over ranks where they live: one message for each arena, or buckets that leave while backward goes on.
+"""Sums of gradients over ranks, in place in the arenas: one message for each arena, or buckets that leave during backward.
 
 A bucket is a slice of an arena. Backward finds gradients roughly in the reverse of the order of definition, so buckets are cut
 from the end; each leaves when all its gradients are final, but never before the one cut before it: the order is the same on all
@@ -55,26 +55,26 @@ class Reducer:
         self._among = among
         self._channels: dict[tuple[str, ...] | None, Communicator] = {}
         self._arenas: list[Arena] = []
-        self._attached: list[Arena] | None = None  # the same, as the list that they came in
+        self._attached: list[Arena] | None = None  # the same, as the list object of the last call, to tell quickly
         self._strays: list[VariableNode] = []
         self.buckets: list[Bucket] = []
-        self._first: Bucket | None = None  # whose gradients all ranks have copies of
-        self._noted: NotedSum | None = None  # its sum, with notes
-        self.pieces: Pieces = ()  # all arenas whole
-        self.parts: Sequence[slice] = ()  # of the only bucket, summed where it lives: what this rank adds up, then the others
-        self.left = 0  # how many buckets are on their way
-        self._off: list[Callable[[], None]] = []
+        self._first: Bucket | None = None  # the first bucket of parameters that all ranks have copies of
+        self._noted: NotedSum | None = None  # the sum of this bucket, with notes
+        self.pieces: Pieces = ()  # for a step in one go: each arena whole
+        self.parts: Sequence[slice] = ()  # if the only bucket is summed in shared memory: what this rank adds up, then the rest
+        self.left = 0  # how many buckets have been sent
+        self._off: list[Callable[[], None]] = []  # what removes the hooks from the parameters
         self._listening = False
         self._given_up = False
         self.weight = 1.0  # of this rank's gradients in the sum
 
     @property
     def channel(self) -> Communicator:
-        """Its own communicator: buckets may leave between any other communications. All ranks first come here together."""
+        """A communicator of its own, as buckets may leave between any other communications. Collective the first time."""
         return self.channel_of(None)
 
     def channel_of(self, summed: tuple[str, ...] | None) -> Communicator:
-        """The channel of the ranks that have copies of some parameters."""
+        """The same for the ranks that have copies of parameters with this ``param.summed``. Collective the first time."""
         if summed not in self._channels:
             comm = self.comm if summed is None or self._among is None else self._among(summed)
             channel = comm.split(0, comm.rank)
@@ -125,7 +125,7 @@ class Reducer:
         for bucket in self.buckets:
             for param, home in zip(bucket.params, bucket.homes, strict=True):
                 self._off.append(param.register_hook(self._when_final(bucket, home), after=True))
-        for node in strays:  # who is heard is kept when it is final, and not after backward
+        for node in strays:  # with a hook the gradient is kept as soon as it is final, and not after backward
             self._off.append(node.listen(Hook(lambda node: None, after=True)))
 
     def _cut(self, arena: Arena) -> Iterator[Bucket]:
@@ -154,7 +154,7 @@ class Reducer:
         return final
 
     def go_on(self) -> None:
-        """The buckets that are on their way advance a little."""
+        """Advance the sums that are under way."""
         for bucket in self.buckets[: self.left]:
             if bucket.operation is not None:
                 bucket.operation.step()
@@ -166,14 +166,14 @@ class Reducer:
         self._listening = listening
 
     def give_up(self, arenas: Arenas) -> None:
-        """A backward failed, on all ranks: what has left is not used, and arrives in vectors that are no longer."""
+        """A backward failed, on all ranks: the arenas get new vectors, so that sums under way end in the old ones, unused."""
         if self._listening:
             arenas.renew()
             self._given_up = True
             self._hear(False)
 
     def _forget(self) -> None:
-        """After :meth:`give_up`: the rest leaves too, as some ranks may have sent more than others, and all is thrown away."""
+        """After :meth:`give_up`: send the other buckets, too, as ranks may have sent different numbers, and drop all."""
         if self._given_up:
             while self.left < len(self.buckets):
                 self._leave()
@@ -188,7 +188,7 @@ class Reducer:
         self.left += 1
 
     def listen(self, arenas: Arenas) -> None:
-        """From now on backward lets buckets leave, until :meth:`reduce`, which all ranks call."""
+        """From now on buckets are sent during backward, until :meth:`reduce`, which all ranks call."""
         if self.bucket_bytes is not None:
             self.attach(arenas)
             for bucket in self.buckets:
@@ -196,12 +196,12 @@ class Reducer:
             self._hear(self.channel is not None)  # made now by all ranks together: in backward none waits
 
     def reduce(self, arenas: Arenas) -> None:
-        """The gradients of all ranks added up, in place; all ranks call it, with every parameter's gradient in its place."""
+        """Sum the gradients over ranks, in place; all ranks call it, with every parameter's gradient in its arena."""
         for _ in self.arrivals(arenas):
             pass
 
     def arrivals(self, arenas: Arenas) -> Iterator[Bucket]:
-        """The same, bucket by bucket, as they come: what is not asked for may still be on its way. To be exhausted."""
+        """:meth:`reduce`, bucket by bucket: later ones may still be under way. The iterator has to be exhausted."""
         self._hear(False)
         self.attach(arenas)
         if self.bucket_bytes is None:
@@ -217,9 +217,10 @@ class Reducer:
         self._reduce_at_once(arenas, [])
 
     def noted(self, arenas: Arenas) -> NotedSum:
-        """:meth:`reduce` without buckets: the sum of the first gradients, with a note, after which :meth:`finish` is to be
-        called. It goes by the ranks' own communicator, so that a rank that is in an update, and another in anything else, hear
-        of it at once. If by all notes something is unusual nothing is added up (:meth:`Communicator.allreduce_noted`)."""
+        """The sum, with a note, of the first bucket, to be begun and ended by the caller, who then calls :meth:`finish` for the
+        others: :meth:`reduce` without ``bucket_bytes``. If the notes are unusual nothing is summed
+        (:meth:`Communicator.allreduce_noted`). It goes by the communicator of the user, so that the error is found at once if
+        one rank is in an update and another in some other collective."""
         if arenas.learning is not self._attached:
             self.attach(arenas)
         first, noted = self._first, self._noted
@@ -230,7 +231,7 @@ class Reducer:
         return noted
 
     def finish(self, arenas: Arenas) -> None:
-        """After the first gradients: the others."""
+        """After the sum of the first bucket: sum the others."""
         first = self._first
         if first is not None and first.sent is not first.grad:
             first.unpack()
@@ -244,12 +245,12 @@ class Reducer:
         return [param for param, there in zip(params, anywhere, strict=True) if not there]
 
     def rest(self) -> None:
-        """Wait for what is not there yet."""
+        """Wait for the parts of a sum in shared memory that other ranks add up."""
         if self._noted is not None:
             self._noted.rest()
 
     def prepare(self, arenas: Arenas) -> None:
-        """Let gradients be summed in memory that the ranks have in common, where they have any; all ranks call it."""
+        """Move gradients to shared memory, to be summed there, where the ranks have any; all ranks call it."""
         self.attach(arenas)
         bucket = self._first
         if self.comm.size == 1 or bucket is None or self.bucket_bytes is not None:
@@ -265,7 +266,7 @@ class Reducer:
                 self.parts = bucket.shared.parts
 
     def _reduce_at_once(self, arenas: Arenas, buckets: list[Bucket]) -> None:
-        """Buckets one after the other, and what has no place in one."""
+        """Sum buckets one after the other, and then the gradients of parameters that are in no arena."""
         for bucket in buckets:
             sent = bucket.pack(self)
             if bucket is self._first:

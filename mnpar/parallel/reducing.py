@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators.communicator import needed
+from mnpar.graph import VariableNode
 from mnpar.link import Link
-from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -214,12 +214,9 @@ def distribute_module_grads(model: Link, reducer: InlineReducer | CoalescingRedu
         >>> mnpar.run(program, ranks=3)
         [1.0, 1.0, 1.0]
     """
+
+    def add(node: VariableNode) -> None:
+        reducer.add(getattr(node.gradient, "array", node.gradient))  # of a recorded backward it is a Variable
+
     for param in model.params():
-        param.register_hook(_giver(reducer), after=True)
-
-
-def _giver(reducer: InlineReducer | CoalescingReducer) -> Any:
-    def give(node: Any) -> None:
-        reducer.add(node.gradient.array if isinstance(node.gradient, Variable) else node.gradient)
-
-    return give
+        param.register_hook(add, after=True)

@@ -1,4 +1,4 @@
-"""Which rows of an array: the first so many, a slice, or a list of indices; and the reductions of what pieces of them gave."""
+"""Rows of an array, chosen by a number, a slice or indices; and the reduction of results over pieces of the rows."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def part(rows: slice | Array, start: int, stop: int) -> slice | Array:
 
 
 def merged(values: list[Array], counts: list[int], mode: str | None) -> Array:
-    """One value of those of several pieces; ``counts`` are their rows. None is averaged too.
+    """The reduction of the results of several pieces, whose numbers of rows are ``counts``; the mode None means ``'avg'`` here.
 
     Example:
         >>> import numpy as np
@@ -110,6 +110,6 @@ def weighted(value: Array, n: int) -> Array:
 
 
 def mean(total: Array, n: int, dtype: Any) -> Array:
-    """The total of n rows, divided, in the floating-point dtype that the values had."""
+    """A total over n rows, divided by n; in ``dtype``, that of the values, if that has fractions."""
     result = backend.unscalar(total / n)
     return result.astype(dtype, copy=False) if np.dtype(dtype).kind in FRACTIONS else result

@@ -113,7 +113,7 @@ class ParallelFunction:
     # ---- before ----
 
     def _said(self, arguments: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
-        """What all ranks are to say alike: else they would put other values together, and get a result."""
+        """The description of this call that all ranks must have in common, or they would combine unlike values."""
         shared = [name for name in [*self.scatter, *self.bcast] if isinstance(arguments.get(name), SharedData)]
         outputs = [(name, self.outputs[name]) for name in wanted]
         return {

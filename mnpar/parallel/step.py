@@ -72,8 +72,8 @@ class Leaves:
 class Step:
     """One batch on its way: ``backward()`` runs the schedule, as a loss's would, and adds to the gradients of the parameters.
 
-    An optimizer calls it; without one, ``pipeline(x, t).backward()`` does the same. To whom it matters it looks like a loss
-    that is not known yet: a scalar, from whose ``grad`` backward starts.
+    An optimizer calls it; without one, ``pipeline(x, t).backward()`` does the same. To an optimizer it looks like a loss whose
+    value is not known yet: a scalar, from whose ``grad`` backward starts.
 
     Args:
         pipeline, pieces, weights: its stages, what they are called with, and each micro-batch's share of the mean.
@@ -138,7 +138,7 @@ class Step:
         self.most = max(self.most, len(self.visits) + len(self.owed))
 
     def _owe(self, keys: Sequence[Any]) -> list[Owed]:
-        """Where the weights' gradients of some micro-batches wait: for the W of the last of them."""
+        """The list in which the weights' gradients of some micro-batches wait for the action W of the last of them."""
         for key in keys:
             self.owed[key] = []
         return self.owed[keys[-1]]
@@ -180,13 +180,13 @@ class Step:
         return [(loss.node, loss.xp.full(loss.shape, self.weights[visit.micro_batch] * float(self.grad), loss.dtype))]
 
     def _collect(self, found: dict[Any, Gradient]) -> None:
-        """Gradients of leaves that did not have to wait: of what was sent as it is."""
+        """Add the gradients of leaves that a backward has found: those that were not put off."""
         for node, g in found.items():
             if node.requires_grad:
                 self.leaves.add(node, g)
 
     def _weights(self) -> None:
-        """The gradients of weights that are due, of several micro-batches in one product where that is possible."""
+        """Compute the gradients of weights that are due; for several micro-batches in one product where that is possible."""
         groups: dict[Any, list[Owed]] = {}
         for i, one in enumerate(self.due):
             joins = type(one.function) is Linear and not one.leaves[0] and one.gys[0] is not None

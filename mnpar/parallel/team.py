@@ -58,7 +58,7 @@ class Team:
         self._shards = Shards(reducer) if sharded else None
         self._placement, self._check = placement, check
         self._others = Others(optimizer.owned)
-        self._nowhere: list[Any] = []  # parameters that had no gradient in the update before, where that comes late
+        self._nowhere: list[Any] = []  # with double buffering: parameters without a gradient on any rank in the update before
         self._copies = Copies(self.comm, None if placement is None else placement.among)
         self._identity = Identity(optimizer, self.comm, placement is None, reduce)
         self._alone = False  # inside no_sync
@@ -71,7 +71,7 @@ class Team:
         self._only_synchronizes = False  # this update: it makes the copies equal, and takes no step
 
     def take_as_given(self) -> None:
-        """Do not give the ranks rank 0's values at first: each has loaded what it is to have."""
+        """Do not broadcast rank 0's values at the first update: each rank has loaded its own."""
         self._copies.take_as_equal(self.optimizer.target)
 
     def _make_equal(self, final: bool = False) -> bool:
@@ -111,7 +111,7 @@ class Team:
             self.reducer.prepare(self.optimizer.arenas)
 
     def _now(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> Row:
-        """What this rank has to tell."""
+        """This rank's row."""
         model = self.optimizer.target
         stale, talks = self._copies.stale(model), bool(current_tape().records)
         final = talks or (stale and not undoable and any([True for _ in model.namedpersistents()]))
@@ -175,7 +175,7 @@ class Team:
             self.reducer.listen(self.optimizer.arenas)
 
     def give_up(self) -> None:
-        """Backward failed: the next update begins anew."""
+        """A backward failed: drop what belongs to this update."""
         if self._factor is not None and self._late is not None:
             self.interrupt()  # elsewhere the others wait for this rank's part
         self._others.settle()
@@ -183,7 +183,7 @@ class Team:
         self.reducer.give_up(self.optimizer.arenas)
 
     def interrupt(self) -> None:
-        """An error has come between, after others may have had this rank's part: it may lack a step that they take."""
+        """An error came after the other ranks may have had this rank's gradients: it may lack a step that they take."""
         self._identity.interrupt()
 
     def reduce(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:

@@ -121,7 +121,7 @@ def copy_winners(
 
 
 class _Given(DictionarySerializer):
-    """Lists what this rank has, parts as parts."""
+    """Collects values in a dict; of divided parameters this rank's parts."""
 
     knows_places = True
 
@@ -130,7 +130,7 @@ class _Given(DictionarySerializer):
 
 
 class _Taken(NpzDeserializer):
-    """Reads it back."""
+    """Reads what :class:`_Given` has collected."""
 
     knows_places = True
 
@@ -155,7 +155,7 @@ def copied(link: Link, optimizer: Any) -> tuple[dict[str, Array | None], dict[st
 
 
 def restore(link: Link, optimizer: Any, state: Mapping[str, Array | None], numbers: Mapping[str, Any]) -> None:
-    """Let a member be what it was, or what another one is."""
+    """Set a member, and its optimizer, to a state that :func:`copied` or another member's rank has given."""
     _Taken(state, "link/").load(link)
     if optimizer is not None:
         _Taken(state, "optimizer/").load(optimizer)

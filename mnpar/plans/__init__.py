@@ -1,4 +1,4 @@
-"""The geometry of distributed arrays: boxes, windows and plans, on integers; no arrays are moved here.
+"""The geometry of distributed arrays: boxes, windows and plans, computed on integers; no array is touched here.
 
 All index arithmetic of mnpar is in this package. ``mnpar.functions.exchange`` carries a plan out.
 """

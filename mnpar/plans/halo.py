@@ -82,14 +82,14 @@ class Window(NamedTuple):
         return Box(start, tuple([(b - 1) * s - pad + span if b > a else a * s - pad for a, b, s, (pad, _), span in axes]))
 
     def inside(self, cells: Box) -> Box:
-        """The outputs that read nothing but some cells: those that a rank computes before its halo has come."""
+        """The outputs that read these cells only: those that a rank can compute before its halo has arrived."""
         axes = list(zip(cells.start, cells.stop, self.stride, self.pad, self.extent, strict=True))
         start = tuple([-(-(a + pad) // s) for a, _, s, (pad, _), _ in axes])
         stop = [(b + pad - span) // s + 1 for _, b, s, (pad, _), span in axes]
         return Box(start, tuple(map(max, start, stop)))
 
     def readers(self, cells: Box) -> Box:
-        """The outputs between whose first and last cell are some of these: for a transposed window, what these outputs read."""
+        """The outputs whose window reaches over some of these cells: what a transposed window reads to compute these."""
         axes = list(zip(cells.start, cells.stop, self.stride, self.pad, self.extent, strict=True))
         start = tuple([-(-(a + pad - span + 1) // s) for a, _, s, (pad, _), span in axes])
         stop = [(b - 1 + pad) // s + 1 if b > a else first for (a, b, s, (pad, _), _), first in zip(axes, start, strict=True)]

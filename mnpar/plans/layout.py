@@ -18,7 +18,7 @@ MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 
 
 class View(NamedTuple):
-    """Where some cells are in an array."""
+    """The places of some cells in a rank's array."""
 
     slices: tuple[slice, ...]
     spread: tuple[int, ...]  # axes, counted from the last, on which one cell stands at all places of the slice
@@ -26,7 +26,7 @@ class View(NamedTuple):
 
     @property
     def one(self) -> View:
-        """The first of the places at which each cell is."""
+        """The view that has each cell at the first of its places only."""
         if not self.spread:
             return self
         stop, slices = list(self.place.stop), list(self.slices)

@@ -21,7 +21,7 @@ Layouts: TypeAlias = Layout | tuple[Layout, ...]  # a rank's array, or arrays
 
 
 class Move(NamedTuple):
-    """A box of cells on its way from an array of one rank to an array of another."""
+    """A box of cells that goes from an array of one rank to an array of another, or of the same."""
 
     source: int  # which of the arrays that the giver has
     give: View
@@ -36,9 +36,9 @@ class Move(NamedTuple):
 
 
 class Parcel(NamedTuple):
-    """All that one rank gives another: one message."""
+    """All cells that one rank gives another, in one message."""
 
-    rank: int  # the other
+    rank: int  # to which, or from which, it goes
     moves: tuple[Move, ...]
     cells: int
 
@@ -49,8 +49,8 @@ class Route(NamedTuple):
     sends: tuple[Parcel, ...]  # the next rank first, so that not all send to the same one
     own: Parcel  # what stays on the rank
     receives: tuple[Parcel, ...]  # in rank order
-    apart: tuple[bool, ...]  # for each wanted array: no two moves go to the same element
-    full: tuple[bool, ...]  # … and every element gets something
+    apart: tuple[bool, ...]  # for each wanted array: whether no two moves go to the same element
+    full: tuple[bool, ...]  # … and every element gets a value
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Plan:
 
     @property
     def ndim(self) -> int:
-        """The number of axes; those that arrays have before them go along whole."""
+        """The number of axes that are divided; arrays may have others before them, which are whole on every rank."""
         return next((layout.ndim for entry in (*self.have, *self.want) for layout in several(entry)), 0)
 
     @cached_property
@@ -172,12 +172,12 @@ class Plan:
 
 @lru_cache(maxsize=1000)
 def plan_of_copies(have: tuple[Any, ...], want: tuple[Any, ...]) -> Plan:
-    """The plan whose common cells are copies; remembered."""
+    """The plan with ``replicated=True``; remembered."""
     return Plan(have, want, replicated=True)
 
 
 def several(entry: Layouts) -> tuple[Layout, ...]:
-    """A rank's arrays, be it one or more."""
+    """A rank's arrays as a tuple."""
     return entry if isinstance(entry, tuple) else (entry,)
 
 
@@ -192,7 +192,7 @@ def _parts(entry: Layouts) -> list[tuple[int, Part]]:
 
 
 def _meet(given: tuple[int, Part], wanted: tuple[int, Part], among: Box) -> Iterator[Move]:
-    """The move of the cells that two parts have in common, among those of a box."""
+    """The move of the cells of a box that two parts have in common; nothing if there are none."""
     cells = given[1].cells & among
     if not cells.empty:
         yield Move(given[0], given[1].view(cells), wanted[0], wanted[1].view(cells), cells.shape)

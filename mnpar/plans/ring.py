@@ -1,4 +1,4 @@
-"""A sequence cut among ranks, and the way of its keys round a ring of them.
+"""Ring attention: a sequence cut among ranks, and how its keys travel from rank to rank.
 
 A *cut* says for each rank which stretches of the sequence it has, in the order in which its array shows them. Keys travel from
 rank to rank, one hop at a time, and no further than to the last rank that has a query which may look at them. In which
@@ -217,7 +217,7 @@ class Ring:
         return tuple([keys for keys, way in zip(self.keys[owner], self.way[1][owner], strict=True) if way >= hops])
 
     def ended(self, rank: int, hops: int) -> tuple[int, ...]:
-        """Which of its own stretches go just so far."""
+        """The indexes of the rank's own stretches that travel exactly this number of hops."""
         return tuple([i for i, way in enumerate(self.way[1][rank]) if way == hops])
 
     def tiles(self, rank: int, hops: int) -> Iterator[Tile]:
@@ -230,13 +230,13 @@ class Ring:
                     yield Tile(rows, columns, queries, seen, not every)
 
     def onward(self, hops: int, width: int) -> Plan:
-        """The hop after ``hops`` ones: what is needed further on goes to the next rank. Rows are of this width."""
+        """The plan of the hop after ``hops`` hops: stretches needed further on go to the next rank. ``width``: of the rows."""
         have = [self.held(rank, hops) for rank in range(self.size)]
         want = [self.held(rank, hops + 1) for rank in range(self.size)]
         return Plan(layouts(tuple(have), width), layouts(tuple(want), width))
 
     def homeward(self, hops: int, width: int) -> Plan:
-        """After ``hops`` hops: what was summed for the keys that are here goes on with them, or home if they go no further."""
+        """The plan of sums for keys after ``hops`` hops: they go on with their keys; to the owner if the keys go no further."""
         have = [self.held(rank, hops) for rank in range(self.size)]
         on = [self.held(rank, hops + 1) for rank in range(self.size)]
         home = [tuple([self.keys[rank][i] for i in self.ended(rank, hops)]) for rank in range(self.size)]

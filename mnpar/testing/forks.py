@@ -1,8 +1,8 @@
-"""Processes without the start of Python: one that has imported what they need forks for each of them.
+"""A fork server: processes that need not start Python, as they are forks of one that has imported all that they need.
 
-Importing Python, numpy and mnpar takes a rank a third of a second, and pytest's collection takes it seconds. A process that
-has that behind it listens on a local socket. Who connects (``stand_in.py`` under mpiexec, or a test) hands over arguments,
-environment, folder and open files; the fork is what a process started in his place would have been.
+To start Python and import numpy and mnpar takes a rank a third of a second, pytest's collection takes seconds. A process that
+has done so listens on a local socket. A client (``stand_in.py`` under mpiexec, or a test) connects and sends its arguments,
+environment, working directory and open files; a fork takes these over, and does what the client's process would have done.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ def die_with_parent() -> None:
 
 
 def fork() -> int:
-    """``os.fork()``."""
+    """``os.fork()``, without Python's warning about threads."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: those of BLAS bear it
         return os.fork()
 
 
 def possible() -> bool:
-    """Whether forks of this process can do what it can."""
+    """Whether a fork of this process can do whatever the process can: one thread, and no library that uses GPUs."""
     return hasattr(os, "pidfd_open") and threading.active_count() == 1 and not _GPU & sys.modules.keys()
 
 
 class Forks:
-    """A process, forked from this one as it is now, which forks ranks that run ``program(arguments)``.
+    """A fork server, itself a fork of this process as it is now; its forks run ``program(arguments)``.
 
     Args:
-        prepare: is done in it first.
-        program: of the forks.
+        prepare: called first in the server.
+        program: called in each fork.
     """
 
     def __init__(self, prepare: Callable[[], None], program: Callable[[list[str]], None]) -> None:
@@ -66,11 +66,11 @@ class Forks:
                 _run(prepare, program, listener)
 
     def command(self, *arguments: str) -> list[str]:
-        """What a launcher starts instead of a rank."""
+        """The command that a launcher starts for a rank: the stand-in, which asks the server for a fork."""
         return [sys.executable, "-IS", stand_in.__file__, self._path, *arguments]
 
     def close(self) -> None:
-        """No more forks; those that there are still are killed."""
+        """End the server; forks that are still running are killed."""
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
         shutil.rmtree(self._folder)
@@ -80,7 +80,7 @@ def _run(prepare: Callable[[], None], program: Callable[[list[str]], None], list
     status = 1
     try:
         die_with_parent()
-        atexit._clear()  # what is to be done at the end of the process that was forked is not for the forks
+        atexit._clear()  # the exit handlers of the process that was forked are not for its forks
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the session, which ends this one
         prepare()
         arguments = serve(listener)
@@ -94,7 +94,7 @@ def _run(prepare: Callable[[], None], program: Callable[[list[str]], None], list
 
 
 def end(status: int) -> NoReturn:
-    """What Python does when a program has ended (MPI's end is part of it), but for the modules."""
+    """End as Python ends a program, exit handlers (MPI's end is one) included, but without taking the modules apart."""
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
@@ -105,7 +105,7 @@ def end(status: int) -> NoReturn:
 
 
 def listening(path: str) -> socket.socket:
-    """A socket for :func:`serve`."""
+    """A listening socket, for :func:`serve`."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(64)
@@ -115,13 +115,13 @@ def listening(path: str) -> socket.socket:
 class _Fork(NamedTuple):
     pid: int
     handle: int  # readable once it has ended
-    line: socket.socket  # readable once he who asked for it is gone
+    line: socket.socket  # to the client; readable once the client is gone
 
 
 def serve(listener: socket.socket) -> list[str]:
-    """Fork for everyone who connects. Returns in the forks only, which have become what was asked for: their arguments."""
+    """Fork for each client that connects. It returns in the forks alone, which have taken over what was sent: the arguments."""
     gc.collect()
-    gc.freeze()  # the forks need not look at, and so copy, what was there before them
+    gc.freeze()  # else garbage collection in a fork would write to, and so copy, the pages of all objects
     with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
         while True:
@@ -149,7 +149,7 @@ def serve(listener: socket.socket) -> list[str]:
 
 
 def _ended(fork: _Fork, selector: selectors.BaseSelector) -> None:
-    """Say how."""
+    """Tell the client how its fork has ended."""
     code = os.waitstatus_to_exitcode(os.waitpid(fork.pid, 0)[1])
     with contextlib.suppress(OSError):
         fork.line.sendall(b"%d\n" % code)
@@ -169,7 +169,8 @@ def _close(files: Iterable[int | socket.socket]) -> None:
 
 
 def _read(line: socket.socket) -> tuple[Any, list[int]]:
-    """(arguments, environment, folder, variables that name files, parent), and the files: the standard ones, then those."""
+    """What a client sends: (arguments, environment, folder, variables that hold file numbers, parent), and open files: the
+    standard ones, then one for each of these variables."""
     _, files, _, _ = socket.recv_fds(line, 1, 16)
     with line.makefile("rb") as text:
         return ast.literal_eval(text.readline().decode()), files
@@ -178,7 +179,7 @@ def _read(line: socket.socket) -> tuple[Any, list[int]]:
 def _become(
     files: list[int], arguments: list[str], environment: dict[str, str], folder: str, lines: list[str], parent: int
 ) -> list[str]:
-    """Make this fork the process that was asked for."""
+    """Take over what the client has sent; returns the arguments."""
     for number, file in enumerate(files[:3]):
         os.dup2(file, number)
         os.close(file)
@@ -186,5 +187,5 @@ def _become(
     os.environ.clear()
     os.environ.update(environment | dict(zip(lines, map(str, files[3:]), strict=True)))
     os.chdir(folder)
-    os.getppid = lambda: parent  # mnpar's ranks look at what their launcher has opened
+    os.getppid = lambda: parent  # the launcher, whose open files ranks look at (communicators/traces.py)
     return arguments

@@ -1,4 +1,4 @@
-"""Tests of all combinations of several parameters: by default only as many of them as cover every pair of values.
+"""Pairwise testing: of all combinations of a test's parameters, by default only as many run as cover every pair of values.
 
     @pytest.mark.grid
     @pytest.mark.parametrize("dtype", ["f4", "f8"])

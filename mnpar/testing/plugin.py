@@ -4,9 +4,9 @@
     @pytest.mark.ranks(2, 3)                    on 2 and 3 ranks, as threads and as processes under mpiexec
     @pytest.mark.ranks(2, on="threads")         (or on="mpi")
 
-It is pytest's own run all the way: fixtures, parameters and assertions work as ever, on every rank. The processes are started
-once, as a pool, and run one test after another; a rank's failure is shown with that rank's traceback, and what it leaves
-behind (a rank that hangs or died) costs the pool, not the session.
+Fixtures, parameters and assertions work as in any other test, on every rank. The processes are started once, as a pool, and run
+one test after another; a rank's failure is shown with that rank's traceback. If a test leaves a rank that hangs or died, the
+pool is ended, and the next test starts a new one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mnpar.communicators.create import run
 from mnpar.testing import forks, grids
 from mnpar.testing.pool import WORKER, Pool
 from mnpar.testing.processes import Processes
-from mnpar.testing.worker import ranks_of
+from mnpar.testing.worker import check_received, ranks_of
 
 _POOL = pytest.StashKey["Pool | None"]()
 _FORKS = pytest.StashKey[forks.Forks | None]()
@@ -73,12 +73,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
-    """Before the first test, while nothing of one is there, keep a copy of the session: its ranks are forks of that."""
+    """Before the first test fork a copy of the session, which nothing has changed yet: the ranks are forks of it."""
     config = session.config
     if not config.stash.get(WORKER, None) and not config.option.collectonly:
         folders = getattr(config, "_tmp_path_factory", None)
         if folders is not None:
-            folders.getbasetemp()  # whose --basetemp it is, or xdist's, each fork would empty it once more
+            folders.getbasetemp()  # now: each fork would empty a folder that was given by --basetemp once more
         if any(map(_mpi_size, session.items)):
             config.stash[_FORKS] = ranks_of(session) if forks.possible() else None
     try:
@@ -118,9 +118,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def _on_thread(test: Any, arguments: dict[str, Any], comm: Communicator) -> None:
     __tracebackhide__ = True
     test(**{**arguments, "comm": comm})
-    comm.barrier()
-    left = comm.transport.unreceived()  # type: ignore[attr-defined]
-    assert not left, "messages that nobody received: " + ", ".join(f"from {s}, tag {t}: {text}" for s, t, text in left)
+    check_received(comm)
 
 
 def _pool(session: pytest.Session) -> Pool:

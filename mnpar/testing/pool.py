@@ -1,8 +1,8 @@
 """A pool of mpiexec ranks for tests, seen from the pytest process, which itself never starts MPI.
 
-Each rank is a pytest session of its own (``worker.py``) on a local socket: it is told the node id of a test and answers with
-its outcome. It is a fork of this session (``forks.py``), which takes no time, or where that cannot be it collects the tests
-itself.
+Each rank is a pytest session of its own (``worker.py``) with a local socket: the pool sends the node id of a test, the rank
+answers with its outcome. A rank is a fork of this session (``forks.py``), which starts at once; or, where that is not possible,
+a process that collects the tests itself.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Pool:
         self._folder: Path | None = None
 
     def run(self, nodeid: str, ranks: int) -> str:
-        """Run a test on the first ``ranks`` ranks; what failed, rank by rank, or nothing.
+        """Run a test on the first ``ranks`` ranks; what failed, rank by rank, or an empty string.
 
         Raises:
             Exception: no rank failed, and one called ``pytest.skip``, ``xfail`` or ``exit``: what these raise.
@@ -78,7 +78,7 @@ class Pool:
         return "\n".join(report)
 
     def _start(self) -> str:
-        """Start the ranks; what went wrong, or nothing."""
+        """Start the ranks; what went wrong, or an empty string."""
         self._folder = Path(tempfile.mkdtemp(prefix="mnpar-pool-"))
         server = socket.socket(socket.AF_UNIX)
         server.bind(str(self._folder / "socket"))
@@ -138,7 +138,7 @@ class Pool:
         return answers, [rank for rank in self._lines if rank not in answers]
 
     def _autopsy(self, silent: list[int], others_failed: bool) -> str:
-        """What the ranks were doing that did not answer."""
+        """The report on ranks that did not answer, with the tracebacks of what they were doing."""
         for rank in silent:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pids[rank], signal.SIGUSR1)

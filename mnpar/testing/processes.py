@@ -1,13 +1,13 @@
 """Tests shared by several processes: ``pytest --processes 2``.
 
-The session collects once and forks. Each process takes one file of tests after another, from the last to the first, but those
-of hundreds of tests before all others: or one process would be alone with such a file in the end. It tells the session what it
-reports: the session shows, counts and writes it as if it had run the tests itself, so ``-x``, ``--junitxml``,
-``--durations`` and exit codes are its own. A file is never divided: its fixtures are made once. Each
-process has a pool of mpiexec ranks of its own, once a test asks for it. A process that dies fails the test that it ran, and
-another goes on from there.
+The session collects the tests once and forks. Each process takes one file of tests after another from a queue: first the files
+of hundreds of tests, or one process would be left alone with such a file at the end; then the others, from the last to the
+first. It sends its reports to the session, which shows, counts and writes them as if it had run the tests itself, so
+``-x``, ``--junitxml``, ``--durations`` and exit codes work as ever. A file is never divided: its fixtures are made once. Each
+process has a pool of mpiexec ranks of its own, started when a test needs it. If a process dies, the test that it ran fails, and
+another process goes on after that test.
 
-Nothing is shared where little is gained (few tests, or of one file) or somebody looks on (``-s``, ``--pdb``).
+The session runs the tests itself where little would be gained (few tests, or one file) or with ``-s`` and ``--pdb``.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Processes:
 
 
 class _Shares:
-    """The session's side: it starts the processes and hears what they say."""
+    """The session's side: it starts the processes and reads what they report."""
 
     def __init__(self, session: pytest.Session, number: int, files: list[File], close: Callable[[bool], None]) -> None:
         self._session, self._number, self._close = session, number, close
         self._file = {number: file for file in files for number in file}
-        self._queue, tell = os.pipe()  # a read takes the first test of a file that nobody has taken yet
+        self._queue, tell = os.pipe()  # holds, for each file that no process has taken yet, the number of its first test
         in_turn = sorted(files, key=lambda file: (len(file) < _MANY, -file[0]))
         os.write(tell, b"".join(file[0].to_bytes(4) for file in in_turn))
         os.close(tell)
@@ -100,7 +100,7 @@ class _Shares:
             yield self._file[int.from_bytes(taken)]
 
     def _hear(self, process: _Process) -> None:
-        """What a process says, or that it has ended."""
+        """Read what a process reports, or that it has ended."""
         text = os.read(process.line, 1 << 16)
         *lines, process.text = (process.text + text).split(b"\n")
         for number, *what in map(json.loads, lines):
@@ -161,8 +161,8 @@ class _Process:
 
 
 class _Share:
-    """The process's side. It says a JSON list in each line: ``[number]`` of a test that begins, then ``[number, [reports,
-    warnings]]``.
+    """The process's side. It writes a JSON list on each line: ``[number]`` of a test that begins, and at its end ``[number,
+    [reports, warnings]]``.
     """
 
     def __init__(self, session: pytest.Session, of: int, tell: int, close: Callable[[bool], None]) -> None:
@@ -206,7 +206,7 @@ class _Share:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[Any]:
-        """Run a test without a word to this process's own reporters; what there is to report."""
+        """Run a test without reporting it to this process's own plugins; returns the reports."""
         hook = item.config.hook
         reports = runner.runtestprotocol(item, log=False, nextitem=nextitem)
         return [hook.pytest_report_to_serializable(config=item.config, report=report) for report in reports]

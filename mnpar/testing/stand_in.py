@@ -1,9 +1,9 @@
-"""Stands in, under a launcher, for a rank that a prepared process forks: ``python -IS stand_in.py SOCKET ARGUMENTS…``.
+"""The client of a fork server, which a launcher starts in place of a rank: ``python -IS stand_in.py SOCKET ARGUMENTS…``.
 
-It needs less than a hundredth of a second to start, because it knows nothing of mnpar, and of Python's library only what is
-compiled (``signal`` and ``socket`` take as long as all the rest). It hands over its arguments, environment, folder
-and open files (the launcher's line is one of them), passes signals on, and ends as the fork has ended; if it is killed, so is
-the fork.
+It starts in less than a hundredth of a second, because it imports nothing of mnpar, and of Python's library only what is
+compiled (``signal`` and ``socket`` take as long as all the rest). It sends the server its arguments, environment, working
+directory and open files (the launcher's connection is one of them), passes signals on to the fork, and ends as the fork has
+ended; if it is killed, so is the fork.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -17,7 +17,7 @@ _LINES = ("PMI_FD",)  # variables that hold the number of a file that the launch
 def hand_over(
     path: str, arguments: list[str], environment: dict[str, str], folder: str, files: tuple[int, int, int] = (0, 1, 2)
 ) -> tuple[_socket.socket, int]:
-    """The line on which the fork's exit code comes, and its process id.
+    """Ask for a fork: the connection on which its exit code will come, and its process id.
 
     Args:
         path: of the socket of :class:`mnpar.testing.forks.Forks`.
@@ -37,7 +37,7 @@ def exit_code(line: _socket.socket) -> int:
     """The fork's exit code, once it has ended; -N if signal N has ended it.
 
     Raises:
-        TimeoutError: the line has a limit of time. When it is closed the fork is killed.
+        TimeoutError: the connection has a time limit. (When it is closed the fork is killed.)
     """
     return _number(line)
 
@@ -53,7 +53,7 @@ def _number(line: _socket.socket) -> int:
 
 
 def main(path: str, *arguments: str) -> None:
-    """Hand everything over, and wait."""
+    """Ask for a fork, pass signals on to it, and end as it ends."""
     line, pid = hand_over(path, list(arguments), dict(os.environ), os.getcwd())
     for number in (_signal.SIGINT, _signal.SIGTERM):
         _signal.signal(number, lambda number, frame: os.kill(pid, number))

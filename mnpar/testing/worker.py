@@ -1,6 +1,7 @@
 """One rank of the pool: a pytest session that runs the tests it is told, one at a time, together with the other ranks.
 
-It is a fork of the session that has started the pool, as it was when it had collected; or a session of its own.
+It is a fork of the session that has started the pool, as that was after it had collected the tests; or, where nothing can be
+forked, a session that collects for itself.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Worker:
         self._world = create_communicator("mpi")
         self._line = socket.socket(socket.AF_UNIX)
         self._line.connect(str(folder / "socket"))
-        self._groups: dict[int, Any] = {}  # of the first so many ranks: what they do is nothing to the others
-        self._sub: Any = None
+        self._groups: dict[int, Any] = {}  # communicators of the first so many ranks, so that the others need not take part
+        self._sub: Any = None  # the communicator of the test
 
     def pytest_configure(self, config: pytest.Config) -> None:
         config.stash[WORKER] = self
@@ -74,7 +75,7 @@ class Worker:
         """Run a test function with this rank's communicator (called by the plugin)."""
         __tracebackhide__ = True
         try:
-            with Tape():  # what a test records and does not visit is not for the next one
+            with Tape():  # so that what a test leaves on its tape is not on that of the next one
                 test(**{**arguments, "comm": self._sub})
         except (pytest.skip.Exception, pytest.xfail.Exception) as error:
             self._left = [type(error).__name__, error.msg]
@@ -82,16 +83,25 @@ class Worker:
         except pytest.exit.Exception as error:
             self._left = ["Exit", error.msg, error.returncode]
             return
-        self._sub.barrier()
-        left = self._sub.transport.unreceived()
-        assert not left, "messages that nobody received: " + ", ".join(f"from {s}, tag {t}: {text}" for s, t, text in left)
+        check_received(self._sub)
 
     def _say(self, what: dict[str, Any]) -> None:
         self._line.sendall(json.dumps(what).encode() + b"\n")
 
 
+def check_received(comm: Any) -> None:
+    """Fail if a message to this rank was not received; all ranks call it at the end of a test."""
+    __tracebackhide__ = True
+    comm.barrier()
+    left = comm.transport.unreceived()
+    assert not left, "messages that nobody received: " + ", ".join(f"from {s}, tag {t}: {text}" for s, t, text in left)
+
+
 def ranks_of(session: pytest.Session) -> Forks:
-    """What forks ranks of a session as it is now, after it has collected its tests; their argument is the pool's folder."""
+    """A process that forks ranks of this session, as it is now, after it has collected its tests.
+
+    The forks' argument is the pool's folder.
+    """
     config = session.config
     capture: Any = config.pluginmanager.getplugin("capturemanager")
 

@@ -31,6 +31,15 @@ def load(path):
     return float(other.W.array[1, 2]), step
 
 
+def test_what_is_not_in_it_keeps_its_value_unless_loading_is_strict(tmp_path):
+    path, old, new = tmp_path / "model", layer(0), layer(5)
+    checkpoint.save_folder(path, {"old": layer(7)})
+    with pytest.raises(KeyError, match="other names than what is loaded has"):
+        checkpoint.load_folder(path, {"old": old, "new": new})
+    checkpoint.load_folder(path, {"old": old, "new": new}, strict=False)
+    assert (old.W.array[0, 0], new.W.array[0, 0]) == (7, 5)
+
+
 def test_a_process_alone_needs_no_communicator(tmp_path):
     path = save(tmp_path / "model", 7, step=12)
     assert path == str(tmp_path / "model")

@@ -11,7 +11,7 @@ import types
 import pytest
 
 from mnpar.communicators import message
-from mnpar.communicators.neighbours import Heart, Look, Neighbours, card
+from mnpar.communicators.neighbours import Heartbeat, Look, Neighbours, card
 from mnpar.communicators.sites import site_of
 from mnpar.communicators.transport import Waiting
 from mnpar.communicators.watch import ANSWER, Watch
@@ -19,8 +19,8 @@ from mnpar.errors import DeadlockError
 
 PROGRAM = """
 import sys, time
-from mnpar.communicators.neighbours import Heart, card
-heart = Heart(lambda launcher: None)
+from mnpar.communicators.neighbours import Heartbeat, card
+heart = Heartbeat(lambda launcher: None)
 print(card(heart).hex(), flush=True)
 sys.stdin.readline()
 """
@@ -39,7 +39,7 @@ def other():
     """A process, and how rank 0, this one, sees it as rank 1."""
     process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     theirs = bytes.fromhex(process.stdout.readline())
-    heart = Heart(lambda launcher: None)
+    heart = Heartbeat(lambda launcher: None)
     neighbours = Neighbours(card(heart) + theirs, 0)
     yield process, lambda: neighbours.look(1)
     heart.stop()
@@ -54,8 +54,8 @@ def test_a_busy_process_is_seen_with_its_source_line(other):
 
 
 def test_a_process_that_stops_before_the_first_beat_has_said_where_it_is(monkeypatch):
-    monkeypatch.setattr(Heart, "_beat", lambda heart: None)
-    heart = Heart(lambda launcher: None)
+    monkeypatch.setattr(Heartbeat, "_beat", lambda heart: None)
+    heart = Heartbeat(lambda launcher: None)
     when, site = Neighbours._note(os.getpid(), heart.fd)
     assert site.startswith("communicators/test_neighbours.py:")
     assert 0 <= time.monotonic() - when < 5
@@ -97,7 +97,7 @@ def test_a_process_that_ends_by_itself_is_gone_with_its_exit_code(other):
 
 
 def test_processes_of_other_machines_are_not_seen():
-    heart = Heart(lambda launcher: None)
+    heart = Heartbeat(lambda launcher: None)
     mine = card(heart)
     heart.stop()
     elsewhere = mine.replace(mine[:36], b"another machine".ljust(36))
@@ -108,7 +108,7 @@ def test_processes_of_other_machines_are_not_seen():
 
 
 def test_a_number_that_another_process_has_got_since_is_not_taken_for_it():
-    heart = Heart(lambda launcher: None)
+    heart = Heartbeat(lambda launcher: None)
     mine = card(heart)
     heart.stop()
     before = mine[:136] + bytes(8) + mine[144:]  # a process of the same number that started long ago
@@ -198,7 +198,7 @@ def test_a_rank_that_has_finished_does_not_wait_for_one_that_is_gone():
 
 def test_a_process_whose_launcher_has_died_is_told_so():
     told = []
-    heart = Heart(told.append)
+    heart = Heartbeat(told.append)
     heart._parent = launcher = 2**22 + 1  # no process has this number
     until(lambda: told)
     heart.stop()

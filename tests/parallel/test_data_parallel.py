@@ -344,6 +344,16 @@ def test_closeness_is_false_everywhere_and_the_odd_one_is_named(comm):
     assert mnpar.check_parameter_closeness(net, comm, tolerance=2e-3)
 
 
+@pytest.mark.filterwarnings("ignore:parameters are not the same")
+@pytest.mark.ranks(2, on="threads")
+def test_closeness_looks_at_persistent_arrays_if_it_is_told_to(comm):
+    net = mnpar.Chain(norm=L.BatchNormalization(2))
+    net.norm.avg_mean[...] = comm.rank
+    assert mnpar.check_parameter_closeness(net, comm)
+    assert not mnpar.check_parameter_closeness(net, comm, persistents=True)
+    assert mnpar.check_parameter_closeness(net, comm, tolerance=1, persistents=True)
+
+
 @pytest.mark.ranks(2, on="threads")
 def test_models_that_differ_are_refused_with_the_difference(comm):
     net = mnpar.Chain(a=L.Linear(2, 2)) if comm.rank == 0 else mnpar.Chain(a=L.Linear(2, 2), b=L.Linear(2, 2))

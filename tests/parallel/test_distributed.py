@@ -253,6 +253,15 @@ def test_a_copy_has_parameters_of_its_own(comm):
     assert model.module.a.W.array.any()
 
 
+def test_one_rank_alone_can_copy_it_as_nothing_is_measured_again():
+    def program(comm):
+        comm.transport.places = lambda: (0, 1, comm.rank, 2)  # each rank on a machine of its own: there it would be measured
+        model = mnpar.DistributedDataParallel(MLP(), comm, bucket_bytes=64)
+        return None if comm.rank else copy.deepcopy(model)._reducer.bucket_bytes
+
+    assert mnpar.run(program, ranks=2) == [64, None]
+
+
 class MyDataParallel(mnpar.Chain):
     """What a user writes, in a dozen lines."""
 
