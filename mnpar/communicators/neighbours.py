@@ -1,10 +1,10 @@
-"""What the other ranks on this machine do, seen without MPI.
+"""The state of the other ranks on this machine, found out without MPI: running, stopped or gone.
 
 A rank that computes for a long time answers no questions, and neither does one that is stopped or dead. The kernel tells these
-apart: ``/proc/<pid>/stat``. And so that a busy rank can be named with its source line, every process notes that line four
-times a second, from a thread that never calls MPI, in a file without a name that is mapped into its memory; the others read it
-through ``/proc/<pid>/fd``. There is nothing to clean up, however a process ends. Ranks on other machines, and ranks where the
-system has no such things, are simply not seen.
+apart: ``/proc/<pid>/stat``. So that the source line of a busy rank can be named, every process writes its own four times a
+second, from a thread that never calls MPI, to an unnamed file that is mapped into its memory; the others read it through
+``/proc/<pid>/fd``. There is nothing to clean up, however a process ends. Ranks on other machines, or on systems without these
+files, cannot be seen.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Look(NamedTuple):
 
 
 class Heartbeat:
-    """Notes where the main thread is, and looks now and then whether the process is to end.
+    """A thread that notes the source line of the main thread four times a second.
 
     Args:
-        look: called at each beat, with the process that has started this one.
+        look: called at each beat, with the id of the process that has started this one: it may end this process.
     """
 
     def __init__(self, look: Callable[[int], None]) -> None:
@@ -71,7 +71,7 @@ class Heartbeat:
 
 
 def boot() -> str:
-    """What tells machines of one name apart (containers are often all named alike); empty where the system does not say."""
+    """The kernel's boot id, which tells machines of one name apart (that of containers is often the same); empty if unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -80,7 +80,8 @@ def boot() -> str:
 
 
 def card(heart: Heartbeat) -> bytes:
-    """How the others find this process, of ``CARD`` bytes; the place is empty where processes cannot be seen."""
+    """What others need to see this process, in ``CARD`` bytes: its place (machine and namespace of process ids; empty if
+    processes cannot be seen), its id, when it was started, and the descriptor of its heartbeat's file."""
     try:
         place = boot() + os.readlink("/proc/self/ns/pid")
         since = int(_stat(os.getpid())[19])
@@ -90,7 +91,7 @@ def card(heart: Heartbeat) -> bytes:
 
 
 class Neighbours:
-    """The ranks of the job on this machine, by the cards that all ranks have shown."""
+    """The ranks of the job on this machine, by the cards of all ranks."""
 
     def __init__(self, cards: bytes, rank: int) -> None:
         found = [_CARD.unpack_from(cards, start) for start in range(0, len(cards), CARD)]
@@ -99,7 +100,7 @@ class Neighbours:
         self._processes = {r: found[r][1:] for r in self.here if r != rank}
 
     def look(self, rank: int) -> Look | None:
-        """What this rank does; None where it cannot be seen."""
+        """The state of a rank's process; None if it cannot be seen."""
         if rank not in self._processes:
             return None
         pid, since, fd = self._processes[rank]

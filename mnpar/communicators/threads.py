@@ -230,7 +230,7 @@ class ThreadTransport:
 
 current_transport: contextvars.ContextVar[ThreadTransport | None] = contextvars.ContextVar("mnpar.transport", default=None)
 
-# another number on each thread rank:
+# tells thread ranks apart, those of other programs too:
 claimant: contextvars.ContextVar[int] = contextvars.ContextVar("mnpar.claimant", default=0)
 _numbers = itertools.count(1)
 _owners: weakref.WeakKeyDictionary[Any, tuple[Any, int]] = weakref.WeakKeyDictionary()

@@ -118,7 +118,7 @@ class Ensemble(Chain):
         self.register_persistent("rounds")
 
     def _join(self, comm: Communicator) -> None:
-        """Let these ranks be those of the ensemble."""
+        """Take these ranks as those of the ensemble."""
         peers = comm.split(self._place, comm.rank)
         assert peers is not None
         self.comm, self.peers = comm, peers
@@ -264,12 +264,12 @@ class Ensemble(Chain):
         return False
 
     def _give_up(self) -> None:
-        """Nobody shall wait for this rank, nor it for others."""
+        """Revoke the communicators, so that no rank waits for this one."""
         for comm in (self.comm, self.peers, self.group):
             comm.transport.revoke()
 
     def _go_on(self, error: Exception | None) -> None:
-        """Be an ensemble of the members that are left."""
+        """Make the ensemble one of the members that are left."""
         well, tape = error is None or self.comm.transport.lost(error), current_tape()
         tape.clear()
         tape.unfinished.clear()

@@ -103,7 +103,7 @@ def tie(stages: list[Stage], tied: Mapping[str, str]) -> tuple[Stage | None, dic
 
     Args:
         stages: this rank's.
-        tied: path by path, of whom each weight is: ``{"/head/W": "/embed/W"}``.
+        tied: the path of each shared weight, with that of the weight itself, its owner's: ``{"/head/W": "/embed/W"}``.
 
     Returns:
         A link that has under the owner's path what this rank shares with a layer that it does not have (or None); all that
@@ -144,7 +144,7 @@ def _find(stages: list[Stage], path: str) -> tuple[Link, str] | None:
 
 
 def _graft(root: Stage, path: str, param: Parameter) -> None:
-    """Let a parameter have this path too."""
+    """Add a parameter to a link under this path, with the chains that lead to it."""
     link: Any = root
     *links, name = path.strip("/").split("/")
     for part in links:

@@ -186,7 +186,7 @@ class Pipeline(ChainList):
             )
 
     def _company(self, action: Action) -> Any:
-        """What is equal for actions that are done together where nothing else comes between them."""
+        """A key of an action: successive actions with the same key are done together."""
         kind, stage, _ = action
         abreast = self.abreast and kind in "BI" and stage == self.schedule.stages - 1
         return kind if kind == "W" else (kind, stage) if abreast else action
@@ -255,14 +255,15 @@ class Pipeline(ChainList):
             parameter.array[...] = comm.bcast(parameter.array)
 
     def put_aside(self) -> list[Array | None]:
-        """The gradients that shared parameters have before a batch, sums already, and no longer there: the step does it."""
+        """Take away, and return, the gradients that shared parameters have before a batch, which are sums over stages already.
+        The step calls it."""
         kept = [None if parameter.grad is None else parameter.grad.copy() for parameter in self.tied]
         for parameter in self.tied:
             parameter.cleargrad()
         return kept
 
     def share_gradients(self, kept: Sequence[Array | None]) -> None:
-        """Give all copies of each shared parameter the sum of their gradients, and what was put aside; the step does it."""
+        """Sum the gradients of each shared parameter over its copies, and add what was put aside; the step calls it."""
         for (comm, parameter), before in zip(self._tied, kept, strict=True):
             if parameter.grad is None:
                 parameter.zerograd()

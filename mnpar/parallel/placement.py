@@ -191,7 +191,7 @@ class Placement:
             raise MismatchError(f"{self.mesh!s}: {error}") from None
 
     def _kind(self, path: str, axis: str, holders: dict[int, Held], there: bool) -> str:
-        """What an axis does to a parameter; ``there``: all that should have it have it."""
+        """How an axis places a parameter (see ``kinds``). ``there``: whether each rank that should have it has it by now."""
         kinds: dict[str, list[int]] = {}
         for rank in holders:
             line = self.mesh.line((axis,), rank)
@@ -250,7 +250,7 @@ class Placement:
             (rule.share, rule.total), rule.spread = self._sums[path], True
 
     def agree(self) -> None:
-        """After a step with pieces: stages that share a weight have cut it elsewhere, and rounded its norms in other ways."""
+        """After a step in shards: make weights that stages share equal again, whose norms each stage may round differently."""
         for comm, param in self._tied:
             if param.update_rule is not None and param.update_rule.total.asked:
                 backend.copy_to(param.array, comm.bcast(param.array))
@@ -263,7 +263,7 @@ class Placement:
 
 
 class Total:
-    """Adds numbers up over the ranks that have pieces, then over those that have parts, of which each gives its share."""
+    """Sums numbers over the ranks that have pieces of a shard, and then, weighted by ``share``, over those that have parts."""
 
     def __init__(self, pieces: Communicator | None, comm: Communicator, share: float) -> None:
         self._pieces, self._comm, self._share, self.asked = pieces, comm, share, False

@@ -187,7 +187,7 @@ class SharedData:
 
     free_memory = free  # Synkhronos' name
 
-    # ----
+    # ---- this rank alone, or inside ----
 
     def _held(self) -> SharedMemory:
         if self._memory is None:
@@ -211,7 +211,7 @@ class SharedData:
         return np.ascontiguousarray(given, self.dtype).reshape(given.shape)
 
     def _reshape(self, shape: tuple[int, ...], oversize: float, kept: int) -> None:
-        """Another shape, on memory that is large enough; of the elements so many stay, the others are zeros."""
+        """Change the shape, and the memory if that is too small; the first ``kept`` elements stay, the others are zeros."""
         if not 1 <= oversize <= 2:
             raise ValueError(f"{self.name}: oversize is a factor from 1 to 2, not {oversize}")
         size = math.prod(shape)
@@ -232,7 +232,7 @@ class SharedData:
         self._shape = shape
 
     def _move(self, room: int, kept: int) -> None:
-        """To memory with room for so many elements."""
+        """Move to new memory with room for ``room`` elements; the first ``kept`` are copied."""
         old = self._memory
         if old is not None:
             self._let_go(old)
@@ -246,7 +246,7 @@ class SharedData:
         self._memory = memory
 
     def _let_go(self, memory: SharedMemory) -> None:
-        """Have no array on it, and make sure that no rank has one."""
+        """Drop this rank's array on the memory, and check that no rank has another one there."""
         held, self._array = self._array, None
         shape = held.shape
         del held

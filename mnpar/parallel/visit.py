@@ -1,9 +1,9 @@
-"""One micro-batch in one stage: forward on a tape of its own, and backward by replaying that tape, whenever that may be.
+"""One micro-batch in one stage: forward on a tape of its own, and backward along that tape, at any later time.
 
-A tape holds what a stage received and sent while it worked on the micro-batch. So many micro-batches can be under way at
-once, and a stage may speak to any other stage: backward takes the gradients from wherever outputs went, and gives gradients
-to wherever inputs came from. That is why skip connections, several inputs and encoders beside decoders need nothing special
-here.
+The tape holds what the stage received and sent while it worked on the micro-batch. So many micro-batches can be under way at
+once, and a stage may exchange values with any other stage: backward receives gradients from wherever outputs were sent, and
+sends gradients to wherever inputs came from. Skip connections, several inputs and encoders beside decoders need no code of
+their own.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Visit:
         self.result: Any = None  # of the last stage
 
     def forward(self) -> None:
-        """Take, compute and give on."""
+        """Receive the inputs, compute, and send the outputs."""
         token = _here.set(self)
         try:
             with self.tape:
@@ -93,16 +93,16 @@ class Visit:
         return self.line.recv(stage, self.stage, self.micro_batch, tag)
 
     def backward(self, seeds: Seeds, collect: Collect, later: list[Owed]) -> None:
-        """Replay the tape: what is to be computed for weights goes to ``later``, gradients that are there to ``collect``."""
+        """Go back along the tape: what is to be computed for weights goes to ``later``, gradients of leaves to ``collect``."""
         with self.tape:
             collect(reverse(seeds, later=later))
 
 
 class Frugal(Visit):
-    """A visit that keeps what it received and nothing else; backward runs the stage again before it goes back.
+    """A visit with recomputation: it keeps what it received and nothing else; backward runs the stage again, and then back.
 
-    What the stage received while it ran is logged, so the second run speaks to nobody. Random numbers are the same again;
-    statistics that a link collects in training are collected twice.
+    The second run gets what the first one received from a log, and sends nothing. Random numbers are the same again; statistics
+    that a link collects in training are collected twice.
     """
 
     def _run(self) -> None:
@@ -176,7 +176,7 @@ class _Again(FunctionNode):
 
 
 class _Entry(FunctionNode):
-    """Where a stage that runs again gets what it received, and where the gradients of that end."""
+    """The function without inputs whose outputs are what a stage that runs again had received; it keeps their gradients."""
 
     generic = True
     communicates = True
