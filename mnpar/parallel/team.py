@@ -60,7 +60,7 @@ class Team:
         self._others = Others(optimizer.owned)
         self._nowhere: list[Any] = []  # parameters that had no gradient in the update before, where that comes late
         self._copies = Copies(self.comm, None if placement is None else placement.among)
-        self._identity = Identity(optimizer, self.comm, placement is None, reduce)
+        self._identity = Identity(optimizer, self.comm, placement, reduce)
         self._alone = False  # inside no_sync
         self._held = 0.0  # the weight of the gradients that were added up there
         self._added = 0.0  # what this update has added to that
@@ -69,6 +69,7 @@ class Team:
         self._base = 1.0  # what weights are divided by before those of the others are known: a QuietTeam's are by another
         self._factor: float | None = None  # of the sum over ranks, once they have met
         self._only_synchronizes = False  # this update: it makes the copies equal, and takes no step
+        self._asks = False  # whether any rank's step may sum norms of pieces of weights that stages share
 
     def take_as_given(self) -> None:
         """Do not give the ranks rank 0's values at first: each has loaded what it is to have."""
@@ -92,6 +93,7 @@ class Team:
         """
         rows = told(self._now(weight, undoable, manual, joining), self.comm, self._placement)
         self._identity.check(rows)
+        self._asks = rows[0].asks
         if any([row.stale for row in rows]) and not all([row.joining for row in rows]):
             final = any([row.manual or row.final for row in rows])
             if not self._make_equal(final):
@@ -116,7 +118,8 @@ class Team:
         stale, talks = self._copies.stale(model), bool(current_tape().records)
         final = talks or (stale and not undoable and any([True for _ in model.namedpersistents()]))
         unsettled = self._placement is not None and self._placement.stale(model)
-        return Row(weight, self._held, stale, final, manual, joining, talks, unsettled, *self._identity.told)
+        asks = self._placement is not None and self._shards is not None and self._placement.asks(self.optimizer)
+        return Row(weight, self._held, stale, final, manual, joining, talks, unsettled, asks, *self._identity.told)
 
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
         """The loss on this rank, to be differentiated; None where there are no samples."""
@@ -263,7 +266,7 @@ class Team:
             self._count_once()
             yield
         if self._placement is not None:
-            self._placement.agree()
+            self._placement.agree(self.optimizer, self._asks)
 
     def stepping(self) -> AbstractContextManager[None]:
         """Around a step."""
