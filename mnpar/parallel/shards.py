@@ -35,6 +35,8 @@ class Shards:
     def __init__(self, reducer: Reducer) -> None:
         self._reducer = reducer
         self._layout: list[tuple[int, slice]] = []  # by which states were cut
+        self._places: list[Array] = []  # a few of each parameter, in each arena
+        self._left: list[tuple[Array, bytes]] = []  # the vectors as the last step left them, and what was at these places
 
     def reduce(self, arenas: Arenas, factor: float) -> None:
         """The gradients of all ranks added up, each rank's stretch on that rank; the rest is left as it was.
@@ -48,6 +50,25 @@ class Shards:
             sent = self._reducer.wire(arena.grad)
             mine = self._channel(arena).reduce_scatter([sent[cut] for cut in self._cuts(arena)])
             arena.grad[self._own(arena)] = mine if factor == 1 else mine * factor
+
+    def leave(self, arenas: Arenas) -> None:
+        """The values are those that a step leaves."""
+        self._left = self._look(arenas)
+
+    def altered(self, arenas: Arenas) -> bool:
+        """Whether values are others than the last step left, as far as a few of each parameter tell.
+
+        A step makes values alike, each rank's stretch those of its rank: what was changed by hand on one rank only would be
+        half lost, and not be found by comparing what ranks have afterwards.
+        """
+        now = [arena.data for arena in arenas.learning]
+        if len(now) != len(self._left) or any([x is not y for x, (y, _) in zip(now, self._left, strict=True)]):
+            return False  # made anew
+        return [values for _, values in self._left] != [values for _, values in self._look(arenas)]
+
+    def _look(self, arenas: Arenas) -> list[tuple[Array, bytes]]:
+        pairs = zip([arena.data for arena in arenas.learning], self._places, strict=True)
+        return [(data, data[places].tobytes() if type(data) is np.ndarray else b"") for data, places in pairs]
 
     def _channel(self, arena: Arena) -> Communicator:
         return self._reducer.channel_of(arena.summed)
@@ -71,7 +92,7 @@ class Shards:
         ]
         if layout != self._layout:
             self._join(optimizer)  # parameters have come or gone: stretches begin elsewhere
-            self._layout = layout
+            self._layout, self._places = layout, [_few(arena.slices) for arena in optimizer.arenas.learning]
         wholes = [
             (param, param.array, param.grad, self._piece(arena, i))
             for arena in optimizer.arenas.learning
@@ -115,6 +136,12 @@ class Shards:
                 for name in [name for name in rule.state if name not in rule.scalars]:
                     rule.state[name] = _joined(self._channel(arena).allgather(rule.state[name])).reshape(param.shape)
                 rule.in_pieces = False
+
+
+def _few(slices: list[slice]) -> Array:
+    """Places in a vector: up to 16 in each of these stretches."""
+    places = [np.linspace(cut.start, cut.stop - 1, min(16, cut.stop - cut.start)).astype(int) for cut in slices]
+    return np.concatenate(places)
 
 
 def _be(param: Parameter, values: Array, gradients: Array | None) -> None:
