@@ -7,7 +7,7 @@ all is finite) they add up by ``total``. What travels is as much as an allreduce
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ class Shards:
         self._reducer = reducer
         self._layout: list[tuple[int, slice]] = []  # by which states were cut
         self._places: list[Array] = []  # a few of each parameter, in each arena
-        self._left: list[tuple[Array, bytes]] = []  # the vectors as the last step left them, and what was at these places
+        self._left: list[tuple[Arena, bytes]] = []  # the arenas that the last step left, and what was at these places
 
     def reduce(self, arenas: Arenas, factor: float) -> None:
         """The gradients of all ranks added up, each rank's stretch on that rank; the rest is left as it was.
@@ -53,22 +53,21 @@ class Shards:
 
     def leave(self, arenas: Arenas) -> None:
         """The values are those that a step leaves."""
-        self._left = self._look(arenas)
+        self._left = self._look(arenas.learning)
 
-    def altered(self, arenas: Arenas) -> bool:
+    def altered(self) -> bool:
         """Whether values are others than the last step left, as far as a few of each parameter tell.
 
         A step makes values alike, each rank's stretch those of its rank: what was changed by hand on one rank only would be
         half lost, and not be found by comparing what ranks have afterwards.
         """
-        now = [arena.data for arena in arenas.learning]
-        if len(now) != len(self._left) or any([x is not y for x, (y, _) in zip(now, self._left, strict=True)]):
-            return False  # made anew
-        return [values for _, values in self._left] != [values for _, values in self._look(arenas)]
+        if any([param.array is not view for arena, _ in self._left for param, view, _ in arena.members]):
+            return True
+        return self._left != self._look([arena for arena, _ in self._left])
 
-    def _look(self, arenas: Arenas) -> list[tuple[Array, bytes]]:
-        pairs = zip([arena.data for arena in arenas.learning], self._places, strict=True)
-        return [(data, data[places].tobytes() if type(data) is np.ndarray else b"") for data, places in pairs]
+    def _look(self, arenas: Iterable[Arena]) -> list[tuple[Arena, bytes]]:
+        pairs = zip(arenas, self._places, strict=True)
+        return [(a, a.data[few].tobytes() if type(a.data) is np.ndarray else b"") for a, few in pairs]
 
     def _channel(self, arena: Arena) -> Communicator:
         return self._reducer.channel_of(arena.summed)

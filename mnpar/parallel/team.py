@@ -125,8 +125,7 @@ class Team:
         asks = altered = False
         if self._shards is not None:
             asks = self._placement is not None and self._placement.asks(self.optimizer)
-            self.optimizer.arenas.gather(self.optimizer.members())
-            altered = self._shards.altered(self.optimizer.arenas)
+            altered = self._shards.altered()
         return Row(weight, self._held, stale, final, manual, joining, talks, unsettled, asks, altered, *self._identity.told)
 
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
