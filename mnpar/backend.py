@@ -333,7 +333,7 @@ def narrowed(x: Any, dtype: Any) -> Any:
         >>> narrowed(np.array([1 + 2j]), np.dtype("f8"))
         array([1.])
     """
-    return (x.real if is_array(x) and dtype.kind == "f" else x).astype(dtype)
+    return (x.real if x.dtype.kind == "c" and dtype.kind != "c" else x).astype(dtype)
 
 
 def checked(x: Any) -> Array:

@@ -61,6 +61,8 @@ def operand(x: Any, other: Any) -> Any:
     if not backend.is_array(like):
         return np.asarray(x)
     dtype = like.dtype if backend.is_array(x) or like.dtype.kind in "fcV" else np.result_type(like.dtype, x)
+    if np.iscomplexobj(x):
+        dtype = np.dtype("c16" if dtype in ("f8", "c16") else "c8")
     return backend.get_array_module(like).asarray(x, dtype)
 
 

@@ -13,10 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from mnpar import backend
-from mnpar.backend import Array
 from mnpar.checkpoint.contents import Piece, Record, check_cover
 from mnpar.communicators.communicator import Communicator, described
 from mnpar.errors import MismatchError
@@ -27,6 +24,7 @@ from mnpar.parallel.held import Held, Table, look_at
 from mnpar.parallel.mesh import Mesh
 from mnpar.parallel.pipeline import Pipeline
 from mnpar.parallel.reducer import Among, Reducer
+from mnpar.parallel.total import Total
 from mnpar.parameter import Parameter
 from mnpar.plans import Box
 
@@ -273,19 +271,6 @@ class Placement:
         mine = self.tables[self.mesh.comm.rank].params[path].box
         tables = [self.tables[rank].params for rank in self.mesh.line(axes, self.mesh.comm.rank)]
         return 1 / sum([path in params and params[path].box == mine for params in tables])
-
-
-class Total:
-    """Adds numbers up over the ranks that have pieces, then over those that have parts, of which each gives its share."""
-
-    def __init__(self, pieces: Communicator | None, comm: Communicator, share: float) -> None:
-        self._pieces, self._comm, self._share, self.asked = pieces, comm, share, False
-
-    def __call__(self, values: Array) -> Array:
-        self.asked, values = True, np.asarray(values, np.float64)
-        if self._pieces is not None:
-            values = self._pieces.allreduce(values)
-        return values if self._comm.size == 1 else self._comm.allreduce(np.asarray(values * self._share))
 
 
 _SHARES = (
