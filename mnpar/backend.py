@@ -381,6 +381,18 @@ def explain(label: str, error: Exception, xs: Sequence[Array]) -> None:
         raise TypeError(f"{label}: {reason}") from error
 
 
+def check_fractions(label: str, x: Array) -> None:
+    """Raise TypeError if what comes of a function's input is to have its dtype, and that holds no fractions.
+
+    Example:
+        >>> check_fractions("dropout", np.array([1, 2]))
+        Traceback (most recent call last):
+        TypeError: dropout: input 0 is of dtype int64, and what comes of it has fractions: give astype a floating-point dtype
+    """
+    if reason := _unfit([x], True):
+        raise TypeError(f"{label}: {reason}")
+
+
 def _unfit(xs: Sequence[Array], fractions: bool) -> str:
     """Why a function cannot compute with its inputs, arrays or Nones; empty if nothing is wrong with them as such.
 
