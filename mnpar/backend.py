@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Array: TypeAlias = Any  # a numpy.ndarray or a cupy.ndarray: CuPy ships no types, and need not be installed
+HALVES = "eE"  # dtypes of 2 bytes: float16 and, where ml_dtypes is installed, bfloat16
 
 
 def _cupy() -> Any:

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
+from mnpar.backend import HALVES as HALVES
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.variable import Variable, as_variable
-
-HALVES = "eE"  # dtypes of 2 bytes: float16 and, where ml_dtypes is installed, bfloat16
 
 
 def either(function: FunctionNode, *xs: Any) -> Any:
