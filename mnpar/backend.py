@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Array: TypeAlias = Any  # a numpy.ndarray or a cupy.ndarray: CuPy ships no types, and need not be installed
+HALVES = "eE"  # dtypes of 2 bytes: float16 and, where ml_dtypes is installed, bfloat16
 
 
 def _cupy() -> Any:
@@ -345,7 +346,7 @@ def narrowed(x: Any, dtype: Any) -> Any:
         >>> narrowed(np.array([1 + 2j]), np.dtype("f8"))
         array([1.])
     """
-    return (x.real if is_array(x) and dtype.kind == "f" else x).astype(dtype)
+    return (x.real if x.dtype.kind == "c" and dtype.kind != "c" else x).astype(dtype)
 
 
 def checked(x: Any) -> Array:
@@ -391,6 +392,18 @@ def explain(label: str, error: Exception, xs: Sequence[Array]) -> None:
         raise ValueError(f"{label}: {error}") from None
     if reason := _unfit(xs, str(error).startswith("Cannot cast ufunc")):
         raise TypeError(f"{label}: {reason}") from error
+
+
+def check_fractions(label: str, x: Array) -> None:
+    """Raise TypeError if what comes of a function's input is to have its dtype, and that holds no fractions.
+
+    Example:
+        >>> check_fractions("dropout", np.array([1, 2]))
+        Traceback (most recent call last):
+        TypeError: dropout: input 0 is of dtype int64, and what comes of it has fractions: give astype a floating-point dtype
+    """
+    if reason := _unfit([x], True):
+        raise TypeError(f"{label}: {reason}")
 
 
 def _unfit(xs: Sequence[Array], fractions: bool) -> str:

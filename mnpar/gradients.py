@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Any
 
-from mnpar.backend import unscalar
+from mnpar.backend import HALVES, unscalar
 from mnpar.graph import Function, Gradient, VariableNode
 from mnpar.owning import copied
 from mnpar.reach import earliest_readers
@@ -40,7 +40,7 @@ class Gradients:
         self._functions: dict[int, Function] = {}  # all that were or will be visited, by number
         self._waiting: dict[int, list[Gradient]] = {}  # the gradients so far of the outputs of functions to be visited
         self._heap: list[int] = []  # the numbers of these functions, negative, so that the latest one comes first
-        self._own: set[VariableNode] | None = None if record else set()  # nodes whose sum is an array made here
+        self._own: dict[VariableNode, Any] | None = None if record else {}  # whose sum may change in place; halves' in 32 bits
         self._stays, self._keep, self._parts = stays, keep, parts
         self._heard: dict[Any, VariableNode] = {}  # variables with hooks that functions made, by key
         self._awaited: list[tuple[int, int, VariableNode]] = []  # leaves with hooks, in the order of their earliest readers
@@ -50,7 +50,7 @@ class Gradients:
 
     def add(self, node: VariableNode, g: Gradient) -> None:
         """Add a gradient to the sum of a variable's gradients."""
-        creator = node.creator
+        creator, own = node.creator, self._own
         sums: Any = self.totals
         place: Any = node
         if creator is None:
@@ -68,12 +68,21 @@ class Gradients:
             old = sums[place]
         if old is None:
             sums[place] = g
-        elif self._own is not None and (node in self._own or (node.home is not None and node.home.computed(old))):
-            old += g
-        else:
+        elif own is None:
             sums[place] = unscalar(old + g)
-            if self._own is not None:
-                self._own.add(node)
+        elif node in own:
+            wide = own[node]
+            if wide is None:
+                old += g
+            else:
+                wide += g
+                old[...] = wide
+        else:
+            own[node] = unscalar(old.astype("f4") + g) if g.dtype.char in HALVES else None
+            if node.home is not None and node.home.computed(old):
+                old += g
+            else:
+                sums[place] = unscalar(old + g)
         if node.hooks:
             self._listen(node, old is None)
 

@@ -2,12 +2,14 @@
 
 Those that go parameter by parameter (``call_for_each_param``) may also be added to one parameter's rule alone:
 ``param.update_rule.add_hook(…)``. They change ``param.grad`` in place, and leave parameters without a gradient alone. Gradients
-arrive with the loss scale divided out.
+arrive with the loss scale divided out. (The file is long because it is a list.)
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -104,8 +106,9 @@ class GradientClipping:
 
     Args:
         threshold: the largest norm that is left as it is.
-        comm: the ranks that hold the parts of one model, each parameter on one of them: all update together, with or without
-            gradients. If losses are scaled, give ``loss_scaling`` the same ``comm``, so that no rank skips a step alone.
+        comm: the ranks that hold the parts of one model: all update together, with or without gradients. What several of them
+            hold alike, the same values with the same gradient, counts once. If losses are scaled, give ``loss_scaling`` the
+            same ``comm``, so that no rank skips a step alone.
 
     Raises:
         ValueError: the threshold is negative; in an update, a parameter is divided, and there is neither ``comm`` nor a mesh.
@@ -134,17 +137,25 @@ class GradientClipping:
         if self.comm is not None and optimizer.spread:
             raise ValueError("GradientClipping needs no comm where the optimizer has a mesh: its norm is the whole model's")
         params = [p for p in optimizer.target.params(include_uninit=False) if p.grad is not None]
-        for param in [] if optimizer.spread or self.comm is not None else params:
-            param.check_whole(self.name, WITH_MESH)
-        gradients = [p.grad for p in params]
-        squares = [_square(p.grad) * (1.0 if p.update_rule is None else p.update_rule.share) for p in params]
-        square = float(optimizer.total(np.array(float(sum(squares)))))
-        if self.comm is not None:
-            square = float(self.comm.allreduce(np.array(square)))
-        norm = math.sqrt(square)
+        norm = math.sqrt(self._own(optimizer, params) if self.comm is None else self._common(optimizer, params, self.comm))
         if norm > self.threshold:
-            for g in gradients:
-                g *= self.threshold / norm
+            for param in params:
+                param.grad *= self.threshold / norm
+
+    def _own(self, optimizer: Optimizer, params: list[Parameter]) -> float:
+        """The square of the norm of the gradients that this rank has, or on a mesh of all."""
+        for param in [] if optimizer.spread else params:
+            param.check_whole(self.name, WITH_MESH)
+        squares = [_square(p.grad) * (1.0 if p.update_rule is None else p.update_rule.share) for p in params]
+        return float(optimizer.total(np.array(float(sum(squares)))))
+
+    def _common(self, optimizer: Optimizer, params: list[Parameter], comm: Communicator) -> float:
+        """The square of the norm over ranks. Who has copies is not known, but copies have equal gradients and values."""
+        mine = np.array([[float(_square(p.grad)), float(_square(p.array))] for p in params]).reshape(len(params), 2)
+        held: Counter[tuple[float, float]] = Counter()
+        for rank in comm.allgather(np.asarray(optimizer.total(mine))):
+            held |= Counter(map(tuple, rank.tolist()))  # as often as on the rank that has most of it
+        return sum([square * times for (square, _), times in held.items()])
 
 
 class GradientHardClipping:
@@ -212,15 +223,17 @@ def exponential_decay_noise(xp: Any, shape: tuple[int, ...], dtype: Any, hook: G
 class GradientNoise:
     """g ← g + noise, by default normal with a variance that falls with time: :func:`exponential_decay_noise`.
 
-    Each rank draws from its own generator: ranks that hold copies of one model stay alike only if they were given the same
-    seed (``mnpar.random.seed``) and draw alike.
+    Without ``comm`` each rank draws from its own generator: ranks that hold copies of one model stay alike only if they were
+    given the same seed (``mnpar.random.seed``) and draw alike.
 
     Args:
         eta: η, of the variance; the paper recommends 0.01, 0.3 or 1.
         noise_func: ``(xp, shape, dtype, hook, rule) -> array``; None: :func:`exponential_decay_noise`.
+        comm: the ranks that have the model, as copies or in parts, which all make this hook, together: copies get the same
+            noise, by their gradients and a seed that rank 0 draws now, if ``noise_func`` draws from mnpar.random.generator().
 
     Raises:
-        ValueError: η is negative.
+        ValueError: η is negative; in an update, a parameter is divided, and there is no ``comm``: whole ones would drift apart.
 
     Example:
         >>> import numpy as np, mnpar
@@ -236,16 +249,30 @@ class GradientNoise:
     call_for_each_param = True
     timing = "pre"
 
-    def __init__(self, eta: float, noise_func: Callable[..., Array] | None = None) -> None:
+    def __init__(
+        self, eta: float, noise_func: Callable[..., Array] | None = None, comm: Communicator | None = None
+    ) -> None:  # fmt: skip
         if eta < 0:
             raise ValueError(f"eta is a variance, not {eta}")
         self.eta = eta
         self.noise_func = exponential_decay_noise if noise_func is None else noise_func
+        self.seed = None if comm is None else int(comm.bcast(np.array(random.generator().integers(2**63))))
 
     def __call__(self, rule: UpdateRule | None, param: Parameter) -> None:
         g = param.grad
-        if g is not None:
+        if g is None:
+            return
+        if self.seed is None and (rule is None or not rule.spread):  # on a mesh it is seen whether copies stay alike
+            param.check_whole(self.name, "give it comm=, the ranks that have the model, so that copies get the same noise")
+        with random.using(self._alike(param, g, getattr(rule, "t", 0))):
             g += self.noise_func(backend.get_array_module(g), g.shape, g.dtype, self, rule)
+
+    def _alike(self, param: Parameter, g: Array, t: int) -> np.random.Generator | None:
+        """A generator that is the same wherever this part of a parameter has this gradient; None: the rank's own."""
+        if self.seed is None:
+            return None
+        digest = hashlib.blake2b(np.ascontiguousarray(backend.to_host(g)).reshape(-1).view(np.uint8).data, digest_size=16)
+        return random.of_path([self.seed, t], f"{param.box} {digest.hexdigest()}")
 
 
 class GradientLARS:

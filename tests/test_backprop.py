@@ -6,6 +6,7 @@ import subprocess
 import sys
 import weakref
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -302,6 +303,22 @@ def test_gradients_are_arrays_of_the_dtype_and_shape_of_their_variable(dtype, sh
     assert type(x.grad) is np.ndarray
     assert x.grad.dtype == dtype
     assert x.grad.shape == shape
+
+
+@pytest.mark.parametrize(("dtype", "uses"), [(np.float16, 3001), (ml_dtypes.bfloat16, 401)], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [(), (2,)], ids=str)
+def test_gradients_of_a_half_that_is_used_often_are_added_up_in_32_bits(dtype, uses, shape):
+    """One by one they would stay at 2048, and at 256: of a leaf, of what a function made, and of a parameter in an arena."""
+    x, model = mnpar.Variable(np.ones(shape, dtype)), mnpar.Link()
+    model.p = mnpar.Parameter(np.ones(shape, dtype))
+    y, ones = x * 1, np.ones((2, *shape), dtype)
+    optimizer = mnpar.optimizers.SGD(0.0).setup(model)
+    for _ in range(2):  # in the second update gradients are computed in their places
+        x.cleargrad()
+        optimizer.update(lambda: sum([F.sum(used * ones[0]) for used in [x, y, model.p] * uses], F.sum(x * 0)))
+    np.testing.assert_array_equal(x.grad, dtype(2 * uses))
+    np.testing.assert_array_equal(model.p.grad, dtype(uses))
+    assert x.grad.dtype == model.p.grad.dtype == dtype
 
 
 # ---- intermediate variables ----

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
+from mnpar.backend import HALVES as HALVES
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.variable import Variable, as_variable
-
-HALVES = "eE"  # dtypes of 2 bytes: float16 and, where ml_dtypes is installed, bfloat16
 
 
 def either(function: FunctionNode, *xs: Any) -> Any:
@@ -61,6 +60,8 @@ def operand(x: Any, other: Any) -> Any:
     if not backend.is_array(like):
         return np.asarray(x)
     dtype = like.dtype if backend.is_array(x) or like.dtype.kind in "fcV" else np.result_type(like.dtype, x)
+    if np.iscomplexobj(x):
+        dtype = np.dtype("c16" if dtype in ("f8", "c16") else "c8")
     return backend.get_array_module(like).asarray(x, dtype)
 
 

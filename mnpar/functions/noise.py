@@ -53,6 +53,7 @@ def dropout(
 
     Raises:
         ValueError: the ratio is outside [0, 1), or the mask has another shape than ``x``.
+        TypeError: ``x`` is of integers, and a mask is to be drawn.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -68,6 +69,7 @@ def dropout(
     if not config.train:
         return (x, None) if return_mask else x
     if mask is None:
+        backend.check_fractions("dropout", x.array)
         mask = _draw(x, ratio, rng or generator())
     elif mask.shape != x.shape:
         raise ValueError(f"dropout: a mask of shape {mask.shape} does not fit x of shape {x.shape}")
@@ -136,6 +138,7 @@ def gumbel_softmax(log_pi: Any, tau: float = 0.1, axis: int = 1, *, rng: np.rand
     log_pi = as_variable(log_pi)
     if not tau > 0:
         raise ValueError(f"gumbel_softmax: tau = {tau} is not positive")
+    backend.check_fractions("gumbel_softmax", log_pi.array)
     g = backend.like((rng or generator()).gumbel(size=log_pi.shape).astype(log_pi.dtype), log_pi.array)
     return softmax((log_pi + g) * (1 / tau), axis=axis)
 
@@ -172,6 +175,7 @@ def rrelu(
         y = leaky_relu(x, (l + u) / 2)
         return (y, None) if return_r else y
     if r is None:
+        backend.check_fractions("rrelu", x.array)
         r = backend.like((rng or generator()).uniform(l, u, x.shape).astype(x.dtype), x.array)
     elif r.shape != x.shape:
         raise ValueError(f"rrelu: slopes of shape {r.shape} do not fit x of shape {x.shape}")
@@ -214,6 +218,7 @@ def simplified_dropconnect(
     x, W = as_variable(x), as_variable(W)
     if not train:
         return linear(x, W, b)
+    backend.check_fractions("simplified_dropconnect, of W", W.array)
     x = reshape(x, (len(x), x.size // max(len(x), 1))) if x.ndim > 2 else x
     if mask is None:
         shape = (len(x), *W.shape) if use_batchwise_mask else W.shape

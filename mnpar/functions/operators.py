@@ -23,6 +23,7 @@ from mnpar.functions.arithmetic import (
     explain,
     floor_divide,
 )
+from mnpar.functions.complex_parts import conj, imag, real
 from mnpar.functions.elementwise import absolute
 from mnpar.functions.generic import operand
 from mnpar.functions.indexing import get_item
@@ -130,7 +131,11 @@ METHODS: dict[str, Callable[..., Any]] = {
     "max": max,
     "min": min,
     "astype": cast,
+    "conj": conj,
 }
+PARTS = {"real": real, "imag": imag}
 
 for _name, _method in METHODS.items():
     setattr(Variable, _name, _method)
+for _name, _part in PARTS.items():
+    setattr(Variable, _name, property(_part))

@@ -132,6 +132,11 @@ class UpdateRule:
         del self._hooks[name]
         structure.change()
 
+    @property
+    def hooks(self) -> list[Callable[..., None]]:
+        """The hooks, in the order in which they were added."""
+        return [hook for _, hook in self._hooks.values()]
+
     def init_state(self, param: Parameter) -> None:
         """Make the arrays of ``self.state``; called before an update, or loading, that finds none."""
 

@@ -23,6 +23,7 @@ from mnpar.parallel.agreement import alike
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
     from mnpar.parallel.meeting import Row
+    from mnpar.parallel.placement import Placement
 
 
 class Identity:
@@ -31,16 +32,16 @@ class Identity:
     Args:
         optimizer: of this rank.
         comm: the ranks that step together; they make their optimizers in the same order.
-        of_rules: whether parameters that have numbers of their own have the same on all of them.
+        placement: on a mesh, where the parameters lie: which of them all of these ranks have copies of.
         how: how gradients are reduced: ``'weighted'``, ``'mean'`` or ``'sum'``.
     """
 
-    def __init__(self, optimizer: GradientMethod, comm: Communicator, of_rules: bool, how: str) -> None:
+    def __init__(self, optimizer: GradientMethod, comm: Communicator, placement: Placement | None, how: str) -> None:
         comm.optimizers += 1
         self._how = how
         self.number = comm.optimizers % COPY
         self._copies = count(1)  # of this one, and of its copies
-        self._optimizer, self._comm, self._of_rules = optimizer, comm, of_rules
+        self._optimizer, self._comm, self._placement = optimizer, comm, placement
         self._own: tuple[object, dict[str, str]] = None, {}  # ``structure.now``, and what single parameters have then
         self._rules: tuple[object, int] = None, 0  # ``structure.tuned``, and the checksum then
         self._interrupted = 0  # how many updates were interrupted by errors that the program has caught
@@ -49,7 +50,8 @@ class Identity:
         """A copy has a number of its own, which it has whatever other optimizers there are: it may be on one rank only."""
         memo[id(self)] = other = copy.copy(self)
         other.number = self.number % COPY + next(self._copies) % COPY * COPY
-        other._optimizer, other._own, other._rules = copy.deepcopy(self._optimizer, memo), (None, {}), (None, 0)
+        other._optimizer, other._placement = copy.deepcopy((self._optimizer, self._placement), memo)
+        other._own, other._rules = (None, {}), (None, 0)
         return other
 
     def interrupt(self, times: int | None = 1) -> None:
@@ -78,8 +80,9 @@ class Identity:
 
     def _of_parameters(self) -> dict[str, str]:
         found = {}
-        for i, param in enumerate(self._optimizer.members() if self._of_rules else []):
-            if param.update_rule is not None and param.summed is None:
+        members = self._optimizer.members() if self._placement is None or self._placement.kinds else []
+        for i, param in enumerate([param for param in members if param.summed is None]):
+            if param.update_rule is not None:
                 found.update(_numbers(param.update_rule.hyperparam, f"parameter {i}'s "))
                 if not param.update_rule.enabled:
                     found[f"parameter {i}'s update"] = "disabled"

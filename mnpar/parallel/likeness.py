@@ -22,6 +22,7 @@ from mnpar.link import Link
 from mnpar.parallel.agreement import same_digest
 from mnpar.parallel.meeting import DIGEST
 from mnpar.parallel.placement import Placement
+from mnpar.parameter import Parameter
 
 
 def compare(comm: Communicator, model: Link, arenas: Arenas, update: int, placement: Placement | None) -> None:
@@ -46,12 +47,15 @@ def compare(comm: Communicator, model: Link, arenas: Arenas, update: int, placem
 def _compare_parts(placement: Placement, model: Link, update: int) -> None:
     mesh, tables = placement.mesh, placement.tables
     named = [(path, param) for path, param in model.namedparams(include_uninit=False) if path in placement.kinds]
-    mine = np.array([[*_signature(param.array), *_signature(param.grad)] for _, param in named]).reshape(len(named), 8)
+    mine = np.array([_row(param) for _, param in named]).reshape(len(named), 9)
     ranks = mesh.line(placement.others, mesh.comm.rank)
     rows = dict(zip(ranks, placement.copy.allgather(mine), strict=True))
     index = {rank: {path: i for i, path in enumerate(tables[rank].params)} for rank in ranks}
     for path in placement.kinds:
         holders = {rank: tables[rank].params[path] for rank in ranks if path in tables[rank].params}
+        updated = {bool(rows[rank][index[rank][path]][8]): rank for rank in holders}
+        if len(updated) > 1:
+            raise MismatchError(_DISABLED.format(update + 1, path, mesh, updated[True], updated[False]))
         for same in placement.copies(holders).values():
             for rank in same[1:]:
                 one, other = (rows[r][index[r][path]] for r in (same[0], rank))
@@ -97,7 +101,7 @@ def compare_copies(comm: Communicator, model: Link, update: int) -> None:
 def _difference(one: Array, other: Array, dtype: np.dtype, rows: Array) -> tuple[str, float, float] | None:
     """What of a parameter differs on two ranks by more than rounding can, and its sums there; ``rows``: of all parameters."""
     eps = float(np.finfo(dtype).eps) if dtype.kind in "fc" else 1e-3
-    for what, start in (("gradient", 4), ("value", 0))[-len(one) // 4 :]:
+    for what, start in (("gradient", 4), ("value", 0))[-(len(one) // 4) :]:
         a, b = one[start : start + 4], other[start : start + 4]
         typical = np.fmax.reduce(rows[:, start + 2] / np.maximum(rows[:, start + 3], 1))  # the largest mean size
         with np.errstate(**_UNSOUND):
@@ -106,6 +110,12 @@ def _difference(one: Array, other: Array, dtype: np.dtype, rows: Array) -> tuple
         if differ.any():
             return what, float(a[0]), float(b[0])
     return None
+
+
+def _row(param: Parameter) -> list[float]:
+    """Signatures of values and gradient, and whether updates change it."""
+    rule = param.update_rule
+    return [*_signature(param.array), *_signature(param.grad), rule is None or rule.enabled]
 
 
 def _signature(x: Array) -> Iterator[float]:
@@ -121,6 +131,10 @@ def _signature(x: Array) -> Iterator[float]:
 
 
 _UNSOUND: Any = {"invalid": "ignore", "over": "ignore"}  # infinities and NaN are another's business
+_DISABLED = (
+    "update {}: {} is one parameter of {!s}, and rank {} updates it, but on rank {} its update is disabled: call "
+    "disable_update and enable_update alike on all ranks that have it or a part of it"
+)
 _REMEDY = {
     "gradient": "So each has the gradient of its own use of it only: use a layer that takes the communicator of this axis, or "
     "let the parameter pass F.copy_to(comm, parameter) before it is used",

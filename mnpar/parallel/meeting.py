@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DIGEST = 16  # bytes
 OFTEN = 4 + DIGEST  # bytes at the end of a note that may change in each update: checksum of hyperparameters, and the digest
-_NUMBERS = struct.Struct(f"<2d6B2I{DIGEST}x")
+_NUMBERS = struct.Struct(f"<2d8B2I{DIGEST}x")
 
 
 class Row(NamedTuple):
@@ -41,6 +41,8 @@ class Row(NamedTuple):
     joining: bool = False  # it has no samples any more
     talks: bool = False  # its forward communicated
     unsettled: bool = False  # it has not looked yet whether its model fits together with those of other ranks of a mesh
+    asks: bool = False  # its step may sum norms of pieces of weights that stages share
+    altered: bool = False  # its values are not those that the last step left, where steps make them alike
     number: int = 0  # of its optimizer (identity.py)
     rules: int = 0  # the same where ranks have the same hyperparameters
 
@@ -60,7 +62,7 @@ def told(mine: Row, comm: Communicator, placement: Placement | None) -> list[Row
     rows = [Row(*values) for values in np.stack(everyone.allgather(np.array(mine, np.float64))).tolist()]
     if placement is None:
         return rows
-    names = ("stale", "final", "manual", "talks", "unsettled")
+    names = ("stale", "final", "manual", "talks", "unsettled", "asks", "altered")
     flags = {name: any([getattr(row, name) for row in rows]) for name in names}
     return [rows[rank]._replace(**flags) for rank in placement.mesh.line(placement.summed, everyone.rank)]
 

@@ -13,10 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from mnpar import backend
-from mnpar.backend import Array
 from mnpar.checkpoint.contents import Piece, Record, check_cover
 from mnpar.communicators.communicator import Communicator, described
 from mnpar.errors import MismatchError
@@ -27,6 +24,7 @@ from mnpar.parallel.held import Held, Table, look_at
 from mnpar.parallel.mesh import Mesh
 from mnpar.parallel.pipeline import Pipeline
 from mnpar.parallel.reducer import Among, Reducer
+from mnpar.parallel.total import Total
 from mnpar.parameter import Parameter
 from mnpar.plans import Box
 
@@ -59,6 +57,7 @@ class Placement:
         self._uneven: tuple[str, ...] = ()  # axes along which ranks have parts of other sizes
         self.tables: list[Table] = []
         self._known: list[tuple[Parameter, tuple[int, ...]]] | None = None
+        self._stepped_by: list[Any] | None = None  # the hooks, and the rules of tied weights, of the last step
 
     def stale(self, model: Link) -> bool:
         """Whether the model has other parameters than when they were looked at."""
@@ -249,30 +248,29 @@ class Placement:
                 self._sums[path] = self._share(path, apart), Total(pieces, self.mesh[over], self._share(path, over))
             (rule.share, rule.total), rule.spread = self._sums[path], True
 
-    def agree(self) -> None:
-        """After a step in shards: make weights that stages share equal again, whose norms each stage may round differently."""
-        for comm, param in self._tied:
-            if param.update_rule is not None and param.update_rule.total.asked:
-                backend.copy_to(param.array, comm.bcast(param.array))
+    def asks(self, optimizer: Any) -> bool:
+        """Whether this rank's next step with pieces may sum norms of tied weights: one has, or new rules or hooks are there."""
+        totals = [getattr(param.update_rule, "total", None) for _, param in self._tied]
+        return self._steps_by(optimizer) != self._stepped_by or any([getattr(total, "asked", True) for total in totals])
+
+    def _steps_by(self, optimizer: Any) -> list[Any]:
+        rules = [param.update_rule for _, param in self._tied]
+        return [*optimizer.hooks, *rules, *[hook for rule in rules if rule is not None for hook in rule.hooks]]
+
+    def agree(self, optimizer: Any, asked: bool) -> None:
+        """After a step with pieces: stages that share a weight have cut it elsewhere, and rounded its norms in other ways.
+
+        ``asked``: whether any rank's step sums such norms; all ranks of the mesh have the same.
+        """
+        for comm, param in self._tied if asked else ():
+            backend.copy_to(param.array, comm.bcast(param.array))
+        self._stepped_by = self._steps_by(optimizer)
 
     def _share(self, path: str, axes: tuple[str, ...]) -> float:
         """One over the number of ranks, of those that differ on some axes only, that have what this one has of a parameter."""
         mine = self.tables[self.mesh.comm.rank].params[path].box
         tables = [self.tables[rank].params for rank in self.mesh.line(axes, self.mesh.comm.rank)]
         return 1 / sum([path in params and params[path].box == mine for params in tables])
-
-
-class Total:
-    """Sums numbers over the ranks that have pieces of a shard, and then, weighted by ``share``, over those that have parts."""
-
-    def __init__(self, pieces: Communicator | None, comm: Communicator, share: float) -> None:
-        self._pieces, self._comm, self._share, self.asked = pieces, comm, share, False
-
-    def __call__(self, values: Array) -> Array:
-        self.asked, values = True, np.asarray(values, np.float64)
-        if self._pieces is not None:
-            values = self._pieces.allreduce(values)
-        return values if self._comm.size == 1 else self._comm.allreduce(np.asarray(values * self._share))
 
 
 _SHARES = (

@@ -7,7 +7,7 @@ all is finite) they add up by ``total``. What travels is as much as an allreduce
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,8 @@ class Shards:
     def __init__(self, reducer: Reducer) -> None:
         self._reducer = reducer
         self._layout: list[tuple[int, slice]] = []  # by which states were cut
+        self._places: list[Array] = []  # a few of each parameter, in each arena
+        self._left: list[tuple[Arena, bytes]] = []  # the arenas that the last step left, and what was at these places
 
     def reduce(self, arenas: Arenas, factor: float) -> None:
         """The gradients of all ranks added up, each rank's stretch on that rank; the rest is left as it was.
@@ -48,6 +50,24 @@ class Shards:
             sent = self._reducer.wire(arena.grad)
             mine = self._channel(arena).reduce_scatter([sent[cut] for cut in self._cuts(arena)])
             arena.grad[self._own(arena)] = mine if factor == 1 else mine * factor
+
+    def leave(self, arenas: Arenas) -> None:
+        """The values are those that a step leaves."""
+        self._left = self._look(arenas.learning)
+
+    def altered(self) -> bool:
+        """Whether values are others than the last step left, as far as a few of each parameter tell.
+
+        A step makes values alike, each rank's stretch those of its rank: what was changed by hand on one rank only would be
+        half lost, and not be found by comparing what ranks have afterwards.
+        """
+        if any([param.array is not view for arena, _ in self._left for param, view, _ in arena.members]):
+            return True
+        return self._left != self._look([arena for arena, _ in self._left])
+
+    def _look(self, arenas: Iterable[Arena]) -> list[tuple[Arena, bytes]]:
+        pairs = zip(arenas, self._places, strict=True)
+        return [(a, a.data[few].tobytes() if type(a.data) is np.ndarray else b"") for a, few in pairs]
 
     def _channel(self, arena: Arena) -> Communicator:
         return self._reducer.channel_of(arena.summed)
@@ -71,7 +91,7 @@ class Shards:
         ]
         if layout != self._layout:
             self._join(optimizer)  # parameters have come or gone: stretches begin elsewhere
-            self._layout = layout
+            self._layout, self._places = layout, [_few(arena.slices) for arena in optimizer.arenas.learning]
         wholes = [
             (param, param.array, param.grad, self._piece(arena, i))
             for arena in optimizer.arenas.learning
@@ -115,6 +135,12 @@ class Shards:
                 for name in [name for name in rule.state if name not in rule.scalars]:
                     rule.state[name] = _joined(self._channel(arena).allgather(rule.state[name])).reshape(param.shape)
                 rule.in_pieces = False
+
+
+def _few(slices: list[slice]) -> Array:
+    """Places in a vector: up to 16 in each of these stretches."""
+    places = [np.linspace(cut.start, cut.stop - 1, min(16, cut.stop - cut.start)).astype(int) for cut in slices]
+    return np.concatenate(places)
 
 
 def _be(param: Parameter, values: Array, gradients: Array | None) -> None:

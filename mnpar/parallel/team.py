@@ -60,7 +60,7 @@ class Team:
         self._others = Others(optimizer.owned)
         self._nowhere: list[Any] = []  # with double buffering: parameters without a gradient on any rank in the update before
         self._copies = Copies(self.comm, None if placement is None else placement.among)
-        self._identity = Identity(optimizer, self.comm, placement is None, reduce)
+        self._identity = Identity(optimizer, self.comm, placement, reduce)
         self._alone = False  # inside no_sync
         self._held = 0.0  # the weight of the gradients that were added up there
         self._added = 0.0  # what this update has added to that
@@ -69,6 +69,9 @@ class Team:
         self._base = 1.0  # what weights are divided by before those of the others are known: a QuietTeam's are by another
         self._factor: float | None = None  # of the sum over ranks, once they have met
         self._only_synchronizes = False  # this update: it makes the copies equal, and takes no step
+        self._asks = False  # whether any rank's step may sum norms of pieces of weights that stages share
+        self._altered = 0  # how often any rank's values were altered between steps
+        self._suspects = False  # they were, and are to be compared in this update
 
     def take_as_given(self) -> None:
         """Do not broadcast rank 0's values at the first update: each rank has loaded its own."""
@@ -92,6 +95,9 @@ class Team:
         """
         rows = told(self._now(weight, undoable, manual, joining), self.comm, self._placement)
         self._identity.check(rows)
+        self._asks, altered = rows[0].asks, any([row.altered for row in rows])
+        self._altered += altered
+        self._suspects = altered and self._is_due(self._altered)
         if any([row.stale for row in rows]) and not all([row.joining for row in rows]):
             final = any([row.manual or row.final for row in rows])
             if not self._make_equal(final):
@@ -116,7 +122,11 @@ class Team:
         stale, talks = self._copies.stale(model), bool(current_tape().records)
         final = talks or (stale and not undoable and any([True for _ in model.namedpersistents()]))
         unsettled = self._placement is not None and self._placement.stale(model)
-        return Row(weight, self._held, stale, final, manual, joining, talks, unsettled, *self._identity.told)
+        asks = altered = False
+        if self._shards is not None:
+            asks = self._placement is not None and self._placement.asks(self.optimizer)
+            altered = self._shards.altered()
+        return Row(weight, self._held, stale, final, manual, joining, talks, unsettled, asks, altered, *self._identity.told)
 
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
         """The loss on this rank, to be differentiated; None where there are no samples."""
@@ -244,9 +254,12 @@ class Team:
     @property
     def _compares(self) -> bool:
         """Every so many updates, and after 1, 2, 4 …: whether ranks have the same values; on a mesh, also gradients."""
-        if (t := self.optimizer.t) % self._check and (t > self._check or t & (t - 1)) and not is_debugging():
+        if not (self._is_due(self.optimizer.t) or self._suspects or is_debugging()):
             return False
         return self.comm.size > 1 or (self._placement is not None and bool(self._placement.others))
+
+    def _is_due(self, t: int) -> bool:
+        return not t % self._check or (t <= self._check and not t & (t - 1))
 
     def _compare(self) -> None:
         if self._compares:
@@ -263,7 +276,8 @@ class Team:
             self._count_once()
             yield
         if self._placement is not None:
-            self._placement.agree()
+            self._placement.agree(self.optimizer, self._asks)
+        shards.leave(self.optimizer.arenas)
 
     def stepping(self) -> AbstractContextManager[None]:
         """Around a step."""

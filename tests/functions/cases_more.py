@@ -1,4 +1,4 @@
-"""Rows of Fourier transforms, random fields, sampled losses, spatial transformers and regions of interest."""
+"""Rows of complex numbers, Fourier transforms, random fields, sampled losses, spatial transformers and regions of interest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import angles, fourier, regions
+from mnpar.functions import angles, complex_parts, fourier, regions
 
 PAIR = ((N, 3), (N, 3))
 LABELS = [np.array(y, "i4") for y in ([0, 2, 1], [1, 1], [2])]  # of three steps, which 3, 2 and 1 sequences reach
@@ -17,6 +17,16 @@ DRAWN = np.array([[1, 0, 2], [2, 2, 0], [0, 1, 1], [1, 3, 0]], "i4")
 ROIS = np.array([[0.0, 0.4, 4.9, 3.0], [-2.0, 1.2, 2.1, 9.0], [2.2, 2.2, 2.4, 2.4]])
 IMAGES = np.array([0, 1, 1], "i4")
 IMAGE = ((2, 2, 5, 4),)
+
+
+def of_complex(f):
+    """A function of complex numbers as one of real and imaginary parts, in their dtype."""
+
+    def call(x, y):
+        z = F.cast(x, np.result_type(x.dtype, "c8"))
+        return F.cast(f(z + y * 1j), x.dtype)
+
+    return call
 
 
 def transformed(real, imaginary, sign):
@@ -131,6 +141,15 @@ OLD_ROIS = np.column_stack([IMAGES, ROIS[:, [1, 0, 3, 2]] * 2])
 
 CASES = [
     Case("arctanh", (angles.Arctanh,), F.arctanh, np.arctanh, low=-0.8, high=0.8, halves=8e-3),
+    Case("real", (complex_parts.Real,), of_complex(lambda z: F.real(z * z)), lambda x, y: x * x - y * y, PAIR),
+    Case("real: as an attribute", (), of_complex(lambda z: (z * z * 1j).real), lambda x, y: -2 * x * y, PAIR),
+    Case("real: of real numbers", (), F.real, lambda x: x),
+    Case("imag", (complex_parts.Imag,), of_complex(lambda z: F.imag(z * z)), lambda x, y: 2 * x * y, PAIR),
+    Case("imag: as an attribute", (), of_complex(lambda z: (z * z * 1j).imag), lambda x, y: x * x - y * y, PAIR),
+    Case("imag: of real numbers", (), F.imag, lambda x: 0 * x, differentiable=False),
+    Case("conj", (complex_parts.Conj,), of_complex(lambda z: F.imag(F.conj(z) * z * z)), lambda x, y: x * x * y + y**3, PAIR),
+    Case("conj: method", (), of_complex(lambda z: (z.conj() * z * z).real), lambda x, y: x**3 + y * y * x, PAIR),
+    Case("conj: of real numbers", (), F.conj, lambda x: x),
     Case("fft", (fourier.Fourier,), lambda x, y: F.fft((x, y)), lambda x, y: transformed(x, y, -1), PAIR, halves=2e-2),
     Case("ifft", (), lambda x, y: F.ifft((x, y)), lambda x, y: transformed(x, y, 1), PAIR, halves=2e-2),
     Case("fft: real part", (), lambda x, y: F.fft((x, y))[0], lambda x, y: transformed(x, y, -1)[0], PAIR, halves=2e-2),

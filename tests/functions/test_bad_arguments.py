@@ -8,6 +8,7 @@ import mnpar.functions as F
 
 NO_ARRAY = mnpar.Parameter(0)
 OBJECTS, LETTERS = (mnpar.Variable(np.array(given)) for given in ([{}, None], ["a"]))
+ONES, IMAGE = np.ones((2, 3)), np.ones((1, 1, 2, 2))
 NO_NUMBERS = {
     "relu of a number without a shape": (lambda: F.relu(NO_ARRAY), "ReLU: input 0 has no array yet"),
     "+ a number": (lambda: NO_ARRAY + 1, r"\+: input 0 has no array yet.*Parameter\(numpy.zeros\(\(\)\)\) has one"),
@@ -21,9 +22,13 @@ NO_NUMBERS = {
     "objects": (lambda: F.sigmoid(OBJECTS), "Sigmoid: input 0 is of dtype object"),
     "letters": (lambda: F.mean(LETTERS), "Mean: input 0 is of dtype <U1"),
     "integers": (lambda: F.gelu(np.arange(3)[None]), "Gelu: input 0 is of dtype int64, .* give astype a floating-point"),
+    "dropout of integers": (lambda: F.dropout(np.arange(3)), "dropout: input 0 is of dtype int64, .* give astype a floating"),
+    "dropout of nothing": (lambda: F.dropout(mnpar.Variable()), "dropout: input 0 has no array yet"),
+    "rrelu of integers": (lambda: F.rrelu(np.arange(3) - 2), "rrelu: input 0 is of dtype int64, .* has fractions"),
+    "gumbel_softmax of integers": (lambda: F.gumbel_softmax(np.zeros((2, 3), "i4")), "gumbel_softmax: .* int32, .* fractions"),
+    "weights of integers": (lambda: F.simplified_dropconnect(ONES, np.ones((2, 3), "i4")), "dropconnect, of W: .* int32"),
     "a slope of integers": (lambda: F.leaky_relu(np.arange(3)), "LeakyReLU: input 0 is of dtype int64, .* has fractions"),
 }
-ONES, IMAGE = np.ones((2, 3)), np.ones((1, 1, 2, 2))
 BAD = {
     "einsum: operands": (lambda: F.einsum("ij,jk->ik", ONES), "a formula for 2 operands, not 1"),
     "einsum: axes": (lambda: F.einsum("ijk->i", ONES), r"operand 0 has shape \(2, 3\)"),

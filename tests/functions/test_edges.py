@@ -463,6 +463,40 @@ def test_a_gradient_of_complex_numbers_gives_the_change_of_the_loss_as_the_real_
     np.testing.assert_allclose((g.array * dz).real.sum(), change, rtol=1e-8)
 
 
+@pytest.mark.parametrize("f", [lambda z: F.real(z * z), lambda z: F.imag(z * z), lambda z: F.real(F.conj(z) * z * z)])
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+def test_parts_of_complex_numbers_have_complex_gradients(f, dtype):
+    z, dz = np.array([1 + 2j, 0.5 - 1j], dtype), np.array([3 - 1j, 2 + 4j])
+    y = F.sum(f(x := Variable(z)))
+    y.backward()
+    assert (y.dtype, x.grad.dtype) == (z.real.dtype, z.dtype)
+    wide = z.astype("c16")
+    change = (F.sum(f(wide + 1e-5 * dz)).item() - F.sum(f(wide - 1e-5 * dz)).item()) / 2e-5
+    np.testing.assert_allclose((x.grad * dz).real.sum(), change, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "wide"), [("f2", "c8"), ("f4", "c8"), ("f8", "c16"), ("i4", "c16"), ("c8", "c8")])
+@pytest.mark.parametrize("number", [2j, np.array(2j), np.complex64(2j)], ids=["Python", "array", "numpy"])
+def test_a_complex_number_beside_a_variable_is_not_cut(dtype, wide, number):
+    x = np.array([1, 2], dtype)
+    for y, e in (
+        (Variable(x) * number, x * 2j),
+        (number - Variable(x), 2j - x),
+        (Variable(x) ** number, x.astype("c16") ** 2j),
+    ):
+        assert y.dtype == wide
+        np.testing.assert_allclose(y.array, e, rtol=1e-6)
+
+
+def test_what_was_cast_to_complex_numbers_gets_the_real_part_of_its_gradient_when_it_is_recorded_too():
+    x = Variable(np.array([1.0, 2.0]))
+    for record in (False, True):
+        z = F.cast(x, "c16")
+        (g,) = grad([F.sum(F.absolute(z * (1 + 2j) + 1j))], [x], enable_double_backprop=record)
+        a = 1j + x.array * (1 + 2j)
+        np.testing.assert_allclose(g.array, ((1 + 2j) * a.conj() / abs(a)).real)
+
+
 def test_a_real_array_beside_complex_ones_gets_the_real_part_of_its_gradient():
     """And numpy does not warn, which would be at every step, of nothing that is wrong."""
     x, z, dx = np.array([1.0, 2.0]), np.array([1 + 2j, 0.5 - 1j]), np.array([3.0, -1.0])

@@ -143,6 +143,34 @@ def test_the_variance_of_noise_falls_with_time(t):
     np.testing.assert_allclose(link.p.array, -expected)
 
 
+def noisy(comm, together, model, optimizer=None):
+    """Two steps with noise of ranks that draw each its own numbers."""
+    mnpar.random.seed([0, comm.rank])
+    optimizer = (opt.SGD(0.1) if optimizer is None else optimizer).setup(model)
+    optimizer.add_hook(hooks.GradientNoise(0.3, comm=comm if together else None))
+    for _ in range(2):
+        optimizer.update(lambda: F.sum(model(np.ones((2, 3), "f4")) ** 2))
+    return model
+
+
+@pytest.mark.ranks(1, 2, 3, on="threads")
+def test_copies_get_the_same_noise_and_other_parameters_another(comm):
+    wide = noisy(comm, True, L.ColumnParallelLinear(comm, 3, 2 * comm.size, gather_output=False, initialW=1))
+    row = noisy(comm, True, L.RowParallelLinear(comm, 3, 2, initialW=1))  # with a whole bias
+    copy = noisy(comm, True, L.Linear(3, 2), mnpar.create_multi_node_optimizer(opt.SGD(0.1), comm))
+    for same in (row.b, copy.W, copy.b):
+        assert len({one.tobytes() for one in comm.allgather(same.array)}) == 1
+    assert len({one.tobytes() for one in comm.allgather(row.W.array)}) == comm.size
+    assert not np.isclose(row.b.array, copy.b.array).any()
+    assert wide.W.array.std() > 0.01
+
+
+@pytest.mark.ranks(2, on="threads")
+def test_noise_of_a_divided_model_needs_its_ranks_or_a_mesh(comm):
+    with pytest.raises(ValueError, match=r"GradientNoise needs the whole parameter W \(2, 3\).*give it comm="):
+        noisy(comm, False, L.RowParallelLinear(comm, 3, 2))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

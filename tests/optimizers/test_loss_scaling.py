@@ -249,6 +249,31 @@ def test_parts_of_a_model_on_several_ranks_are_clipped_by_their_common_norm(comm
     np.testing.assert_allclose(model.p.array, 1 - gs[comm.rank] * 2 / np.linalg.norm(whole), rtol=1e-6)
 
 
+def clipped(net, optimizer, comm):
+    optimizer.setup(net).add_hook(GradientClipping(0.5, comm))
+    for _ in range(3):
+        optimizer.update(lambda x: F.mean(F.sin(net(x))), np.random.default_rng(0).standard_normal((4, 3)))
+    return net
+
+
+@pytest.mark.parametrize("sharded", [None, False, True], ids=["alone", "with data parallelism", "in shards"])
+@pytest.mark.ranks(1, 2, 4, on="threads")
+def test_what_several_ranks_hold_of_a_divided_model_counts_once_in_the_common_norm(comm, sharded, float64):
+    """Two weights and a bias are divided, the other bias is whole on every rank."""
+    rng, optimizer, model = np.random.default_rng(1), opt.MomentumSGD(1.0), comm
+    W, V = rng.standard_normal((5, 3)), rng.standard_normal((2, 5))
+    if sharded is not None:
+        model, data = comm.split(comm.rank // 2, comm.rank), comm.split(comm.rank % 2, comm.rank)
+        optimizer = mnpar.create_multi_node_optimizer(optimizer, data, sharded=sharded)
+    wide = L.ColumnParallelLinear(model, 3, 5, gather_output=False, initialW=W)
+    out = L.RowParallelLinear(model, 5, 2, input_is_parallel=True, initialW=V)
+    mine = clipped(mnpar.Sequential(wide, F.tanh, out), optimizer, comm)
+    twin = mnpar.Sequential(L.Linear(3, 5, initialW=W), F.tanh, L.Linear(5, 2, initialW=V))
+    twin = clipped(twin, opt.MomentumSGD(1.0), None)
+    for param, whole in zip(mine.params(), twin.params(), strict=True):
+        np.testing.assert_allclose(param.array, whole.array if param.box is None else whole.array[param.box.index], rtol=1e-9)
+
+
 @pytest.mark.ranks(2, 3)
 def test_a_rank_without_gradients_takes_part_in_the_common_norm(comm):
     model = model_of(n=comm.rank)  # uneven parts, and an empty one

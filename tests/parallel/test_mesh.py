@@ -336,6 +336,66 @@ def test_weights_that_stages_share_stay_the_same_to_the_last_bit_where_norms_are
     assert len(set(found)) == 1
 
 
+def shared_by_stages(comm, rule, sharded=True, **axes):
+    """An optimizer of a pipeline of two stages that share a weight, the weight on this rank, and a batch."""
+    mesh = mnpar.Mesh(comm, pipe=2, **axes)
+    layers = {
+        "a": lambda: L.Linear(4, 4),
+        "b": lambda: L.Linear(4, 3),
+        "c": lambda: L.Linear(3, 4),
+        "d": lambda: L.Linear(4, 4),
+    }
+    layers["loss"] = lambda: lambda y, t: F.mean(F.sin(y - t))
+    pipeline = mnpar.Pipeline.of(mesh.pipe, layers, tied={"/d/W": "/a/W"}, sizes=[2, 3])
+    model = initialize_by_path(pipeline, seed=3)
+    optimizer = mnpar.create_multi_node_optimizer(rule, mesh, sharded=sharded).setup(model)
+    return mesh, optimizer, pipeline.tied[0], np.random.default_rng(comm.rank).standard_normal((2, 4, 4)).astype("f4")
+
+
+@pytest.mark.parametrize("rule", [mnpar.optimizers.LAMB, mnpar.optimizers.Adam])
+def test_a_shared_weight_that_is_disabled_in_one_stage_only_is_told_when_it_is_looked_at_and_nobody_waits_for_it(rule):
+    steps = []
+
+    def program(comm):
+        mesh, optimizer, weight, batch = shared_by_stages(comm, rule())
+        for i in range(10):
+            weight.update_rule.enabled = i < 5 or mesh.pipe.rank == 1
+            optimizer.update(optimizer.target, *batch)
+            steps.append(i)
+
+    message = r"update 9: /a/W is one parameter of pipe=2, and rank 1 updates it, but on rank 0 its update is disabled"
+    with pytest.raises(MismatchError, match=message):
+        mnpar.run(program, ranks=2)
+    assert max(steps) == 7
+
+
+def test_a_weight_that_stages_share_is_sent_only_where_norms_of_its_pieces_were_summed():
+    def program(comm, rule):
+        _, optimizer, _, batch = shared_by_stages(comm, rule())
+        collectives = []
+        for _ in range(7):
+            before = optimizer.target._tied[0][0].traffic.collectives
+            optimizer.update(optimizer.target, *batch)
+            collectives.append(optimizer.target._tied[0][0].traffic.collectives - before)
+        return collectives[5:]
+
+    rules = mnpar.optimizers.Adam, mnpar.optimizers.LAMB
+    elementwise, by_norms = (mnpar.run(lambda comm, rule=rule: program(comm, rule), ranks=2) for rule in rules)
+    assert (elementwise, by_norms) == ([[1, 1]] * 2, [[2, 2]] * 2)  # the sum of the gradients; and the values
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_weight_that_is_disabled_on_one_of_the_ranks_with_other_samples_is_told(sharded):
+    def program(comm):
+        mesh, optimizer, weight, batch = shared_by_stages(comm, mnpar.optimizers.LAMB(), sharded, data=2)
+        for i in range(5):
+            weight.update_rule.enabled = i < 3 or mesh.data.rank == 1
+            optimizer.update(optimizer.target, *batch)
+
+    with pytest.raises(MismatchError, match=r"update: disabled, not set"):
+        mnpar.run(program, ranks=4)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.ranks(2, on="threads")
 def test_gradients_that_are_not_finite_are_not_what_is_looked_for(comm, value):

@@ -8,6 +8,7 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar import optimizer_hooks as hooks
 from mnpar import optimizers as opt
+from mnpar.errors import MismatchError
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -194,3 +195,37 @@ def test_links_may_come_and_go_while_states_are_in_pieces(comm):
         return run(optimizer, comm, 2)
 
     same(train(comm), train(None))
+
+
+@pytest.mark.parametrize("alike", [True, False], ids=["on all ranks", "on one rank"])
+@pytest.mark.parametrize("by", ["hand", "another array"])
+@pytest.mark.ranks(2, 3, on="threads")
+def test_values_that_are_changed_between_steps_are_compared_at_once(comm, by, alike):
+    """Whatever stretch they are in: a step makes them alike, and would spread one part of the change and lose the other."""
+    optimizer = run(sharded(comm, opt.SGD(0.1), check=1000).setup(Net()), comm, steps=4)
+    run(optimizer, comm, steps=1)
+    weight = optimizer.target.a.W
+    if alike or comm.rank == 1:
+        if by == "hand":
+            weight.array[...] = 7
+        else:
+            weight.array = np.full_like(weight.array, 7)
+    if alike:
+        run(optimizer, comm)
+        assert len({param.tobytes() for param in comm.allgather(weight.array)}) == 1
+    else:
+        with pytest.raises(
+            MismatchError, match=r"update 6: the values of /a/W are not the same on ranks \[0, 1\].*changed by hand"
+        ):
+            run(optimizer, comm, steps=1)
+
+
+@pytest.mark.ranks(2, on="threads")
+def test_values_that_are_changed_alike_before_each_step_are_compared_seldom(comm):
+    optimizer, compared = run(sharded(comm, opt.SGD(0.1), check=4).setup(Net()), comm), []
+    team = optimizer.team
+    team._compare = lambda: compared.append(optimizer.t) if team._compares else None
+    for _ in range(12):
+        optimizer.target.a.W.array *= 0.9
+        run(optimizer, comm, steps=1)
+    assert compared == [4, 5, 7, 8, 11, 12, 15]  # the 1st, 2nd, 4th, 8th and 12th change, and updates 4, 8, 12
