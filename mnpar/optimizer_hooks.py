@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 
@@ -106,9 +107,10 @@ class GradientClipping:
 
     Args:
         threshold: the largest norm that is left as it is.
-        comm: the ranks that hold the parts of one model: all update together, with or without gradients. What several of them
-            hold alike, the same values with the same gradient, counts once. If losses are scaled, give ``loss_scaling`` the
-            same ``comm``, so that no rank skips a step alone.
+        comm: the ranks that hold the parts of one model: all update together, with or without gradients. Each parameter is on
+            one of them; but where layers are divided among them, what several ranks hold alike (a parameter of the same path,
+            values and gradient) counts once. If losses are scaled, give ``loss_scaling`` the same ``comm``, so that no rank
+            skips a step alone.
 
     Raises:
         ValueError: the threshold is negative; in an update, a parameter is divided, and there is neither ``comm`` nor a mesh.
@@ -136,26 +138,29 @@ class GradientClipping:
     def __call__(self, optimizer: Optimizer) -> None:
         if self.comm is not None and optimizer.spread:
             raise ValueError("GradientClipping needs no comm where the optimizer has a mesh: its norm is the whole model's")
-        params = [p for p in optimizer.target.params(include_uninit=False) if p.grad is not None]
-        norm = math.sqrt(self._own(optimizer, params) if self.comm is None else self._common(optimizer, params, self.comm))
+        named = [(path, p) for path, p in optimizer.target.namedparams(include_uninit=False) if p.grad is not None]
+        norm = math.sqrt(self._own(optimizer, named) if self.comm is None else self._common(optimizer, named, self.comm))
         if norm > self.threshold:
-            for param in params:
+            for _, param in named:
                 param.grad *= self.threshold / norm
 
-    def _own(self, optimizer: Optimizer, params: list[Parameter]) -> float:
+    def _own(self, optimizer: Optimizer, named: list[tuple[str, Parameter]]) -> float:
         """The square of the norm of the gradients that this rank has, or on a mesh of all."""
-        for param in [] if optimizer.spread else params:
+        for _, param in [] if optimizer.spread else named:
             param.check_whole(self.name, WITH_MESH)
-        squares = [_square(p.grad) * (1.0 if p.update_rule is None else p.update_rule.share) for p in params]
+        squares = [_square(p.grad) * (1.0 if p.update_rule is None else p.update_rule.share) for _, p in named]
         return float(optimizer.total(np.array(float(sum(squares)))))
 
-    def _common(self, optimizer: Optimizer, params: list[Parameter], comm: Communicator) -> float:
-        """The square of the norm over ranks. Who has copies is not known, but copies have equal gradients and values."""
-        mine = np.array([[float(_square(p.grad)), float(_square(p.array))] for p in params]).reshape(len(params), 2)
-        held: Counter[tuple[float, float]] = Counter()
-        for rank in comm.allgather(np.asarray(optimizer.total(mine))):
-            held |= Counter(map(tuple, rank.tolist()))  # as often as on the rank that has most of it
-        return sum([square * times for (square, _), times in held.items()])
+    def _common(self, optimizer: Optimizer, named: list[tuple[str, Parameter]], comm: Communicator) -> float:
+        """The square of the norm over ranks; if layers are divided among them, what several ranks hold alike counts once."""
+        squares = [[float(_square(p.grad)), float(_square(p.array))] for _, p in named]
+        parts = [[crc32(f"{path} {p.box}".encode()), p.box is not None] for path, p in named]
+        mine = np.hstack([optimizer.total(np.reshape(squares, (-1, 2))), np.reshape(parts, (-1, 2))])
+        held, alike = Counter[tuple[float, ...]](), Counter[tuple[float, ...]]()
+        for rank in comm.allgather(mine):
+            rows = Counter(map(tuple, rank.tolist()))
+            held, alike = held + rows, alike | rows  # as often as all ranks have it; as the one does that has it most often
+        return sum([row[0] * times for row, times in (alike if any([row[3] for row in held]) else held).items()])
 
 
 class GradientHardClipping:

@@ -274,6 +274,25 @@ def test_what_several_ranks_hold_of_a_divided_model_counts_once_in_the_common_no
         np.testing.assert_allclose(param.array, whole.array if param.box is None else whole.array[param.box.index], rtol=1e-9)
 
 
+@pytest.mark.parametrize(
+    "make", [lambda comm: L.Linear(2, 1, initialW=1), lambda comm: divided(comm)], ids=["stage", "divided"]
+)
+@pytest.mark.ranks(2, 3, on="threads")
+def test_parameters_that_look_alike_on_several_ranks_count_each(comm, make):
+    """Of stages, and of parts: both have the same path on all ranks, here the same values and gradients, too."""
+    model = make(comm)
+    model.W.grad = np.full_like(model.W.array, 3.0)
+    before = model.W.array.copy()
+    optimizer = opt.SGD(1.0).setup(model)
+    optimizer.add_hook(GradientClipping(1.0, comm))
+    optimizer.update()
+    np.testing.assert_allclose(before - model.W.array, 1 / np.sqrt(comm.size * model.W.size), rtol=1e-6)
+
+
+def divided(comm):
+    return L.ColumnParallelLinear(comm, 2, comm.size, gather_output=False, initialW=1, nobias=True)
+
+
 @pytest.mark.ranks(2, 3)
 def test_a_rank_without_gradients_takes_part_in_the_common_norm(comm):
     model = model_of(n=comm.rank)  # uneven parts, and an empty one
