@@ -12,6 +12,7 @@ from mnpar.config import config
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import softmax
 from mnpar.functions.broadcasting import broadcast_to
+from mnpar.functions.generic import fractional
 from mnpar.functions.indexing import where
 from mnpar.functions.piecewise import leaky_relu
 from mnpar.functions.products import linear, matmul
@@ -231,4 +232,4 @@ def simplified_dropconnect(
 
 def _draw(x: Array, ratio: float, rng: np.random.Generator) -> Array:
     stay = rng.random(x.shape, np.float32) >= ratio
-    return backend.like(np.multiply(stay, 1 / (1 - ratio), dtype=x.dtype), x)
+    return backend.like(np.multiply(stay, 1 / (1 - ratio), dtype=fractional(x.dtype)), x)
