@@ -159,7 +159,8 @@ class GradientClipping:
         held, alike = Counter[tuple[float, ...]](), Counter[tuple[float, ...]]()
         for rank in comm.allgather(mine):
             rows = Counter(map(tuple, rank.tolist()))
-            held, alike = held + rows, alike | rows  # as often as all ranks have it; as the one does that has it most often
+            held.update(rows)
+            alike |= rows  # as often as all ranks have it; as the one does that has it most often
         return sum([row[0] * times for row, times in (alike if any([row[3] for row in held]) else held).items()])
 
 

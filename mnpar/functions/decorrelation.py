@@ -12,7 +12,7 @@ from typing import Any
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.functions.generic import either
+from mnpar.functions.generic import check_fractions, either
 from mnpar.functions.products import matmul
 from mnpar.functions.reduction import mean as mean_of
 from mnpar.functions.shape import reshape, transpose
@@ -71,13 +71,13 @@ def decorrelated_batch_normalization(
         running_mean, running_projection: arrays ``(groups, C / groups)`` and ``(groups, C / groups, C / groups)``, or None.
             They are changed in place, to ``decay`` of what they were and ``1 - decay`` of this batch's mean and projection;
             the latter times m / (m − 1), where m is how many numbers share a mean.
-        decay: see there.
+        decay: which part of the running arrays stays at each call.
 
     Returns:
         ``x``'s shape and dtype.
 
     Raises:
-        ValueError: no images, or channels that cannot be divided so.
+        ValueError: no images, or channels that cannot be divided so; TypeError: integers.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -116,7 +116,7 @@ def fixed_decorrelated_batch_normalization(x: Any, mean: Any, projection: Any, g
         ``x``'s shape and dtype.
 
     Raises:
-        ValueError: no images, or shapes that do not belong together.
+        ValueError: no images, or shapes that do not belong together; TypeError: integers.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -137,6 +137,7 @@ def fixed_decorrelated_batch_normalization(x: Any, mean: Any, projection: Any, g
 
 def _grouped(name: str, x: Variable, groups: int) -> Variable:
     """(N, C, …) as (groups, C / groups, N · …), in which it is computed."""
+    check_fractions(name, x)
     if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
         raise ValueError(f"{name}: x of shape {x.shape} is not (N, C, …) with C a multiple of groups = {groups}")
     h = transpose(x.astype("f4") if x.dtype.char == "e" else x, (1, 0, *range(2, x.ndim)))

@@ -134,6 +134,21 @@ def axes_of(name: str, x: Any, axes: int | Iterable[int]) -> list[int]:
     return found
 
 
+def check_fractions(who: str, x: Any) -> None:
+    """Raises TypeError if the dtype of ``x``, that of the result too, holds integers, and the result has fractions.
+
+    Example:
+        >>> check_fractions("f", np.arange(3))
+        Traceback (most recent call last):
+        ...
+        TypeError: f: x is of dtype int64, and what comes of it has fractions: give astype a floating-point dtype
+    """
+    if x.dtype.kind in "biu":
+        raise TypeError(
+            f"{who}: x is of dtype {x.dtype}, and what comes of it has fractions: give astype a floating-point dtype"
+        )
+
+
 def check_labels(who: str, labels: Array, classes: int, lowest: int = 0) -> None:
     """Raises ValueError if an integer is not in lowest … classes - 1: as an index a negative one would count from the end.
 

@@ -16,7 +16,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.functions.generic import either
+from mnpar.functions.generic import check_fractions, either
 from mnpar.functions.resize import weights_at
 from mnpar.functions.windows import Numbers, per_axis
 from mnpar.variable import Variable, as_variable
@@ -100,8 +100,13 @@ class Unpooling(FunctionNode):
 Matrix = Callable[[float, float, int, int, int], Any]  # edges, cells, length, axis → a matrix
 
 
-def _pool(who: str, x: Any, rois: Any, images: Any, out: Numbers, scale: float, matrix: Matrix, largest: bool) -> Variable:
+def _pool(
+    who: str, x: Any, rois: Any, images: Any, out: Numbers, scale: float, matrix: Matrix, largest: bool, whole: bool = False
+) -> Variable:  # fmt: skip
+    """``largest``: of the candidates, not the only one; ``whole``: they are cells of x, not between them or means."""
     x, rois = as_variable(x), backend.to_host(as_variable(rois).array)
+    if not whole:
+        check_fractions(who, x)
     images = backend.to_host(as_variable(images).array)
     if x.ndim != 4 or rois.ndim != 2 or rois.shape[1] != 4 or images.shape != rois.shape[:1]:
         raise ValueError(
@@ -188,7 +193,7 @@ def roi_average_pooling_2d(x: Any, rois: Any, roi_indices: Any, outsize: Any, sp
         ``(R, C, oH, oW)``. Bins outside the image are 0.
 
     Raises:
-        ValueError: shapes do not belong together, or there is no such image.
+        ValueError: shapes do not belong together, or there is no such image; TypeError: means of integers.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -218,7 +223,7 @@ def roi_max_pooling_2d(x: Any, rois: Any, roi_indices: Any, outsize: Any, spatia
         Girshick, "Fast R-CNN", arXiv 1504.08083.
     """
     out = _size("roi_max_pooling_2d", outsize)
-    return _pool("roi_max_pooling_2d", x, rois, roi_indices, out, spatial_scale, _cells(0), largest=True)
+    return _pool("roi_max_pooling_2d", x, rois, roi_indices, out, spatial_scale, _cells(0), largest=True, whole=True)
 
 
 def roi_pooling_2d(x: Any, rois: Any, outh: int, outw: int, spatial_scale: float) -> Variable:
@@ -248,7 +253,7 @@ def roi_pooling_2d(x: Any, rois: Any, outh: int, outw: int, spatial_scale: float
         raise ValueError(f"roi_pooling_2d: regions (R, 5), not {found.shape}")
     out = _size("roi_pooling_2d", (outh, outw))
     corners, images = found[:, [2, 1, 4, 3]], found[:, 0].astype("i8")
-    return _pool("roi_pooling_2d", x, corners, images, out, spatial_scale, _cells(1), largest=True)
+    return _pool("roi_pooling_2d", x, corners, images, out, spatial_scale, _cells(1), largest=True, whole=True)
 
 
 def roi_average_align_2d(

@@ -9,6 +9,7 @@ import mnpar.functions as F
 NO_ARRAY = mnpar.Parameter(0)
 OBJECTS, LETTERS = (mnpar.Variable(np.array(given)) for given in ([{}, None], ["a"]))
 ONES, IMAGE = np.ones((2, 3)), np.ones((1, 1, 2, 2))
+REGION, FIRST, BYTES = np.ones((1, 4)), np.array([0]), IMAGE.astype("u1")
 NO_NUMBERS = {
     "relu of a number without a shape": (lambda: F.relu(NO_ARRAY), "ReLU: input 0 has no array yet"),
     "+ a number": (lambda: NO_ARRAY + 1, r"\+: input 0 has no array yet.*Parameter\(numpy.zeros\(\(\)\)\) has one"),
@@ -28,6 +29,20 @@ NO_NUMBERS = {
     "gumbel_softmax of integers": (lambda: F.gumbel_softmax(np.zeros((2, 3), "i4")), "gumbel_softmax: .* int32, .* fractions"),
     "weights of integers": (lambda: F.simplified_dropconnect(ONES, np.ones((2, 3), "i4")), "dropconnect, of W: .* int32"),
     "a slope of integers": (lambda: F.leaky_relu(np.arange(3)), "LeakyReLU: input 0 is of dtype int64, .* has fractions"),
+    "the means of bytes": (
+        lambda: F.roi_average_pooling_2d(BYTES, REGION, FIRST, 1, 1),
+        "^roi_average_pool.* dtype uint8, .*fract",
+    ),
+    "bytes between cells": (
+        lambda: F.roi_average_align_2d(BYTES, REGION, FIRST, 1, 1),
+        "^roi_average_align_2d: x is of dtype uint8",
+    ),
+    "the largest between": (lambda: F.roi_max_align_2d(BYTES, REGION, FIRST, 1, 1), "^roi_max_align_2d: x is of dtype uint8"),
+    "whitened bytes": (lambda: F.decorrelated_batch_normalization(BYTES, groups=1), "^decorrelated_.* x is of dtype uint8"),
+    "aligned integers": (
+        lambda: F.connectionist_temporal_classification(np.ones((2, 1, 2), "i4"), np.array([[1]]), 0),
+        "x is of dtype int32",
+    ),
 }
 BAD = {
     "einsum: operands": (lambda: F.einsum("ij,jk->ik", ONES), "a formula for 2 operands, not 1"),
@@ -177,6 +192,10 @@ def test_what_is_counted_is_an_integer(call):
 def test_a_list_where_an_array_belongs_is_told(call):
     with pytest.raises(TypeError, match="not list: wrap it in"):
         call()
+
+
+def test_the_largest_of_bytes_are_bytes():
+    assert F.roi_max_pooling_2d(BYTES, REGION * [0, 0, 2, 2], FIRST, 1, 1).array.tolist() == [[[[1]]]]
 
 
 def test_nothing_has_no_steps_and_no_product():
