@@ -269,7 +269,7 @@ def roi_average_align_2d(
         ``(R, C, oH, oW)``. Points more than a cell outside the image are 0.
 
     Raises:
-        ValueError: shapes do not belong together, there is no such image, or no points.
+        ValueError: shapes do not belong together, there is no such image, or no points; TypeError: integers.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
