@@ -6,6 +6,8 @@ than the loss had. These are not summed, so they wait, and are corrected one by 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mnpar.backend import Array
 from mnpar.backprop import reverse
 from mnpar.graph import Gradient, VariableNode
@@ -24,14 +26,22 @@ class Others:
     def __init__(self, members: Members) -> None:
         self.members = members
         self.waiting: list[tuple[VariableNode, Array]] = []
+        self.reduced: dict[VariableNode, Array] = {}  # those that this backward reduces, with the gradients they had before
 
     def note(self, node: VariableNode) -> None:
         """A leaf is about to have a gradient: what it has already keeps its own weight."""
+        if node in self.reduced:  # as a whole, with what it has already
+            return
         before = None if node.gradient is None else asked_for(node)
         if before is not None and node.home is not None and before is node.home.array:
             before = copied(before)  # the new one may be put there
         node.gradient = None
         self.waiting.append((node, before))
+
+    def leave(self, nodes: Iterable[VariableNode]) -> None:
+        """Gradients that this backward reduces, when all are there: they have their weights, and stay with what was there."""
+        for node in nodes:
+            self.reduced[node] = None if node.gradient is None else copied(asked_for(node))
 
     def settle(self, factor: float = 1.0) -> None:
         """The weight is known: the gradients are multiplied by this, and added to what was there before."""
@@ -45,12 +55,14 @@ class Others:
             if before is not None:
                 g += before
         self.waiting.clear()
+        self.reduced.clear()
 
     def forget(self) -> None:
         """The gradients do not count: there will be others, or none."""
-        for node, before in self.waiting:
+        for node, before in (*self.waiting, *self.reduced.items()):
             node.gradient = before
         self.waiting.clear()
+        self.reduced.clear()
 
 
 class Weighted:
