@@ -89,11 +89,16 @@ class Recv(Communication):
 class Connected(tuple[Variable, ...]):
     """What :func:`pseudo_connect` returns: a tuple of Variables that can itself be returned as a loss."""
 
-    __slots__ = ()
+    delegate: Any = None
 
     def backward(self, **kwargs: Any) -> None:
         """:func:`mnpar.backward` from all of them."""
         backward_from(self, **kwargs)
+
+    def unchain_backward(self) -> None:
+        """Forget how all of them, and the delegate, were computed: :meth:`mnpar.Variable.unchain_backward`."""
+        for x in self if self.delegate is None else (*self, self.delegate):
+            x.unchain_backward()
 
 
 def send(x: Any, communicator: Communicator, rank: int, tag: int = 0) -> Variable:
@@ -255,7 +260,8 @@ def pseudo_connect(delegate_variable: Any, *actual_variables: Variable) -> Conne
         actual_variables: any Variables.
 
     Returns:
-        A tuple of the actual variables, whose ``backward()`` starts from all of them.
+        A tuple of the actual variables, whose ``backward()`` starts from all of them; its ``unchain_backward()`` goes on to
+        what was sent, too.
 
     Example:
         >>> import numpy as np, mnpar
@@ -264,4 +270,6 @@ def pseudo_connect(delegate_variable: Any, *actual_variables: Variable) -> Conne
         >>> y.array
         array([1., 1.])
     """
-    return Connected(x if isinstance(x, Variable) else as_variable(x) for x in actual_variables)
+    connected = Connected(x if isinstance(x, Variable) else as_variable(x) for x in actual_variables)
+    connected.delegate = delegate_variable
+    return connected

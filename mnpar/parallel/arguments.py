@@ -42,7 +42,12 @@ def with_rows(x: Any, name: str) -> Any:
     try:
         len(x)
     except TypeError:
-        raise TypeError(f"{name} is {type(x).__name__}, which has no rows: give an array or a list") from None
+        given = type(x).__name__
+        if getattr(getattr(x, "array", None), "ndim", 0):
+            raise TypeError(
+                f"{name} is a {given}, of which each rank has its own: give its .array, whose rows are cut"
+            ) from None
+        raise TypeError(f"{name} is {given}, which has no rows: give an array or a list") from None
     return x
 
 

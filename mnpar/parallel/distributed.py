@@ -17,7 +17,7 @@ from mnpar.communicators.communicator import needed
 from mnpar.config import is_recording
 from mnpar.function_node import FunctionNode
 from mnpar.functions.halves import Half
-from mnpar.graph import Deliver, Gradient, tick
+from mnpar.graph import Deliver, Gradient, VariableNode, tick
 from mnpar.link import Link
 from mnpar.optimizers.members import Members
 from mnpar.parallel.agreement import Copies
@@ -44,6 +44,11 @@ class End(FunctionNode):
         self.act, self.module, self.tape = act, module, current_tape()
         self.number = -tick()
         self.tape.append(self)
+
+    @property
+    def reduces(self) -> list[VariableNode]:
+        """The leaves whose gradients are reduced, with those that stand there already."""
+        return [param.node for param in self.module.params()]
 
     def waits(self, tape: Tape) -> bool:
         """Whether a backward of this tape will visit this function."""

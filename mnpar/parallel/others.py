@@ -7,6 +7,8 @@ the weight is known, and corrected one by one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mnpar.backend import Array
 from mnpar.backprop import reverse
 from mnpar.graph import Gradient, VariableNode
@@ -25,14 +27,22 @@ class Others:
     def __init__(self, members: Members) -> None:
         self.members = members
         self.waiting: list[tuple[VariableNode, Array]] = []
+        self.reduced: dict[VariableNode, Array] = {}  # those that this backward reduces, with the gradients they had before
 
     def note(self, node: VariableNode) -> None:
         """A leaf is about to get a gradient: put aside what it has already, which had another weight."""
+        if node in self.reduced:  # as a whole, with what it has already
+            return
         before = None if node.gradient is None else asked_for(node)
         if before is not None and node.home is not None and before is node.home.array:
             before = copied(before)  # the new one may be put there
         node.gradient = None
         self.waiting.append((node, before))
+
+    def leave(self, nodes: Iterable[VariableNode]) -> None:
+        """Gradients that this backward reduces, when all are there: they have their weights, and stay with what was there."""
+        for node in nodes:
+            self.reduced[node] = None if node.gradient is None else copied(asked_for(node))
 
     def settle(self, factor: float = 1.0) -> None:
         """The weight is known: multiply the new gradients by this factor, and add what was put aside."""
@@ -46,12 +56,14 @@ class Others:
             if before is not None:
                 g += before
         self.waiting.clear()
+        self.reduced.clear()
 
     def forget(self) -> None:
         """Drop the new gradients, and bring back what was put aside: this update is computed again, or not at all."""
-        for node, before in self.waiting:
+        for node, before in (*self.waiting, *self.reduced.items()):
             node.gradient = before
         self.waiting.clear()
+        self.reduced.clear()
 
 
 class Weighted:

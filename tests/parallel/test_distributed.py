@@ -378,3 +378,23 @@ def test_gradients_from_no_sync_are_part_of_the_mean_where_the_backward_is_anoth
         optimizer.update(lambda x: F.mean(head(model(x)) ** 2), x)
         grads = comm.allgather(model.module.W.grad)
         assert all([np.array_equal(grad, grads[0]) for grad in grads])
+
+
+@RANKS
+def test_gradients_from_no_sync_are_part_of_the_mean_where_the_other_optimizer_has_not_met_the_model_yet(comm):
+    """Its ranks have met with their gradients so far, and learn only from these that this backward reduces others."""
+
+    def gradient(before):
+        model = mnpar.DistributedDataParallel(L.Linear(2, 1, initialW=0.5), comm)
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(head := L.Linear(2, 1, initialW=1))
+        x = np.full((1 + comm.rank, 2), 1.0 + comm.rank)
+        for _ in range(before):
+            optimizer.update(lambda x: F.mean(head(x)), x)
+        with model.no_sync():
+            F.mean(model(x)).backward()
+        optimizer.update(lambda x: F.mean(head(x)) + F.mean(model(x)), x)
+        return model.module.W.grad
+
+    met, unmet = gradient(0), gradient(3)
+    np.testing.assert_allclose(unmet, met, rtol=1e-6)
+    assert len({one.tobytes() for one in comm.allgather(unmet)}) == 1

@@ -264,6 +264,15 @@ def test_what_has_no_rows_is_told_by_name(comm, x):
 
 
 @RANKS
+def test_a_shared_variable_is_no_argument_to_be_scattered_but_its_array_is(comm):
+    shared = SharedVariable(X[:7], comm)
+    with pytest.raises(TypeError, match=r"x is a SharedVariable, of which each rank has its own: give its \.array"):
+        one(comm, lambda x: x.sum(), ["x"], outputs=[("y", "sum")])(x=shared)
+    result = one(comm, lambda x: x.sum(), ["x"], outputs=[("y", "sum")])(x=shared.array)
+    assert result is None or np.allclose(result, X[:7].sum())
+
+
+@RANKS
 def test_a_resident_argument_or_result_that_is_missing_is_named(comm):
     with pytest.raises(TypeError, match=f"rank {comm.rank} gives no values for 'x'"):
         one(comm, lambda x: x, resident=["x"])()
