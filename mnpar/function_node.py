@@ -47,6 +47,7 @@ class FunctionNode(Hookable):
     recorded it is then run on plain arrays, with no wrapper in between. All functions of mnpar are so."""
     communicates: bool = False
     """It speaks to other ranks: recorded on the tape, and visited by backward whatever happens (law 4)."""
+    local: bool = False  # it does so in backward only: what it gives comes of its own inputs
     awaited: bool = False  # it is on a tape: a backward has still to visit it
     at_once: bool = False  # its gradients come of one sweep: one alone takes as long as all
     infinite: bool = False  # its outputs may be so on purpose (the padding of a maximum): debug mode then looks for NaN only

@@ -52,6 +52,7 @@ class Function(Protocol):
 
     number: int
     communicates: bool
+    local: bool
     awaited: bool
     at_once: bool
     inputs: tuple[VariableNode, ...]

@@ -13,11 +13,13 @@ def leads_to(
 ) -> Callable[[VariableNode], bool]:
     """Which variables depend on a target, or on what a communication gave (what that depends on, only its peers know).
 
-    A communication that is not to be visited (another tape's) counts only where targets do not hide it: it is an error then.
+    A communication that is not to be visited (another tape's) counts only where targets do not hide it: it is an error then. It
+    does not count if it took place before there was any target, or if it has heard of nobody.
     """
+    first = min([0 if node.creator is None else node.creator.number for node in targets], default=0)  # of a leaf nobody knows
     visited, keys = {f.number: f for f in records}, {node.key for node in targets}
     functions = visited | _reached([*roots, *(x for f in records for x in f.inputs)])
-    others = [number for number, f in functions.items() if f.communicates and number not in visited]
+    others = [n for n, f in functions.items() if f.communicates and n > first and n not in visited and not f.local]
     heard = visited.keys() | (_reached(roots, keys).keys() & set(others) if others else set())
     for number, function in sorted(functions.items()):
         if number in heard or any(x.key in keys for x in function.inputs):

@@ -852,6 +852,34 @@ def test_grad_does_not_go_behind_its_inputs_to_communications_of_another_tape(al
             mnpar.grad([y**2], [y, x])
 
 
+def test_grad_takes_what_has_heard_of_nobody_for_what_it_came_from():
+    def program(comm):
+        w, z, x = variable([2.0]), variable([2.0]), variable([comm.rank + 3.0])
+        y = F.copy_to(comm, w) * x**2 + F.sum(F.scatter_to(comm, F.concat([z, z], axis=0))) * x
+        if comm.rank == 0:  # a matter of this rank alone
+            with mnpar.Tape():
+                (g,) = mnpar.grad([y], [x], enable_double_backprop=True)
+            np.testing.assert_array_equal(g.array, [4 * 3.0 + 2.0])
+            y = y + g
+        F.sum(y).backward()
+        with mnpar.Tape(), pytest.raises(RuntimeError, match="copy_to at .*another tape"):
+            mnpar.grad([y], [w])
+        return w.grad.item(), z.grad.item()
+
+    assert mnpar.run(program, ranks=2) == [(3.0**2 + 4.0**2 + 6.0, 3.0 + 1.0 + 4.0)] * 2
+
+
+def test_a_communication_that_came_before_the_inputs_does_not_lead_to_them(alone):
+    z = F.allreduce(alone, variable([2.0]))
+    x = variable([3.0])
+    with mnpar.Tape():
+        h = x * 1
+        (g,) = mnpar.grad([h**2 * z], [h])
+        np.testing.assert_array_equal(g.array, [12.0])
+        with pytest.raises(RuntimeError, match="another tape"):
+            mnpar.grad([h**2 * z], [x])  # which may be older, and have been sent
+
+
 def test_a_tape_is_left_after_an_error(alone):
     outside = mnpar.tape.current_tape()
     with pytest.raises(KeyError), mnpar.Tape():
