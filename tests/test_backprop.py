@@ -862,7 +862,7 @@ def test_grad_takes_what_has_heard_of_nobody_for_what_it_came_from():
             np.testing.assert_array_equal(g.array, [4 * 3.0 + 2.0])
             y = y + g
         F.sum(y).backward()
-        with mnpar.Tape(), pytest.raises(RuntimeError, match="copy_to at .*another tape"):
+        with mnpar.Tape(), pytest.raises(RuntimeError, match=r"copy_to at .*another tape"):
             mnpar.grad([y], [w])
         return w.grad.item(), z.grad.item()
 

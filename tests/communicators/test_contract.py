@@ -1154,3 +1154,13 @@ def test_source_files_have_names_in_any_script_or_none(comm, name):
             exec(compile(code, f"/{name}.py", "exec"), places)
         for rank in range(1, comm.size if comm.rank == 0 else 1):
             np.testing.assert_array_equal(comm.recv(rank), x)
+
+
+def test_a_group_that_is_finalized_too_early_says_that_backward_needs_it():
+    def program(comm):
+        with comm.split(0, comm.rank) as group:
+            y = F.allreduce(group, mnpar.Variable(np.ones(1)))
+        with pytest.raises(ValueError, match="let it live until backward"):
+            y.backward()
+
+    mnpar.run(program, ranks=1)
