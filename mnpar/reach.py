@@ -16,7 +16,7 @@ def leads_to(
     A communication that is not to be visited (another tape's) counts only where targets do not hide it: it is an error then. It
     does not count if it took place before there was any target, or if it has heard of nobody.
     """
-    first = min([0 if node.creator is None else node.creator.number for node in targets], default=0)  # of a leaf nobody knows
+    first = min([x.index if x.creator is None else x.creator.number for x in targets], default=0)
     visited, keys = {f.number: f for f in records}, {node.key for node in targets}
     functions = visited | _reached([*roots, *(x for f in records for x in f.inputs)])
     others = [n for n, f in functions.items() if f.communicates and n > first and n not in visited and not f.local]

@@ -846,8 +846,7 @@ def test_grad_does_not_go_behind_its_inputs_to_communications_of_another_tape(al
     with mnpar.Tape():
         (g,) = mnpar.grad([y**2], [y])
         np.testing.assert_array_equal(g.array, [18.0])
-        with pytest.raises(RuntimeError, match="another tape"):
-            mnpar.grad([y**2], [variable([1.0])])
+        assert mnpar.grad([y**2], [variable([1.0])]) == [None]
         with pytest.raises(RuntimeError, match="another tape"):
             mnpar.grad([y**2], [y, x])
 
@@ -870,14 +869,16 @@ def test_grad_takes_what_has_heard_of_nobody_for_what_it_came_from():
 
 
 def test_a_communication_that_came_before_the_inputs_does_not_lead_to_them(alone):
+    old = variable([3.0])
     z = F.allreduce(alone, variable([2.0]))
-    x = variable([3.0])
+    new = variable([3.0])
     with mnpar.Tape():
-        h = x * 1
-        (g,) = mnpar.grad([h**2 * z], [h])
-        np.testing.assert_array_equal(g.array, [12.0])
-        with pytest.raises(RuntimeError, match="another tape"):
-            mnpar.grad([h**2 * z], [x])  # which may be older, and have been sent
+        for x in (new, new * 1, old * 1):
+            (g,) = mnpar.grad([x**2 * z], [x])
+            np.testing.assert_array_equal(g.array, [12.0])
+        for x in (old, mnpar.as_variable(np.ones(1))):  # which may have been sent; nobody knows when that was made
+            with pytest.raises(RuntimeError, match="another tape"):
+                mnpar.grad([x**2 * z], [x])
 
 
 def test_a_tape_is_left_after_an_error(alone):
