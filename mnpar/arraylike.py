@@ -46,6 +46,9 @@ class ArrayLike:
         max: Callable[..., Any]
         min: Callable[..., Any]
         astype: Callable[..., Any]
+        conj: Callable[..., Any]
+        real: Any
+        imag: Any
 
     data = property(
         lambda self: self.array, lambda self, value: setattr(self, "array", value), doc="Chainer's old name of array."

@@ -326,14 +326,14 @@ def get_device_from_array(*arrays: Any) -> Device:
 
 
 def narrowed(x: Any, dtype: Any) -> Any:
-    """``x.astype(dtype)``; what has become complex beside others is for a real number its real part, as numpy warns it is.
+    """``x.astype(dtype)`` of an array or a Variable; what has become complex beside others is for a real number its real part.
 
     Example:
         >>> import numpy as np
         >>> narrowed(np.array([1 + 2j]), np.dtype("f8"))
         array([1.])
     """
-    return (x.real if is_array(x) and dtype.kind == "f" else x).astype(dtype)
+    return (x.real if x.dtype.kind == "c" and dtype.kind != "c" else x).astype(dtype)
 
 
 def checked(x: Any) -> Array:

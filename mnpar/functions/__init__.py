@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mnpar.functions.classification import softmax_cross_entropy
     from mnpar.functions.collective import allgather, allreduce, alltoall, barrier, exscan, reduce_scatter, scan
     from mnpar.functions.columns import im2col
+    from mnpar.functions.complex_numbers import conj, imag, real
     from mnpar.functions.conditional_field import argmax_crf1d, crf1d
     from mnpar.functions.contraction import bilinear, einsum, tensordot
     from mnpar.functions.convolution import (
@@ -228,6 +229,7 @@ __all__ = [
     "clip",
     "clipped_relu",
     "concat",
+    "conj",
     "connectionist_temporal_classification",
     "contrastive",
     "convolution_1d",
@@ -310,6 +312,7 @@ __all__ = [
     "ifft",
     "igather",
     "im2col",
+    "imag",
     "inv",
     "irecv",
     "ireduce",
@@ -370,6 +373,7 @@ __all__ = [
     "prod",
     "pseudo_connect",
     "r2_score",
+    "real",
     "recall",
     "recut",
     "recv",

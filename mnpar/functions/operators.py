@@ -23,6 +23,7 @@ from mnpar.functions.arithmetic import (
     explain,
     floor_divide,
 )
+from mnpar.functions.complex_numbers import conj, imag, real
 from mnpar.functions.elementwise import absolute
 from mnpar.functions.generic import operand
 from mnpar.functions.indexing import get_item
@@ -130,7 +131,9 @@ METHODS: dict[str, Callable[..., Any]] = {
     "max": max,
     "min": min,
     "astype": cast,
+    "conj": conj,
 }
 
 for _name, _method in METHODS.items():
     setattr(Variable, _name, _method)
+Variable.real, Variable.imag = property(real, doc="The real part."), property(imag, doc="The imaginary part.")

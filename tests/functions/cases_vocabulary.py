@@ -9,7 +9,17 @@ from case import Case, N
 from cases_recurrent import pixelwise
 
 import mnpar.functions as F
-from mnpar.functions import alignment, angles, arithmetic, cumulative, elementwise, matrices, recomputation, rounding
+from mnpar.functions import (
+    alignment,
+    angles,
+    arithmetic,
+    complex_numbers,
+    cumulative,
+    elementwise,
+    matrices,
+    recomputation,
+    rounding,
+)
 from mnpar.functions.generic import wide
 from mnpar.functions.vocabulary_parallel import ShiftedScores
 
@@ -187,6 +197,9 @@ CASES = [
     Case("arccos", (angles.Arccos,), F.arccos, np.arccos, low=-0.8, high=0.8, halves=8e-3),
     Case("arctan2", (angles.Arctan2,), F.arctan2, np.arctan2, PAIR, halves=8e-3),
     Case("rsqrt", (elementwise.Rsqrt,), F.rsqrt, lambda x: x**-0.5, low=0.4, halves=8e-3),
+    Case("real", (complex_numbers.Real,), F.real, np.real),
+    Case("imag", (complex_numbers.Imag,), lambda x: F.imag(x * (1 + 2j)).astype(x.dtype), lambda x: 2 * x),
+    Case("conj", (complex_numbers.Conj,), F.conj, np.conj),
     Case("floor", (), F.floor, np.floor, differentiable=False),
     Case("ceil", (), F.ceil, np.ceil, differentiable=False),
     Case("fix", (), F.fix, np.trunc, differentiable=False),
