@@ -684,7 +684,7 @@ def test_an_object_that_cannot_be_pickled_is_not_sent(comm):
 # ---- errors of one rank that others wait for: raised on all ----
 
 BAD_ARRAYS = {
-    "number": (3.0, TypeError, "a numpy or cupy array is sent here, not float"),
+    "number": (3.0, TypeError, "array is sent here, not float: use the _obj methods for objects, numpy.asarray"),
     "list": ([1.0], TypeError, "not list"),
     "object array": (np.array([None]), TypeError, "arrays of dtype object cannot be sent"),
     "a mask": (np.ma.masked_array([1.0], mask=[True]), TypeError, "the mask of a masked array would be lost"),
