@@ -339,7 +339,7 @@ def get_device_from_array(*arrays: Any) -> Device:
 
 
 def narrowed(x: Any, dtype: Any) -> Any:
-    """``x.astype(dtype)``; of a complex array in a real dtype the real part, without numpy's warning.
+    """``x.astype(dtype)`` of an array or Variable; of a complex one in a real dtype the real part, without numpy's warning.
 
     Example:
         >>> import numpy as np

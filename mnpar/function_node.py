@@ -48,6 +48,7 @@ class FunctionNode(Hookable):
     recorded runs it on plain arrays, without making Variables. All functions of mnpar are generic."""
     communicates: bool = False
     """It exchanges messages with other ranks: recorded on the tape, and visited by every backward (law 4)."""
+    local: bool = False  # it exchanges them in backward only: its outputs depend on its own inputs alone
     awaited: bool = False  # it is on a tape: a backward has still to visit it
     at_once: bool = False  # one computation gives all of its gradients: one alone takes as long as all
     infinite: bool = False  # its outputs may be infinite on purpose (padding of a maximum): debug mode then looks for NaN only

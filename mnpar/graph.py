@@ -52,6 +52,7 @@ class Function(Protocol):
 
     number: int
     communicates: bool
+    local: bool
     awaited: bool
     at_once: bool
     inputs: tuple[VariableNode, ...]
@@ -124,7 +125,7 @@ class VariableNode:
         self.dtype = dtype
         self.requires_grad = requires_grad and not (array is not None and dtype.kind in self.WITHOUT_GRADIENT)
         self.creator = creator
-        self.index = index  # which output of its creator it is
+        self.index = index  # which output of its creator it is; of a leaf, when it was made (0: nobody knows)
         self.gradient: Gradient = None
         self.name: str | None = None
         self.loss_scale: float | None = None

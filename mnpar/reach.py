@@ -13,12 +13,13 @@ def leads_to(
 ) -> Callable[[VariableNode], bool]:
     """A predicate: does a variable depend on a target, or on a communication (only its peers know what that depends on)?
 
-    A communication of another tape, which backward does not visit, counts only if a path from the roots reaches it without
-    passing a target: backward then raises an error there.
+    A communication that is not to be visited (another tape's) counts only where targets do not hide it: it is an error then. It
+    does not count if it took place before there was any target, or if it has heard of nobody.
     """
+    first = min([x.index if x.creator is None else x.creator.number for x in targets], default=0)
     visited, keys = {f.number: f for f in records}, {node.key for node in targets}
     functions = visited | _reached([*roots, *(x for f in records for x in f.inputs)])
-    others = [number for number, f in functions.items() if f.communicates and number not in visited]
+    others = [n for n, f in functions.items() if f.communicates and n > first and n not in visited and not f.local]
     heard = visited.keys() | (_reached(roots, keys).keys() & set(others) if others else set())
     for number, function in sorted(functions.items()):
         if number in heard or any(x.key in keys for x in function.inputs):

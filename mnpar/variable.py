@@ -12,7 +12,7 @@ from mnpar import backend
 from mnpar.arraylike import ArrayLike
 from mnpar.backend import Array
 from mnpar.backprop import reverse
-from mnpar.graph import Gradient, Hook, VariableNode, paired
+from mnpar.graph import Gradient, Hook, VariableNode, paired, tick
 from mnpar.owning import Leaves, asked_for, away, memory_of, own
 from mnpar.reach import unchain
 
@@ -39,7 +39,7 @@ class Variable(ArrayLike):
 
     def __init__(self, data: Array = None, *, name: str | None = None, grad: Array = None, requires_grad: bool = True) -> None:
         self.array = None if data is None else backend.checked(data)
-        self.node = VariableNode(data, requires_grad)
+        self.node = VariableNode(data, requires_grad, None, tick())
         self.node.name = name
         if grad is not None:
             self.grad = grad

@@ -57,7 +57,8 @@ class Calls:
     def channel(self, order: int) -> Channel:
         """The messages of one order of differentiation: 0 forward, 1 its gradients …"""
         if not self._open:
-            raise ValueError(f"rank {self.rank}: this communicator is finalized: create or split another one")
+            remedy = "let it live until backward has communicated on it" if order else "create or split another one"
+            raise ValueError(f"rank {self.rank}: this communicator is finalized: {remedy}")
         channel = self._channels.get(order)
         if channel is None:
             channel = self._channels[order] = Channel(self.transport, order)

@@ -204,6 +204,8 @@ def check(x: Array) -> str:
     """
     if not backend.is_array(x):
         instead = "use the _obj methods for objects"
+        if np.isscalar(x):
+            instead += ", numpy.asarray for a number"
         if hasattr(x, "node"):
             instead = "mnpar.functions has the same for Variables, with their gradients"
         raise TypeError(f"a numpy or cupy array is sent here, not {type(x).__name__}: {instead}")

@@ -158,8 +158,12 @@ class Opening:
             what = f"some ranks have nothing to give to {call.name} ({call.reduction})"
             raise self.mismatch(what, "a sum leaves out who has nothing; for this each rank gives an array")
         if self.wants and not self.all_record:
-            what = "some ranks record for backward and others do not (no_backprop_mode)"
-            raise self.mismatch(what, "all ranks of a communicator record what they call together, or none does")
+            if call.order == 0:
+                what = "some ranks record for backward and others do not (no_backprop_mode)"
+                raise self.mismatch(what, "all ranks of a communicator record what they call together, or none does")
+            what = "some ranks record this backward and others do not (enable_double_backprop)"
+            remedy = "all ranks ask alike; a derivative that is one rank's own needs a tape of its own: with mnpar.Tape():"
+            raise self.mismatch(what, remedy)
 
     def mismatch(self, what: str, remedy: str = _ORDER) -> MismatchError:
         """An error with a table of who does what."""

@@ -169,7 +169,14 @@ class Absolute(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         (x,) = self.get_retained_inputs()
-        return lambda: gy * backend.get_array_module(x).sign(plain(x)).conj()  # of real ones no copy
+        if plain(x).dtype.kind != "c":
+            return lambda: gy * backend.get_array_module(x).sign(plain(x))
+
+        def gx() -> Any:
+            size = either(Absolute(), x)
+            return gy / (size + (plain(size) == 0)) * x.conj()
+
+        return gx
 
 
 def exp(x: Any) -> Variable:

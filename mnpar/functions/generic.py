@@ -51,7 +51,9 @@ def constant(name: str, compute: Callable[[Array], Array], x: Any) -> Variable:
 
 
 def operand(x: Any, other: Any) -> Any:
-    """A number beside an array takes the array's dtype (and device), as numpy's own rule for Python numbers has it."""
+    """A number beside an array takes the array's dtype (and device), as numpy's own rule for Python numbers has it: a fraction
+    beside integers, or a complex number beside real ones, the dtype of its kind.
+    """
     if isinstance(x, Variable) or (backend.is_array(x) and x.ndim):
         return x
     if not isinstance(x, (int, float, complex, np.generic)) and not backend.is_array(x):
@@ -59,9 +61,11 @@ def operand(x: Any, other: Any) -> Any:
     like = plain(other)
     if not backend.is_array(like):
         return np.asarray(x)
-    dtype = like.dtype if backend.is_array(x) or like.dtype.kind in "fcV" else np.result_type(like.dtype, x)
-    if np.iscomplexobj(x):
-        dtype = np.dtype("c16" if dtype in ("f8", "c16") else "c8")
+    dtype = like.dtype
+    if dtype.kind in "biu":
+        dtype = np.result_type(dtype, x.dtype if backend.is_array(x) else x)
+    elif dtype.kind != "c" and np.iscomplexobj(x):
+        dtype = np.result_type(dtype, np.complex64)
     return backend.get_array_module(like).asarray(x, dtype)
 
 

@@ -30,7 +30,7 @@ Sizes = tuple[int, ...]  # of each rank's part along the axis
 class ScatterTo(Communication):
     """This rank's part of an array that all have. Adjoint: GatherFrom."""
 
-    op = "scatter_to"
+    op, local = "scatter_to", True
 
     def __init__(self, comm: Communicator, axis: int, sizes: Sizes, of: GatherFrom | None = None) -> None:
         super().__init__(comm, of)

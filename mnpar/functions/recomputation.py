@@ -4,24 +4,26 @@ The function is run once as ever, which shows the parameters that it reads; they
 the graph, beside its arguments. Backward runs it again, with the same random numbers, and walks that graph. So memory is paid
 for one such function at a time, and gradients are those of the plain call: of parameters too, of higher orders too.
 
-Communication cannot be forgotten. A message that is sent again has to be received again, and the rank that receives it need not
-have forgotten anything: so to communicate inside raises an error, on every rank that does it, before a message leaves.
+A message that is sent again has to be received again. So a function may communicate only if all ranks of a communicator forget
+it together, as one collective: each of them then runs it again in backward, whether it has a gradient or not. It begins with a
+barrier, so that forward would not end where these repetitions could wait for each other (docs/backward_order.md). Else to
+communicate inside is an error, before a message leaves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from mnpar.backend import Array
+from mnpar.communicators.communicator import Communicator, needed
 from mnpar.config import config, force_backprop_mode, is_recording, using_config
 from mnpar.function_hook import FunctionHook
 from mnpar.function_node import FunctionNode
-from mnpar.functions.arithmetic import identity
 from mnpar.graph import VariableNode, tick
 from mnpar.random import generator
-from mnpar.tape import Tape
+from mnpar.tape import Tape, current_tape
 from mnpar.variable import Variable, as_variable, grad
 
 
@@ -32,9 +34,22 @@ class _NoMessages(FunctionHook):
     def forward_preprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
         if function.communicates:
             raise RuntimeError(
-                f"forget: {function.label} would have to be repeated in backward, and other ranks do not know of it: "
-                "communicate between two calls of forget, not inside one"
+                f"forget: {function.label} would have to be repeated in backward, and other ranks do not know of it: let all "
+                "ranks that communicate inside say so, forget(func, *xs, comm=comm), or communicate between two calls of forget"
             )
+
+
+class Entrance(FunctionNode):
+    """``y = x``, where an argument enters the function as it is run again: while it is shut, no gradient goes behind."""
+
+    generic = True
+    shut = True
+
+    def forward(self, x: Array) -> Array:
+        return x
+
+    def backward(self, gy: Any) -> Any:
+        return None if self.shut else gy
 
 
 class Forget(FunctionNode):
@@ -45,22 +60,26 @@ class Forget(FunctionNode):
         ys: what it returned.
         read: the leaves of the graph that it read, inputs after its arguments.
         state: of the rank's random numbers, before it.
+        communicates: all ranks of a communicator run it together, and will again.
     """
 
     generic = True
     at_once = True
 
-    def __init__(self, run: Callable[..., Any], ys: tuple[Array, ...], read: list[VariableNode], state: Any) -> None:
-        self.run, self.ys, self.read, self.state = run, ys, read, state
+    def __init__(
+        self, run: Callable[..., Any], ys: tuple[Array, ...], read: list[VariableNode], state: Any, communicates: bool
+    ) -> None:
+        self.run, self.ys, self.read, self.state, self.communicates = run, ys, read, state, communicates
         self.train = config.train
 
     def forward(self, *xs: Array) -> tuple[Array, ...]:
         self.retain_inputs(tuple(range(len(xs) - len(self.read))))
+        self.differentiable = self.differentiable or self.communicates  # a peer may have something to differentiate
         ys, self.ys = self.ys, ()
         return ys
 
     def backward(self, *gys: Any) -> Any:
-        found: list[Any] = []
+        found: list[Any] = self._again(gys) if self.communicates else []
 
         def gradient(i: int) -> Any:
             if not found:
@@ -70,16 +89,20 @@ class Forget(FunctionNode):
         return tuple([lambda i=i: gradient(i) for i in range(len(self.inputs))])
 
     def _again(self, gys: tuple[Any, ...]) -> list[Any]:
-        xs, record = self.get_retained_inputs(), is_recording()
-        with Tape(), self._as_before():
+        xs, record, tape = self.get_retained_inputs(), is_recording(), Tape()
+        entrances = [Entrance() for _ in xs]
+        with tape, self._as_before():
             # Variables of its own: backward is to go as far as here, and no further
-            pairs = zip(xs, self.inputs[: len(xs)], strict=True)
-            inputs = [identity(x) if record else Variable(x, requires_grad=n.requires_grad) for x, n in pairs]
+            trio = zip(xs, self.inputs[: len(xs)], entrances, strict=True)
+            inputs = [e.apply((x,))[0] if record else Variable(x, requires_grad=n.requires_grad) for x, n, e in trio]
             ys = _listed(self.run(*inputs))
         seeds = [(y, as_variable(gy)) for y, gy in zip(ys, gys, strict=True) if gy is not None and y.requires_grad]
         targets = [*inputs, *[Variable.of(None, node) for node in self.read]]
-        with Tape(), _unheard(self.read):
+        with tape, _unheard(self.read):
             found = grad([y for y, _ in seeds], targets, [gy for _, gy in seeds], enable_double_backprop=record)
+        for entrance in entrances:
+            entrance.shut = False
+        current_tape().records.extend(tape.records)  # what is recorded, the backward of this one visits
         return list(found) if record else [None if g is None else g.array for g in found]
 
     @contextmanager
@@ -87,8 +110,9 @@ class Forget(FunctionNode):
         numbers = generator().bit_generator
         now, numbers.state = numbers.state, self.state
         try:
-            with using_config("train", self.train), using_config("in_recomputing", True), force_backprop_mode(), _NoMessages():
-                yield
+            with using_config("train", self.train), using_config("in_recomputing", True), force_backprop_mode():
+                with nullcontext() if self.communicates else _NoMessages():
+                    yield
         finally:
             numbers.state = now
 
@@ -110,7 +134,7 @@ def _listed(ys: Any) -> list[Variable]:
     return [as_variable(y) for y in (ys if isinstance(ys, tuple | list) else (ys,))]
 
 
-def forget(func: Callable[..., Any], *xs: Any) -> Any:
+def forget(func: Callable[..., Any], *xs: Any, comm: Communicator | None = None) -> Any:
     """``func(*xs)`` without keeping what it computes on the way: backward calls it again. Time for memory.
 
     It is twice differentiable, and gradients also reach the parameters of links that ``func`` calls. The second call sees
@@ -121,12 +145,14 @@ def forget(func: Callable[..., Any], *xs: Any) -> Any:
         func: takes and returns Variables, one or a tuple. What else it reads are parameters and constants; a Variable that
             was computed is to be an argument.
         xs: its arguments.
+        comm: ``func`` communicates, with these ranks and no others, on ``comm`` or on parts of it: all of them call forget, as
+            they would a collective, and all repeat the messages in backward.
 
     Returns:
         What ``func`` returns.
 
     Raises:
-        RuntimeError: ``func`` communicates: do so between two calls of forget.
+        RuntimeError: ``func`` communicates without ``comm``.
         ValueError: it reads a Variable that was computed outside and is no argument.
 
     Example:
@@ -137,6 +163,11 @@ def forget(func: Callable[..., Any], *xs: Any) -> Any:
         >>> layer.W.grad.shape
         (3, 2)
 
+        100 steps of time, of which the states after each ten are kept::
+
+            for _ in range(10):
+                u = F.forget(ten_steps, u, comm=grid.comm)
+
     Source:
         Chen et al., "Training deep nets with sublinear memory cost", arXiv 1604.06174.
     """
@@ -145,20 +176,24 @@ def forget(func: Callable[..., Any], *xs: Any) -> Any:
     variables = [as_variable(x) for x in xs]
     if not is_recording():
         return func(*variables)
-    state, start = generator().bit_generator.state, tick()
+    if comm is not None:
+        needed(comm, "forget(func, *xs, comm=comm)")
+        comm.barrier()
+    state, start, tape = generator().bit_generator.state, tick(), Tape()
     inputs = [Variable(x.array, requires_grad=x.requires_grad) for x in variables]
-    with Tape(), _NoMessages():
+    with tape, nullcontext() if comm is not None else _NoMessages():
         result = func(*inputs)
-    ys = _listed(result)
-    read = _read(ys, start, inputs)
-    node = Forget(func, tuple([y.array for y in ys]), read, state)
+    ys, sent = _listed(result), [x for function in tape.finished().records for x in function.inputs]
+    tape.clear()
+    read = _read([y.node for y in ys] + sent, start, inputs)
+    node = Forget(func, tuple([y.array for y in ys]), read, state, comm is not None)
     found = node.apply((*variables, *[Variable.of(None, leaf) for leaf in read]))
     return found if isinstance(result, tuple | list) else found[0]
 
 
-def _read(ys: list[Variable], start: int, inputs: list[Variable]) -> list[VariableNode]:
+def _read(used: list[VariableNode], start: int, inputs: list[Variable]) -> list[VariableNode]:
     """The leaves, other than its arguments, from which gradients are wanted."""
-    stack, seen, read = [y.node for y in ys], {x.node for x in inputs}, []
+    stack, seen, read = used, {x.node for x in inputs}, []
     while stack:
         node = stack.pop()
         if node in seen or not node.requires_grad:

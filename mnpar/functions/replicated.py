@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class CopyTo(Communication):
     """``y = x`` on each rank; ``gx`` is the sum of all ranks' ``gy``: only backward communicates. Megatron's f."""
 
-    op = "copy_to"
+    op, local = "copy_to", True
 
     def forward(self, x: Any) -> Any:
         self.differentiable = is_recording()  # forward no rank hears of the others: so it goes on every rank's tape

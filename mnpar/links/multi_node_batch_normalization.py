@@ -10,6 +10,7 @@ import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mnpar.communicators.communicator import needed
+from mnpar.config import config
 from mnpar.functions.multi_node_moments import multi_node_moments
 from mnpar.functions.normalization import FixedBatchNormalization, arranged, arranged_back, update_running
 from mnpar.link import Link
@@ -73,8 +74,9 @@ class MultiNodeBatchNormalization(BatchNormalization):
         x, order, shape = arranged(type(self).__name__, x, self.axis, gamma=gamma, beta=beta)
         mean, var, count = multi_node_moments(self.comm, x, shape)
         y = FixedBatchNormalization(shape, self.eps).apply((x, gamma, beta, mean, var))[0]
-        update_running(self.avg_mean, mean.array, count, decay)
-        update_running(self.avg_var, var.array, count, decay, unbiased=True)
+        if not config.in_recomputing:
+            update_running(self.avg_mean, mean.array, count, decay)
+            update_running(self.avg_var, var.array, count, decay, unbiased=True)
         return arranged_back(y, order)
 
 

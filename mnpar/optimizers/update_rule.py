@@ -141,8 +141,17 @@ class UpdateRule:
         """Make the arrays of ``self.state``; called before an update, or loading, that finds none."""
 
     def prepare(self, param: Parameter) -> None:
-        """Make the arrays of the state that are missing, the float32 copy of a float16 parameter included."""
+        """Make the arrays of the state that are missing, the float32 copy of a float16 parameter included.
+
+        Raises:
+            TypeError: the parameter is complex.
+        """
         if not self.state:
+            if param.dtype.kind == "c":
+                raise TypeError(
+                    f"an optimizer steps by real numbers, and {param.name or 'a parameter'} is {param.dtype}: make its real "
+                    "and its imaginary part parameters, and compute with re + 1j * im"
+                )
             self.init_state(param)
         if wants_float32(self, param) and "fp32" not in self.state:
             self.state["fp32"] = param.array.astype(np.float32)

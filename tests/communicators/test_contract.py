@@ -684,7 +684,7 @@ def test_an_object_that_cannot_be_pickled_is_not_sent(comm):
 # ---- errors of one rank that others wait for: raised on all ----
 
 BAD_ARRAYS = {
-    "number": (3.0, TypeError, "a numpy or cupy array is sent here, not float"),
+    "number": (3.0, TypeError, "array is sent here, not float: use the _obj methods for objects, numpy.asarray"),
     "list": ([1.0], TypeError, "not list"),
     "object array": (np.array([None]), TypeError, "arrays of dtype object cannot be sent"),
     "a mask": (np.ma.masked_array([1.0], mask=[True]), TypeError, "the mask of a masked array would be lost"),
@@ -1154,3 +1154,13 @@ def test_source_files_have_names_in_any_script_or_none(comm, name):
             exec(compile(code, f"/{name}.py", "exec"), places)
         for rank in range(1, comm.size if comm.rank == 0 else 1):
             np.testing.assert_array_equal(comm.recv(rank), x)
+
+
+def test_a_group_that_is_finalized_too_early_says_that_backward_needs_it():
+    def program(comm):
+        with comm.split(0, comm.rank) as group:
+            y = F.allreduce(group, mnpar.Variable(np.ones(1)))
+        with pytest.raises(ValueError, match="let it live until backward"):
+            y.backward()
+
+    mnpar.run(program, ranks=1)

@@ -229,6 +229,13 @@ def test_ranks_that_disagree_on_recording_are_told_so(comm):
         F.allreduce(comm, x)
 
 
+@pytest.mark.ranks(2)
+def test_a_derivative_of_one_ranks_own_without_a_tape_of_its_own_says_so(comm):
+    y = F.copy_to(comm, mnpar.Variable(np.ones(1)))
+    with pytest.raises(MismatchError, match=r"record this backward.*\n(.*\n)+.*with mnpar.Tape"):
+        mnpar.grad([F.sum(y * y)], [y], enable_double_backprop=comm.rank == 0)
+
+
 @pytest.mark.ranks(1, 2, 3, 4)
 def test_copy_to_and_reduce_from_count_a_replicated_loss_once(comm):
     """A product cut by columns and rows over the ranks: the gradients are those of one process, on every rank."""

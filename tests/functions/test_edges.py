@@ -507,6 +507,36 @@ def test_a_real_array_beside_complex_ones_gets_the_real_part_of_its_gradient():
     np.testing.assert_allclose((v.grad * dx).sum(), change, rtol=1e-8)
 
 
+COMPLEX = {
+    "real": lambda x, z: (z * z).real ** 3,
+    "imag": lambda x, z: (z * z).imag ** 3 + x.imag,
+    "conj": lambda x, z: (z * z * z.conj() * (1 + 2j)).real * x.conj(),
+    "of two real ones": lambda x, z: F.absolute(F.exp(x + 1j * x * x)) ** 3,
+    "a real one beside complex ones": lambda x, z: ((x * z + z / 1j) ** 3).real,
+    "cast": lambda x, z: (F.cast(x, "c16") * (2 - 1j) * z**3).imag,
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_gradients_of_gradients_of_complex_numbers(name):
+    def slope(*xs):
+        gs = [g for g in grad([F.sum(COMPLEX[name](*xs))], xs, enable_double_backprop=True) if g is not None]
+        return sum(F.sum((g * g.conj()).real * (i + 1)) for i, g in enumerate(gs))
+
+    values, steps = (
+        (np.array([0.4, -0.7]), np.array([1 + 2j, 0.5 - 1j])),
+        (np.array([0.2, 0.9]), np.array([0.3 - 1j, 0.2 + 0.4j])),
+    )
+    there, back = (slope(*[Variable(v + e * d) for v, d in zip(values, steps, strict=True)]).item() for e in (1e-6, -1e-6))
+    slope(*(xs := [Variable(v) for v in values])).backward()
+    found = sum((x.grad * d).real.sum() for x, d in zip(xs, steps, strict=True) if x.grad is not None)
+    np.testing.assert_allclose(found, (there - back) / 2e-6, rtol=1e-7)
+
+
+def test_an_array_of_one_fraction_beside_integers_is_not_cut():
+    np.testing.assert_array_equal((Variable(np.array([1, 2])) * np.array(1.5)).array, [1.5, 3.0])
+
+
 OF_INTEGERS = {
     "mean_squared_error": lambda x: F.mean_squared_error(x, x[::-1] + 1),
     "mean_absolute_error": lambda x: F.mean_absolute_error(x, x[::-1] + 1),

@@ -115,6 +115,19 @@ def test_optimizers_and_hooks_of_gradients_see_what_they_see_without():
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
+def test_gradients_of_gradients_by_a_parameter_that_two_of_them_read():
+    def gradients(call):
+        x, w = Variable(np.array([0.3])), Variable(np.array([0.7]))
+        y = x * 1.0
+        for _ in range(2):
+            y = call(lambda x: F.sin(x * w) + x, y)
+        gx, gw = grad([F.sum(y * y)], [x, w], enable_double_backprop=True)
+        F.sum(gx * gx + gw).backward()
+        return [gx.array, gw.array, x.grad, w.grad]
+
+    np.testing.assert_allclose(gradients(F.forget), gradients(lambda f, x: f(x)), rtol=1e-12)
+
+
 def test_labels_may_be_arguments():
     x = Variable(X.copy())
     F.forget(F.softmax_cross_entropy, x, np.array([0, 1, 2, 0])).backward()
@@ -172,3 +185,48 @@ def test_communication_between_two_of_them_is_right():
     total = np.exp(X[:2]).sum(0)
     expected = 2 * (1 - np.tanh(total) ** 2) * np.exp(X[:2])
     np.testing.assert_allclose(mnpar.run(program, ranks=2), expected)
+
+
+def talk(comm, group, x, w):
+    """What ranks say to each other in all ways: neighbours, collectives, later, blocks; w is in nothing but what is sent."""
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    F.send(w * x if comm.rank or comm.size == 1 else x, comm, right)
+    z = F.irecv(comm, left)
+    y = F.halo_exchange(x, mnpar.SpatialGrid(comm, (comm.size,)), (comm.size + 1,), ksize=3, pad=1, mode="wrap")
+    F.send(np.ones(1), comm, right)
+    F.recv(comm, left)  # a constant
+    return y[1:-1] * F.sum(F.iallreduce(comm, F.sum(x * x))) + F.sum(z), F.sin(F.allreduce(group, F.sum(x)))
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("order", [1, 2])
+def test_ranks_forget_together_what_they_said(comm, order):
+    group = comm.split(comm.rank % 2, comm.rank)
+
+    def gradients(forget):
+        x = Variable(np.arange(1.0, comm.size + 2)[slice(*mnpar.plans.block(comm.size + 1, comm.size, comm.rank))])
+        w, u = Variable(np.array([comm.rank + 0.5])), Variable(np.array([0.3]))
+        z = x * u
+        for _ in range(2):
+            a, b = forget(lambda x: talk(comm, group, x, w), z)
+            z = a * b
+        y = F.sum(z**2) if comm.is_root else None
+        if order == 2:
+            (g,) = mnpar.grad([] if y is None else [y], [u], enable_double_backprop=True)
+            y = F.sum(g * g)
+        mnpar.backward([] if y is None else [y])
+        return [v.grad for v in (x, w, u) if v is not w or comm.rank or comm.size == 1]
+
+    plain, again = (gradients(f) for f in (lambda f, x: f(x), lambda f, x: F.forget(f, x, comm=comm)))
+    for a, b in zip(plain, again, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+    assert len(mnpar.tape.current_tape().records) == 0
+
+
+def test_a_rank_that_does_not_forget_with_the_others_is_an_error():
+    def program(comm):
+        call = (lambda f, x: F.forget(f, x, comm=comm)) if comm.rank else (lambda f, x: f(x))
+        call(lambda x: F.allreduce(comm, x), Variable(X.copy()))
+
+    with pytest.raises(mnpar.errors.MismatchError, match="barrier"):
+        mnpar.run(program, ranks=2)

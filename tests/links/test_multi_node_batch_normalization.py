@@ -68,6 +68,15 @@ def test_it_equals_one_process_between_processes_too(comm):
         check(comm, form)
 
 
+def test_running_values_change_once_where_ranks_forget_and_compute_again():
+    def program(comm, forget):
+        x, bn = mnpar.Variable(np.array([[1.0], [5.0 * comm.rank]])), L.MultiNodeBatchNormalization(1, comm, dtype="d")
+        F.sum((F.forget(bn, x, comm=comm) if forget else bn(x)) ** 3).backward()
+        return bn.avg_mean.item(), bn.avg_var.item(), x.grad.tolist(), bn.gamma.grad.item()
+
+    assert mnpar.run(program, ranks=2, args=(True,)) == mnpar.run(program, ranks=2, args=(False,))
+
+
 def test_no_samples_on_any_rank_give_no_outputs_and_change_nothing():
     def program(comm):
         bn = L.MultiNodeBatchNormalization(3, comm)

@@ -431,3 +431,15 @@ def test_a_rank_without_a_loss_takes_part_in_the_backward_of_the_others(comm):
 
         optimizer.update(step)
         np.testing.assert_array_equal(model.W.array, [[-3.0, -3.0]] if comm.rank else [[0.0, 0.0]])
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("kind", [opt.SGD, opt.Adam])
+def test_complex_parameters_are_refused_whose_gradients_do_not_lead_downhill(kind, several):
+    link = mnpar.Link()
+    link.z = mnpar.Parameter(np.array([1 + 1j]))
+    if several:
+        link.w = mnpar.Parameter(np.array([2j]))
+    optimizer = kind().setup(link)
+    with pytest.raises(TypeError, match=r" is complex128: .* re \+ 1j \* im"):
+        optimizer.update(lambda: sum(F.sum(F.absolute(p)) for p in link.params()))
