@@ -35,6 +35,7 @@ class Optimizer:
         self.epoch = 0
         self.target: Any = None
         self.total: Callable[[Array], Array] = np.asarray  # numbers summed over the ranks that have pieces of the parameters
+        self.in_pieces = False  # parameters are, during a step; hooks after it wait until they are whole
         self.spread = False  # over the ranks of a mesh: each parameter counts there by its rule's share
         self._claimed = 0  # by this rank
         self._loss_scale: float | None = None

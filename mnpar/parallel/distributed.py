@@ -112,9 +112,9 @@ class DistributedDataParallel(Chain):
     not through ``grad_var``.
 
     Raises:
-        ValueError: an argument has none of these values. In ``forward``, RuntimeError: uneven shards, and a model that
-            communicates on ``comm`` itself: the weights come last here. In backward, RuntimeError: its gradients are reduced
-            already.
+        ValueError: an argument has none of these values. In ``forward`` or backward, RuntimeError: uneven shards, and a model
+            or loss that communicates on ``comm`` itself: the weights come last here. In backward, RuntimeError: its gradients
+            are reduced already.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.functions as F, mnpar.links as L
@@ -145,6 +145,7 @@ class DistributedDataParallel(Chain):
         self._arenas, self._copies, self._members = Arenas(), Copies(comm), Members()
         self.reduces_over = comm  # optimizers look here
         self._end: End | None = None
+        self._uneven: list[float] = []  # numbers of samples, if weights would come too late for what communicates
         self._count = 0.0  # samples of the forwards since the last reduction,
         self._pending: list[ref[Samples]] = []  # and of those that may still be forgotten
         self._alone = False
@@ -184,8 +185,9 @@ class DistributedDataParallel(Chain):
             if talked.any():
                 raise RuntimeError(f"rank {self._comm.rank}: parameters appeared in a forward that communicated: {_SIZES}")
             result = self.module(*args, **kwargs)  # the first was of other parameters
-        if within.any() and len(set(counts[counts > 0].tolist())) > 1:
-            raise RuntimeError(_UNEVEN.format(counts.tolist()))
+        self._uneven = counts.tolist() if len(set(counts[counts > 0].tolist())) > 1 else []
+        if within.any() and self._uneven:
+            raise RuntimeError(_UNEVEN.format(self._uneven))
         total = counts.sum()
         self._reducer.weight = float(counts[self._comm.rank] / total) if total else 0.0
         self._arenas.gather(self._members.of(self.module))
@@ -210,6 +212,10 @@ class DistributedDataParallel(Chain):
 
     def _finish(self) -> None:
         """At the end of backward."""
+        if self._uneven and self._end is not None:
+            records = self._end.tape.records
+            if any([_within(record, self._comm) for record in records[records.index(self._end) + 1 :]]):  # a loss, for example
+                raise RuntimeError(_UNEVEN.format(self._uneven))
         self._end, self._count, self._pending = None, 0.0, []
         self._arenas.gather(self._members.of(self.module))
         self._arenas.fill()
@@ -236,9 +242,10 @@ def _within(record: Any, comm: Communicator) -> bool:
 
 
 _UNEVEN = (
-    "ranks of {} samples, whose model communicates on the communicator of DistributedDataParallel: gradients that travel in "
-    "backward would be without the weights that end it. Give all ranks as many samples, or train by "
-    "mnpar.create_multi_node_optimizer, whose weights enter with the loss"
+    "ranks of {} samples, whose model or loss communicates on the communicator of DistributedDataParallel: gradients that "
+    "travel in backward would be without the weights that end it. Give all ranks as many samples, or train by "
+    "mnpar.create_multi_node_optimizer, whose weights enter with the loss; what is only to be shown, and has no gradient, is "
+    "communicated as an array (comm.allreduce)"
 )
 _SHARED = (
     "two DistributedDataParallel that have parameters in common would both reduce these at the end of one backward: let one "

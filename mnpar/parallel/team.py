@@ -259,11 +259,14 @@ class Team:
 
     @contextmanager
     def _in_pieces(self, shards: Shards) -> Iterator[None]:
+        steps = self.optimizer.t
         with shards.pieces(self.optimizer):
             self._count_once()
             yield
         if self._placement is not None:
             self._placement.agree()
+        if self.optimizer.t > steps:  # not skipped
+            self.optimizer.call_hooks("post")
 
     def stepping(self) -> AbstractContextManager[None]:
         """Around a step."""

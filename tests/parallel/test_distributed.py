@@ -230,6 +230,17 @@ def test_uneven_shards_are_refused_where_the_model_communicates_among_the_same_r
         model(np.ones((comm.rank + 1, 4)))
 
 
+@pytest.mark.ranks(2, on="threads")
+def test_uneven_shards_are_refused_where_the_loss_communicates_among_the_same_ranks(comm):
+    model = mnpar.DistributedDataParallel(L.Linear(4, 4), comm)
+    F.sum(F.allgather(comm, model(np.ones((3, 4))), axis=0)).backward()
+    F.sum(F.allreduce(comm, np.ones(3))).backward()  # concerns no model
+    loss = F.mean(F.allgather(comm, model(np.ones((comm.rank + 1, 4))), axis=0))
+    with pytest.raises(RuntimeError, match=r"ranks of \[1.0, 2.0\] samples.*create_multi_node_optimizer"):
+        loss.backward()
+    F.sum(model(np.ones((comm.rank + 1, 4)))).backward()  # goes on
+
+
 @RANKS
 def test_evaluation_sends_nothing(comm):
     model = mnpar.DistributedDataParallel(MLP(), comm)
