@@ -20,7 +20,7 @@ from mnpar.functions.halves import Half
 from mnpar.graph import Deliver, Gradient, tick
 from mnpar.link import Link
 from mnpar.optimizers.members import Members
-from mnpar.parallel.agreement import Copies
+from mnpar.parallel.agreement import Copies, shared
 from mnpar.parallel.choosing import choose_bucket_bytes
 from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.samples import samples_of
@@ -40,8 +40,9 @@ class End(FunctionNode):
 
     communicates = True
 
-    def __init__(self, act: Callable[[], None], module: Link) -> None:
+    def __init__(self, act: Callable[[], None], module: Link, comm: Communicator) -> None:
         self.act, self.module, self.tape = act, module, current_tape()
+        self.reduces_over = comm  # optimizers look here, too
         self.number = -tick()
         self.tape.append(self)
 
@@ -200,11 +201,10 @@ class DistributedDataParallel(Chain):
         return result
 
     def _begin(self) -> End:
-        mine = {id(param) for param in self.module.params()}
         for end in current_tape().records:
-            if isinstance(end, End) and end.module is not self.module and any([id(p) in mine for p in end.module.params()]):
+            if isinstance(end, End) and end.module is not self.module and shared(end.module, self.module):
                 raise RuntimeError(_SHARED)
-        return End(self._finish, self.module)
+        return End(self._finish, self.module, self._comm)
 
     def _weight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
         count = self._samples(*args, **kwargs)

@@ -219,6 +219,13 @@ def test_a_multi_node_optimizer_of_it_is_refused(comm):
     optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), comm).setup(model)
     with pytest.raises(RuntimeError, match="reduced twice"):
         optimizer.update(lambda x: F.sum(model(x)), np.ones((1, 4)))
+    inner = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), comm).setup(model.module)
+    with pytest.raises(RuntimeError, match="reduced twice"):
+        inner.update(lambda x: F.sum(model(x)), np.ones((1, 4)))
+    mnpar.backward()
+    other = L.Linear(4, 4)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), comm).setup(other)
+    optimizer.update(lambda x: F.sum(model(other(x))), np.ones((1, 4)))  # each reduces its own
 
 
 @pytest.mark.ranks(2, on="threads")
