@@ -111,7 +111,10 @@ class SerialIterator(Iterator):
         if not self.repeat and (epoch > 0 or n == 0):
             raise StopIteration
         if n == 0:
-            raise ValueError("an empty data set has no batch to repeat: on a rank without examples use repeat=False")
+            raise ValueError(
+                "an empty data set has no batch to repeat: scatter_dataset gives all ranks equally many examples to train with "
+                "(force_equal_length, its default), and an evaluation reads them once (repeat=False)"
+            )
         position = min(position, n)  # of a data set that has become shorter
         rows: list[int] = []
         new_epochs = 0

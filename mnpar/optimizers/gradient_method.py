@@ -238,7 +238,7 @@ class GradientMethod(Optimizer):
             self.call_hooks("pre")
         self.t += 1
         whole.update(params, self.arenas)
-        if self._hooks:
+        if self._hooks and not self.in_pieces:
             self.call_hooks("post")
 
     def serialize(self, serializer: Any) -> None:

@@ -35,6 +35,7 @@ class Optimizer:
         self.epoch = 0
         self.target: Any = None
         self.total: Callable[[Array], Array] = np.asarray  # sums numbers over the ranks that hold pieces of the parameters
+        self.in_pieces = False  # whether parameters are in pieces during a step: hooks after it are called when they are whole
         self.spread = False  # whether ``total`` sums over a mesh, in which each parameter is weighted by its rule's share
         self._claimed = 0  # the thread rank that uses it
         self._loss_scale: float | None = None

@@ -76,6 +76,12 @@ def broadcast_model(model: Link, comm: Communicator, arenas: Arenas | None = Non
 Persistent = tuple[Link, str, Any]
 
 
+def shared(one: Link, other: Link) -> bool:
+    """Whether two models have a parameter in common."""
+    mine = {id(param) for param in one.params()}
+    return any([id(param) in mine for param in other.params()])
+
+
 def persistents(model: Link) -> list[Persistent]:
     """The persistent values of a model, as they are now."""
     return [(link, name, copy.deepcopy(getattr(link, name))) for link in model.links() for name in link._persistent]

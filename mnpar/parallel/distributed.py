@@ -20,7 +20,7 @@ from mnpar.functions.halves import Half
 from mnpar.graph import Deliver, Gradient, VariableNode, tick
 from mnpar.link import Link
 from mnpar.optimizers.members import Members
-from mnpar.parallel.agreement import Copies
+from mnpar.parallel.agreement import Copies, shared
 from mnpar.parallel.choosing import choose_bucket_bytes
 from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.samples import samples_of
@@ -40,8 +40,9 @@ class End(FunctionNode):
 
     communicates = True
 
-    def __init__(self, act: Callable[[], None], module: Link) -> None:
+    def __init__(self, act: Callable[[], None], module: Link, comm: Communicator) -> None:
         self.act, self.module, self.tape = act, module, current_tape()
+        self.reduces_over = comm  # optimizers look here, too
         self.number = -tick()
         self.tape.append(self)
 
@@ -118,9 +119,9 @@ class DistributedDataParallel(Chain):
     not through ``grad_var``.
 
     Raises:
-        ValueError: an argument has none of these values. In ``forward``, RuntimeError: uneven shards, and a model that
-            communicates on ``comm`` itself: the weights come last here. In backward, RuntimeError: its gradients are reduced
-            already.
+        ValueError: an argument has none of these values. In ``forward`` or backward, RuntimeError: uneven shards, and a model
+            or loss that communicates on ``comm`` itself: the weights come last here. In backward, RuntimeError: its gradients
+            are reduced already.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.functions as F, mnpar.links as L
@@ -153,6 +154,7 @@ class DistributedDataParallel(Chain):
         self._end: End | None = None
         self._count = 0.0  # the samples of forwards since the last reduction that count in any case
         self._pending: list[ref[Samples]] = []  # those of forwards that count as long as a result keeps them
+        self._uneven: list[float] = []  # the ranks' samples if they differ: weights come too late for what communicates
         self._alone = False
 
     def take_as_given(self) -> None:
@@ -180,8 +182,9 @@ class DistributedDataParallel(Chain):
             if talked:
                 raise RuntimeError(f"rank {self._comm.rank}: parameters appeared in a forward that communicated: {_SIZES}")
             result = self.module(*args, **kwargs)  # the first was of other parameters
-        if within and len(set(counts[counts > 0].tolist())) > 1:
-            raise RuntimeError(_UNEVEN.format(counts.tolist()))
+        self._uneven = counts.tolist() if len(set(counts[counts > 0].tolist())) > 1 else []
+        if within and self._uneven:
+            raise RuntimeError(_UNEVEN.format(self._uneven))
         total = counts.sum()
         self._reducer.weight = float(counts[self._comm.rank] / total) if total else 0.0
         self._arenas.gather(self._members.of(self.module))
@@ -211,11 +214,10 @@ class DistributedDataParallel(Chain):
         return counts, bool(stale.any()), bool(talked.any()), bool(within.any())
 
     def _begin(self) -> End:
-        mine = {id(param) for param in self.module.params()}
         for end in current_tape().records:
-            if isinstance(end, End) and end.module is not self.module and any([id(p) in mine for p in end.module.params()]):
+            if isinstance(end, End) and end.module is not self.module and shared(end.module, self.module):
                 raise RuntimeError(_SHARED)
-        return End(self._finish, self.module)
+        return End(self._finish, self.module, self._comm)
 
     def _weight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
         count = self._samples(*args, **kwargs)
@@ -223,6 +225,10 @@ class DistributedDataParallel(Chain):
 
     def _finish(self) -> None:
         """At the end of backward."""
+        if self._uneven and self._end is not None:
+            records = self._end.tape.records
+            if any([_within(record, self._comm) for record in records[records.index(self._end) + 1 :]]):  # a loss, for example
+                raise RuntimeError(_UNEVEN.format(self._uneven))
         self._end, self._count, self._pending = None, 0.0, []
         self._arenas.gather(self._members.of(self.module))
         self._arenas.fill()
@@ -248,9 +254,10 @@ def _within(record: Any, comm: Communicator) -> bool:
 
 
 _UNEVEN = (
-    "ranks of {} samples, whose model communicates on the communicator of DistributedDataParallel: gradients that travel in "
-    "backward would be without the weights that end it. Give all ranks as many samples, or train by "
-    "mnpar.create_multi_node_optimizer, whose weights enter with the loss"
+    "ranks of {} samples, whose model or loss communicates on the communicator of DistributedDataParallel: gradients that "
+    "travel in backward would be without the weights that end it. Give all ranks as many samples, or train by "
+    "mnpar.create_multi_node_optimizer, whose weights enter with the loss; what is only to be shown, and has no gradient, is "
+    "communicated as an array (comm.allreduce)"
 )
 _SHARED = (
     "two DistributedDataParallel that have parameters in common would both reduce these at the end of one backward: let one "

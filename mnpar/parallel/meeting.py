@@ -163,4 +163,4 @@ _FINAL = (
     "its forward communicated, or changed persistent values, and so cannot be run once more with these: give layers their "
     "sizes to avoid it"
 )
-TWICE = "the model has a DistributedDataParallel of the same communicator: gradients would be reduced twice. Use one of the two"
+TWICE = "the model has, or is in, a DistributedDataParallel of these ranks: gradients would be reduced twice. Use one of them"

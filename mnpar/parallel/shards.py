@@ -102,10 +102,11 @@ class Shards:
             _be(param, values, gradients)
             _cut_state(param.update_rule, inside)
             param.update_rule.total = self.total
-        optimizer.total = self.total
+        optimizer.total, optimizer.in_pieces = self.total, True
         try:
             yield
         finally:
+            optimizer.in_pieces = False
             for param, values, gradients, _ in wholes:
                 _be(param, values, None if param.grad is None else gradients)
         for arena in optimizer.arenas.learning:

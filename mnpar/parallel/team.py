@@ -17,7 +17,7 @@ from mnpar.config import is_debugging
 from mnpar.graph import structure
 from mnpar.optimizers import GradientMethod
 from mnpar.optimizers.gradient_method import Pieces
-from mnpar.parallel.agreement import Copies, Persistent, alike, persistents, restore
+from mnpar.parallel.agreement import Copies, Persistent, alike, persistents, restore, shared
 from mnpar.parallel.identity import Identity
 from mnpar.parallel.late import Late
 from mnpar.parallel.likeness import compare
@@ -118,8 +118,10 @@ class Team:
 
     def _now(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> Row:
         """This rank's row."""
-        model = self.optimizer.target
-        stale, talks = self._copies.stale(model), bool(current_tape().records)
+        model, records = self.optimizer.target, current_tape().records
+        if any([getattr(record, "reduces_over", None) is self.comm and shared(record.module, model) for record in records]):
+            raise RuntimeError(TWICE)
+        stale, talks = self._copies.stale(model), bool(records)
         final = talks or (stale and not undoable and any([True for _ in model.namedpersistents()]))
         unsettled = self._placement is not None and self._placement.stale(model)
         asks = altered = False
@@ -272,11 +274,14 @@ class Team:
 
     @contextmanager
     def _in_pieces(self, shards: Shards) -> Iterator[None]:
+        steps = self.optimizer.t
         with shards.pieces(self.optimizer):
             self._count_once()
             yield
         if self._placement is not None:
             self._placement.agree(self.optimizer, self._asks)
+        if self.optimizer.t > steps:  # not skipped
+            self.optimizer.call_hooks("post")
         shards.leave(self.optimizer.arenas)
 
     def stepping(self) -> AbstractContextManager[None]:

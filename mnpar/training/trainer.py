@@ -20,7 +20,7 @@ from mnpar.errors import DeadlockError, MismatchError
 from mnpar.reporter import Reporter
 from mnpar.serializer import Deserializer
 from mnpar.training.extension import PRIORITY_READER, keep, keep_part
-from mnpar.training.triggers.interval import Trigger, get_trigger
+from mnpar.training.triggers.interval import Trigger, get_trigger, is_over
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -182,7 +182,8 @@ class Trainer:
         error: BaseException | None = None
         try:
             self._start(entries)
-            self._loop(entries)
+            if not is_over(self.stop_trigger, self.updater):  # the loaded state may be beyond the end
+                self._loop(entries)
         except BaseException as raised:
             error = raised
             if isinstance(raised, Exception):

@@ -175,7 +175,7 @@ def test_an_empty_data_set_ends_at_once_or_says_that_it_cannot_repeat(shuffle):
     iterator = SerialIterator([], 2, repeat=False, shuffle=shuffle)
     assert list(iterator) == []
     assert iterator.epoch_detail == 0.0
-    with pytest.raises(ValueError, match="use repeat=False"):
+    with pytest.raises(ValueError, match=r"force_equal_length.*repeat=False"):
         SerialIterator([], 2, shuffle=shuffle).next()
 
 

@@ -219,6 +219,13 @@ def test_a_multi_node_optimizer_of_it_is_refused(comm):
     optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), comm).setup(model)
     with pytest.raises(RuntimeError, match="reduced twice"):
         optimizer.update(lambda x: F.sum(model(x)), np.ones((1, 4)))
+    inner = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), comm).setup(model.module)
+    with pytest.raises(RuntimeError, match="reduced twice"):
+        inner.update(lambda x: F.sum(model(x)), np.ones((1, 4)))
+    mnpar.backward()
+    other = L.Linear(4, 4)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), comm).setup(other)
+    optimizer.update(lambda x: F.sum(model(other(x))), np.ones((1, 4)))  # each reduces its own
 
 
 @pytest.mark.ranks(2, on="threads")
@@ -228,6 +235,17 @@ def test_uneven_shards_are_refused_where_the_model_communicates_among_the_same_r
     F.sum(model(np.ones((3, 4)))).backward()
     with pytest.raises(RuntimeError, match=r"ranks of \[1.0, 2.0\] samples.*create_multi_node_optimizer"):
         model(np.ones((comm.rank + 1, 4)))
+
+
+@pytest.mark.ranks(2, on="threads")
+def test_uneven_shards_are_refused_where_the_loss_communicates_among_the_same_ranks(comm):
+    model = mnpar.DistributedDataParallel(L.Linear(4, 4), comm)
+    F.sum(F.allgather(comm, model(np.ones((3, 4))), axis=0)).backward()
+    F.sum(F.allreduce(comm, np.ones(3))).backward()  # concerns no model
+    loss = F.mean(F.allgather(comm, model(np.ones((comm.rank + 1, 4))), axis=0))
+    with pytest.raises(RuntimeError, match=r"ranks of \[1.0, 2.0\] samples.*create_multi_node_optimizer"):
+        loss.backward()
+    F.sum(model(np.ones((comm.rank + 1, 4)))).backward()  # goes on
 
 
 @RANKS

@@ -135,6 +135,25 @@ def _continued(make):
 
 
 @RANKS
+def test_a_hook_after_the_step_sees_whole_parameters(comm):
+    averages, twins = [], (sharded(comm, opt.Adam(0.1)), opt.Adam(0.1))
+    for optimizer in twins:
+        mean = [np.zeros(param.shape) for param in optimizer.setup(Net()).target.params()]
+
+        def hook(optimizer, mean=mean):  # a moving average of weights that decay
+            for average, param in zip(mean, optimizer.target.params(), strict=True):
+                average += 0.5 * (param.array.reshape(average.shape) - average)
+                param.array[...] *= 0.9
+
+        optimizer.add_hook(hook, "average", timing="post")
+        run(optimizer, comm if optimizer.team else None)
+        averages.append(mean)
+    same(*twins)
+    for one, other in zip(*averages, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+@RANKS
 def test_an_overflow_on_one_ranks_piece_keeps_all_from_stepping(comm):
     optimizer = sharded(comm, opt.SGD(0.1)).setup(Net())
     optimizer.loss_scaling(scale=4.0)

@@ -372,6 +372,15 @@ def test_a_resumed_training_is_bit_for_bit_the_same(moment, tmp_path):
             np.testing.assert_array_equal(value, ends[1][name], err_msg=name)
 
 
+@pytest.mark.parametrize(("saved", "length"), [(7, (5, "iteration")), (5, (5, "iteration")), (9, (1, "epoch"))])
+def test_a_training_that_is_resumed_beyond_its_end_is_over(saved, length, tmp_path):
+    full(tmp_path / "whole", (saved, "iteration")).run()
+    resumed = full(tmp_path / "resumed", length)
+    mnpar.serializers.load_npz(str(tmp_path / "whole" / f"snapshot_{saved}"), resumed)
+    resumed.run()
+    assert resumed.updater.iteration == saved
+
+
 def test_autoload_restores_the_rate_before_the_first_step(tmp_path):
     whole = full(tmp_path / "whole", (8, "iteration"), mnpar.optimizers.Adam())
     whole.run()

@@ -228,5 +228,15 @@ def get_trigger(trigger: Any) -> Trigger:
     return IntervalTrigger(*trigger)
 
 
+def is_over(trigger: Any, updater: Any) -> bool:
+    """Whether a training that this trigger stops is as long as it may become, or longer: it was resumed with another length."""
+    try:
+        length, unit = trigger.get_training_length()
+    except AttributeError:  # it cannot say
+        return False
+    now = updater.iteration if unit == "iteration" else getattr(updater, "epoch_detail", 0.0)
+    return bool(now >= length * (1 - _ROUNDING))
+
+
 def _never(trainer: Any) -> bool:
     return False
