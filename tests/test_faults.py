@@ -168,6 +168,7 @@ JOBS = {
     "loads_in_processes": works("43", limit=10)._replace(fresh=True),
     "forks": works("43"),
     "forks_where_mpi4py_was_first": works("43")._replace(fresh=True),
+    "alone_it_forks_where_mpi4py_was_first": works("43")._replace(fresh=True, ranks=1),
     "fine": works("", out="is done")._replace(fresh=True),
     "forgotten_communicator": works(""),
 }  # fmt: skip

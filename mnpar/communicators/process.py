@@ -80,6 +80,8 @@ class Process:
             self._meet()
             self._install()
             waiter.note(self.rank, waiter.BEGUN)
+        elif self.finalizes_forks and hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._install)  # a rank alone needs no hooks, but its children's exit code does
         atexit.register(self._leave)
 
     def _meet(self) -> None:
@@ -252,7 +254,7 @@ class Process:
     def _leave(self) -> None:
         """At exit."""
         if os.getpid() != self._pid:
-            if self.finalizes_forks and self.size > 1 and not self.MPI.Is_finalized():
+            if self.finalizes_forks and not self.MPI.Is_finalized():
                 speak()
                 self._os_exit(self._exit[0])  # as children of multiprocessing end: what MPI has registered is not called
             return

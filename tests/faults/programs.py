@@ -20,7 +20,7 @@ import numpy as np
 import mnpar
 import mnpar.functions as F
 
-if {"loads_in_processes", "forks_where_mpi4py_was_first"} & set(sys.argv):
+if {"loads_in_processes", "forks_where_mpi4py_was_first", "alone_it_forks_where_mpi4py_was_first"} & set(sys.argv):
     from mpi4py import MPI  # noqa: F401  where many scripts have it
 
 
@@ -466,6 +466,18 @@ def forks(comm):
 def forks_where_mpi4py_was_first(comm):
     """This script has mpi4py loaded when it is imported, which would end MPI in each child, too."""
     forks(comm)
+
+
+def alone_it_forks_where_mpi4py_was_first(comm):
+    """A rank alone has none of the hooks by which the others tell how they end."""
+    alone, codes = mnpar.create_communicator("mpi"), []
+    for end in (lambda: sys.exit(3), lambda: os._exit(4), lambda: 1 / 0, lambda: sys.exit("no number"), sys.exit):
+        if os.fork() == 0:
+            end()
+        codes.append(os.waitstatus_to_exitcode(os.wait()[1]))
+    assert codes == [3, 4, 1, 1, 0], codes
+    alone.barrier()
+    print("done", flush=True)
 
 
 def trainer_of(comm, extension, **kwargs):
