@@ -185,7 +185,7 @@ def where(condition: Any, x: Any, y: Any) -> Variable:
     """``x`` where the condition holds, ``y`` elsewhere; each gets the gradient of its places only.
 
     Args:
-        condition: a boolean array; no gradient goes to it.
+        condition: a boolean array, or one boolean; no gradient goes to it.
         x, y: arrays, Variables or numbers; all three are broadcast.
 
     Example:
@@ -193,5 +193,5 @@ def where(condition: Any, x: Any, y: Any) -> Variable:
         >>> F.where(np.array([True, False]), np.array([1.0, 2.0]), 0).array
         array([1., 0.])
     """
-    mask = plain(condition)
+    mask = backend.unscalar(plain(condition))
     return Where(mask if mask.dtype.kind == "b" else mask != 0).apply((operand(x, y), operand(y, x)))[0]

@@ -83,7 +83,7 @@ def _rfloordiv(x: Any, other: Any) -> Any:
 
 def _single(sequence: tuple[Any, ...]) -> Any:
     """``(2, 3)`` of both ``f(2, 3)`` and ``f((2, 3))``."""
-    return sequence[0] if len(sequence) == 1 else sequence
+    return sequence[0] if len(sequence) == 1 and not hasattr(sequence[0], "__index__") else sequence
 
 
 def _reshape(x: Variable, *shape: Any) -> Variable:

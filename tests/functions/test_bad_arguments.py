@@ -147,7 +147,7 @@ def test_what_is_counted_is_an_integer(call):
 
 
 def test_nothing_has_no_steps_and_no_product():
-    assert F.transpose_sequence([]) == []
+    assert F.transpose_sequence([]) == ()
     np.testing.assert_array_equal(F.prod(np.ones((0, 2)), 0).array, [1, 1])
 
 
