@@ -120,6 +120,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "__rpow__": _reflected("**", Pow),
     "__matmul__": matmul,
     "__rmatmul__": lambda x, other: matmul(other, x),
+    "__pos__": lambda x: x,
     "__neg__": lambda x: Neg().apply((x,))[0],
     "__abs__": absolute,
     "__getitem__": get_item,

@@ -11,6 +11,7 @@ Fedus et al. 2021, arXiv 2101.03961.)
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -263,6 +264,7 @@ class Experts(Chain):
             super().serialize(serializer)
             return
         mine = Listed()
+        mine.of_chainer = getattr(serializer, "of_chainer", False)
         super().serialize(mine)
         for values in self.comm.allgather_obj(mine.values):
             for (*path, key), value in values:
@@ -279,7 +281,9 @@ class Listed(Serializer):
         self.path, self.values = path, [] if values is None else values
 
     def __getitem__(self, key: str) -> Listed:
-        return Listed((*self.path, key), self.values)
+        part = copy.copy(self)
+        part.path = (*self.path, key)
+        return part
 
     def __call__(self, key: str, value: Any) -> Any:
         """List one."""

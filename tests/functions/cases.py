@@ -112,6 +112,7 @@ _arithmetic = [
     Case("div: number", (), lambda x: x / 3, lambda x: x / 3),
     Case("div: number first", (), lambda x: 3 / x, lambda x: 3 / x, low=0.5, halves=2e-2),
     Case("neg", (arithmetic.Neg,), lambda x: -x, lambda x: -x),
+    Case("pos", (), lambda x: +x, lambda x: x),
     Case("pow: two", (arithmetic.Pow,), lambda x, y: x**y, lambda x, y: x**y, WIDE, 0.4, 2, halves=2e-2),
     Case("pow: number", (arithmetic.PowConstant,), lambda x: x**3, lambda x: x**3, halves=2e-2),
     Case("pow: square", (), lambda x: x**2, lambda x: x**2),
