@@ -233,11 +233,8 @@ class Sequential(ChainList):
         """Chainer puts a new link not behind the last one, but behind the first: in its files 0 1 2 3 are 0 3 2 1."""
         if not getattr(serializer, "of_chainer", False):
             return super()._filed(serializer)
-        places = [place for place, layer in enumerate(self._list) if isinstance(layer, Link)]
-        links: list[Link] = []
-        for place in places:
-            links.insert(places[0] + 1 if place > places[0] else 0, self._list[place])
-        return ((str(i), link) for i, link in enumerate(links))
+        links, first = self._child_links(), [isinstance(layer, Link) for layer in [*self._list, self]].index(True)
+        return ((str(i), link) for i, link in enumerate(links[: first + 1] + links[:first:-1]))
 
     def __add__(self, other: Sequential) -> Sequential:
         return Sequential(*self, *other) if isinstance(other, Sequential) else NotImplemented
