@@ -87,12 +87,6 @@ class Chain(Link):
             other.__dict__[name] = self.__dict__[name]._shared(memo)
         return other
 
-    def serialize(self, serializer: Any) -> None:
-        """Save or load its own parameters and persistent values, and each child under its name."""
-        super().serialize(serializer)
-        for name, child in self._named_children():
-            child.serialize(serializer[name])
-
 
 class ChainList(Link):
     """A list of links.
@@ -123,17 +117,24 @@ class ChainList(Link):
 
     def __setitem__(self, index: int, link: Any) -> None:
         self._list[index] = self._checked(link)
-        structure.change()
+        self._changed()
 
     def __delitem__(self, index: int | slice) -> None:
         del self._list[index]
-        structure.change()
+        self._changed()
 
     def __len__(self) -> int:
         return len(self._list)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._list)
+
+    def _changed(self) -> None:
+        """Give names to the links that have none yet, or had another number."""
+        for name, link in self._named_children():
+            if link.name is None or link.name.isdigit():
+                link.name = name
+        structure.change()
 
     def _checked(self, link: Any) -> Any:
         if not isinstance(link, Link):
@@ -147,7 +148,7 @@ class ChainList(Link):
             TypeError: it is not a link (in a Sequential: nothing that can be called).
         """
         self._list.insert(index, self._checked(link))
-        structure.change()
+        self._changed()
 
     def append(self, link: Any) -> None:
         """Add a link at the end."""
@@ -167,23 +168,23 @@ class ChainList(Link):
     def pop(self, index: int = -1) -> Any:
         """Remove the link at a place; returns it."""
         link = self._list.pop(index)
-        structure.change()
+        self._changed()
         return link
 
     def remove(self, link: Any) -> None:
         """Remove the first occurrence of a link."""
         self._list.remove(link)
-        structure.change()
+        self._changed()
 
     def clear(self) -> None:
         """Remove all links."""
         self._list.clear()
-        structure.change()
+        self._changed()
 
     def reverse(self) -> None:
         """Reverse the order."""
         self._list.reverse()
-        structure.change()
+        self._changed()
 
     def index(self, link: Any, *limits: int) -> int:
         """The first place of a link."""
@@ -209,12 +210,6 @@ class ChainList(Link):
         other.__dict__["_list"] = [x._shared(memo) if isinstance(x, Link) else x for x in self._list]
         return other
 
-    def serialize(self, serializer: Any) -> None:
-        """Save or load its own parameters and persistent values, and each child under its number."""
-        super().serialize(serializer)
-        for name, child in self._named_children():
-            child.serialize(serializer[name])
-
 
 class Sequential(ChainList):
     """Links and functions, each called with what the one before returned (a tuple as several arguments).
@@ -233,6 +228,13 @@ class Sequential(ChainList):
         if not callable(layer):
             raise TypeError(f"the layers of a Sequential are called: {type(layer).__name__} cannot be{_one_by_one(layer)}")
         return layer
+
+    def _filed(self, serializer: Any) -> Iterator[tuple[str, Link]]:
+        """Chainer puts a new link not behind the last one, but behind the first: in its files 0 1 2 3 are 0 3 2 1."""
+        if not getattr(serializer, "of_chainer", False):
+            return super()._filed(serializer)
+        links, first = self._child_links(), [isinstance(layer, Link) for layer in [*self._list, self]].index(True)
+        return ((str(i), link) for i, link in enumerate(links[: first + 1] + links[:first:-1]))
 
     def __add__(self, other: Sequential) -> Sequential:
         return Sequential(*self, *other) if isinstance(other, Sequential) else NotImplemented
@@ -256,7 +258,7 @@ class Sequential(ChainList):
     def remove_by_layer_type(self, type_name: str) -> None:
         """Take out the layers of the class or function of this name."""
         self._list[:] = [layer for layer in self._list if _type_name(layer) != type_name]
-        structure.change()
+        self._changed()
 
 
 def _shown(link: Link, layers: Iterable[tuple[Any, Any]]) -> str:

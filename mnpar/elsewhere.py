@@ -1,4 +1,5 @@
 """Names of other libraries, PyTorch above all, for things that have other names in mnpar: AttributeErrors tell mnpar's.
+Of Chainer's own names there are a few that mnpar has not.
 
 A class gets a descriptor for each of these names, which raises AttributeError; a ``__getattr__`` would make all attributes of
 the class several times slower. Packages have one already (lazy.py).
@@ -21,6 +22,9 @@ _CHAIN = "mnpar.Chain, mnpar.ChainList and mnpar.Sequential"
 _FUNCTIONS = "argmax argmin clip cumsum exp flatten log matmul prod relu repeat sigmoid softmax sqrt squeeze swapaxes tanh"
 _LAYERS = "ReLU Tanh Sigmoid Softmax Dropout Flatten LeakyReLU GELU ELU Softplus MaxPool1d MaxPool2d MaxPool3d AvgPool2d"
 
+_NETWORKS = "VGG16Layers VGG19Layers GoogLeNet ResNet50Layers ResNet101Layers ResNet152Layers"
+_DENSITIES = "F.gaussian, F.gaussian_kl_divergence, F.gaussian_nll and F.bernoulli_nll"
+
 _ARRAYS = "Allgather Allreduce Bcast Exscan Gather Reduce Scan Iallgather Iallreduce Ibcast Igather Ireduce"
 
 VARIABLE = {
@@ -32,6 +36,7 @@ VARIABLE = {
     **dict.fromkeys(("dot", "mm", "bmm"), "the operator @"),
     "abs": "abs(x)",
     "clamp": "F.clip(x, low, high)",
+    "creator_node": ".creator",
     "dim": ".ndim",
     "grad_fn": ".creator",
     "is_leaf": ".creator, which is None for a leaf",
@@ -97,7 +102,9 @@ PACKAGES = {
         **dict.fromkeys(("cat", "stack", "exp", "matmul", "relu"), "a function of this sort in mnpar.functions"),
         **dict.fromkeys(("zeros", "ones", "randn", "arange", "from_numpy"), "numpy's arrays, in a mnpar.Variable"),
         **dict.fromkeys(("save", "load"), _SAVING),
+        **dict.fromkeys(("Distribution", "distributions", "kl_divergence"), _DENSITIES),
         "DataLoader": "mnpar.iterators.SerialIterator",
+        "DebugMode": "mnpar.using_config('debug', True)",
         "Function": "mnpar.FunctionNode, with forward(self, *xs) and backward(self, *gys)",
         "Module": _CHAIN,
         "amp": "mnpar.mixed16 for mnpar.config.dtype, and optimizer.loss_scaling()",
@@ -148,6 +155,9 @@ PACKAGES = {
     "mnpar.links": {
         **dict.fromkeys(_LAYERS.split(), "functions for it, such as F.relu: a mnpar.Sequential takes them as layers"),
         **dict.fromkeys(("Module", "ModuleList", "Sequential"), _CHAIN),
+        **dict.fromkeys(
+            _NETWORKS.split(), "L.Convolution2D and so on to build it, and mnpar.serializers.load_npz for its weights"
+        ),
         **dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "BatchNorm3d"), "L.BatchNormalization"),
         **dict.fromkeys(("CrossEntropyLoss", "MSELoss", "L1Loss"), "F.softmax_cross_entropy, F.mean_squared_error …"),
         "Conv1d": "L.Convolution1D",

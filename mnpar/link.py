@@ -147,6 +147,24 @@ class Link:
     def _named_children(self) -> Iterator[tuple[str, Link]]:
         return iter(())
 
+    def _filed(self, serializer: Any) -> Iterator[tuple[str, Link]]:
+        """The children under the names that they have in a serializer's files."""
+        return self._named_children()
+
+    def filed_params(self, serializer: Any) -> Iterator[tuple[Parameter, Any]]:
+        """All parameters, a shared one once, each with the part of a serializer that belongs to it."""
+        seen: set[int] = set()
+        for param, part in self._every_part(serializer):
+            if id(param) not in seen:
+                seen.add(id(param))
+                yield param, part
+
+    def _every_part(self, serializer: Any) -> Iterator[tuple[Parameter, Any]]:
+        for name in self._params:
+            yield self.__dict__[name], serializer[name]
+        for name, child in self._filed(serializer):
+            yield from child._every_part(serializer[name])
+
     def namedlinks(self, skipself: bool = False) -> Iterator[tuple[str, Link]]:
         """All links with their paths, itself as ``'/'``, then each child with its own."""
         if not skipself:
@@ -397,7 +415,7 @@ class Link:
         return self.to_device(backend.get_device("@cupy" if device is None else device))
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load its own parameters and persistent values."""
+        """Save or load its parameters and persistent values, and its children, each under its name."""
         sized = False
         for name in list(self._params):
             sized |= self._serialize_param(serializer, name)
@@ -409,6 +427,8 @@ class Link:
                 self._serialize_param(serializer, name)
         for name in self._persistent:
             setattr(self, name, persistent(serializer)(name, getattr(self, name)))
+        for name, child in self._filed(serializer):
+            child.serialize(serializer[name])
 
     def _serialize_param(self, serializer: Any, name: str) -> bool:
         """Save or load a parameter; True if loading has initialized it."""

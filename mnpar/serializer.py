@@ -27,6 +27,7 @@ class AbstractSerializer:
     """
 
     knows_places = False  # whether it stores the parts that ranks have of one array as parts: see place
+    of_chainer = False  # whether its files are Chainer's, where the links of a Sequential have other numbers: see chain.py
 
     def __getitem__(self, key: str) -> AbstractSerializer:
         """The serializer of the part named ``key``."""

@@ -148,7 +148,18 @@ def test_only_links_are_put_into_a_list(layers, put, value):
     assert sizes(layers) == [1, 2]
 
 
-def test_links_of_a_list_have_numbers_and_no_names(layers):
+def test_links_of_a_list_have_their_numbers_for_names(layers):
+    kept = layers[1]
+    for change in (lambda: layers.insert(0, linear(3)), lambda: layers.append(linear(4)), layers.pop, layers.reverse):
+        change()
+        assert [link.name for link in layers] == [str(i) for i in range(len(layers))]
+    layers[0] = kept
+    assert kept.name == "0"
+    own = mnpar.Sequential(F.relu, mnpar.Chain(a=linear(1)).a)
+    assert own[1].name == "a"
+
+
+def test_links_of_a_list_have_numbers_and_no_attributes(layers):
     assert paths(layers) == ["/0/W", "/0/b", "/1/W", "/1/b"]
     with pytest.raises(TypeError, match="holds its links by number: append 'extra'"):
         layers.extra = linear(1)

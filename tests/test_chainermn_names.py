@@ -270,6 +270,30 @@ def test_a_converters_device_is_an_object():
     assert isinstance(seen[0], backend.Device)
 
 
+@pytest.mark.parametrize("device", ["@numpy", -1, backend.CpuDevice()], ids=repr)
+def test_converters_in_training_get_chainers_kind_of_device(device):
+    """Functions of programs for Chainer ask for ``device >= 0``."""
+    model, seen = L.Classifier(L.Linear(2, 2)), []
+
+    def convert(batch, device):
+        seen.append(device)
+        return mnpar.dataset.concat_examples(batch, device)
+
+    class Kept(mnpar.dataset.Converter):
+        def __call__(self, batch, device=None):
+            return convert(batch, device)
+
+    for one in (convert, Kept()):
+        updater = mnpar.training.StandardUpdater(
+            mnpar.iterators.SerialIterator([(np.ones(2, "f"), 0)], 1), mnpar.optimizers.SGD().setup(model), one, device
+        )
+        updater.update()
+        batches = mnpar.iterators.SerialIterator([(np.ones(2, "f"), 0)], 1, repeat=False)
+        mnpar.training.extensions.Evaluator(batches, model, one, device)()
+    assert seen == [-1, -1, backend.CpuDevice(), backend.CpuDevice()]
+    assert [type(one) for one in seen] == [int, int, backend.CpuDevice, backend.CpuDevice]
+
+
 def test_names_of_upper_modules_are_the_same_objects():
     assert L.MultiNodeChainList is mnpar.MultiNodeChainList
     assert mnpar.optimizers.create_multi_node_optimizer is mnpar.create_multi_node_optimizer

@@ -92,6 +92,20 @@ class Converter:
         raise NotImplementedError(f"{type(self).__name__} does not define __call__(self, batch, device=None)")
 
 
+def converted(converter: Callable[..., Any], batch: Any, device: Any) -> Any:
+    """What a converter makes of a batch: a Converter is given the device as an object, a function as its number, as in Chainer.
+
+    Example:
+        >>> from mnpar.dataset.convert import converted
+        >>> converted(lambda batch, device: (len(batch), device), [1, 2], "@numpy")
+        (2, -1)
+    """
+    if device is None:
+        return converter(batch, None)
+    known = backend.get_device(device)
+    return converter(batch, known if isinstance(converter, Converter) else known.id)
+
+
 def converter() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator of a converter function: its ``device`` then is a :class:`mnpar.backend.Device`, or None.
 

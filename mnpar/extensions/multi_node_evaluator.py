@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mnpar.communicators.communicator import needed
 from mnpar.config import no_backprop_mode, using_config
 from mnpar.dataset import concat_examples
+from mnpar.dataset.convert import converted
 from mnpar.summary import DictSummary, Sums
 from mnpar.training.extension import PRIORITY_WRITER, Extension
 from mnpar.training.extensions.evaluator import Evaluator
@@ -154,7 +155,7 @@ class GenericMultiNodeEvaluator(Extension):
         speaks = self.comm is None or self.comm.rank == self.root
         for batch in batches:
             with using_config("train", False), no_backprop_mode():
-                result = call(self.calc_local, self.converter(batch, self.device))
+                result = call(self.calc_local, converted(self.converter, batch, self.device))
             if result is None:
                 raise TypeError(f"{type(self).__name__}.calc_local returned None: it returns the result of a batch")
             if speaks and self._progress_hook:

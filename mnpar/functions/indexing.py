@@ -184,7 +184,7 @@ def where(condition: Any, x: Any, y: Any) -> Variable:
     """``x`` where the condition holds, ``y`` elsewhere; each gets the gradient of its places only.
 
     Args:
-        condition: a boolean array; no gradient goes to it.
+        condition: a boolean array, or one boolean; no gradient goes to it.
         x, y: arrays, Variables or numbers; all three are broadcast.
 
     Example:

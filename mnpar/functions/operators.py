@@ -84,7 +84,7 @@ def _rfloordiv(x: Any, other: Any) -> Any:
 
 def _single(sequence: tuple[Any, ...]) -> Any:
     """``(2, 3)`` of both ``f(2, 3)`` and ``f((2, 3))``."""
-    return sequence[0] if len(sequence) == 1 else sequence
+    return sequence[0] if len(sequence) == 1 and not hasattr(sequence[0], "__index__") else sequence
 
 
 def _reshape(x: Variable, *shape: Any) -> Variable:
@@ -121,6 +121,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "__rpow__": _reflected("**", Pow),
     "__matmul__": matmul,
     "__rmatmul__": lambda x, other: matmul(other, x),
+    "__pos__": lambda x: x,
     "__neg__": lambda x: Neg().apply((x,))[0],
     "__abs__": absolute,
     "__getitem__": get_item,

@@ -172,14 +172,14 @@ def permutate(x: Any, indices: Array, axis: int = 0, inv: bool = False) -> Varia
     return Permutate(order, opposite, axis).apply((x,))[0]
 
 
-def transpose_sequence(xs: Sequence[Any]) -> list[Variable]:
+def transpose_sequence(xs: Sequence[Any]) -> tuple[Variable, ...]:
     """From one array for each sequence to one for each step: step t has the t-th elements of the sequences that reach it.
 
     Args:
         xs: arrays or Variables ``(T_i, …)``, the longer first.
 
     Returns:
-        A list of ``(n_t, …)``.
+        A tuple of ``(n_t, …)``.
 
     Raises:
         ValueError: a longer one comes after a shorter one.
@@ -194,15 +194,14 @@ def transpose_sequence(xs: Sequence[Any]) -> list[Variable]:
     if lengths != sorted(lengths, reverse=True):
         raise ValueError(f"transpose_sequence: sequences come in the order of their lengths, the longest first, not {lengths}")
     if not xs or not lengths[0]:
-        return []
+        return ()
     if lengths[0] == lengths[-1]:
-        return list(separate(stack(xs, axis=1)))
+        return separate(stack(xs, axis=1))
     starts = np.cumsum([0, *lengths[:-1]])
     counts = [sum(n > t for n in lengths) for t in range(lengths[0])]
     places = np.concatenate([starts[:n] + t for t, n in enumerate(counts)])
     rows = get_item(concat(xs, axis=0), xs[0].xp.asarray(places))  # all elements, step by step
-    steps = split_axis(rows, [int(n) for n in np.cumsum(counts)[:-1]], 0, force_tuple=True)
-    return list(steps)  # type: ignore[arg-type]
+    return split_axis(rows, [int(n) for n in np.cumsum(counts)[:-1]], 0, force_tuple=True)  # type: ignore[return-value]
 
 
 def scatter_add(a: Any, slices: Any, b: Any) -> Variable:

@@ -269,6 +269,7 @@ class Experts(Chain):
             super().serialize(serializer)
             return
         mine = DictionarySerializer()
+        mine.of_chainer = getattr(serializer, "of_chainer", False)
         super().serialize(mine)
         for arrays in self.comm.allgather_obj(mine.target):
             for path, array in arrays.items():

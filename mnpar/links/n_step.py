@@ -68,7 +68,7 @@ class NStepRNNBase(ChainList):
         dtype = plain(xs[0]).dtype if len(xs) else get_dtype()
         return as_variable(self.xp.zeros((self.n_layers * self.direction, len(xs), self.out_size), dtype))
 
-    def rnn(self, states: list[Any], xs: list[Any]) -> tuple[Any, ...]:
+    def rnn(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
         """The layers' function: (initial states, steps) → (*final states, outputs of each step), longest sequences first."""
         raise TypeError(f"{type(self).__name__} does not define rnn(self, states, xs)")
 
@@ -115,7 +115,7 @@ class NStepLSTM(NStepRNNBase):
         """Initial h and c (S, N, H) or None, N sequences (T_i, D) → final h and c, a list of outputs (T_i, H)."""
         return self._run([hx, cx], xs)
 
-    def rnn(self, states: list[Any], xs: list[Any]) -> tuple[Any, ...]:
+    def rnn(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
         return F.n_step_lstm(self.n_layers, self.dropout, states[0], states[1], self.ws, self.bs, xs)
 
 
@@ -130,7 +130,7 @@ class NStepBiLSTM(NStepLSTM):
 
     use_bi_direction = True
 
-    def rnn(self, states: list[Any], xs: list[Any]) -> tuple[Any, ...]:
+    def rnn(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
         return F.n_step_bilstm(self.n_layers, self.dropout, states[0], states[1], self.ws, self.bs, xs)
 
 
@@ -146,7 +146,7 @@ class NStepGRU(NStepRNNBase):
 
     n_weights = 6
 
-    def rnn(self, states: list[Any], xs: list[Any]) -> tuple[Any, ...]:
+    def rnn(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
         return F.n_step_gru(self.n_layers, self.dropout, states[0], self.ws, self.bs, xs)
 
 
@@ -161,7 +161,7 @@ class NStepBiGRU(NStepGRU):
 
     use_bi_direction = True
 
-    def rnn(self, states: list[Any], xs: list[Any]) -> tuple[Any, ...]:
+    def rnn(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
         return F.n_step_bigru(self.n_layers, self.dropout, states[0], self.ws, self.bs, xs)
 
 
@@ -177,7 +177,7 @@ class NStepRNNTanh(NStepRNNBase):
     n_weights = 2
     activation: ClassVar[str] = "tanh"
 
-    def rnn(self, states: list[Any], xs: list[Any]) -> tuple[Any, ...]:
+    def rnn(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
         function = F.n_step_birnn if self.use_bi_direction else F.n_step_rnn
         return function(self.n_layers, self.dropout, states[0], self.ws, self.bs, xs, self.activation)
 

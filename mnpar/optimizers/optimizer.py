@@ -181,12 +181,12 @@ class Optimizer:
         if self._scaling is not None:
             self._scaling.serialize(serializer["loss_scaling"])
             self._scale_by(self._scaling.scale)
-        for path, param in self.target.namedparams():
+        for param, part in self.target.filed_params(serializer):
             rule = param.update_rule
             if rule is not None:
                 if param.is_initialized:
                     rule.prepare(param)
-                rule.serialize(placed(serializer[path], param))
+                rule.serialize(placed(part, param))
         for name, (_, hook) in self._hooks.items():
             if hasattr(hook, "serialize"):
                 hook.serialize(serializer["hooks"][name])

@@ -206,7 +206,8 @@ class UpdateRule:
             state = dict.fromkeys(self.state)
             serializer = _optional(serializer)
         lenient = _optional(serializer)  # Chainer writes no float32 copies either: they are made anew
-        found = {name: (lenient if name == "fp32" else serializer)(name, value) for name, value in state.items()}
+        new = self.t == 0  # of a link whose updates were disabled: Chainer makes its state at the first step
+        found = {name: (lenient if new or name == "fp32" else serializer)(name, value) for name, value in state.items()}
         self.state = {name: value for name, value in found.items() if value is not None}
 
 

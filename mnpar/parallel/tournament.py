@@ -125,17 +125,11 @@ class _Given(DictionarySerializer):
 
     knows_places = True
 
-    def __getitem__(self, key: str) -> _Given:
-        return _Given(self.target, self.path + key.strip("/") + "/")
-
 
 class _Taken(NpzDeserializer):
     """Reads what :class:`_Given` has collected."""
 
     knows_places = True
-
-    def __getitem__(self, key: str) -> _Taken:
-        return _Taken(self.npz, self.path + key.strip("/") + "/")
 
 
 def _state(link: Link, optimizer: Any) -> tuple[dict[str, Array | None], dict[str, Any]]:

@@ -86,6 +86,8 @@ class HDF5Serializer(Serializer):
         (2, 3)
     """
 
+    of_chainer = True
+
     def __init__(self, group: Any, compression: int | None = 4) -> None:
         self.group, self.compression = group, compression
 

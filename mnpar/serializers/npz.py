@@ -6,6 +6,7 @@ here by constant bytes that every numpy takes for None, and recognised by its by
 
 from __future__ import annotations
 
+import copy
 import os
 import zipfile
 from collections.abc import Mapping
@@ -43,12 +44,16 @@ class DictionarySerializer(Serializer):
         {'l1/W': (2, 3), 'l1/b': (2,)}
     """
 
+    of_chainer = True
+
     def __init__(self, target: dict[str, Array] | None = None, path: str = "") -> None:
         self.target = {} if target is None else target
         self.path = path
 
     def __getitem__(self, key: str) -> DictionarySerializer:
-        return DictionarySerializer(self.target, self.path + key.strip("/") + "/")
+        part = copy.copy(self)
+        part.path += key.strip("/") + "/"
+        return part
 
     def __call__(self, key: str, value: Any) -> Any:
         self.target[self.path + key.lstrip("/")] = np.asarray(backend.to_host(value))
@@ -137,6 +142,8 @@ class NpzDeserializer(Deserializer):
         array([[1., 2.]], dtype=float32)
     """
 
+    of_chainer = True
+
     def __init__(self, npz: Mapping[str, Any], path: str = "", strict: bool = True, ignore_names: IgnoreNames = None) -> None:
         self.npz = npz
         self.path = path
@@ -144,7 +151,9 @@ class NpzDeserializer(Deserializer):
         self.ignore_names = ignore_names
 
     def __getitem__(self, key: str) -> NpzDeserializer:
-        return NpzDeserializer(self.npz, self.path + key.strip("/") + "/", self.strict, self.ignore_names)
+        part = copy.copy(self)
+        part.path += key.strip("/") + "/"
+        return part
 
     def __call__(self, key: str, value: Any) -> Any:
         key = self.path + key.lstrip("/")

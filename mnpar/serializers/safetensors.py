@@ -201,7 +201,7 @@ def save_safetensors(
         >>> list(mnpar.serializers.read_safetensors(file))
         ['l1.W', 'l1.b']
     """
-    serializer = DictionarySerializer()
+    serializer = _Written()
     serializer.save(obj)
     rename = rename or (lambda key: key)
     arrays = {rename(key): array for key, array in serializer.target.items()}
@@ -243,7 +243,15 @@ def load_safetensors(
     """
     arrays = _Renamed(read_safetensors(file), rename or (lambda key: key))
     path = path if not path or path.endswith("/") else path + "/"
-    NpzDeserializer(arrays, path, strict, ignore_names).load(obj)
+    _Read(arrays, path, strict, ignore_names).load(obj)
+
+
+class _Written(DictionarySerializer):
+    of_chainer = False
+
+
+class _Read(NpzDeserializer):
+    of_chainer = False
 
 
 class _Renamed(dict[str, Array]):

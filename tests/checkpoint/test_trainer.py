@@ -82,7 +82,7 @@ def test_a_trainer_goes_on_on_other_numbers_of_ranks(written, read, tmp_path):
     with pytest.warns(UserWarning, match="what belonged to single ranks"):
         ranks = mnpar.run(train, ranks=read, args=(tmp_path,))
     assert [begin for begin, _ in ranks] == [6] * read
-    weights = [state[0]["predictor/2/W"] for _, state in ranks]  # the last of three layers
+    weights = [state[0]["predictor/0/W"] for _, state in ranks]
     assert weights == [weights[0]] * read
     assert [row["epoch"] for row in ranks[0][1][1]] == [1, 2, 3]
 

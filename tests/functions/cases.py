@@ -112,6 +112,7 @@ _arithmetic = [
     Case("div: number", (), lambda x: x / 3, lambda x: x / 3),
     Case("div: number first", (), lambda x: 3 / x, lambda x: 3 / x, low=0.5, halves=2e-2),
     Case("neg", (arithmetic.Neg,), lambda x: -x, lambda x: -x),
+    Case("pos", (), lambda x: +x, lambda x: x),
     Case("pow: two", (arithmetic.Pow,), lambda x, y: x**y, lambda x, y: x**y, WIDE, 0.4, 2, halves=2e-2),
     Case("pow: number", (arithmetic.PowConstant,), lambda x: x**3, lambda x: x**3, halves=2e-2),
     Case("pow: square", (), lambda x: x**2, lambda x: x**2),
@@ -140,6 +141,7 @@ _elementwise = [
     Case("clip", (extrema.Clip,), lambda x: F.clip(x, -0.71, 0.52), lambda x: np.clip(x, -0.71, 0.52)),
     Case("clip: open", (), lambda x: F.clip(x, None, 0.52), lambda x: np.minimum(x, 0.52)),
     Case("where", (indexing.Where,), lambda x, y: F.where(MASK, x, y), lambda x, y: np.where(MASK, x, y), WIDE),
+    Case("where: one boolean", (), lambda x, y: F.where(True, x, y), lambda x, y: x, WIDE),
     Case("where: number", (), lambda x: F.where(MASK, 0, x), lambda x: np.where(MASK, 0, x)),
 ]
 
@@ -150,6 +152,7 @@ _shape = [
     Case("reshape: method with a tuple", (), lambda x: x.reshape((3, -1)), lambda x: x.reshape(3, 2), ((6,),)),
     Case("transpose", (shape.Transpose,), lambda x: F.transpose(x, (2, 0, -2)), lambda x: x.transpose(2, 0, 1), ((N, 2, 3),)),
     Case("transpose: method", (), lambda x: x.transpose(2, 0, 1), lambda x: x.transpose(2, 0, 1), ((N, 2, 3),)),
+    Case("transpose: method of a vector", (), lambda x: x.transpose(0), lambda x: x, ((3,),)),
     Case("transpose: method with a list", (), lambda x: x.transpose([1, 0]), lambda x: x.T),
     Case("transpose: T", (), lambda x: x.T, lambda x: x.T),
     Case("swapaxes", (), lambda x: F.swapaxes(x, 0, -1), lambda x: x.swapaxes(0, -1), ((N, 2, 3),)),

@@ -199,7 +199,7 @@ def test_the_largest_of_bytes_are_bytes():
 
 
 def test_nothing_has_no_steps_and_no_product():
-    assert F.transpose_sequence([]) == []
+    assert F.transpose_sequence([]) == ()
     np.testing.assert_array_equal(F.prod(np.ones((0, 2)), 0).array, [1, 1])
 
 

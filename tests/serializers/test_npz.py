@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import mnpar
+import mnpar.functions as F
 import mnpar.links as L
 from mnpar.errors import CheckpointError
 from mnpar.serializers import DictionarySerializer, NpzDeserializer, NpzFile, load_npz, save_npz
@@ -51,6 +52,50 @@ def test_a_model_and_its_optimizer_are_read_from_a_snapshot_of_chainer():
     assert not model.unused.W.is_initialized
     assert optimizer.t == 3
     assert model.bn.beta.update_rule.state["m"].tolist() == [1.6268689632415771, 1.626887559890747, 1.6267846822738647]
+
+
+# The numbers that Chainer 7.8.1 gives to the links of a Sequential in its files, by the functions before the first link.
+@pytest.mark.parametrize(("functions", "numbers"), [(0, "0 4 3 2 1"), (1, "0 1 4 3 2"), (2, "0 1 2 4 3"), (5, "0 1 2 3 4")])
+def test_the_links_of_a_sequential_have_chainers_numbers(functions, numbers):
+    layers = [L.Linear(1, 1, initialW=10 + i, initial_bias=i) for i in range(5)]
+    model = mnpar.Sequential(*[F.tanh] * functions, *[layer for one in layers for layer in (one, F.relu)])
+    optimizer = mnpar.optimizers.MomentumSGD().setup(model)
+    for i, layer in enumerate(layers):
+        layer.W.update_rule.prepare(layer.W)
+        layer.W.update_rule.state["v"][...] = 20 + i
+    files = [f"{name}/{key}" for name in numbers.split() for key in ("W", "b")]
+    of_model, of_optimizer = mnpar.serializers.serialize(model), mnpar.serializers.serialize(optimizer)
+    assert sorted(of_model) == sorted(files)
+    for i, name in enumerate(numbers.split()):
+        assert (of_model[f"{name}/W"], of_model[f"{name}/b"], of_optimizer[f"{name}/W/v"]) == (10 + i, i, 20 + i)
+    other = model.copy("init")
+    NpzDeserializer(of_model).load(other)
+    assert [(one.W.array.item(), one.b.array.item()) for one in other if one not in (F.tanh, F.relu)] == [
+        (10 + i, i) for i in range(5)
+    ]
+    assert [path for path, _ in model.namedparams()][::2] == [f"/{i}/W" for i in range(5)]  # in programs as they stand
+
+
+def test_other_formats_number_the_links_of_a_sequential_as_they_stand():
+    model, file = mnpar.Sequential(*[L.Linear(1, 1, initialW=i) for i in range(4)]), io.BytesIO()
+    mnpar.serializers.save_safetensors(file, model)
+    arrays = mnpar.serializers.read_safetensors(file)
+    assert [arrays[f"{i}/W"].item() for i in range(4)] == [0, 1, 2, 3]
+    other = model.copy("init")
+    mnpar.serializers.load_safetensors(file, other)
+    assert [layer.W.array.item() for layer in other] == [0, 1, 2, 3]
+
+
+def test_chainer_writes_no_state_of_what_was_never_updated():
+    model = mnpar.Chain(a=L.Linear(1, 1, nobias=True), b=L.Linear(1, 1, nobias=True))
+    optimizer = mnpar.optimizers.MomentumSGD().setup(model)
+    file = {"t": 3, "epoch": 0, "a/W/t": 0, "b/W/t": 3, "b/W/v": [[7.0]]}
+    model.a.disable_update()
+    NpzDeserializer({key: np.array(value) for key, value in file.items()}).load(optimizer)
+    assert (model.a.W.update_rule.t, model.b.W.update_rule.t, model.b.W.update_rule.state["v"].item()) == (0, 3, 7)
+    file["a/W/t"] = 1
+    with pytest.raises(KeyError, match="a/W/v"):
+        NpzDeserializer({key: np.array(value) for key, value in file.items()}).load(optimizer)
 
 
 def test_an_iterator_is_read_from_a_snapshot_of_chainer():

@@ -10,6 +10,7 @@ from typing import Any
 
 from mnpar.config import no_backprop_mode, using_config
 from mnpar.dataset import concat_examples
+from mnpar.dataset.convert import converted
 from mnpar.reporter import Reporter, report, report_scope
 from mnpar.summary import DictSummary
 from mnpar.training.extension import PRIORITY_WRITER, Extension
@@ -27,7 +28,7 @@ class Evaluator(Extension):
     Args:
         iterator: one that ends (``repeat=False``); or a dict of iterators by name, with a ``'main'`` one.
         target: the model; or a dict of links by name, with a ``'main'`` one.
-        converter: makes arrays of a batch, ``converter(batch, device)``.
+        converter: makes arrays of a batch, ``converter(batch, device)``; functions get the device's number (-1: the host).
         device: where batches go; None leaves them.
         eval_hook: called with this evaluator at the beginning of each evaluation.
         eval_func: called with the arrays of each batch; None: the model.
@@ -106,7 +107,7 @@ class Evaluator(Extension):
         for batch in iterator:
             observation: dict[str, Any] = {}
             with report_scope(observation), no_backprop_mode():
-                call(evaluate, self.converter(batch, self.device))
+                call(evaluate, converted(self.converter, batch, self.device))
             summary.add(observation, weight=len(batch))
             if bar:
                 bar.show("validation", getattr(iterator, "epoch_detail", 0.0), 1, "epoch")

@@ -8,6 +8,7 @@ from typing import Any
 
 from mnpar.config import force_backprop_mode
 from mnpar.dataset import concat_examples
+from mnpar.dataset.convert import converted
 from mnpar.serializer import Deserializer
 from mnpar.training.updaters.standard_updater import Converter, StandardUpdater, call
 
@@ -73,7 +74,7 @@ class ParallelUpdater(StandardUpdater):
         for i, (name, model) in enumerate(self._models.items()):
             model.cleargrads()
             if part := batch[i::n]:
-                arrays = self.converter(part, self._devices.get(name))
+                arrays = converted(self.converter, part, self._devices.get(name))
                 with force_backprop_mode():
                     losses.append(call(self.loss_func or model, arrays))
         for loss in losses:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mnpar.dataset import concat_examples
+from mnpar.dataset.convert import converted
 from mnpar.training.updaters.updater import Updater
 
 Converter = Callable[..., Any]
@@ -28,7 +29,7 @@ class StandardUpdater(Updater):
     Args:
         iterator: of the training examples; or a dict of iterators by name, with a ``'main'`` one.
         optimizer: set up with a model; or a dict of optimizers by name, with a ``'main'`` one.
-        converter: makes arrays of a batch, ``converter(batch, device)``.
+        converter: makes arrays of a batch, ``converter(batch, device)``; functions get the device's number (-1: the host).
         device: where models and batches go; None leaves them where they are.
         loss_func: called with the arrays, returns the loss; None: the main optimizer's model.
         loss_scale: see :meth:`mnpar.Optimizer.set_loss_scale`.
@@ -121,7 +122,7 @@ class StandardUpdater(Updater):
     def update_core(self) -> None:
         """Convert a batch and update the optimizer; subclasses may override it."""
         optimizer = self._optimizers["main"]
-        arrays = self.converter(self._iterators["main"].next(), self.input_device)
+        arrays = converted(self.converter, self._iterators["main"].next(), self.input_device)
         call(optimizer.update, arrays, self.loss_func or optimizer.target)
         self._count_epoch(optimizer)
 
