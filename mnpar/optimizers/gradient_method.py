@@ -23,10 +23,7 @@ from mnpar.parameter import Parameter
 from mnpar.variable import backward
 
 _ALONE = nullcontext()
-_NO_FUNCTION = (
-    "update takes the function that returns the loss, and its arguments, not a {}: update(model, x, t); or, after "
-    "model.cleargrads() and loss.backward(), update() without arguments"
-)
+
 
 Pieces: TypeAlias = Iterable[tuple[Arena, slice | None, list[Parameter]]]  # of gradients, as they arrive; None: all of an arena
 
@@ -149,13 +146,11 @@ class GradientMethod(Optimizer):
         A parameter without a gradient is not changed; no parameter is where :meth:`loss_scaling` finds an overflow.
 
         Raises:
-            RuntimeError: ``setup`` was not called; TypeError: ``lossfun`` is no function, or returned something that has
-                no ``backward``.
+            RuntimeError: ``setup`` was not called; TypeError: ``lossfun`` is no function, or returned no loss.
         """
         self._require_target("update")
         if lossfun is not None:
-            if not callable(lossfun):
-                raise TypeError(_NO_FUNCTION.format(type(lossfun).__name__))
+            self._require_function(lossfun)
             loss = lossfun(*args, **kwds) if self.team is None else self.team.loss(lossfun, args, kwds)
             try:
                 self.differentiate(loss)
