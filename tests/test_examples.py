@@ -55,6 +55,15 @@ def test_three_ranks_for_a_program_of_two_are_one_usage_error(example):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("example", [*OF_TWO, "pipeline_unet"])
+def test_a_program_of_two_ranks_that_cannot_start_them_is_a_usage_error(example, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    done = run(0, f"{example}.py")
+    assert done.returncode == 2
+    assert "srun -n 2 python" in done.stdout
+    assert re.search(r"ranks, not (for )?1: --threads .*runs them as threads\n$", done.stderr)
+
+
 @pytest.mark.parametrize(
     ("example", "flags", "line"),
     [
