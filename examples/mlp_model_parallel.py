@@ -70,10 +70,6 @@ def train(model, data, args):
 
 
 def main(comm, args):
-    if comm.size != 2:
-        raise ValueError(
-            f"this example is made for 2 ranks, not {comm.size}: mpiexec -n 2 python examples/mlp_model_parallel.py"
-        )
     digits, _ = mnpar.datasets.get_digits(dtype=np.float64)
     with mnpar.using_config("dtype", np.dtype("f8")):
         model, data = (
@@ -102,8 +98,12 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=50, help="steps of SGD (50)")
     parser.add_argument("--threads", action="store_true", help="run both ranks as threads of this process")
     args = mnpar.launch.parse_args(parser, batchsize=1, unit=1, steps=1)
+    ranks = 2 if args.threads else mnpar.launch.started_ranks(args, 2)
+    if ranks != 2:
+        parser.error(f"this example is made for 2 ranks, not {ranks}")
     if args.threads:
         mnpar.run(main, ranks=2, args=(args,))
-    else:
-        mnpar.launch.relaunch(2)
+    elif mnpar.launch.relaunch(2):
         main(mnpar.create_communicator(), args)
+    else:
+        parser.error("this example is made for 2 ranks, not 1: --threads runs them as threads")

@@ -64,8 +64,6 @@ def load(args):
 
 def main(comm, args):
     """Train; rank 0 returns the last entry of the log."""
-    if comm.size != 2:
-        raise ValueError(f"this network is made for 2 ranks, not {comm.size}: mpiexec -n 2 python {os.path.relpath(__file__)}")
     mnpar.random.seed([args.seed, comm.rank])
     train, test = load(args)
     model = network(comm, train[0][0].size, args.unit)
@@ -101,8 +99,12 @@ if __name__ == "__main__":
     )
     parser.add_argument("--threads", action="store_true", help="run both ranks as threads of this process")
     args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, unit=1)
+    ranks = 2 if args.threads else mnpar.launch.started_ranks(args, 2)
+    if ranks != 2:
+        parser.error(f"this network is made for 2 ranks, not {ranks}")
     if args.threads:
         mnpar.run(main, ranks=2, args=(args,))
-    else:
-        mnpar.launch.relaunch(2)
+    elif mnpar.launch.relaunch(2):
         main(mnpar.create_communicator(), args)
+    else:
+        parser.error("this network is made for 2 ranks, not 1: --threads runs them as threads")

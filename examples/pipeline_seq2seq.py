@@ -90,8 +90,6 @@ def train(model, batches, epochs, losses=False):
 
 
 def main(comm, args):
-    if comm.size != 2:
-        raise ValueError(f"this example has two stages, for 2 ranks, not for {comm.size}")
     rng = np.random.default_rng(args.seed)
     lines = [rng.integers(0, 10, rng.integers(1, args.longest + 1)) for _ in range(args.lines)]
     batches = [lines[i : i + args.batchsize] for i in range(0, len(lines), args.batchsize)]
@@ -124,8 +122,12 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=mnpar.launch.seed, default=0, help="of the lines (0)")
     parser.add_argument("--threads", action="store_true", help="run both ranks as threads of this process")
     args = mnpar.launch.parse_args(parser, micro_batches=1, batchsize=1, lines=1, longest=1, epoch=1, unit=1)
+    ranks = 2 if args.threads else mnpar.launch.started_ranks(args, 2)
+    if ranks != 2:
+        parser.error(f"this example is made for 2 ranks, not {ranks}")
     if args.threads:
         mnpar.run(main, ranks=2, args=(args,))
-    else:
-        mnpar.launch.relaunch(2)
+    elif mnpar.launch.relaunch(2):
         main(mnpar.create_communicator(), args)
+    else:
+        parser.error("this example is made for 2 ranks, not 1: --threads runs them as threads")

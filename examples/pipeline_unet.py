@@ -150,15 +150,19 @@ def draw(path, rows):
     figure.savefig(path, dpi=100)
 
 
+def read(schedule, ranks, micro_batches):
+    """A schedule by its name, or the usual one (None); ValueError: it is not for the four stages on so many ranks."""
+    schedule = make_schedule(schedule or ("1f1b" if ranks == STAGES else "zbv"), ranks, micro_batches)
+    if len(schedule.where) != STAGES:
+        raise ValueError(f"{schedule.name} on {ranks} ranks has {len(schedule.where)} stages, and this U-Net {STAGES}: "
+                         "zbv and interleaved are for 2 ranks, 1f1b, gpipe and zb1p for 4")  # fmt: skip
+    return schedule
+
+
 def main(comm, args):
-    if comm.size not in (2, STAGES):
-        raise ValueError(f"this U-Net has {STAGES} stages, for {STAGES} ranks, or two on each of 2, not for {comm.size} ranks")
     pictures, source = photographs()
     noisy, clean = patches(pictures, 10 * args.batchsize, args.noise)
-    schedule = make_schedule(args.schedule or ("1f1b" if comm.size == STAGES else "zbv"), comm.size, args.micro_batches)
-    if len(schedule.where) != STAGES:
-        raise ValueError(f"{schedule.name} on {comm.size} ranks has {len(schedule.where)} stages, and this U-Net {STAGES}: "
-                         "zbv and interleaved are for 2 ranks, 1f1b, gpipe and zb1p for 4")  # fmt: skip
+    schedule = read(args.schedule, comm.size, args.micro_batches)
     first, last = comm.rank == schedule.where[0], comm.rank == schedule.where[-1]
     with mnpar.using_config("dtype", np.dtype("f8")):
         stages = [Stage(number, args.width) for number in schedule.stages_of(comm.rank)]
@@ -203,10 +207,16 @@ if __name__ == "__main__":
     parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", help="folder of the picture (result)")
     parser.add_argument("--threads", type=int, default=0, help="run 2 or 4 ranks as threads of this process")
     args = mnpar.launch.parse_args(parser, micro_batches=1, batchsize=1, steps=1, width=1, threads=0)
-    if args.threads not in (0, 2, STAGES):
-        parser.error(f"--threads is 2 or {STAGES}, the ranks that share {STAGES} stages alike, not {args.threads}")
+    ranks = mnpar.launch.started_ranks(args, 2)
+    if ranks not in (2, STAGES):
+        parser.error(f"this U-Net has {STAGES} stages, for {STAGES} ranks, or two on each of 2, not for {ranks} ranks")
+    try:
+        read(args.schedule, ranks, args.micro_batches)
+    except ValueError as error:
+        parser.error(f"--schedule: {error}")
     if args.threads:
         mnpar.run(main, ranks=args.threads, args=(args,))
-    else:
-        mnpar.launch.relaunch(2)
+    elif mnpar.launch.relaunch(2):
         main(mnpar.create_communicator(), args)
+    else:
+        parser.error(f"this U-Net has {STAGES} stages, for 2 or {STAGES} ranks, not for 1: --threads 2 runs them as threads")

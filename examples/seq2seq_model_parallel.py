@@ -8,7 +8,6 @@ those of Python's own help texts, which are on every machine; rank 1 has the los
 """
 
 import argparse
-import os
 import re
 from pydoc_data.topics import topics
 
@@ -89,10 +88,6 @@ def convert(batch, device):
 
 def main(comm, args):
     """Train; rank 1 returns the last entry of the log."""
-    if comm.size != 2:
-        raise ValueError(
-            f"this translator is made for 2 ranks, not {comm.size}: mpiexec -n 2 python {os.path.relpath(__file__)}"
-        )
     mnpar.random.seed([args.seed, comm.rank])
     model = (Encoder, Decoder)[comm.rank](comm, args.layer, args.unit)
     optimizer = mnpar.optimizers.Adam(alpha=args.lr).setup(model)
@@ -153,8 +148,12 @@ if __name__ == "__main__":
     parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", metavar="DIR", help="for the log (result)")
     parser.add_argument("--threads", action="store_true", help="run both ranks as threads of this process")
     args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, layer=1, unit=1, longest=3)
+    ranks = 2 if args.threads else mnpar.launch.started_ranks(args, 2)
+    if ranks != 2:
+        parser.error(f"this translator is made for 2 ranks, not {ranks}")
     if args.threads:
         mnpar.run(main, ranks=2, args=(args,))
-    else:
-        mnpar.launch.relaunch(2)
+    elif mnpar.launch.relaunch(2):
         main(mnpar.create_communicator(), args)
+    else:
+        parser.error("this translator is made for 2 ranks, not 1: --threads runs them as threads")

@@ -44,10 +44,24 @@ def test_a_network_on_two_ranks_learns_the_weights_of_one_process(ranks, flags):
     assert float(re.search(r"differ by (\S+) at most", done.stdout)[1]) < 1e-10
 
 
-def test_the_network_on_two_ranks_refuses_three():
-    done = run(3, "mlp_model_parallel.py")
-    assert done.returncode != 0
-    assert "made for 2 ranks, not 3" in done.stderr
+OF_TWO = ["mlp_model_parallel", "mnist_model_parallel", "seq2seq_model_parallel", "pipeline_seq2seq"]
+
+
+@pytest.mark.parametrize("example", OF_TWO)
+def test_three_ranks_for_a_program_of_two_are_one_usage_error(example):
+    done = run(3, f"{example}.py")
+    assert done.returncode == 2
+    assert done.stderr.count("made for 2 ranks, not 3\n") == done.stderr.count("usage:") == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("example", [*OF_TWO, "pipeline_unet"])
+def test_a_program_of_two_ranks_that_cannot_start_them_is_a_usage_error(example, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    done = run(0, f"{example}.py")
+    assert done.returncode == 2
+    assert "srun -n 2 python" in done.stdout
+    assert re.search(r"ranks, not (for )?1: --threads .*runs them as threads\n$", done.stderr)
 
 
 @pytest.mark.parametrize(

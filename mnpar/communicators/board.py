@@ -29,6 +29,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.communicators.message import UPDATE
 from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import bytes_of_reduction, reduce_arrays
 from mnpar.communicators.shared_memory import SharedMemory
@@ -261,7 +262,7 @@ class Board:
         def ready() -> bool:
             return all([words[at] >= least or words[at + _ELSEWHERE] * _TIMES >= least for at in others])
 
-        what = Waiting("allreduce_noted", call_site(), None, 0, self._seq)
+        what = Waiting(UPDATE, call_site(), None, 0, self._seq)
         wait(transport, Pending(lambda: ready() or transport.go_on() or ready(), nothing, what, transport.meeting(what)))
         if not _ORDERED:
             self.memory.sync()

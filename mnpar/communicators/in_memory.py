@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from mnpar.backend import Array
 from mnpar.communicators.board import NOTE, Board
+from mnpar.communicators.message import UPDATE
 from mnpar.communicators.objects import Objects
 from mnpar.communicators.shared_memory import SharedMemory
 from mnpar.communicators.vectors import Vectors, share_vectors
@@ -51,7 +52,7 @@ class InMemory(Objects):
             board.begin(form, x, note, channel)
             if (summed := board.end(usual, x, channel)) is not None:
                 return bool(summed)
-        return channel.allreduce_noted(x, self._call("allreduce_noted"), note, usual, out)
+        return channel.allreduce_noted(x, self._call(UPDATE), note, usual, out)
 
     def open_board(self, wanted: bool = True) -> bool:
         """Let :meth:`allreduce_noted` sum in shared memory, where all ranks have it in common; all ranks call it.

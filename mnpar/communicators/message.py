@@ -43,7 +43,8 @@ _ON_OBJECTS = (
     "bcast_obj", "gather_obj", "scatter_obj", "allgather_obj", "allreduce_obj", "alltoall_obj", "reduce_obj",
     "reduce_scatter_obj", "scan_obj", "exscan_obj",
 )  # fmt: skip
-_OTHERS = ("barrier", "split", "scan", "exscan", "exchange", "gather_from", "share", "ring_attention", "allreduce_noted")
+UPDATE = "optimizer.update"  # allreduce_noted: errors name what the user has called
+_OTHERS = ("barrier", "split", "scan", "exscan", "exchange", "gather_from", "share", "ring_attention", UPDATE)
 OPS = (*POINT_TO_POINT, *_ON_ARRAYS, *_ON_OBJECTS, *_OTHERS)
 _OP_CODES = {name: code for code, name in enumerate(OPS)}
 REDUCTIONS = ("sum", "max", "min", "prod", "mean")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mnpar.backend import Array
+from mnpar.communicators.message import UPDATE
 
 if TYPE_CHECKING:
     from mnpar.communicators.board import Board, Form
@@ -49,7 +50,7 @@ class NotedSum:
         summed = board.end(usual, x, self._channel, later)
         if summed is not None:
             return summed
-        return self._channel.allreduce_noted(x, comm._call("allreduce_noted"), self._note, usual, x)
+        return self._channel.allreduce_noted(x, comm._call(UPDATE), self._note, usual, x)
 
     def rest(self) -> None:
         """Wait for the parts of the sum that are not there yet."""

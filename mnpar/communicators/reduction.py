@@ -8,12 +8,12 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.communicators.message import Call
+from mnpar.communicators.message import UPDATE, Call
 
 # the caller divides for a mean:
 UFUNCS = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 GATHERED = 2**15  # bytes: an array of at most so many is gathered everywhere and reduced there, a larger one in parts
-REDUCING = ("allreduce", "allreduce_noted", "reduce", "reduce_from", "reduce_scatter", "scan", "exscan")
+REDUCING = ("allreduce", UPDATE, "reduce", "reduce_from", "reduce_scatter", "scan", "exscan")
 
 
 def check_reducible(x: Array, call: Call) -> None:

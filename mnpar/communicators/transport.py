@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from mnpar.backend import Array
+from mnpar.communicators.message import UPDATE
 from mnpar.communicators.rooms import Rooms
 from mnpar.communicators.shared_memory import SharedMemory
 
@@ -51,7 +52,7 @@ class Waiting(NamedTuple):
     @property
     def advice(self) -> str:
         """What to do about ranks that have finished instead."""
-        return BACKWARD_TOO if self.order else UPDATE_TOO if self.what == "allreduce_noted" else ""
+        return BACKWARD_TOO if self.order else UPDATE_TOO if self.what == UPDATE else ""
 
     def __str__(self) -> str:
         whom = "" if self.peer is None else f" from {'any rank' if self.peer == ANY else f'rank {self.peer}'}"

@@ -99,7 +99,7 @@ def local_contrast_normalization(x: Any, ksize: Any) -> Variable:
     beyond the edges are zeros. Where everything in a window is 0, nothing is divided.
 
     Args:
-        x: ``(N, C, …)`` with one or more spatial axes; of float16, it is computed in float32.
+        x: ``(N, C, …)`` with one or more spatial axes; of 16 bits, it is computed in float32.
         ksize: of the window, odd: a number for each axis or one for all.
 
     Returns:
@@ -118,7 +118,7 @@ def local_contrast_normalization(x: Any, ksize: Any) -> Variable:
     """
     x = as_variable(x)
     n = x.ndim - 2
-    if n < 1 or x.dtype.kind != "f":
+    if n < 1 or dtype_of(x).kind != "f":
         raise ValueError(f"local_contrast_normalization: x {x.shape} {x.dtype} is not (N, C, …) of floats with spatial axes")
     K = _ksize("local_contrast_normalization", ksize, n)
     weights, around = gaussian_weights(K), [(0, 0), (0, 0), *[(k // 2, k // 2) for k in K]]

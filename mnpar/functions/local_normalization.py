@@ -100,7 +100,7 @@ def local_response_normalization(x: Any, n: int = 5, k: float = 2, alpha: float 
     """Divide each element by ``(k + alpha * s) ** beta``, where s sums the squares of ``n`` channels around it.
 
     Args:
-        x: ``(N, C, …)``; of float16, it is computed in float32.
+        x: ``(N, C, …)``; of 16 bits, it is computed in float32.
         n: width of the window: ``n // 2`` channels to either side, fewer at the ends.
         k, alpha, beta: see above.
 
@@ -128,7 +128,7 @@ def normalize(x: Any, eps: float = 1e-5, axis: int | tuple[int, ...] = 1) -> Var
     """Divide vectors by their length (the root of the sum of squares) plus ``eps``; zero vectors stay 0.
 
     Args:
-        x: an array or Variable; of float16, it is computed in float32.
+        x: an array or Variable; of 16 bits, it is computed in float32.
         eps: added to the length. Where ``x`` is 0 the gradient is divided by it.
         axis: the axis, or axes, along which a vector lies.
 

@@ -59,7 +59,7 @@ def lp_pooling_nd(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_al
     """The p-norm of each window, ``(Σ |x|ᵖ)^(1/p)``: for p = 2 the root of the sum of squares (L2 pooling).
 
     Args:
-        x: ``(N, C, …)`` with one or more spatial axes; of float16, it is computed in float32.
+        x: ``(N, C, …)`` with one or more spatial axes; of 16 bits, it is computed in float32.
         ksize, stride, pad: of the windows, a number for each axis or one for all; ``stride=None`` is ksize.
         cover_all: windows reach every cell.
         p: 1 or more.

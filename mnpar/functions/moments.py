@@ -154,8 +154,8 @@ class Moments(FunctionNode):
 
 
 def dtype_of(x: Any) -> Any:
-    """The dtype that x is computed with: float32 for float16."""
-    return np.dtype("f") if x.dtype.char == "e" else x.dtype
+    """The dtype that x is computed with: float32 for float16 and bfloat16."""
+    return np.dtype("f") if x.dtype.char in backend.HALVES else x.dtype
 
 
 def cast(x: Any, dtype: Any) -> Any:

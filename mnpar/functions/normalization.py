@@ -197,7 +197,7 @@ def batch_normalization(
     """Normalize each channel to mean ``beta`` and standard deviation ``gamma`` over this batch.
 
     Args:
-        x: ``(N, C, …)``; of float16, it is computed in float32.
+        x: ``(N, C, …)``; of 16 bits, it is computed in float32.
         gamma, beta: ``(C,)``; or, in their order, all axes of ``x`` that are not in ``axis``.
         eps: added to the variance.
         running_mean, running_var: arrays like ``gamma``, or None. They are changed in place, to ``decay`` of what they were and
@@ -236,7 +236,7 @@ def fixed_batch_normalization(
     """Batch normalization by given means and variances, element by element.
 
     Args:
-        x: ``(N, C, …)``; of float16, it is computed in float32.
+        x: ``(N, C, …)``; of 16 bits, it is computed in float32.
         gamma, beta, mean, var: ``(C,)``; or, in their order, all axes of ``x`` that are not in ``axis``. All get gradients.
         eps: added to the variance.
         axis: which axes share a mean; None takes the first axis and those after as many as ``gamma`` has.
@@ -278,7 +278,7 @@ def reduced_axes(ndim: int, kept: int, axis: Axis) -> tuple[int, ...]:
 def arranged(name: str, x: Any, axis: Axis, **params: Any) -> tuple[Variable, tuple[int, ...] | None, View]:
     """x in the order of axes (None: its own) in which it can be read as (A, C, B), and this shape."""
     x, reduced = as_variable(x), reduced_axes(x.ndim, next(iter(params.values())).ndim, axis)
-    if x.dtype.kind != "f":
+    if dtype_of(x).kind != "f":
         raise TypeError(f"{name}: x has dtype {x.dtype}, but statistics are floats: cast it first")
     kept = tuple([n for n in range(x.ndim) if n not in reduced])
     shape = tuple([x.shape[n] for n in kept])

@@ -21,7 +21,7 @@ def batch_renormalization(
     """Batch normalization, :func:`batch_normalization`, corrected towards the running statistics.
 
     Args:
-        x: ``(N, C, …)``; of float16, it is computed in float32.
+        x: ``(N, C, …)``; of 16 bits, it is computed in float32.
         gamma, beta: ``(C,)``.
         rmax: the deviations' ratio is clipped to 1 / rmax … rmax; 1: it is not corrected.
         dmax: the means' difference, in running deviations, is clipped to −dmax … dmax; 0: it is not corrected.

@@ -208,7 +208,7 @@ def layer_normalization(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Var
     """Normalize each sample to mean 0 and standard deviation 1 over its features, then γ·x + β.
 
     Args:
-        x: ``(N, D)``, or more axes; of float16, it is computed in float32.
+        x: ``(N, D)``, or more axes; of 16 bits, it is computed in float32.
         gamma, beta: ``(D,)``; of more axes, they are the last axes of ``x``, over which the mean is then taken.
         eps: added to the variance.
 
@@ -228,7 +228,7 @@ def layer_normalization(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Var
         Ba, Kiros and Hinton, "Layer normalization" (2016), arXiv 1607.06450.
     """
     x, D = as_variable(x), gamma.shape
-    if x.dtype.kind != "f":
+    if dtype_of(x).kind != "f":
         raise TypeError(f"layer_normalization: x has dtype {x.dtype}, but statistics are floats: cast it first")
     if not 0 < len(D) < x.ndim or x.shape[x.ndim - len(D) :] != D or beta.shape != D:
         raise ValueError(
@@ -245,7 +245,7 @@ def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, eps: float =
     With one group it is layer normalization with a ``gamma`` for each channel, with C groups instance normalization.
 
     Args:
-        x: ``(N, C, …)``; of float16, it is computed in float32.
+        x: ``(N, C, …)``; of 16 bits, it is computed in float32.
         groups: how many groups of C / groups neighbouring channels.
         gamma, beta: ``(C,)``.
         eps: added to the variance.
@@ -267,7 +267,7 @@ def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, eps: float =
         Wu and He, "Group normalization", ECCV 2018.
     """
     x = as_variable(x)
-    if not isinstance(groups, int | np.integer) or x.dtype.kind != "f":
+    if not isinstance(groups, int | np.integer) or dtype_of(x).kind != "f":
         raise TypeError(f"group_normalization: groups is an int and x has floats, not {groups!r} and {x.dtype}")
     if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
         raise ValueError(f"group_normalization: {groups} groups do not divide the channels (axis 1) of x {x.shape}")

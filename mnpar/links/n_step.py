@@ -69,7 +69,7 @@ class NStepRNNBase(ChainList):
         return as_variable(self.xp.zeros((self.n_layers * self.direction, len(xs), self.out_size), dtype))
 
     def rnn(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
-        """The layers' function: (initial states, steps) → (*final states, outputs of each step), longest sequences first."""
+        """The layers' function: (initial states, steps) → (final states …, outputs of each step), longest sequences first."""
         raise TypeError(f"{type(self).__name__} does not define rnn(self, states, xs)")
 
     def _run(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:

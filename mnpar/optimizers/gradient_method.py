@@ -146,10 +146,11 @@ class GradientMethod(Optimizer):
         A parameter without a gradient is not changed; no parameter is where :meth:`loss_scaling` finds an overflow.
 
         Raises:
-            RuntimeError: ``setup`` was not called; TypeError: ``lossfun`` returned something that has no ``backward``.
+            RuntimeError: ``setup`` was not called; TypeError: ``lossfun`` is no function, or returned no loss.
         """
         self._require_target("update")
         if lossfun is not None:
+            self._require_function(lossfun)
             loss = lossfun(*args, **kwds) if self.team is None else self.team.loss(lossfun, args, kwds)
             try:
                 self.differentiate(loss)

@@ -70,6 +70,13 @@ class Optimizer:
         if self.target is None:
             raise RuntimeError(f"{type(self).__name__}: call setup(link) before {what}")
 
+    def _require_function(self, lossfun: Any) -> None:
+        if not callable(lossfun):
+            raise TypeError(
+                f"update takes the function that returns the loss, and its arguments, not a {type(lossfun).__name__}: "
+                "update(model, x, t); or, after model.cleargrads() and loss.backward(), update() without arguments"
+            )
+
     def update(self, lossfun: Callable[..., Any] | None = None, *args: Any, **kwds: Any) -> None:
         """One step, to be defined by each kind of optimizer."""
         raise TypeError(f"{type(self).__name__} does not define update")

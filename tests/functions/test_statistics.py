@@ -1,5 +1,6 @@
 """Normalization beyond the table: digits, running values, blocks of the cache, and the words of errors."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -65,6 +66,24 @@ def gradients(f, x):
     v = Variable(x)
     y = f(v)
     return y.array, grad([F.sum(y * y * x)], [v])[0].array
+
+
+@pytest.mark.parametrize(
+    "f", [*[f for f, _, _ in FORMS.values()], lambda x: F.local_contrast_normalization(x, 3)], ids=[*FORMS, "local contrast"]
+)
+def test_bfloat16_is_computed_in_float32(f):
+    near = RNG.standard_normal((9, 4, 200)).astype(ml_dtypes.bfloat16)
+    w = RNG.standard_normal(near.shape).astype(ml_dtypes.bfloat16)
+    results = []
+    for dtype in (near.dtype, np.dtype("d")):
+        x = Variable(near.astype(dtype))
+        y = f(x)
+        y.grad = w.astype(dtype)
+        y.backward()
+        assert y.dtype == x.grad.dtype == dtype
+        results.append((y.array, x.grad))
+    for narrow, exact in zip(*results, strict=True):  # rounded once: half of the last of eight bits
+        np.testing.assert_allclose(narrow.astype("d"), exact, rtol=2**-8, atol=1e-5)
 
 
 def test_running_values_move_in_place_by_the_unbiased_variance():

@@ -60,6 +60,12 @@ def test_what_is_no_loss_is_named(loss):
         optimizer.update(lambda: loss)
 
 
+def test_a_loss_in_the_place_of_the_loss_function_is_told_what_to_write():
+    model, optimizer = model_and(opt.SGD())
+    with pytest.raises(TypeError, match=r"the function that returns the loss, .* not a Variable: update\(model, x, t\)"):
+        optimizer.update(F.sum(model(np.ones((1, 2), "f4"))))
+
+
 def test_a_loss_of_several_elements_is_refused_and_nothing_changes():
     model, optimizer = model_and(opt.SGD(1.0))
     with pytest.raises(ValueError, match="needs its gradient"):

@@ -67,7 +67,7 @@ def test_a_collective_of_the_gradients_form_beside_an_update_is_told(comm, width
 
     update()
     update()
-    with pytest.raises(MismatchError, match=r"allreduce_noted \(sum\) of (.|\n)* allreduce \(sum\) of "):
+    with pytest.raises(MismatchError, match=r"optimizer\.update of (.|\n)* allreduce \(sum\) of "):
         comm.allreduce(np.full(width * (D + 1), 100.0)) if comm.rank == 1 else update()
 
 
@@ -77,8 +77,9 @@ def test_an_update_more_is_told_with_what_to_do():
         for _ in range(3 + comm.rank):
             optimizer.update(lambda x: F.mean(optimizer.target(x) ** 2), np.ones((2, D)))
 
-    with pytest.raises(DeadlockError, match=r"as many updates: one that has no more batches calls optimizer\.join\(\)"):
+    with pytest.raises(DeadlockError, match=r"as many updates: one that has no more batches calls optimizer\.join\(\)") as told:
         mnpar.run(program, 2)
+    assert "rank 1: waits in optimizer.update at " in str(told.value)
 
 
 def small(comm, **options):
