@@ -230,3 +230,14 @@ def test_a_rank_that_does_not_forget_with_the_others_is_an_error():
 
     with pytest.raises(mnpar.errors.MismatchError, match="barrier"):
         mnpar.run(program, ranks=2)
+
+
+@pytest.mark.parametrize("receive", [F.recv, F.irecv], ids=["recv", "irecv"])
+def test_a_message_from_any_rank_is_refused_where_ranks_forget_together(receive):
+    """Repeated, it could be another rank's: a program with two senders waited forever, or had the gradients exchanged."""
+
+    def program(comm):
+        with pytest.raises(RuntimeError, match="ANY_SOURCE may take another rank's message"):
+            F.forget(lambda x: x * receive(comm, mnpar.ANY_SOURCE), Variable(X.copy()), comm=comm)
+
+    mnpar.run(program, ranks=2)
