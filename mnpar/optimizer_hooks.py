@@ -236,7 +236,8 @@ class GradientNoise:
         eta: η, of the variance; the paper recommends 0.01, 0.3 or 1.
         noise_func: ``(xp, shape, dtype, hook, rule) -> array``; None: :func:`exponential_decay_noise`.
         comm: the ranks that have the model, as copies or in parts, which all make this hook, together: copies get the same
-            noise, by their gradients and a seed that rank 0 draws now, if ``noise_func`` draws from mnpar.random.generator().
+            noise, by their gradients, values and a seed that rank 0 draws now, if ``noise_func`` draws from
+            mnpar.random.generator().
 
     Raises:
         ValueError: η is negative; in an update, a parameter is divided, and there is no ``comm``: whole ones would drift apart.
@@ -274,10 +275,12 @@ class GradientNoise:
             g += self.noise_func(backend.get_array_module(g), g.shape, g.dtype, self, rule)
 
     def _alike(self, param: Parameter, g: Array, t: int) -> np.random.Generator | None:
-        """A generator that is the same wherever this part of a parameter has this gradient; None: the rank's own."""
+        """A generator that is the same wherever a parameter has this part, gradient and value; None: the rank's own."""
         if self.seed is None:
             return None
-        digest = hashlib.blake2b(np.ascontiguousarray(backend.to_host(g)).reshape(-1).view(np.uint8).data, digest_size=16)
+        digest = hashlib.blake2b(digest_size=16)
+        for x in (g, param.array):  # the values, too: unused parameters have the same gradient, zeros
+            digest.update(backend.as_bytes(backend.to_host(x)).data)
         return random.of_path([self.seed, t], f"{param.box} {digest.hexdigest()}")
 
 
