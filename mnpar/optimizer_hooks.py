@@ -158,7 +158,7 @@ class GradientClipping:
         mine = np.hstack([optimizer.total(np.reshape(squares, (-1, 2))), np.reshape(parts, (-1, 2))])
         ranks = [rows.tolist() for rows in comm.allgather(mine)]
         if not any([divided for rows in ranks for *_, divided in rows]):
-            return sum([square for rows in ranks for square, *_ in rows])
+            return float(sum([square for rows in ranks for square, *_ in rows]))
         known: dict[float, list[list[float]]] = {}  # by path and part: both squares, and how often a rank has these
         for rows in ranks:
             times = Counter[tuple[float, int]]()
