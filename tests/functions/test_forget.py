@@ -241,3 +241,25 @@ def test_a_message_from_any_rank_is_refused_where_ranks_forget_together(receive)
             F.forget(lambda x: x * receive(comm, mnpar.ANY_SOURCE), Variable(X.copy()), comm=comm)
 
     mnpar.run(program, ranks=2)
+
+
+@pytest.mark.parametrize("receive", [F.recv, F.irecv], ids=["recv", "irecv"])
+@pytest.mark.ranks(2)
+def test_repeated_messages_are_not_mistaken_for_those_that_wait_until_after_backward(comm, receive):
+    """A rank that sends ahead, the next batch say: its message has left before what backward repeats."""
+
+    def talk(x):
+        if comm.rank:
+            return receive(comm, 0) * x
+        F.send(x * x, comm, 1)
+        return x * 1
+
+    found = []
+    for forget in (lambda f, x: f(x), lambda f, x: F.forget(f, x, comm=comm)):
+        x = Variable(np.array([comm.rank + 2.0]))
+        y = forget(talk, x)
+        if comm.is_root:
+            comm.send(np.array([50.0]), 1)
+        F.sum(y**2).backward()
+        found.append([x.grad, comm.recv(0) if comm.rank else x.array])
+    np.testing.assert_array_equal(*found)
