@@ -13,15 +13,14 @@ communicate inside is an error, before a message leaves.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from mnpar.backend import Array
-from mnpar.communicators.communicator import ANY_SOURCE, ANY_TAG, Communicator, needed
+from mnpar.communicators.communicator import ANY_SOURCE, Communicator, needed
 from mnpar.config import config, force_backprop_mode, is_recording, using_config
 from mnpar.function_hook import FunctionHook
 from mnpar.function_node import FunctionNode
-from mnpar.functions.point_to_point import Recv, Send
 from mnpar.graph import VariableNode, tick
 from mnpar.random import generator
 from mnpar.tape import Tape, current_tape
@@ -52,17 +51,6 @@ class _NoMessages(FunctionHook):
                 f"forget: {function.label} would have to be repeated in backward, and other ranks do not know of it: let all "
                 "ranks that communicate inside say so, forget(func, *xs, comm=comm), or communicate between two calls of forget"
             )
-
-
-class _OwnTags(FunctionHook):
-    """Gives repeated messages tags of their own: one that left after forward, and is received after backward, is not taken."""
-
-    def __init__(self) -> None:
-        self.name = f"forget again {id(self)}"
-
-    def forward_preprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
-        if isinstance(function, Send | Recv) and function.order == 0 and function.tag != ANY_TAG:
-            function.tag = function.comm.transport.tag_limit - function.tag
 
 
 class Entrance(FunctionNode):
@@ -137,7 +125,7 @@ class Forget(FunctionNode):
         now, numbers.state = numbers.state, self.state
         try:
             with using_config("train", self.train), using_config("in_recomputing", True), force_backprop_mode():
-                with _OwnTags() if self.communicates else _NoMessages():
+                with nullcontext() if self.communicates else _NoMessages():
                     yield
         finally:
             numbers.state = now

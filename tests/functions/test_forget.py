@@ -243,15 +243,21 @@ def test_a_message_from_any_rank_is_refused_where_ranks_forget_together(receive)
     mnpar.run(program, ranks=2)
 
 
-@pytest.mark.parametrize("receive", [F.recv, F.irecv], ids=["recv", "irecv"])
+@pytest.mark.parametrize(("give", "take"), [
+    (lambda comm, x: F.send(x, comm, 1), lambda comm: F.recv(comm, 0)),
+    (lambda comm, x: F.send(x, comm, 1, tag=3), lambda comm: F.irecv(comm, 0, tag=3)),
+    (lambda comm, x: F.sendrecv(x, comm, 1, 1), lambda comm: F.sendrecv(np.ones(1), comm, 0, 0)),
+    (lambda comm, x: comm.send(x.array, 1), lambda comm: F.recv(comm, 0)),
+    (lambda comm, x: comm.sendrecv(x.array, 1, 1), lambda comm: comm.sendrecv(np.ones(1), 0, 0)),
+], ids=["send", "irecv", "sendrecv", "array", "arrays"])  # fmt: skip
 @pytest.mark.ranks(2)
-def test_repeated_messages_are_not_mistaken_for_those_that_wait_until_after_backward(comm, receive):
+def test_repeated_messages_are_not_mistaken_for_those_that_wait_until_after_backward(comm, give, take):
     """A rank that sends ahead, the next batch say: its message has left before what backward repeats."""
 
     def talk(x):
         if comm.rank:
-            return receive(comm, 0) * x
-        F.send(x * x, comm, 1)
+            return take(comm) * x
+        give(comm, x * x)
         return x * 1
 
     found = []
@@ -260,6 +266,7 @@ def test_repeated_messages_are_not_mistaken_for_those_that_wait_until_after_back
         y = forget(talk, x)
         if comm.is_root:
             comm.send(np.array([50.0]), 1)
+            comm.send(np.array([60.0]), 1, 3)
         F.sum(y**2).backward()
-        found.append([x.grad, comm.recv(0) if comm.rank else x.array])
+        found.append([x.grad, *[comm.recv(0, tag) if comm.rank else x.array for tag in (0, 3)]])
     np.testing.assert_array_equal(*found)
