@@ -41,6 +41,7 @@ class Gradients:
         self._waiting: dict[int, list[Gradient]] = {}  # the gradients so far of the outputs of functions to be visited
         self._heap: list[int] = []  # the numbers of these functions, negative, so that the latest one comes first
         self._own: dict[VariableNode, Any] | None = None if record else {}  # whose sum may change in place; halves' in 32 bits
+        self._wide: dict[int, list[VariableNode]] = {}  # outputs with such sums, by the number of their function
         self._stays, self._keep, self._parts = stays, keep, parts
         self._heard: dict[Any, VariableNode] = {}  # variables with hooks that functions made, by key
         self._awaited: list[tuple[int, int, VariableNode]] = []  # leaves with hooks, in the order of their earliest readers
@@ -71,20 +72,29 @@ class Gradients:
         elif own is None:
             sums[place] = unscalar(old + g)
         elif node in own:
-            wide = own[node]
-            if wide is None:
+            if own[node] is None:
                 old += g
             else:
-                wide += g
-                old[...] = wide
+                self._widen(node, old, g)
         else:
-            own[node] = unscalar(old.astype("f4") + g) if g.dtype.char in HALVES else None
+            own[node] = () if g.dtype.char in HALVES else None
             if node.home is not None and node.home.computed(old):
                 old += g
             else:
                 sums[place] = unscalar(old + g)
         if node.hooks:
             self._listen(node, old is None)
+
+    def _widen(self, node: VariableNode, old: Any, g: Any) -> None:
+        """Add a half's third gradient, or a later one, to the sum in 32 bits, and have that in the array."""
+        assert self._own is not None
+        wide = self._own[node]
+        if type(wide) is tuple:
+            self._own[node] = wide = old.astype("f4")
+            if node.creator is not None:
+                self._wide.setdefault(node.creator.number, []).append(node)
+        wide += g
+        old[...] = wide
 
     def _expect(self, function: Function) -> list[Gradient]:
         """Enter a function that will be visited; returns the list for the gradients of its outputs."""
@@ -101,6 +111,9 @@ class Gradients:
             if self._awaited:
                 self._passed(number + 1)
             gys = self._waiting.pop(number)
+            if self._wide and self._own is not None:
+                for node in self._wide.pop(number, ()):
+                    del self._own[node]
             if self._heard or self._stays:
                 for i, g in enumerate(gys):
                     if g is not None:

@@ -156,12 +156,26 @@ class GradientClipping:
         squares = [[float(_square(p.grad)), float(_square(p.array))] for _, p in named]
         parts = [[crc32(f"{path} {p.box}".encode()), p.box is not None] for path, p in named]
         mine = np.hstack([optimizer.total(np.reshape(squares, (-1, 2))), np.reshape(parts, (-1, 2))])
-        held, alike = Counter[tuple[float, ...]](), Counter[tuple[float, ...]]()
-        for rank in comm.allgather(mine):
-            rows = Counter(map(tuple, rank.tolist()))
-            held.update(rows)
-            alike |= rows  # as often as all ranks have it; as the one does that has it most often
-        return sum([row[0] * times for row, times in (alike if any([row[3] for row in held]) else held).items()])
+        ranks = [rows.tolist() for rows in comm.allgather(mine)]
+        if not any([divided for rows in ranks for *_, divided in rows]):
+            return float(sum([square for rows in ranks for square, *_ in rows]))
+        known: dict[float, list[list[float]]] = {}  # by path and part: both squares, and how often a rank has these
+        for rows in ranks:
+            times = Counter[tuple[float, int]]()
+            for square, values, part, _ in rows:
+                same = known.setdefault(part, [])
+                here = [_alike(one[0], square) and _alike(one[1], values) for one in same]
+                i = here.index(True) if True in here else len(same)
+                if i == len(same):
+                    same.append([square, values, 0])
+                times[part, i] += 1
+                same[i][2] = max(same[i][2], times[part, i])
+        return sum([square * often for same in known.values() for square, _, often in same])
+
+
+def _alike(a: float, b: float) -> bool:
+    """Whether they are numbers of the same thing: what ranks compute alike may have other last digits on another processor."""
+    return math.isclose(a, b, rel_tol=1e-4)
 
 
 class GradientHardClipping:
@@ -236,7 +250,8 @@ class GradientNoise:
         eta: η, of the variance; the paper recommends 0.01, 0.3 or 1.
         noise_func: ``(xp, shape, dtype, hook, rule) -> array``; None: :func:`exponential_decay_noise`.
         comm: the ranks that have the model, as copies or in parts, which all make this hook, together: copies get the same
-            noise, by their gradients and a seed that rank 0 draws now, if ``noise_func`` draws from mnpar.random.generator().
+            noise, by their gradients, values and a seed that rank 0 draws now, if ``noise_func`` draws from
+            mnpar.random.generator().
 
     Raises:
         ValueError: η is negative; in an update, a parameter is divided, and there is no ``comm``: whole ones would drift apart.
@@ -274,10 +289,12 @@ class GradientNoise:
             g += self.noise_func(backend.get_array_module(g), g.shape, g.dtype, self, rule)
 
     def _alike(self, param: Parameter, g: Array, t: int) -> np.random.Generator | None:
-        """A generator that is the same wherever this part of a parameter has this gradient; None: the rank's own."""
+        """A generator that is the same wherever a parameter has this part, gradient and value; None: the rank's own."""
         if self.seed is None:
             return None
-        digest = hashlib.blake2b(np.ascontiguousarray(backend.to_host(g)).reshape(-1).view(np.uint8).data, digest_size=16)
+        digest = hashlib.blake2b(digest_size=16)
+        for x in (g, param.array):  # the values, too: unused parameters have the same gradient, zeros
+            digest.update(backend.as_bytes(backend.to_host(x)).data)
         return random.of_path([self.seed, t], f"{param.box} {digest.hexdigest()}")
 
 

@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+import tracemalloc
 import weakref
 
 import ml_dtypes
@@ -319,6 +320,24 @@ def test_gradients_of_a_half_that_is_used_often_are_added_up_in_32_bits(dtype, u
     np.testing.assert_array_equal(x.grad, dtype(2 * uses))
     np.testing.assert_array_equal(model.p.grad, dtype(uses))
     assert x.grad.dtype == model.p.grad.dtype == dtype
+
+
+def test_sums_in_32_bits_live_no_longer_than_the_gradients_of_their_halves():
+    """Backward takes as many arrays, counted in those of the variables, as in float32: not some for each layer."""
+
+    def arrays_at_once(dtype):
+        x = y = mnpar.Variable(np.zeros(10_000, dtype))
+        for _ in range(12):
+            z = y * 0.5
+            y = z + z * 0.5 + z * 0.25
+        y.grad = np.ones_like(y.array)
+        tracemalloc.start()
+        y.backward()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak / x.array.nbytes
+
+    assert arrays_at_once(np.float16) < arrays_at_once(np.float32) + 6
 
 
 # ---- intermediate variables ----

@@ -27,6 +27,7 @@ from mnpar.communicators.ways import (
     allreduce_into,
     listed,
 )
+from mnpar.config import config
 
 _ORDER = "comm.send(array, dest), and array = comm.recv(source), which takes no buffer"
 _INTEGERS = (int, np.integer)  # written in the calls, a union would be made again each time
@@ -73,9 +74,10 @@ class Calls:
         raise ValueError(f"rank {self.rank}: there is no rank {rank!r} in a communicator of {self.size} (0 to {self.size - 1})")
 
     def tag(self, tag: int, wildcard: int | None = None) -> int:
-        """The tag, checked."""
+        """The tag, checked. What ranks repeat in backward (functions.forget) has tags of its own, counted from the other end: a
+        message that left after forward, and is received after backward, is none of these."""
         if isinstance(tag, _INTEGERS) and (0 <= tag <= self.transport.tag_limit or tag == wildcard):
-            return int(tag)
+            return self.transport.tag_limit - int(tag) if config.in_recomputing and tag != wildcard else int(tag)
         raise ValueError(f"rank {self.rank}: a tag is a number from 0 to {self.transport.tag_limit}, not {tag!r}")
 
     def _call(self, what: str, root: int = 0, op: str = "sum", tag: int = 0, later: bool = False) -> Call:
@@ -194,8 +196,8 @@ class Calls:
         return _folded(objs, op) if objs else None
 
     def _sendrecv(self, data: Any, dest: int, source: int, tag: int) -> Steps[Any]:
-        source, tag = self.peer(source, ANY), self.tag(tag)  # a bad argument is refused before anything is sent
-        _, given = self.channel(0).hand(data, self._call("send", tag=tag), self.peer(dest), tag)
+        source = self.peer(source, ANY)  # a bad argument is refused before anything is sent
+        _, given = self.channel(0).hand(data, self._call("send", tag=tag), self.peer(dest), self.tag(tag))
         value = yield from self._recv(source, tag)
         if given is not None:
             yield given

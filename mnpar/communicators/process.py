@@ -105,6 +105,8 @@ class Process:
         traces.hide_launcher()
 
     def _install(self) -> None:
+        if sys.exit == self._on_sys_exit:  # a child of a child has them
+            return
         self._hooks = sys.excepthook, threading.excepthook
         sys.excepthook, threading.excepthook = self._on_error, self._on_thread_error
         self._sys_exit, sys.exit = sys.exit, self._on_sys_exit

@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from mnpar.backend import Array
-from mnpar.communicators.communicator import Communicator, needed
+from mnpar.communicators.communicator import ANY_SOURCE, Communicator, needed
 from mnpar.config import config, force_backprop_mode, is_recording, using_config
 from mnpar.function_hook import FunctionHook
 from mnpar.function_node import FunctionNode
@@ -25,6 +25,20 @@ from mnpar.graph import VariableNode, tick
 from mnpar.random import generator
 from mnpar.tape import Tape, current_tape
 from mnpar.variable import Variable, as_variable, grad
+
+
+class _SameMessages(FunctionHook):
+    """Refuses what cannot be repeated even by all ranks together: another message may come first the next time."""
+
+    def __init__(self) -> None:
+        self.name = f"forget {id(self)}"  # they may be nested
+
+    def forward_preprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
+        if function.communicates and getattr(function, "source", None) == ANY_SOURCE:
+            raise RuntimeError(
+                f"forget: {function.label} from ANY_SOURCE may take another rank's message when it is repeated in backward: "
+                "name the rank, or receive before forget, and give what has come as an argument"
+            )
 
 
 class _NoMessages(FunctionHook):
@@ -152,7 +166,7 @@ def forget(func: Callable[..., Any], *xs: Any, comm: Communicator | None = None)
         What ``func`` returns.
 
     Raises:
-        RuntimeError: ``func`` communicates without ``comm``.
+        RuntimeError: ``func`` communicates without ``comm``, or receives from ``ANY_SOURCE``.
         ValueError: it reads a Variable that was computed outside and is no argument.
 
     Example:
@@ -181,7 +195,7 @@ def forget(func: Callable[..., Any], *xs: Any, comm: Communicator | None = None)
         comm.barrier()
     state, start, tape = generator().bit_generator.state, tick(), Tape()
     inputs = [Variable(x.array, requires_grad=x.requires_grad) for x in variables]
-    with tape, nullcontext() if comm is not None else _NoMessages():
+    with tape, _SameMessages() if comm is not None else _NoMessages():
         result = func(*inputs)
     ys, sent = _listed(result), [x for function in tape.finished().records for x in function.inputs]
     tape.clear()

@@ -172,7 +172,13 @@ class UpdateRule:
         unscale(param)
         call_hooks(self._hooks, "pre", self, param)
         self.update_core(param)
-        call_hooks(self._hooks, "post", self, param)
+        if not self.in_pieces:
+            call_hooks(self._hooks, "post", self, param)
+
+    def call_post_hooks(self, param: Parameter) -> None:
+        """Call the hooks after an update that was made in pieces, if there was one: the parameter is whole again."""
+        if self._hooks and self.enabled and param.grad is not None:
+            call_hooks(self._hooks, "post", self, param)
 
     def stands_with(self, other: UpdateRule) -> bool:
         """Whether it has another rule's class and hyperparameters, and no hooks or settings of its own."""

@@ -281,6 +281,8 @@ class Team:
         if self._placement is not None:
             self._placement.agree(self.optimizer, self._asks)
         if self.optimizer.t > steps:  # not skipped
+            for param in self.optimizer.members():
+                param.update_rule.call_post_hooks(param)
             self.optimizer.call_hooks("post")
         shards.leave(self.optimizer.arenas)
 

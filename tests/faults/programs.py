@@ -471,11 +471,21 @@ def forks_where_mpi4py_was_first(comm):
 def alone_it_forks_where_mpi4py_was_first(comm):
     """A rank alone has none of the hooks by which the others tell how they end."""
     alone, codes = mnpar.create_communicator("mpi"), []
-    for end in (lambda: sys.exit(3), lambda: os._exit(4), lambda: 1 / 0, lambda: sys.exit("no number"), sys.exit):
+
+    def as_its_child():
+        if os.fork() == 0:
+            try:
+                sys.exit(6)
+            except SystemExit:  # and nothing else
+                sys.exit(5)
+        sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+
+    ends = (lambda: sys.exit(3), lambda: os._exit(4), lambda: 1 / 0, lambda: sys.exit("no number"), sys.exit, as_its_child)
+    for end in ends:
         if os.fork() == 0:
             end()
         codes.append(os.waitstatus_to_exitcode(os.wait()[1]))
-    assert codes == [3, 4, 1, 1, 0], codes
+    assert codes == [3, 4, 1, 1, 0, 5], codes
     alone.barrier()
     print("done", flush=True)
 

@@ -230,3 +230,43 @@ def test_a_rank_that_does_not_forget_with_the_others_is_an_error():
 
     with pytest.raises(mnpar.errors.MismatchError, match="barrier"):
         mnpar.run(program, ranks=2)
+
+
+@pytest.mark.parametrize("receive", [F.recv, F.irecv], ids=["recv", "irecv"])
+def test_a_message_from_any_rank_is_refused_where_ranks_forget_together(receive):
+    """Repeated, it could be another rank's: a program with two senders waited forever, or had the gradients exchanged."""
+
+    def program(comm):
+        with pytest.raises(RuntimeError, match="ANY_SOURCE may take another rank's message"):
+            F.forget(lambda x: x * receive(comm, mnpar.ANY_SOURCE), Variable(X.copy()), comm=comm)
+
+    mnpar.run(program, ranks=2)
+
+
+@pytest.mark.parametrize(("give", "take"), [
+    (lambda comm, x: F.send(x, comm, 1), lambda comm: F.recv(comm, 0)),
+    (lambda comm, x: F.send(x, comm, 1, tag=3), lambda comm: F.irecv(comm, 0, tag=3)),
+    (lambda comm, x: F.sendrecv(x, comm, 1, 1), lambda comm: F.sendrecv(np.ones(1), comm, 0, 0)),
+    (lambda comm, x: comm.send(x.array, 1), lambda comm: F.recv(comm, 0)),
+    (lambda comm, x: comm.sendrecv(x.array, 1, 1), lambda comm: comm.sendrecv(np.ones(1), 0, 0)),
+], ids=["send", "irecv", "sendrecv", "array", "arrays"])  # fmt: skip
+@pytest.mark.ranks(2)
+def test_repeated_messages_are_not_mistaken_for_those_that_wait_until_after_backward(comm, give, take):
+    """A rank that sends ahead, the next batch say: its message has left before what backward repeats."""
+
+    def talk(x):
+        if comm.rank:
+            return take(comm) * x
+        give(comm, x * x)
+        return x * 1
+
+    found = []
+    for forget in (lambda f, x: f(x), lambda f, x: F.forget(f, x, comm=comm)):
+        x = Variable(np.array([comm.rank + 2.0]))
+        y = forget(talk, x)
+        if comm.is_root:
+            comm.send(np.array([50.0]), 1)
+            comm.send(np.array([60.0]), 1, 3)
+        F.sum(y**2).backward()
+        found.append([x.grad, *[comm.recv(0, tag) if comm.rank else x.array for tag in (0, 3)]])
+    np.testing.assert_array_equal(*found)

@@ -166,6 +166,18 @@ def test_copies_get_the_same_noise_and_other_parameters_another(comm):
 
 
 @pytest.mark.ranks(2, on="threads")
+def test_parameters_with_the_same_gradient_get_different_noise(comm):
+    link = mnpar.Link()
+    link.p, link.q = mnpar.Parameter(np.ones(3)), mnpar.Parameter(np.zeros(3))
+    optimizer = opt.SGD(1.0).setup(link)
+    optimizer.add_hook(hooks.GradientNoise(0.3, comm=comm))
+    optimizer.update(lambda: F.sum(link.p + link.q) * 0)
+    assert not np.isclose(link.p.grad, link.q.grad).any()
+    for param in (link.p, link.q):
+        assert len({one.tobytes() for one in comm.allgather(param.array)}) == 1
+
+
+@pytest.mark.ranks(2, on="threads")
 def test_noise_of_a_divided_model_needs_its_ranks_or_a_mesh(comm):
     with pytest.raises(ValueError, match=r"GradientNoise needs the whole parameter W \(2, 3\).*give it comm="):
         noisy(comm, False, L.RowParallelLinear(comm, 3, 2))

@@ -274,6 +274,19 @@ def test_what_several_ranks_hold_of_a_divided_model_counts_once_in_the_common_no
         np.testing.assert_allclose(param.array, whole.array if param.box is None else whole.array[param.box.index], rtol=1e-9)
 
 
+@pytest.mark.ranks(2, 3, on="threads")
+def test_other_last_digits_do_not_make_another_parameter_in_the_common_norm(comm):
+    """Ranks with processors that add up in other orders have them, of what they compute alike."""
+    model = divided(comm)
+    model.whole = mnpar.Parameter(np.ones(2, "f4"))
+    model.W.grad = np.zeros_like(model.W.array)
+    model.whole.grad = np.full(2, 3 * (1 + comm.rank * 2**-22), "f4")
+    optimizer = opt.SGD(1.0).setup(model)
+    optimizer.add_hook(GradientClipping(1.0, comm))
+    optimizer.update()
+    np.testing.assert_allclose(1 - model.whole.array, 0.5**0.5, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "make", [lambda comm: L.Linear(2, 1, initialW=1), lambda comm: divided(comm)], ids=["stage", "divided"]
 )

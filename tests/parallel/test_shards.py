@@ -154,6 +154,16 @@ def test_a_hook_after_the_step_sees_whole_parameters(comm):
 
 
 @RANKS
+def test_a_rules_hook_after_the_step_sees_the_whole_parameter(comm):
+    twins = sharded(comm, opt.Adam(0.1)), opt.Adam(0.1)
+    for optimizer in twins:
+        for param in optimizer.setup(Net()).target.params():
+            param.update_rule.add_hook(lambda rule, p: np.divide(p.array, abs(p.array).max(), out=p.array), "norm", "post")
+        run(optimizer, comm if optimizer.team else None)
+    same(*twins)
+
+
+@RANKS
 def test_an_overflow_on_one_ranks_piece_keeps_all_from_stepping(comm):
     optimizer = sharded(comm, opt.SGD(0.1)).setup(Net())
     optimizer.loss_scaling(scale=4.0)
