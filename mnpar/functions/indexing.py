@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
@@ -192,5 +194,7 @@ def where(condition: Any, x: Any, y: Any) -> Variable:
         >>> F.where(np.array([True, False]), np.array([1.0, 2.0]), 0).array
         array([1., 0.])
     """
-    mask = backend.checked(backend.unscalar(plain(condition)))
+    mask = plain(condition)
+    if type(mask) is not np.ndarray:
+        mask = backend.checked(backend.unscalar(mask))
     return Where(mask if mask.dtype.kind == "b" else mask != 0).apply((operand(x, y), operand(y, x)))[0]
