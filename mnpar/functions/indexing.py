@@ -194,7 +194,9 @@ def where(condition: Any, x: Any, y: Any) -> Variable:
         >>> F.where(np.array([True, False]), np.array([1.0, 2.0]), 0).array
         array([1., 0.])
     """
-    mask = plain(condition)
+    mask, x, y = plain(condition), operand(x, y), operand(y, x)
     if type(mask) is not np.ndarray:
         mask = backend.checked(backend.unscalar(mask))
-    return Where(mask if mask.dtype.kind == "b" else mask != 0).apply((operand(x, y), operand(y, x)))[0]
+    if not mask.ndim:
+        mask = backend.beside(mask, plain(x))
+    return Where(mask if mask.dtype.kind == "b" else mask != 0).apply((x, y))[0]
