@@ -402,7 +402,7 @@ def check_fractions(label: str, x: Array) -> None:
         Traceback (most recent call last):
         TypeError: dropout: input 0 is of dtype int64, and what comes of it has fractions: give astype a floating-point dtype
     """
-    if reason := _unfit([x], True):
+    if (x is None or x.dtype.kind not in "fcV") and (reason := _unfit([x], True)):
         raise TypeError(f"{label}: {reason}")
 
 

@@ -104,8 +104,7 @@ class ChainList(Link):
     def __init__(self, *links: Any) -> None:
         super().__init__()
         self._list: list[Any] = []
-        for link in links:
-            self.append(link)
+        self.extend(links)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Link):
@@ -157,9 +156,9 @@ class ChainList(Link):
     add_link = append
 
     def extend(self, links: Iterable[Any]) -> None:
-        """Add several links at the end."""
-        for link in list(links):
-            self.append(link)
+        """Add several links at the end; none of them if one is not a link."""
+        self._list.extend([self._checked(link) for link in links])
+        self._changed()
 
     def __iadd__(self: CL, links: Iterable[Any]) -> CL:
         self.extend(links)

@@ -215,7 +215,8 @@ def one_protocol(cls: type[Class]) -> type[Class]:
     Its ``forward(self, inputs)`` would take the array of one input for the tuple of all, and the first row for the first input.
     """
 
-    def refuse(function: type[Any]) -> None:
+    def refuse(function: type[Any], /, **options: Any) -> None:
+        super(cls, function).__init_subclass__(**options)  # of classes beside it, such as Generic
         code = getattr(function.__dict__.get("backward"), "__code__", None)
         first = code.co_varnames[1] if code is not None and code.co_argcount > 1 else ""
         if first.endswith(("indexes", "indices")):

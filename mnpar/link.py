@@ -19,7 +19,7 @@ from mnpar.graph import structure
 from mnpar.initializers import Constant
 from mnpar.link_hook import LinkHook, link_hooks, watched_forward
 from mnpar.parameter import Parameter
-from mnpar.serializer import persistent, placed
+from mnpar.serializer import Deserializer, persistent, placed
 from mnpar.variable import Variable
 
 Self = TypeVar("Self", bound="Link")
@@ -152,10 +152,14 @@ class Link:
         return self._named_children()
 
     def filed_params(self, serializer: Any) -> Iterator[tuple[Parameter, Any]]:
-        """All parameters, a shared one once, each with the part of a serializer that belongs to it."""
+        """All parameters, each with the part of a serializer that belongs to it.
+
+        A shared one comes once, under its first path, except when Chainer's files are written: they have it under each.
+        """
         seen: set[int] = set()
+        each = getattr(serializer, "of_chainer", False) and not isinstance(serializer, Deserializer)
         for param, part in self._every_part(serializer):
-            if id(param) not in seen:
+            if each or id(param) not in seen:
                 seen.add(id(param))
                 yield param, part
 

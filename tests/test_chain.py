@@ -148,6 +148,16 @@ def test_only_links_are_put_into_a_list(layers, put, value):
     assert sizes(layers) == [1, 2]
 
 
+def test_several_links_are_put_into_a_list_at_once_or_not_at_all(layers, monkeypatch):
+    with pytest.raises(TypeError, match="only links can be added as children"):
+        layers.extend([linear(3), F.relu])
+    assert sizes(layers) == [1, 2]
+    numbered = []
+    monkeypatch.setattr(mnpar.ChainList, "_changed", lambda self: numbered.append(self))  # looks through the whole list
+    mnpar.ChainList(linear(1), linear(2), linear(3))
+    assert len(numbered) == 1
+
+
 def test_links_of_a_list_have_their_numbers_for_names(layers):
     kept = layers[1]
     for change in (lambda: layers.insert(0, linear(3)), lambda: layers.append(linear(4)), layers.pop, layers.reverse):

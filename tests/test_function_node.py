@@ -1,5 +1,7 @@
 """FunctionNode: a user's own function takes ten lines, and its mistakes are named."""
 
+from typing import Generic, TypeVar, get_args
+
 import numpy as np
 import pytest
 
@@ -90,6 +92,23 @@ def test_a_function_with_chainers_arguments_is_refused_when_it_is_defined(first)
     with pytest.raises(TypeError, match=rf"Old\.backward takes {first}, .* backward\(self, \*gys\)"):
         exec(text, {"mnpar": mnpar})
     exec(text.replace(first, "gy"), {"mnpar": mnpar})  # two outputs
+
+
+def test_a_function_may_be_of_other_classes_too():
+    T = TypeVar("T")
+
+    class Counted:
+        def __init_subclass__(cls, count=0):
+            cls.count = count
+
+    class Pair(mnpar.FunctionNode, Generic[T]):
+        pass
+
+    class Many(mnpar.FunctionNode, Counted, count=3):
+        pass
+
+    assert get_args(Pair[int]) == (int,)
+    assert Many.count == 3
 
 
 def test_backward_gets_and_retains_variables():

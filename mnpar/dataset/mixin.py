@@ -39,6 +39,8 @@ class DatasetMixin:
         return f"<{type(self).__name__} of {len(self)} examples>"
 
     def __getitem__(self, index: Any) -> Any:
+        if type(index) is int and 0 <= index < len(self):  # mostly, and fast
+            return self.get_example(index)
         if isinstance(index, slice):
             return [self.get_example(i) for i in range(*index.indices(len(self)))]
         if isinstance(index, (list, np.ndarray)):

@@ -18,7 +18,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import log_softmax
-from mnpar.functions.generic import check_fractions, listed, plain, wide
+from mnpar.functions.generic import listed, plain, wide
 from mnpar.functions.indexing import get_item, where
 from mnpar.functions.joining import concat, stack
 from mnpar.functions.reduction import logsumexp, mean
@@ -183,7 +183,7 @@ def connectionist_temporal_classification(
         raise ValueError(f"{name}: reduce is 'mean' or 'no', not {reduce!r}")
     x = stack([as_variable(step) for step in x], axis=0) if isinstance(x, tuple | list) else as_variable(x)
     labels = as_variable(t).array
-    check_fractions(name, x)
+    backend.check_fractions(name, x.array)
     if x.ndim != 3 or not len(x) or labels.ndim != 2 or len(labels) != x.shape[1] or labels.dtype.kind not in "iu":
         raise ValueError(f"{name}: shapes {listed((x.shape, labels.shape))} are not (T, N, C), T > 0, and integers (N, L)")
     T, N, C = x.shape

@@ -12,7 +12,7 @@ from typing import Any
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.functions.generic import check_fractions, either
+from mnpar.functions.generic import either
 from mnpar.functions.products import matmul
 from mnpar.functions.reduction import mean as mean_of
 from mnpar.functions.shape import reshape, transpose
@@ -137,7 +137,7 @@ def fixed_decorrelated_batch_normalization(x: Any, mean: Any, projection: Any, g
 
 def _grouped(name: str, x: Variable, groups: int) -> Variable:
     """(N, C, …) as (groups, C / groups, N · …), in which it is computed."""
-    check_fractions(name, x)
+    backend.check_fractions(name, x.array)
     if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
         raise ValueError(f"{name}: x of shape {x.shape} is not (N, C, …) with C a multiple of groups = {groups}")
     h = transpose(x.astype("f4") if x.dtype.char == "e" else x, (1, 0, *range(2, x.ndim)))

@@ -64,7 +64,7 @@ def operand(x: Any, other: Any) -> Any:
     dtype = like.dtype
     if dtype.kind in "biu":
         dtype = np.result_type(dtype, x.dtype if backend.is_array(x) else x)
-    elif dtype.kind != "c" and np.iscomplexobj(x):
+    elif dtype.kind != "c" and not isinstance(x, (int, float)) and np.iscomplexobj(x):
         dtype = np.result_type(dtype, np.complex64)
     return backend.get_array_module(like).asarray(x, dtype)
 
@@ -136,21 +136,6 @@ def axes_of(name: str, x: Any, axes: int | Iterable[int]) -> list[int]:
             raise ValueError(f"{name}: axis {axis} of shape {x.shape} is named twice")
         found.append(place)
     return found
-
-
-def check_fractions(who: str, x: Any) -> None:
-    """Raises TypeError if the dtype of ``x``, that of the result too, holds integers, and the result has fractions.
-
-    Example:
-        >>> check_fractions("f", np.arange(3))
-        Traceback (most recent call last):
-        ...
-        TypeError: f: x is of dtype int64, and what comes of it has fractions: give astype a floating-point dtype
-    """
-    if x.dtype.kind in "biu":
-        raise TypeError(
-            f"{who}: x is of dtype {x.dtype}, and what comes of it has fractions: give astype a floating-point dtype"
-        )
 
 
 def check_labels(who: str, labels: Array, classes: int, lowest: int = 0) -> None:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
@@ -192,5 +194,9 @@ def where(condition: Any, x: Any, y: Any) -> Variable:
         >>> F.where(np.array([True, False]), np.array([1.0, 2.0]), 0).array
         array([1., 0.])
     """
-    mask = backend.checked(backend.unscalar(plain(condition)))
-    return Where(mask if mask.dtype.kind == "b" else mask != 0).apply((operand(x, y), operand(y, x)))[0]
+    mask, x, y = plain(condition), operand(x, y), operand(y, x)
+    if type(mask) is not np.ndarray:
+        mask = backend.checked(backend.unscalar(mask))
+    if not mask.ndim:
+        mask = backend.beside(mask, plain(x))
+    return Where(mask if mask.dtype.kind == "b" else mask != 0).apply((x, y))[0]

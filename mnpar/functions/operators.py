@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from mnpar import backend
 from mnpar.function_node import FunctionNode
 from mnpar.functions.arithmetic import (
@@ -84,7 +86,7 @@ def _rfloordiv(x: Any, other: Any) -> Any:
 
 def _single(sequence: tuple[Any, ...]) -> Any:
     """``(2, 3)`` of both ``f(2, 3)`` and ``f((2, 3))``."""
-    return sequence[0] if len(sequence) == 1 and not hasattr(sequence[0], "__index__") else sequence
+    return sequence[0] if len(sequence) == 1 and not isinstance(sequence[0], int | np.integer) else sequence
 
 
 def _reshape(x: Variable, *shape: Any) -> Variable:

@@ -16,7 +16,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.functions.generic import check_fractions, either
+from mnpar.functions.generic import either
 from mnpar.functions.resize import weights_at
 from mnpar.functions.windows import Numbers, per_axis
 from mnpar.variable import Variable, as_variable
@@ -106,7 +106,7 @@ def _pool(
     """``largest``: of the candidates, not the only one; ``whole``: they are cells of x, not between them or means."""
     x, rois = as_variable(x), backend.to_host(as_variable(rois).array)
     if not whole:
-        check_fractions(who, x)
+        backend.check_fractions(who, x.array)
     images = backend.to_host(as_variable(images).array)
     if x.ndim != 4 or rois.ndim != 2 or rois.shape[1] != 4 or images.shape != rois.shape[:1]:
         raise ValueError(

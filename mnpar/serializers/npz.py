@@ -69,6 +69,9 @@ def _collect(obj: Any) -> dict[str, Array]:
 def serialize(obj: Any) -> dict[str, Array]:
     """What an object saves, by slash-joined keys; copies on the host, which training does not change: to be written later.
 
+    The keys are those of npz and HDF5 files. In safetensors files the links of a Sequential have other numbers (see chain.py):
+    :func:`save_safetensors` and :func:`load_safetensors` go together.
+
     Args:
         obj: has ``serialize``.
 

@@ -46,6 +46,8 @@ def write_safetensors(
 ) -> None:
     """Write arrays to a safetensors file; under a name, it is there whole or not at all.
 
+    For models there is :func:`save_safetensors`: the arrays of :func:`serialize` have the names of Chainer's files.
+
     Args:
         file: a path, or a file open for writing.
         arrays: by name.

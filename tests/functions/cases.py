@@ -153,6 +153,7 @@ _shape = [
     Case("transpose", (shape.Transpose,), lambda x: F.transpose(x, (2, 0, -2)), lambda x: x.transpose(2, 0, 1), ((N, 2, 3),)),
     Case("transpose: method", (), lambda x: x.transpose(2, 0, 1), lambda x: x.transpose(2, 0, 1), ((N, 2, 3),)),
     Case("transpose: method of a vector", (), lambda x: x.transpose(0), lambda x: x, ((3,),)),
+    Case("transpose: method with an array", (), lambda x: x.transpose(np.array([1, 0])), lambda x: x.T),
     Case("transpose: method with a list", (), lambda x: x.transpose([1, 0]), lambda x: x.T),
     Case("transpose: T", (), lambda x: x.T, lambda x: x.T),
     Case("swapaxes", (), lambda x: F.swapaxes(x, 0, -1), lambda x: x.swapaxes(0, -1), ((N, 2, 3),)),

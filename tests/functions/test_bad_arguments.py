@@ -36,13 +36,13 @@ NO_NUMBERS = {
     ),
     "bytes between cells": (
         lambda: F.roi_average_align_2d(BYTES, REGION, FIRST, 1, 1),
-        "^roi_average_align_2d: x is of dtype uint8",
+        "^roi_average_align_2d: input 0 is of dtype uint8",
     ),
-    "the largest between": (lambda: F.roi_max_align_2d(BYTES, REGION, FIRST, 1, 1), "^roi_max_align_2d: x is of dtype uint8"),
-    "whitened bytes": (lambda: F.decorrelated_batch_normalization(BYTES, groups=1), "^decorrelated_.* x is of dtype uint8"),
+    "the largest between": (lambda: F.roi_max_align_2d(BYTES, REGION, FIRST, 1, 1), "^roi_max_align_2d: input 0 is .* uint8"),
+    "whitened bytes": (lambda: F.decorrelated_batch_normalization(BYTES, groups=1), "^decorrelated_.* input 0 is .* uint8"),
     "aligned integers": (
         lambda: F.connectionist_temporal_classification(np.ones((2, 1, 2), "i4"), np.array([[1]]), 0),
-        "x is of dtype int32",
+        "input 0 is of dtype int32",
     ),
 }
 BAD = {

@@ -98,6 +98,23 @@ def test_chainer_writes_no_state_of_what_was_never_updated():
         NpzDeserializer({key: np.array(value) for key, value in file.items()}).load(optimizer)
 
 
+@pytest.mark.parametrize("kind", [mnpar.Chain, mnpar.ChainList, mnpar.Sequential])
+def test_chainer_writes_the_state_of_a_shared_parameter_under_each_of_its_paths(kind):
+    layer = L.Linear(1, 1, nobias=True)
+    model = kind(a=layer, b=layer) if kind is mnpar.Chain else kind(layer, layer)
+    optimizer = mnpar.optimizers.MomentumSGD().setup(model)
+    layer.W.grad = np.ones((1, 1), "f4")
+    optimizer.update()
+    names = ("a", "b") if kind is mnpar.Chain else ("0", "1")
+    file = mnpar.serializers.serialize(optimizer)
+    assert {key for key in file if key.endswith("v")} == {f"{name}/W/v" for name in names}
+    layer.W.update_rule.state["v"][...] = 0
+    for key in [key for key in file if key.startswith(names[1])]:
+        del file[key]  # the first is enough
+    NpzDeserializer(file).load(optimizer)
+    assert layer.W.update_rule.state["v"] == file[f"{names[0]}/W/v"] != 0
+
+
 def test_an_iterator_is_read_from_a_snapshot_of_chainer():
     iterator = mnpar.iterators.SerialIterator(range(5), 2)
     load_npz(CHAINER, iterator, path="updater/iterator:main")

@@ -372,11 +372,17 @@ def test_a_resumed_training_is_bit_for_bit_the_same(moment, tmp_path):
             np.testing.assert_array_equal(value, ends[1][name], err_msg=name)
 
 
-@pytest.mark.parametrize(("saved", "length"), [(7, (5, "iteration")), (5, (5, "iteration")), (9, (1, "epoch"))])
+SCHEDULE = mnpar.training.triggers.ManualScheduleTrigger([3, 5], "iteration")
+
+
+@pytest.mark.parametrize(
+    ("saved", "length"), [(7, (5, "iteration")), (5, (5, "iteration")), (9, (1, "epoch")), (7, SCHEDULE)], ids=str
+)
 def test_a_training_that_is_resumed_beyond_its_end_is_over(saved, length, tmp_path):
     full(tmp_path / "whole", (saved, "iteration")).run()
     resumed = full(tmp_path / "resumed", length)
     mnpar.serializers.load_npz(str(tmp_path / "whole" / f"snapshot_{saved}"), resumed)
+    resumed.extend(lambda trainer: pytest.fail("it goes on"), name="never", trigger=(1, "iteration"))
     resumed.run()
     assert resumed.updater.iteration == saved
 

@@ -134,6 +134,10 @@ class ManualScheduleTrigger(_Counting):
         self.finished = now >= max(self.points)
         return fires
 
+    def get_training_length(self) -> tuple[float, str]:
+        """The last point and the unit: after it, a training that this trigger stops is over."""
+        return max(self.points), self.unit
+
     def serialize(self, serializer: Any) -> None:
         """Save or load where it was called last."""
         super().serialize(serializer)
