@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mnpar.functions.generic import check_fractions
+from mnpar import backend
 from mnpar.functions.window_reduction import MaxPooling, SumPooling
 from mnpar.functions.windows import Windows, per_axis
 from mnpar.variable import Variable, as_variable
@@ -104,7 +104,7 @@ def max_pooling_3d(
 
 def _average(who: str, ndim: int | None, x: Any, ksize: Any, stride: Any, pad: Any, pad_value: Any) -> Variable:
     x = as_variable(x)
-    check_fractions(who, x)
+    backend.check_fractions(who, x.array)
     windows = _windows(who, ndim, x, ksize, stride, pad, False)
     if pad_value not in (0, None):
         raise ValueError(f"{who}: pad_value is 0, or None to leave padding out of the means, not {pad_value!r}")

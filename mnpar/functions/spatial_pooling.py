@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from mnpar import backend
 from mnpar.backend import Array
 from mnpar.functions.blockwise import bare, check_block, outputs, transposed, windowed
-from mnpar.functions.generic import check_fractions
 from mnpar.functions.halo import SpatialGrid
 from mnpar.functions.lp_pooling import LpPooling
 from mnpar.functions.window_reduction import MaxPooling, Spread, SumPooling, Unpooling
@@ -110,7 +110,7 @@ def spatial_average_pooling_nd(
     """
     who = "spatial_average_pooling_nd"
     x, shape = check_block(who, x, grid, shape)
-    check_fractions(who, x)
+    backend.check_fractions(who, x.array)
     window = _window(who, shape, ksize, stride, pad, False)
     if pad_value not in (0, None):
         raise ValueError(f"{who}: pad_value is 0, or None to leave padding out of the means, not {pad_value!r}")

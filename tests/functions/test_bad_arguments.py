@@ -28,7 +28,7 @@ NO_NUMBERS = {
     "rrelu of integers": (lambda: F.rrelu(np.arange(3) - 2), "rrelu: input 0 is of dtype int64, .* has fractions"),
     "gumbel_softmax of integers": (lambda: F.gumbel_softmax(np.zeros((2, 3), "i4")), "gumbel_softmax: .* int32, .* fractions"),
     "weights of integers": (lambda: F.simplified_dropconnect(ONES, np.ones((2, 3), "i4")), "dropconnect, of W: .* int32"),
-    "windows of integers": (lambda: F.average_pooling_2d(BYTES, 1), "^average_pooling_2d: x is of dtype uint8, .*fract"),
+    "windows of integers": (lambda: F.average_pooling_2d(BYTES, 1), "^average_pooling_2d: input 0 is of dtype uint8, .*fract"),
     "a slope of integers": (lambda: F.leaky_relu(np.arange(3)), "LeakyReLU: input 0 is of dtype int64, .* has fractions"),
     "the means of bytes": (
         lambda: F.roi_average_pooling_2d(BYTES, REGION, FIRST, 1, 1),
