@@ -306,8 +306,9 @@ def test_gradients_are_arrays_of_the_dtype_and_shape_of_their_variable(dtype, sh
     assert x.grad.shape == shape
 
 
-@pytest.mark.parametrize(("dtype", "uses"), [(np.float16, 3001), (ml_dtypes.bfloat16, 401)], ids=["float16", "bfloat16"])
-@pytest.mark.parametrize("shape", [(), (2,)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "uses", "shape"), [(np.float16, 2101, (2,)), (ml_dtypes.bfloat16, 401, ())], ids=["float16", "bfloat16"]
+)
 def test_gradients_of_a_half_that_is_used_often_are_added_up_in_32_bits(dtype, uses, shape):
     """One by one they would stay at 2048, and at 256: of a leaf, of what a function made, and of a parameter in an arena."""
     x, model = mnpar.Variable(np.ones(shape, dtype)), mnpar.Link()
