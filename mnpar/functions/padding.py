@@ -15,6 +15,9 @@ from mnpar.functions.indexing import get_item
 from mnpar.functions.joining import stack
 from mnpar.variable import Variable, as_variable
 
+REPEATING = ("edge", "reflect", "symmetric", "wrap")
+"""The modes in which each new element is one of the array's own."""
+
 
 class Pad(FunctionNode):
     """An array within strips of constants: ``widths`` and ``values`` have a pair for each axis."""
@@ -72,6 +75,8 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
         raise ValueError(f"pad: widths {widths} are 0 or more")
     if mode == "constant":
         return Pad(widths, np.broadcast_to(constant_values, (y.ndim, 2))).apply((y,))[0]
+    if mode not in REPEATING:
+        raise ValueError(f"pad: mode {mode!r} is none of 'constant', {', '.join(map(repr, REPEATING))}")
     for axis, (low, high) in enumerate(widths):
         if low or high:
             places = np.pad(np.arange(y.shape[axis]), (low, high), mode)  # type: ignore[call-overload]

@@ -151,9 +151,15 @@ CASES = [
         lambda x: np.pad(x, ((1, 0), (2, 1)), constant_values=((1, 2), (3, 4))),
     ),
     Case("pad: with twos", (), lambda x: F.pad(x, 1, constant_values=2), lambda x: np.pad(x, 1, constant_values=2)),
-    Case(
-        "pad: reflected", (), lambda x: F.pad(x, ((0, 0), (2, 1)), "reflect"), lambda x: np.pad(x, ((0, 0), (2, 1)), "reflect")
-    ),
+    *[
+        Case(
+            f"pad: {mode}",
+            (),
+            lambda x, mode=mode: F.pad(x, ((0, 0), (2, 1)), mode),
+            lambda x, mode=mode: np.pad(x, ((0, 0), (2, 1)), mode),
+        )
+        for mode in padding.REPEATING
+    ],
     Case(
         "pad_sequence",
         (),
@@ -178,6 +184,13 @@ CASES = [
         lambda x, y: tuple(F.transpose_sequence([x, y])),
         lambda x, y: (np.stack([x[0], y[0]]), x[1:2], x[2:3]),
         ((3, 2), (1, 2)),
+    ),
+    Case(
+        "transpose_sequence: one sequence",
+        (),
+        lambda x: tuple(F.transpose_sequence([x])),
+        lambda x: tuple(x[:, None]),
+        ((3, 2),),
     ),
     Case(
         "transpose_sequence: of one length",

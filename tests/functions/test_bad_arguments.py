@@ -144,6 +144,8 @@ BAD = {
     "upsampling_2d": (lambda: F.upsampling_2d(IMAGE[0], IMAGE[0], 2), "with 2 spatial"),
     "spatial_pyramid_pooling_2d": (lambda: F.spatial_pyramid_pooling_2d(IMAGE, 1, "mean"), "is 'max'"),
     "pad": (lambda: F.pad(ONES, -1), "0 or more"),
+    "pad: mean": (lambda: F.pad(ONES, 1, "mean"), "mode 'mean' is none of 'constant', 'edge'"),
+    "pad: unknown, with nothing to pad": (lambda: F.pad(ONES, 0, "edges"), "mode 'edges' is none of"),
     "repeat: negative": (lambda: F.repeat(ONES, -1), "0 or more"),
     "cholesky: shape": (lambda: F.cholesky(ONES), r"not \(D, D\)"),
     "cholesky": (lambda: F.cholesky(-np.eye(2)), "not positive definite"),

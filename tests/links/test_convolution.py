@@ -149,24 +149,43 @@ def test_what_does_not_belong_together_is_told(name):
         call()
 
 
+# name: a function of images (n, 2, 8, 7) and a kernel, which poolings leave alone, and the shape of the kernel
+BY_SAMPLES = {
+    "convolution": (F.convolution_2d, (3, 2, 3, 3)),
+    "convolution in strides": (
+        lambda x, W: F.convolution_2d(x, W, stride=(2, 1), pad=(0, 2), cover_all=True, dilate=(1, 2)),
+        (3, 2, 3, 2),
+    ),
+    "convolution in groups": (lambda x, W: F.convolution_2d(x, W, stride=2, pad=1, groups=2), (4, 1, 2, 3)),
+    "deconvolution": (lambda x, W: F.deconvolution_2d(x, W, stride=(2, 1), pad=1), (2, 3, 3, 2)),
+    "deconvolution in groups": (lambda x, W: F.deconvolution_2d(x, W, dilate=2, groups=2), (2, 2, 2, 3)),
+    "maxima": (lambda x, W: F.max_pooling_2d(x, 3, 2, 1), ()),
+    "maxima of (3, 2)": (lambda x, W: F.max_pooling_2d(x, (3, 2), (1, 2), cover_all=False), ()),
+    "means": (lambda x, W: F.average_pooling_2d(x, (2, 3), 2, 1), ()),
+}
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 33])
-def test_samples_do_not_see_each_other_however_they_are_blocked(n, monkeypatch):
+@pytest.mark.parametrize(("f", "kernel"), BY_SAMPLES.values(), ids=BY_SAMPLES)
+def test_samples_do_not_see_each_other_however_they_are_blocked(f, kernel, n, monkeypatch):
     monkeypatch.setattr("mnpar.backend.block_bytes", lambda x: 4 * 2 * 9 * 25 * 8)  # four samples
-    x, kernel, gy = RNG.standard_normal((n, 2, 7, 7)), RNG.standard_normal((3, 2, 3, 3)), RNG.standard_normal((n, 3, 5, 5))
-    x_, kernel_ = mnpar.Variable(x), mnpar.Variable(kernel)
-    y = F.convolution_2d(x_, kernel_)
-    y.grad = gy
+    rng = np.random.default_rng(n)
+    x, W = mnpar.Variable(rng.standard_normal((n, 2, 8, 7))), mnpar.Variable(rng.standard_normal(kernel))
+    y = f(x, W)
+    y.grad = rng.standard_normal(y.shape)
     y.backward()
     total = 0
     for i in range(n):
-        one, alone = mnpar.Variable(x[i : i + 1]), mnpar.Variable(kernel)
-        part = F.convolution_2d(one, alone)
-        part.grad = gy[i : i + 1]
+        one, alone = mnpar.Variable(x.array[i : i + 1]), mnpar.Variable(W.array)
+        part = f(one, alone)
+        part.grad = y.grad[i : i + 1]
         part.backward()
         np.testing.assert_allclose(y.array[i], part.array[0], rtol=1e-13, atol=1e-13)
-        np.testing.assert_allclose(x_.grad[i], one.grad[0], rtol=1e-13, atol=1e-13)
-        total = total + alone.grad
-    np.testing.assert_allclose(kernel_.grad, total, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(x.grad[i], one.grad[0], rtol=1e-13, atol=1e-13)
+        if kernel:
+            total = total + alone.grad
+    if kernel:
+        np.testing.assert_allclose(W.grad, total, rtol=1e-12, atol=1e-12)
 
 
 def test_equal_maxima_give_their_gradient_to_the_first_and_the_places_are_told():
