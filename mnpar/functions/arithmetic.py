@@ -35,6 +35,21 @@ class Add(FunctionNode):
         return lambda: fit(gz, x.shape), lambda: fit(gz, y.shape)
 
 
+class AddSeveral(FunctionNode):
+    """``z = x₀ + x₁ + …`` of arrays of one shape and dtype, without an array for each partial sum; each gradient is ``gz``."""
+
+    generic = True
+
+    def forward(self, x: Array, y: Array, *others: Array) -> Array:
+        z = x + y
+        for other in others:
+            z += other
+        return z
+
+    def backward(self, gz: Any) -> Any:
+        return (gz,) * len(self.inputs)
+
+
 class Sub(FunctionNode):
     """``z = x - y``; ``gx = gz`` and ``gy = -gz``."""
 
@@ -194,6 +209,8 @@ def add(*xs: Any) -> Variable:
     """
     if not xs:
         raise ValueError("add: it needs an array, or more")
+    if len(xs) > 2 and len({(node.shape, node.dtype) for node in [as_variable(x).node for x in xs]}) == 1:
+        return AddSeveral().apply(xs)[0]
     return as_variable(reduce(_add, xs[1:], as_variable(xs[0])))
 
 
