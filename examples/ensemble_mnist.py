@@ -62,9 +62,10 @@ def evaluate(model, test, comm):
     """The accuracies, rank 0's to print: of each member, and of the ensemble."""
     x, t = mnpar.dataset.concat_examples(test)
     with mnpar.using_config("train", False), mnpar.no_backprop_mode():
-        answers = model.answers(x)  # None on a rank that does not have a member's last layers
-    mine = None if answers is None else [F.accuracy(y, t).item() for y in (*answers.members, answers.mean())]
-    *members, together = next(each for each in comm.allgather_obj(mine) if each is not None)
+        alone, together = model.member(x), model(x)  # the mean is the model's own: both None without a member's last layers
+    mine = None if together is None else [F.accuracy(y, t).item() for y in (alone, together)]
+    pairs = [each for each in comm.allgather_obj(mine) if each is not None]
+    members, (together, *_) = zip(*pairs, strict=True)
     return members, together
 
 

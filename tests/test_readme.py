@@ -27,6 +27,12 @@ def test_the_readmes_own_test_passes_on_thread_ranks_and_on_mpiexec_ranks(tmp_pa
     assert "4 passed" in done.stdout  # 2 and 3 ranks, each as threads and as processes
 
 
+def test_both_ways_to_start_are_one_line_and_the_second_is_what_ci_runs():
+    first, second = re.findall(r"^    (python3 -m venv .*)$", README, re.M)
+    assert first.endswith("python examples/ensemble_mnist.py")
+    assert second in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
 def test_every_file_that_the_readme_names_is_there():
     links = re.findall(r"\]\((?!http)([^)]+)\)", README)
     paths = {*links, *re.findall(r"\b(?:examples|docs|benchmarks|tests)/[\w/]+\.\w+", README)}
