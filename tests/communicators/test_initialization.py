@@ -64,6 +64,31 @@ def test_a_file_cannot_bring_processes_together():
         mnpar.create_communicator("file")
 
 
+SPAWNING = """
+import sys, mnpar, mpi4py.MPI as MPI
+parent = MPI.Comm.Get_parent()
+first = parent == MPI.COMM_NULL
+between = MPI.COMM_WORLD.Spawn(sys.executable, [__file__], maxprocs=1) if first else parent
+joined = between.Merge(not first)
+try:
+    mnpar.create_communicator(mpi_comm=joined)
+except mnpar.errors.LauncherError as error:
+    sys.stdout.write(f"{error}\\n")
+between.Disconnect()
+"""
+
+
+def test_ranks_of_another_job_are_told(tmp_path):
+    (tmp_path / "script.py").write_text(SPAWNING)
+    command, environment = mpiexec_command(1)
+    done = subprocess.run(
+        [*command, sys.executable, str(tmp_path / "script.py")],
+        env=clean_environment(environment), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    for stranger in "01":  # what the one job says, and what the other
+        assert f"ranks [{stranger}] of the 2 of this mpi_comm belong to another MPI job" in done.stdout, done.stderr
+
+
 def test_a_program_from_the_standard_input_is_told_of_the_ranks_that_get_none(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import mnpar; mnpar.create_communicator()")
@@ -78,17 +103,22 @@ def test_a_program_from_the_standard_input_is_told_of_the_ranks_that_get_none(tm
 
 SCRIPT = """
 import os, mnpar
-os.environ["RANK"] = str(2 - int(os.environ["PMI_RANK"])) if "{good}" else "0"
-os.environ["WORLD_SIZE"] = "3"
+os.environ["{rank}"] = str(2 - int(os.environ["PMI_RANK"])) if "{good}" else "0"
+os.environ["{size}"] = "3"
 comm = mnpar.create_communicator("env")
-print(f"{comm.allgather_obj(os.environ['RANK'])} {comm.rank == int(os.environ['RANK'])};", end="", flush=True)
+print(f"{comm.allgather_obj(os.environ['{rank}'])} {comm.rank == int(os.environ['{rank}'])};", end="", flush=True)
 """
 
 
-@pytest.mark.parametrize("good", ["yes", ""])
-def test_ranks_of_mpi_are_numbered_as_the_environment_says(tmp_path, good):
+@pytest.mark.parametrize(
+    ("good", "rank", "size"),
+    [("yes", "RANK", "WORLD_SIZE"), ("", "RANK", "WORLD_SIZE"), ("yes", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")],
+    ids=["torchrun", "not the same", "Slurm"],
+)
+def test_ranks_of_mpi_are_numbered_as_the_environment_says(tmp_path, good, rank, size):
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.replace("{good}", good).replace("PMI_RANK", "MPI_RANK_HERE"))
+    text = SCRIPT.replace("{good}", good).replace("{rank}", rank).replace("{size}", size)
+    script.write_text(text.replace("PMI_RANK", "MPI_RANK_HERE"))
     command, environment = mpiexec_command(3)
     text = "import mpi4py.MPI as MPI, os; os.environ['MPI_RANK_HERE'] = str(MPI.COMM_WORLD.rank)\n" + script.read_text()
     script.write_text(text)
