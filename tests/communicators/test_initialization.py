@@ -9,7 +9,7 @@ import pytest
 import mnpar
 from mnpar.communicators import launcher
 from mnpar.errors import LauncherError
-from mnpar.launch import clean_environment, mpiexec_command
+from mnpar.launch import mpiexec_command
 from tests.scripts import run_script
 
 
@@ -83,7 +83,7 @@ def test_ranks_of_another_job_are_told(tmp_path):
     command, environment = mpiexec_command(1)
     done = subprocess.run(
         [*command, sys.executable, str(tmp_path / "script.py")],
-        env=clean_environment(environment), capture_output=True, text=True, timeout=60, check=False,
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     for stranger in "01":  # what the one job says, and what the other
         assert f"ranks [{stranger}] of the 2 of this mpi_comm belong to another MPI job" in done.stdout, done.stderr
@@ -95,7 +95,7 @@ def test_a_program_from_the_standard_input_is_told_of_the_ranks_that_get_none(tm
     command, environment = mpiexec_command(2)
     done = subprocess.run(
         [*command, "sh", "-c", f"{sys.executable} - < {script}"],  # here all get it, so that the job ends
-        env=clean_environment(environment), capture_output=True, text=True, timeout=60, check=False,
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0
     assert done.stderr.count("comes from the standard input, which most launchers give to rank 0 only") == 1
@@ -124,7 +124,7 @@ def test_ranks_of_mpi_are_numbered_as_the_environment_says(tmp_path, good, rank,
     script.write_text(text)
     done = subprocess.run(
         [*command, sys.executable, str(script)],
-        env=clean_environment(environment), capture_output=True, text=True, timeout=60, check=False,
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     if good:
         assert done.stdout.count("['0', '1', '2'] True;") == 3, done.stderr
