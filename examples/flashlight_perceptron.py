@@ -86,6 +86,8 @@ def main(comm, args):
     if comm.is_root:
         print(f"{comm.size} rank(s), {args.samples} samples, each rank one at a time", flush=True)
     if args.tutorial:
+        if args.samples < comm.size:
+            raise SystemExit(f"--tutorial: {args.samples} samples are none for each of {comm.size} ranks")
         return train(comm, args, [slice(i, i + 1) for i in range(args.samples // comm.size)], comm.is_root)
     mine = mnpar.datasets.partition_by_round_robin(args.samples, comm.rank, comm.size, allow_empty=True)
     steps = -(-args.samples // comm.size)
@@ -114,8 +116,8 @@ if __name__ == "__main__":
     parser.add_argument("--ranks", type=int, default=1, help="ranks to start where no launcher has started several (1)")
     parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
     args = mnpar.launch.parse_args(parser, epoch=1, samples=1, unit=1, ranks=1, threads=1)
-    if not args.lr > 0:
-        parser.error(f"--lr is positive, not {args.lr}")
+    if not 0 < args.lr < float("inf"):
+        parser.error(f"--lr is positive and finite, not {args.lr}")
     if args.check and args.tutorial:
         parser.error("--check compares ranks that share their data with one: not with --tutorial")
     if args.threads:

@@ -129,8 +129,8 @@ def parse():
         parser.error(f"--train-fraction is more than 0 and at most 1, not {args.train_fraction}")
     if args.train_fraction * args.train_size < args.batch_size:
         parser.error(f"{args.train_fraction} of {args.train_size} samples are no batch of {args.batch_size}")
-    if args.learning_rate <= 0 or args.seed < 0:
-        parser.error("--learning-rate is positive, and --seed at least 0")
+    if not 0 < args.learning_rate < float("inf"):
+        parser.error(f"--learning-rate is positive and finite, not {args.learning_rate}")
     if args.n_classes * 10 > 2 ** min(args.dim_in // 2, 60):
         parser.error(f"{args.dim_in} features are too few for {args.n_classes} classes of 10 clusters: use a larger --dim-in")
     return args

@@ -196,8 +196,8 @@ if __name__ == "__main__":
     args = mnpar.launch.parse_args(parser, batchsize=1, steps=1, classes=1, ranks=1, threads=1)
     if args.size < 8:
         parser.error(f"--size is at least 8, not {args.size}")
-    if not args.lr > 0 or args.seed < 0:
-        parser.error("--lr is positive, and --seed at least 0")
+    if not 0 < args.lr < float("inf"):
+        parser.error(f"--lr is positive and finite, not {args.lr}")
     if args.threads:
         mnpar.run(main, ranks=args.threads, args=(args,))
     else:

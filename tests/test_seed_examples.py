@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,8 @@ from mnpar.launch import clean_environment, mpiexec_command
 from tests.scripts import load_script, run_script
 
 ROOT = Path(__file__).parents[1]
-perceptron, exercise, resnet50 = [
-    load_script(ROOT / "examples" / f"{name}.py") for name in ("flashlight_perceptron", "pathway2ai_mlp", "resnet50")
-]
+NAMES = ("flashlight_perceptron", "pathway2ai_mlp", "resnet50", "synkhronos_mnist")
+perceptron, exercise, resnet50, digits = [load_script(ROOT / "examples" / f"{name}.py") for name in NAMES]
 NOWHERE = f"{__file__}/nowhere"  # nobody can make a folder in a file
 MPI, ALONE, THREADS = (2, []), (0, ["--ranks", "1"]), (0, ["--threads", "3"])
 WAYS = pytest.mark.parametrize("way", [MPI, ALONE, THREADS], ids=["mpiexec", "python", "threads"])
@@ -37,6 +37,11 @@ def numbers(pattern, text):
 
 
 # ---- flashlight's tutorial (F10) ----
+
+
+@pytest.fixture
+def n_epochs(request):
+    return 100 if request.config.getoption("--sweep") else 2
 
 
 def replica(ranks, samples, own):
@@ -90,6 +95,18 @@ def test_the_perceptron_learns_as_a_replica(way, flags):
     np.testing.assert_allclose(found, replica(max(way[0], 1), 600, bool(flags)), rtol=1e-3)
 
 
+@pytest.mark.grid
+def test_the_perceptron_is_in_the_bands_of_the_tutorial(capsys, n_epochs):
+    """13.13, 2.589, and 0.8136 after 100 epochs there."""
+    args = Namespace(epoch=n_epochs, samples=10000, unit=100, lr=1e-4, seed=0, tutorial=False, check=False)
+    mnpar.run(perceptron.main, ranks=1, args=(args,))
+    errors = numbers(r"mean squared error ([\d.]+)", capsys.readouterr().out)
+    assert len(errors) == n_epochs
+    assert 11 < errors[0] < 16
+    assert 2.2 < errors[1] < 3.4
+    assert n_epochs < 100 or 0.75 < errors[-1] < 0.95
+
+
 @pytest.mark.parametrize("way", [MPI, THREADS, (0, ["--threads", "1"])], ids=["mpiexec", "threads", "one thread"])
 def test_ranks_with_one_sample_each_learn_what_one_does_with_their_minibatch(way):
     text = run(way, "flashlight_perceptron.py", "-e", "2", "-n", "200", "--check")  # 3 do not divide 200
@@ -102,19 +119,30 @@ def test_ranks_with_one_sample_each_learn_what_one_does_with_their_minibatch(way
 # ---- pathway2ai's exercise (X1) ----
 
 
+ONE = {0: 3.73, 100: 1.910, 200: 1.394, 300: 1.113, 900: 0.398}
+TWO = {0: 3.71, 100: 0.732, 200: 0.261, 300: 0.2355, 900: 0.220}
+
+
+@pytest.fixture
+def stop(request):
+    return 900 if request.config.getoption("--sweep") else 300
+
+
+@pytest.mark.grid
 @pytest.mark.parametrize(
-    ("way", "flags", "table"),
-    [((0, []), ["--batch-mean"], (3.73, 1.910)), ((2, []), [], (3.71, 0.732))],
-    ids=["one worker", "two workers"],
+    ("way", "flags", "table"), [((0, []), ["--batch-mean"], ONE), ((2, []), [], TWO)], ids=["one worker", "two workers"]
 )
-def test_the_curve_is_the_exercises_and_the_held_out_loss_does_not_fall(way, flags, table):
+def test_the_curve_is_the_exercises_and_the_held_out_loss_does_not_fall(way, flags, table, stop):
     """It trains on 1000 samples, as the exercise does; of the others, which take longest to make, there are fewer."""
-    text = run(way, "pathway2ai_mlp.py", "--stop", "100", "--train-size", "2000", "--train-fraction", "0.5", *flags)
+    text = run(way, "pathway2ai_mlp.py", "--stop", str(stop), "--train-size", "2000", "--train-fraction", "0.5", *flags)
     assert text.startswith("{'n_layers': 4, 'd_in': 1024, 'n_classes': 32, 'd_hidden': 256, 'batch_size': 64")
-    assert numbers(r"step: (\d+) \|", text) == [0, 100]
-    np.testing.assert_allclose(numbers(r"train_loss: ([\d.]+)", text), table, rtol=0.25)
+    steps = numbers(r"step: (\d+) \|", text)
+    assert steps == list(range(0, stop + 1, 100))
+    losses = dict(zip(steps, numbers(r"train_loss: ([\d.]+)", text), strict=True))
+    expected = {step: loss for step, loss in table.items() if step <= stop}
+    np.testing.assert_allclose([losses[step] for step in expected], [*expected.values()], rtol=0.25)
     held_out = numbers(r"test_loss: ([\d.]+)", text)
-    assert held_out[0] < held_out[1]
+    assert held_out == sorted(held_out)
     assert ("the workers' parameters are the same" in text) == (way[0] == 2)
 
 
@@ -136,7 +164,7 @@ def test_three_workers_take_every_third_of_batches_that_three_do_not_divide(laye
 
 
 @pytest.mark.parametrize("way", [MPI, *[(0, ["--threads", str(n)]) for n in (1, 3, 4, 5)]], ids=str)
-@pytest.mark.parametrize("flags", [["--shape", "100x77x53", "--dtype", "f8"], ["--shape", "3x2x4"]], ids=" ".join)
+@pytest.mark.parametrize("flags", [["--shape", "1000x777x513", "--dtype", "f8"], ["--shape", "3x2x4"]], ids=" ".join)
 def test_products_of_ranks_and_their_gradients_are_those_of_one(way, flags):
     text = run(way, "parallel_matmul.py", *flags)
     found = np.array(re.findall(r"C (\S+), dA (\S+), dB (\S+)", text)).astype(float)
@@ -144,6 +172,12 @@ def test_products_of_ranks_and_their_gradients_are_those_of_one(way, flags):
     assert found.max() < (1e-10 if "f8" in flags else 1e-4)
     size = way[0] or int(way[1][1])
     assert sorted(re.findall(r"My rank is (\d), of", text)) == [str(rank) for rank in range(size)]
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_products_of_a_thousand_rows_are_those_of_one(dtype):
+    text = run(MPI, "parallel_matmul.py", "--dtype", dtype)
+    assert max(map(float, re.findall(r"(?:C|dA|dB) (\d\S+?),?\s", text))) < (1e-6 if dtype == "f4" else 1e-12)
 
 
 # ---- Synkhronos' demo (S7) ----
@@ -160,6 +194,14 @@ def test_any_number_of_ranks_and_of_slices_learns_the_same():
     assert right[-1] > 70
     for way, slices in ((MPI, "4"), (THREADS, "7")):
         np.testing.assert_allclose(validation(run(way, *flags, "--slices", slices))[0], one, atol=2e-4)
+
+
+@pytest.mark.parametrize("model", ["cnn", "mlp"])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_validation_loss_is_the_same_in_any_number_of_pieces(model, ranks):
+    args = {"model": model, "batchsize": 1500, "epoch": 1, "unit": 16, "lr": 0.01, "seed": 0, "data": None}
+    one, *others = [mnpar.run(digits.main, ranks=ranks, args=(Namespace(**args, slices=n),))[0][0][1] for n in (1, 4)]
+    np.testing.assert_allclose(others, one, rtol=0, atol=1e-6)
 
 
 @WAYS
@@ -253,7 +295,9 @@ def test_resnet_50_reads_pictures_and_prints_its_scaling(tmp_path):
 BAD = {
     "no epochs": ("flashlight_perceptron.py", ["-e", "0"], "--epoch is at least 1, not 0"),
     "tutorial and check": ("flashlight_perceptron.py", ["--tutorial", "--check"], "not with --tutorial"),
-    "a negative rate": ("flashlight_perceptron.py", ["--lr", "-1"], "--lr is positive, not -1.0"),
+    "a negative rate": ("flashlight_perceptron.py", ["--lr", "-1"], "--lr is positive and finite, not -1.0"),
+    "no rate": ("pathway2ai_mlp.py", ["--learning-rate", "nan"], "--learning-rate is positive and finite, not nan"),
+    "a rate beyond": ("synkhronos_mnist.py", ["--lr", "inf"], "--lr is positive and finite, not inf"),
     "half a layer": ("pathway2ai_mlp.py", ["--n-layers", "1.5"], "invalid int value"),
     "no batch": ("pathway2ai_mlp.py", ["--train-size", "100"], "0.1 of 100 samples are no batch of 64"),
     "few features": ("pathway2ai_mlp.py", ["--dim-in", "8"], "8 features are too few for 32 classes"),
@@ -273,6 +317,11 @@ def test_bad_flags_are_one_usage_error(example, flags, message):
     assert said.count(message) == 1
     assert said.count("usage:") == 1
     assert "Traceback" not in said
+
+
+def test_the_tutorial_needs_a_sample_for_each_rank():
+    said = run((0, ["--threads", "3"]), "flashlight_perceptron.py", "--tutorial", "-n", "2", fails=True)
+    assert "--tutorial: 2 samples are none for each of 3 ranks" in said
 
 
 @pytest.mark.parametrize("example", sorted({example for example, _, _ in BAD.values()}))

@@ -76,7 +76,7 @@ def _create(name: str, mpi_comm: Any, patience: float) -> Communicator:
             raise ValueError("thread ranks are made by mnpar.run(program, ranks=4), which hands each its communicator")
         return Communicator(transport.duplicate())
     if name == "file":
-        raise LauncherError(f"processes that only share a file cannot join in one MPI job: {_INSTEAD}")
+        raise LauncherError(f"processes that only share a file cannot become ranks of one MPI job: {_INSTEAD}")
     told = launcher.told_by_environment() if name in ("auto", "env") and mpi_comm is None else None
     if name == "env":
         _check_environment(told)

@@ -114,6 +114,11 @@ class MpiTransport(Reductions):
         group = mpi_comm.Get_group()
         everyone = self.MPI.COMM_WORLD.Get_group()
         self._world_ranks = group.Translate_ranks(list(range(self.size)), everyone)
+        if strangers := [rank for rank, known in enumerate(self._world_ranks) if known == self.MPI.UNDEFINED]:
+            raise LauncherError(
+                f"ranks {strangers} of the {self.size} of this mpi_comm belong to another MPI job, joined by connect or "
+                "spawn: a communicator has ranks of one job, which one launcher has started"
+            )
         self._machines = [process.machines[rank] for rank in self._world_ranks]
         self.apart = len(set(self._machines)) > 1
         # Open MPI prints errors where it makes memory for that, and its ranks can go on without lost ones

@@ -75,7 +75,7 @@ def test_a_trainer_that_was_cut_off_goes_on_bit_for_bit(ranks, stepping, tmp_pat
     assert [state for _, state in resumed] == [state for _, state in whole]
 
 
-@pytest.mark.parametrize(("written", "read"), [(2, 1), (2, 3)])
+@pytest.mark.parametrize(("written", "read"), [(2, 1), (2, 3), (4, 1), (4, 3)])
 def test_a_trainer_goes_on_on_other_numbers_of_ranks(written, read, tmp_path):
     with pytest.raises(Stop):
         mnpar.run(train, ranks=written, args=(tmp_path, 6))

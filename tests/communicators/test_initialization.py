@@ -9,7 +9,7 @@ import pytest
 import mnpar
 from mnpar.communicators import launcher
 from mnpar.errors import LauncherError
-from mnpar.launch import clean_environment, mpiexec_command
+from mnpar.launch import mpiexec_command
 from tests.scripts import run_script
 
 
@@ -64,13 +64,38 @@ def test_a_file_cannot_bring_processes_together():
         mnpar.create_communicator("file")
 
 
+SPAWNING = """
+import sys, mnpar, mpi4py.MPI as MPI
+parent = MPI.Comm.Get_parent()
+first = parent == MPI.COMM_NULL
+between = MPI.COMM_WORLD.Spawn(sys.executable, [__file__], maxprocs=1) if first else parent
+joined = between.Merge(not first)
+try:
+    mnpar.create_communicator(mpi_comm=joined)
+except mnpar.errors.LauncherError as error:
+    sys.stdout.write(f"{error}\\n")
+between.Disconnect()
+"""
+
+
+def test_ranks_of_another_job_are_told(tmp_path):
+    (tmp_path / "script.py").write_text(SPAWNING)
+    command, environment = mpiexec_command(1)
+    done = subprocess.run(
+        [*command, sys.executable, str(tmp_path / "script.py")],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    for stranger in "01":  # what the one job says, and what the other
+        assert f"ranks [{stranger}] of the 2 of this mpi_comm belong to another MPI job" in done.stdout, done.stderr
+
+
 def test_a_program_from_the_standard_input_is_told_of_the_ranks_that_get_none(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import mnpar; mnpar.create_communicator()")
     command, environment = mpiexec_command(2)
     done = subprocess.run(
         [*command, "sh", "-c", f"{sys.executable} - < {script}"],  # here all get it, so that the job ends
-        env=clean_environment(environment), capture_output=True, text=True, timeout=60, check=False,
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0
     assert done.stderr.count("comes from the standard input, which most launchers give to rank 0 only") == 1
@@ -78,23 +103,28 @@ def test_a_program_from_the_standard_input_is_told_of_the_ranks_that_get_none(tm
 
 SCRIPT = """
 import os, mnpar
-os.environ["RANK"] = str(2 - int(os.environ["PMI_RANK"])) if "{good}" else "0"
-os.environ["WORLD_SIZE"] = "3"
+os.environ["{rank}"] = str(2 - int(os.environ["PMI_RANK"])) if "{good}" else "0"
+os.environ["{size}"] = "3"
 comm = mnpar.create_communicator("env")
-print(f"{comm.allgather_obj(os.environ['RANK'])} {comm.rank == int(os.environ['RANK'])};", end="", flush=True)
+print(f"{comm.allgather_obj(os.environ['{rank}'])} {comm.rank == int(os.environ['{rank}'])};", end="", flush=True)
 """
 
 
-@pytest.mark.parametrize("good", ["yes", ""])
-def test_ranks_of_mpi_are_numbered_as_the_environment_says(tmp_path, good):
+@pytest.mark.parametrize(
+    ("good", "rank", "size"),
+    [("yes", "RANK", "WORLD_SIZE"), ("", "RANK", "WORLD_SIZE"), ("yes", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")],
+    ids=["torchrun", "not the same", "Slurm"],
+)
+def test_ranks_of_mpi_are_numbered_as_the_environment_says(tmp_path, good, rank, size):
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.replace("{good}", good).replace("PMI_RANK", "MPI_RANK_HERE"))
+    text = SCRIPT.replace("{good}", good).replace("{rank}", rank).replace("{size}", size)
+    script.write_text(text.replace("PMI_RANK", "MPI_RANK_HERE"))
     command, environment = mpiexec_command(3)
     text = "import mpi4py.MPI as MPI, os; os.environ['MPI_RANK_HERE'] = str(MPI.COMM_WORLD.rank)\n" + script.read_text()
     script.write_text(text)
     done = subprocess.run(
         [*command, sys.executable, str(script)],
-        env=clean_environment(environment), capture_output=True, text=True, timeout=60, check=False,
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     if good:
         assert done.stdout.count("['0', '1', '2'] True;") == 3, done.stderr

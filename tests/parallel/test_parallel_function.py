@@ -106,6 +106,41 @@ def test_the_documented_sequence_of_shared_variables(comm):
     np.testing.assert_array_equal(s.all_gather(1), [[10, 10], [10, 10]])
 
 
+def test_the_documented_sequence_on_one_rank():
+    s = SharedVariable(np.ones(2))
+    x = np.array([[1.0, 1], [2, 2], [3, 3], [4, 4]])
+    mnpar.parallel_function(lambda x: (x * s.array).sum(axis=0), ["x"], outputs=[], updates=[s])(x=x)
+    np.testing.assert_array_equal(s.array, [10, 10])
+
+
+@pytest.mark.ranks(3, on="threads")
+@pytest.mark.parametrize(("op", "second"), [("avg", 2), ("sum", 6), ("prod", 6), ("min", 1), ("max", 3)])
+def test_the_reductions_of_variables(comm, op, second):
+    own = [2.0, comm.rank + 1.0]
+    truth = [{"sum": 6, "prod": 8}.get(op, 2), second]
+    s = SharedVariable(np.array(own), comm)
+    result = s.reduce(op, in_place=False, root=1)
+    assert (None if result is None else result.tolist()) == (truth if comm.rank == 1 else None)
+    assert s.array.tolist() == own
+    s.reduce(op, root=2)
+    assert s.array.tolist() == (truth if comm.rank == 2 else own)
+    s.set_value(np.array(own))
+    assert s.all_reduce(op).tolist() == s.array.tolist() == truth
+
+
+@RANKS
+def test_what_shared_data_hold_is_broadcast_and_scattered(comm):
+    """From Synkhronos' Data neither is possible."""
+    data = mnpar.SharedData(on_root(comm, X)[0], comm=comm)
+    s = SharedVariable(np.zeros(2), comm)
+    s.broadcast(data)
+    np.testing.assert_array_equal(s.array, X)
+    s.scatter(data)
+    whole = s.gather(0)
+    np.testing.assert_array_equal(X if whole is None else whole, X)
+    assert len(s.array) in (len(X) // comm.size, len(X) // comm.size + 1)
+
+
 @RANKS
 def test_the_collectives_on_variables(comm):
     """demo 3: scatter 8P × 4, gather equality, all_reduce avg, set rank 1 back, all_gather."""

@@ -59,6 +59,8 @@ def test_coalesced_means_do_not_depend_on_the_bucket(comm, bucket_bytes):
         if i % 10 == 9:
             reducer.finalize()
             np.testing.assert_array_equal(one, other)
+            drawn = [np.random.default_rng((i, rank)).standard_normal(100) for rank in range(comm.size)]
+            np.testing.assert_allclose(one, np.mean(drawn, axis=0), rtol=1e-12, atol=1e-15)
 
 
 @RANKS

@@ -1,4 +1,8 @@
-"""Synkhronos' update rules over ranks (S6), pathway2ai's wrappers and products (X3, X4), flashlight's all-reduces (F1)."""
+"""Synkhronos' update rules over ranks (S6), pathway2ai's wrappers (X3, X4), flashlight's all-reduces and barrier (F1, F4)."""
+
+import tempfile
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,6 +82,16 @@ def test_a_wrapped_model_with_every_pth_batch_learns_what_one_does_from_the_join
     assert mnpar.check_parameter_closeness(net, comm, tolerance=1e-6)
 
 
+@pytest.mark.ranks(2, 3, on="threads")
+@pytest.mark.parametrize("make", RULES.values(), ids=RULES)
+def test_one_flat_vector_and_a_message_for_each_parameter_are_the_same_to_the_last_bit(comm, make):
+    flat, each = [
+        taught(mnpar.create_multi_node_optimizer(make(), comm, bucket_bytes=bucket_bytes), 5, lambda step: part(comm, step))
+        for bucket_bytes in (None, 1)
+    ]
+    np.testing.assert_array_equal(flat, each)
+
+
 class MyDP(mnpar.Chain):
     """pathway2ai's fourth exercise: what a user writes to have data parallelism of his own."""
 
@@ -117,16 +131,32 @@ def test_a_wrapper_of_fifteen_lines_sums_or_averages_gradients(comm, how):
 
 
 @pytest.mark.ranks(1, 2, 3, 4, on="threads")
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i4", "i8", "c8"])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "c8", "c16"])
 def test_sums_over_ranks_scaled_now_or_later_in_every_layout(comm, dtype):
     P = comm.size
     for shape in ((10,), (3, 3), (0, 4), ()):
         x = np.full(shape, comm.rank, dtype)
         operation = comm.iallreduce(x)  # started, and waited for after other work
+        strided = comm.iallreduce(np.full((4, 6), comm.rank, dtype)[::2, 1::2])
         np.testing.assert_array_equal(comm.allreduce(np.full((4, 6), comm.rank, dtype)[::2, 1::2]) * 2, P * (P - 1))
         np.testing.assert_array_equal(operation.wait() * 2, np.full(shape, P * (P - 1)))
+        np.testing.assert_array_equal(strided.wait() * 2, np.full((2, 3), P * (P - 1)))
 
 
 @pytest.mark.ranks(3, on="threads")
 def test_one_of_several_truths_is_a_truth(comm):
     np.testing.assert_array_equal(comm.allreduce(np.array([comm.rank == 1, False]), "max"), [True, False])
+
+
+# ---- F4 ----
+
+
+@pytest.mark.ranks(4)
+def test_after_a_barrier_there_are_the_files_that_all_ranks_wrote_before_it(comm):
+    with tempfile.TemporaryDirectory() as own:
+        folder = Path(comm.bcast_obj(own))
+        time.sleep(0.02 * comm.rank)
+        (folder / str(comm.rank)).touch()
+        comm.barrier()
+        assert sorted(path.name for path in folder.iterdir()) == [str(rank) for rank in range(4)]
+        comm.barrier()
