@@ -276,7 +276,8 @@ class Process:
                 self._report_unreceived()
             if self._heart is not None:
                 self._heart.stop()
-            self.MPI.Finalize()
+            if not self.watch.lost:  # else Open MPI may wait for ever: its last fence is of all ranks, those that are gone too
+                self.MPI.Finalize()
         except KeyboardInterrupt:
             self._abort("" if self.rank else "mnpar: interrupted\n", 130)
         except MnparError as error:  # its peer complains of what it sent
