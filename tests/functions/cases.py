@@ -91,7 +91,7 @@ CROSS = ((N, 1, 3), (2, 1))
 _arithmetic = [
     Case("add: two", (arithmetic.Add,), lambda x, y: x + y, lambda x, y: x + y, PAIR),
     Case("add: function of three", (arithmetic.AddSeveral,), lambda x, y: F.add(x, y, x), lambda x, y: x + y + x, WIDE),
-    Case("add: function of three that broadcast", (), lambda x, y: F.add(x, y, x), lambda x, y: 2 * x + y, CROSS),
+    Case("add: function of three that broadcast", (), lambda x, y: F.add(x, y, 1.0, x), lambda x, y: 2 * x + y + 1, CROSS),
     Case("add: broadcast both ways", (), lambda x, y: x + y, lambda x, y: x + y, CROSS),
     Case("add: number", (arithmetic.AddConstant,), lambda x: x + 2, lambda x: x + 2),
     Case("add: number first", (), lambda x: 2.5 + x, lambda x: x + 2.5),
