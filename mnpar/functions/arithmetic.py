@@ -209,8 +209,8 @@ def add(*xs: Any) -> Variable:
     """
     if not xs:
         raise ValueError("add: it needs an array, or more")
-    nodes = [as_variable(x).node for x in xs if isinstance(x, Variable) or backend.is_array(x)]
-    if len(nodes) == len(xs) > 2 and len({(node.shape, node.dtype) for node in nodes}) == 1:
+    several = len(xs) > 2 and all([isinstance(x, Variable) or backend.is_array(x) for x in xs])
+    if several and len({(node.shape, node.dtype) for node in [as_variable(x).node for x in xs]}) == 1:
         return AddSeveral().apply(xs)[0]
     return as_variable(reduce(_add, xs[1:], as_variable(xs[0])))
 

@@ -66,10 +66,7 @@ def real(x: Any) -> Variable:
 
 
 def imag(x: Any) -> Variable:
-    """The imaginary part of each element, a real number; of real numbers 0. A Variable has it as ``x.imag`` too.
-
-    Args:
-        x: an array or Variable. If it is complex, the gradient that it gets is such that the loss changes by Re(g · dx).
+    """The imaginary part of each element, a real number; of real numbers 0. A Variable has it as ``x.imag`` too; see :func:`real`.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -81,10 +78,7 @@ def imag(x: Any) -> Variable:
 
 
 def conj(x: Any) -> Variable:
-    """The complex conjugate of each element; real numbers are their own. A Variable has it as ``x.conj()`` too.
-
-    Args:
-        x: an array or Variable. If it is complex, the gradient that it gets is such that the loss changes by Re(g · dx).
+    """The complex conjugate of each element; real numbers are their own. As ``x.conj()`` too; see :func:`real`.
 
     Example:
         >>> import numpy as np, mnpar.functions as F

@@ -42,7 +42,7 @@ class End(FunctionNode):
 
     def __init__(self, act: Callable[[], None], module: Link, comm: Communicator) -> None:
         self.act, self.module, self.tape = act, module, current_tape()
-        self.reduces_over = comm  # optimizers look here, too
+        self.reduces_over = comm  # not ``comm``, as functions of the model have it that communicate
         self.number = -tick()
         self.tape.append(self)
 
@@ -58,6 +58,11 @@ class End(FunctionNode):
     def pull(self, gys: list[Gradient], wanted: list[bool], record: bool, deliver: Deliver) -> None:
         """Call the action; no gradient flows through."""
         self.act()
+
+
+def ends() -> list[End]:
+    """Those that the next backward of the current tape will visit: an optimizer asks what else reduces gradients then."""
+    return [record for record in current_tape().records if isinstance(record, End)]
 
 
 class Samples:
@@ -214,8 +219,8 @@ class DistributedDataParallel(Chain):
         return counts, bool(stale.any()), bool(talked.any()), bool(within.any())
 
     def _begin(self) -> End:
-        for end in current_tape().records:
-            if isinstance(end, End) and end.module is not self.module and shared(end.module, self.module):
+        for end in ends():
+            if end.module is not self.module and shared(end.module, self.module):
                 raise RuntimeError(_SHARED)
         return End(self._finish, self.module, self._comm)
 

@@ -20,7 +20,7 @@ from mnpar.backend import Array
 from mnpar.graph import structure
 from mnpar.optimizers.gradient_method import Pieces
 from mnpar.parallel.agreement import restore
-from mnpar.parallel.distributed import End
+from mnpar.parallel.distributed import ends
 from mnpar.parallel.likeness import compare_copies, digest_of
 from mnpar.parallel.meeting import (
     DIGEST,
@@ -91,9 +91,8 @@ class QuietTeam(Team):
         if self.comm.size == 1 and not self._held:
             self._base = abs(own) or self._base  # the total, known without asking anybody
         weight = 1.0 if self._how == "sum" else abs(own) / self._base
-        for end in current_tape().records:
-            if isinstance(end, End):
-                self._others.leave([node for node in end.reduces if node not in self.optimizer.owned.nodes])
+        for end in ends():
+            self._others.leave([node for node in end.reduces if node not in self.optimizer.owned.nodes])
         result = weighted(loss, own, weight, self.optimizer.loss_scale, self._others)
         self._note, is_plain = self._told(own, before is not None)
         self._forward = lossfun, args, kwds, before

@@ -18,6 +18,7 @@ from mnpar.graph import structure
 from mnpar.optimizers import GradientMethod
 from mnpar.optimizers.gradient_method import Pieces
 from mnpar.parallel.agreement import Copies, Persistent, alike, persistents, restore, shared
+from mnpar.parallel.distributed import ends
 from mnpar.parallel.identity import Identity
 from mnpar.parallel.late import Late
 from mnpar.parallel.likeness import compare
@@ -118,10 +119,10 @@ class Team:
 
     def _now(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> Row:
         """This rank's row."""
-        model, records = self.optimizer.target, current_tape().records
-        if any([getattr(record, "reduces_over", None) is self.comm and shared(record.module, model) for record in records]):
+        model = self.optimizer.target
+        if any([end.reduces_over is self.comm and shared(end.module, model) for end in ends()]):
             raise RuntimeError(TWICE)
-        stale, talks = self._copies.stale(model), bool(records)
+        stale, talks = self._copies.stale(model), bool(current_tape().records)
         final = talks or (stale and not undoable and any([True for _ in model.namedpersistents()]))
         unsettled = self._placement is not None and self._placement.stale(model)
         asks = altered = False
