@@ -66,7 +66,7 @@ def real(x: Any) -> Variable:
 
 
 def imag(x: Any) -> Variable:
-    """The imaginary part of each element, a real number; of real numbers 0. A Variable has it as ``x.imag`` too; see :func:`real`.
+    """The imaginary part of each element, a real number; of real numbers 0; also ``x.imag``. See :func:`real`.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
