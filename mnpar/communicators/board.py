@@ -40,7 +40,7 @@ from mnpar.communicators.watch import polling
 from mnpar.errors import DeadlockError
 
 if TYPE_CHECKING:
-    from mnpar.communicators.meeting import Meeting
+    from mnpar.communicators.handshake import Handshake
     from mnpar.communicators.mpi import MpiTransport
 
 HEAD, NOTE = 64, 256  # bytes of a slot for the form of the values, and for the note
@@ -145,7 +145,7 @@ class Board:
         form = self._forms[x.shape, x.dtype] = Form(head, sent, slots, self._rank)
         return form
 
-    def begin(self, form: Form, x: Array, note: bytes, channel: Meeting) -> None:
+    def begin(self, form: Form, x: Array, note: bytes, channel: Handshake) -> None:
         """Publish this rank's values and note.
 
         Args:
@@ -167,7 +167,7 @@ class Board:
             self.memory.sync()
         self._words[self._mine] = self._seq * _TIMES + self._times[turn]
 
-    def end(self, usual: Callable[[list[bytes]], bool], x: Array, channel: Meeting, later: bool = False) -> bool | None:
+    def end(self, usual: Callable[[list[bytes]], bool], x: Array, channel: Handshake, later: bool = False) -> bool | None:
         """Write the sum to the array, if the notes are as usual.
 
         Args:
@@ -221,7 +221,7 @@ class Board:
             self._wait((self._seq + 1) * _TIMES)
             self._seq = 0
 
-    def _leave(self, channel: Meeting, seq: int) -> None:
+    def _leave(self, channel: Handshake, seq: int) -> None:
         """There is no sum here: the caller goes on in an opening of the same number, where all ranks learn why."""
         self._seq, self._turn = 0, 1 - self._turn  # nobody has used the slot of this turn
         channel.give_back(seq)

@@ -10,12 +10,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.communicators.channel import Channel
-from mnpar.communicators.message import REDUCTIONS, Call
-from mnpar.communicators.operation import Operation, complete
-from mnpar.communicators.sites import call_site
-from mnpar.communicators.transport import ANY, Steps, T, Traffic, Transport
-from mnpar.communicators.ways import (
+from mnpar.communicators.algorithms import (
     ALLGATHER,
     ALLREDUCE,
     ALLTOALL,
@@ -27,6 +22,11 @@ from mnpar.communicators.ways import (
     allreduce_into,
     listed,
 )
+from mnpar.communicators.channel import Channel
+from mnpar.communicators.message import REDUCTIONS, Call
+from mnpar.communicators.operation import Operation, complete
+from mnpar.communicators.sites import call_site
+from mnpar.communicators.transport import ANY, Steps, T, Traffic, Transport
 from mnpar.config import config
 
 _ORDER = "comm.send(array, dest), and array = comm.recv(source), which takes no buffer"
@@ -107,8 +107,8 @@ class Calls:
 
     def _allreduce(self, x: Any, op: str, later: bool = False, out: Array | None = None) -> Steps[Any]:
         into = out if type(out) is np.ndarray and op != "mean" else None
-        way = ALLREDUCE if into is None else allreduce_into(into)
-        total, _ = yield from self.channel(0).steps(way, _wide(x, op), self._call("allreduce", op=op, later=later))
+        algorithm = ALLREDUCE if into is None else allreduce_into(into)
+        total, _ = yield from self.channel(0).steps(algorithm, _wide(x, op), self._call("allreduce", op=op, later=later))
         total = _like(self._mean(total, op, x), x)
         if out is None:
             return total

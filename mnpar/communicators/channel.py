@@ -3,7 +3,7 @@
 The opening is an allgather of blocks of one size, whatever the collective (``Rooms``): each rank states the operation, its
 number on this communicator, root, reduction, dtype and shape, and the user's source line. So ranks whose calls do not match
 find out together, before any value is delivered, and raise the same table. Small values travel inside the opening; how larger
-ones follow, the ``Way`` of each collective says, by the methods here.
+ones follow, the ``Algorithm`` of each collective says, by the methods here.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array, as_bytes
 from mnpar.communicators import message
+from mnpar.communicators.algorithms import Algorithm, owned, until_taken
+from mnpar.communicators.handshake import Handshake
 from mnpar.communicators.mailbox import lies_apart
-from mnpar.communicators.meeting import Meeting
 from mnpar.communicators.message import Call
 from mnpar.communicators.opening import Opening
 from mnpar.communicators.operation import complete
 from mnpar.communicators.reduction import reduce_arrays
 from mnpar.communicators.transport import ANY, BACKWARD, PART, Pending, Steps, Waiting
-from mnpar.communicators.ways import Way, owned, until_taken
 
 
-class Channel(Meeting):
+class Channel(Handshake):
     """All communications of one order of differentiation on one communicator; all ranks start its collectives in one order.
 
     A non-blocking collective (``call.later``) starts with the same opening. But its values go as messages, matched by its
@@ -38,24 +38,24 @@ class Channel(Meeting):
         """Return when every rank has come."""
         yield from self._open(call, None)
 
-    def now(self, way: Way, x: Any, call: Call) -> tuple[Any, bool]:
+    def now(self, algorithm: Algorithm, x: Any, call: Call) -> tuple[Any, bool]:
         """Carry a collective out, and wait for it: its result on this rank, and whether any rank wants its gradient."""
-        x, parts = (x, None) if way.given is None else way.given(self, x, call)
+        x, parts = (x, None) if algorithm.given is None else algorithm.given(self, x, call)
         if self.by_messages or call.later:
             opening = complete(self.transport, self._open(call, x, parts))
         else:
             opening = self._open_now(call, x, parts)
         if opening.inside:
-            return way.inside(opening, x), opening.wants
-        return complete(self.transport, way.outside(self, opening, x)), opening.wants
+            return algorithm.inside(opening, x), opening.wants
+        return complete(self.transport, algorithm.outside(self, opening, x)), opening.wants
 
-    def steps(self, way: Way, x: Any, call: Call) -> Steps[tuple[Any, bool]]:
+    def steps(self, algorithm: Algorithm, x: Any, call: Call) -> Steps[tuple[Any, bool]]:
         """:meth:`now` as steps, which ``complete`` or an ``Operation`` drives."""
-        x, parts = (x, None) if way.given is None else way.given(self, x, call)
+        x, parts = (x, None) if algorithm.given is None else algorithm.given(self, x, call)
         opening = yield from self._open(call, x, parts)
         if opening.inside:
-            return way.inside(opening, x), opening.wants
-        return (yield from way.outside(self, opening, x)), opening.wants
+            return algorithm.inside(opening, x), opening.wants
+        return (yield from algorithm.outside(self, opening, x)), opening.wants
 
     def allreduce_noted(self, x: Array, call: Call, note: bytes, usual: Callable[[list[bytes]], bool], out: Array) -> bool:
         """Write the sum to ``out`` if the notes that the ranks send with it are as usual; returns whether they are. It waits.

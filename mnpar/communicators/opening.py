@@ -13,7 +13,7 @@ from mnpar.communicators import message
 from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, SIZE, TUPLE, Call, Header, read_header
 from mnpar.communicators.parts import APART, forms_of, on_host, part, table, together
 from mnpar.communicators.reduction import REDUCING, check_reducible
-from mnpar.communicators.rooms import BLOCK, Said
+from mnpar.communicators.rooms import BLOCK, Statement
 from mnpar.errors import MismatchError
 
 _HEAD = message.FLAGS + 1  # bytes
@@ -28,18 +28,36 @@ class Opening:
         size: how many ranks.
         me: this rank.
         call: of this rank; the attribute ``seq``, the number of the collective, is set by the caller.
-        said: what this rank stated.
+        statement: what this rank stated.
         less: bytes at the end of each block that are a note, and no value.
     """
 
     __slots__ = (
-        "alike", "arrays", "asks", "block", "call", "forms", "given", "here", "inside", "lasting", "me", "most", "raw", "room",
-        "said", "seq", "size", "tables", "tells", "wants",
+        "alike",
+        "arrays",
+        "asks",
+        "block",
+        "call",
+        "forms",
+        "given",
+        "here",
+        "inside",
+        "lasting",
+        "me",
+        "most",
+        "raw",
+        "room",
+        "seq",
+        "size",
+        "statement",
+        "tables",
+        "tells",
+        "wants",
     )  # fmt: skip
 
-    def __init__(self, raw: Any, size: int, me: int, call: Call, said: Said, less: int = 0) -> None:
+    def __init__(self, raw: Any, size: int, me: int, call: Call, statement: Statement, less: int = 0) -> None:
         self.raw, self.size, self.me = raw, size, me
-        self.call, self.said, self.seq = call, said, 0
+        self.call, self.statement, self.seq = call, statement, 0
         self.block = block = len(raw) // size
         head = raw[:_HEAD]
         self.alike = all([raw.startswith(head, start) for start in range(block, len(raw), block)])  # and of one form
@@ -122,15 +140,15 @@ class Opening:
             MismatchError: they do not.
             Exception: this rank could not take part.
         """
-        if self.said.opening is self:  # checked last time
+        if self.statement.opening is self:  # checked last time
             return self
-        if self.said.fault is not None:
-            raise self.said.fault
+        if self.statement.fault is not None:
+            raise self.statement.fault
         if not self.alike:
             self._check()
         self._look()
-        if self.lasting and self.said.again:
-            self.said.remember(self)
+        if self.lasting and self.statement.again:
+            self.statement.remember(self)
         return self
 
     @property

@@ -1,10 +1,10 @@
 """The buffers of openings, and a cache of openings that repeat, as those of a program's loops do.
 
 An opening is an allgather of blocks of one size; a ``Room`` has the buffers of such allgathers: this rank's block, and the
-blocks of all ranks. What a rank states of a value (``Said``) is the same bytes for each value of one form in a call from one
-source line, but for the number of the collective and the values themselves, which are written to their places in the block. And
-if all other ranks, too, state what they stated last time, the ``Opening`` that was made of it holds again. So nothing is packed
-or parsed: bytes are compared, and the views of all ranks' values exist already.
+blocks of all ranks. What a rank states of a value (``Statement``) is the same bytes for each value of one form in a call from
+one source line, but for the number of the collective and the values themselves, which are written to their places in the
+block. And if all other ranks, too, state what they stated last time, the ``Opening`` that was made of it holds again. So
+nothing is packed or parsed: bytes are compared, and the views of all ranks' values exist already.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def sizes_for(ranks: int) -> tuple[int, ...]:
     return _SIZES if ranks <= _RANKS else _SIZES[:1]
 
 
-class Said:
+class Statement:
     """What this rank states of a value in its block, and, if values of this form come again, the opening that came of it.
 
     Args:
@@ -81,25 +81,25 @@ class Room:
     def __init__(self, size: int, ranks: int) -> None:
         self.size = size
         self.mine, self.whole = bytearray(size), bytearray(size * ranks)
-        self.known: dict[Any, Said] = {}
-        self._last: Said | None = None
+        self.known: dict[Any, Statement] = {}
+        self._last: Statement | None = None
 
-    def keep(self, key: Any, said: Said) -> None:
+    def keep(self, key: Any, statement: Statement) -> None:
         """Remember what is stated of values of one form."""
         if len(self.known) >= _MANY:
             self.known.clear()
-        self.known[key] = said
+        self.known[key] = statement
 
-    def say(self, said: Said, number: bytes, x: Any) -> None:
+    def say(self, statement: Statement, number: bytes, x: Any) -> None:
         """Fill this rank's block for the collective of this number."""
         mine = self.mine
-        if said is not self._last:
-            mine[: len(said.words)] = said.words
-            self._last = said
+        if statement is not self._last:
+            mine[: len(statement.words)] = statement.words
+            self._last = statement
         mine[NUMBER] = number
-        if said.place is not None:
-            said.place[...] = x
-        for index, place in said.parts:
+        if statement.place is not None:
+            statement.place[...] = x
+        for index, place in statement.parts:
             place[...] = x[index]
 
     def meet(self) -> bool:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.communicators.algorithms import ALLGATHER
 from mnpar.communicators.communicator import needed
 from mnpar.communicators.operation import Operation
-from mnpar.communicators.ways import ALLGATHER
 from mnpar.errors import MismatchError
 from mnpar.functions.communication import Communication
 from mnpar.functions.exchanges import Exchange

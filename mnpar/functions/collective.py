@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from mnpar import backend
+from mnpar.communicators.algorithms import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER, SCANS
 from mnpar.communicators.communicator import needed
-from mnpar.communicators.ways import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER, SCANS
 from mnpar.functions.communication import Collective, Communication
 from mnpar.functions.folding import FOLDS, check_op, fold
 from mnpar.functions.generic import axis_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class AllGather(Collective):
     """Every rank has an array and wants those of all ranks. Adjoint: each rank gets the sum of the gradients of its own."""
 
-    op, way = "allgather", ALLGATHER
+    op, algorithm = "allgather", ALLGATHER
 
     def mirror(self) -> Communication:
         return ReduceScatter(self.comm, of=self)
@@ -43,7 +43,7 @@ class AllGather(Collective):
 class ReduceScatter(Collective):
     """Every rank has P arrays, one for each, and wants the sum of those for itself. Adjoint: every rank gets all gradients."""
 
-    op, way, several = "reduce_scatter", REDUCE_SCATTER, True
+    op, algorithm, several = "reduce_scatter", REDUCE_SCATTER, True
 
     def mirror(self) -> Communication:
         return AllGather(self.comm, of=self)
@@ -52,7 +52,7 @@ class ReduceScatter(Collective):
 class AllReduce(Collective):
     """Every rank has an array and wants the sum of all. Its own adjoint: ``gx`` is the sum of all ranks' ``gy``."""
 
-    op, way = "allreduce", ALLREDUCE
+    op, algorithm = "allreduce", ALLREDUCE
 
     def mirror(self) -> Communication:
         return type(self)(self.comm, of=self)
@@ -70,7 +70,7 @@ class Mean(AllReduce):
 class AllToAll(Collective):
     """Every rank has P arrays, one for each, and wants those meant for it. Its own adjoint: gradients go back."""
 
-    op, way, several = "alltoall", ALLTOALL, True
+    op, algorithm, several = "alltoall", ALLTOALL, True
 
     def mirror(self) -> Communication:
         return AllToAll(self.comm, of=self)
@@ -80,7 +80,7 @@ class Scan(Collective):
     """Each rank gets the sum of the ranks up to itself (``up``) or from itself on. Adjoint: the other direction."""
 
     def __init__(self, comm: Communicator, exclusive: bool, up: bool = True, of: Communication | None = None) -> None:
-        self.op, self.way = "exscan" if exclusive else "scan", SCANS[exclusive, up]
+        self.op, self.algorithm = "exscan" if exclusive else "scan", SCANS[exclusive, up]
         super().__init__(comm, of)
         self.exclusive, self.up = exclusive, up
 

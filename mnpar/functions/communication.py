@@ -24,9 +24,9 @@ from mnpar.graph import VariableNode
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
+    from mnpar.communicators.algorithms import Algorithm
     from mnpar.communicators.channel import Channel
     from mnpar.communicators.transport import Steps
-    from mnpar.communicators.ways import Way
 
 Self = TypeVar("Self", bound="Communication")
 
@@ -164,14 +164,14 @@ class Communication(FunctionNode):
 class Collective(Communication):
     """A communication of all ranks."""
 
-    way: Way
+    algorithm: Algorithm
     several = False  # inputs, one for each rank
     root = 0
 
     def forward(self, *xs: Any) -> Any:
         x = xs if self.several else xs[0] if xs else None
-        return self.agreed(*self.comm.channel(self.order).now(self.way, x, self.call(self.root)))
+        return self.agreed(*self.comm.channel(self.order).now(self.algorithm, x, self.call(self.root)))
 
     def steps(self, *xs: Any) -> Steps[Any]:
         x = xs if self.several else xs[0] if xs else None
-        return self.agreed(*(yield from self.channel.steps(self.way, x, self.call(self.root))))
+        return self.agreed(*(yield from self.channel.steps(self.algorithm, x, self.call(self.root))))

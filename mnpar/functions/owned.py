@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.communicators.algorithms import ALLGATHER
 from mnpar.communicators.communicator import needed
-from mnpar.communicators.ways import ALLGATHER
 from mnpar.config import is_recording
 from mnpar.functions.communication import Collective, Communication
 from mnpar.functions.generic import axis_of
@@ -51,7 +51,7 @@ class ScatterTo(Communication):
 class GatherFrom(Collective):
     """All ranks' parts joined, of which each keeps its own gradient. Adjoint: ScatterTo."""
 
-    op, way = "gather_from", ALLGATHER
+    op, algorithm = "gather_from", ALLGATHER
 
     def __init__(self, comm: Communicator, axis: int, sizes: Sizes = (), of: ScatterTo | None = None) -> None:
         super().__init__(comm, of)

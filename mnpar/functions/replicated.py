@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mnpar.communicators.ways import ALLREDUCE
+from mnpar.communicators.algorithms import ALLREDUCE
 from mnpar.config import is_recording
 from mnpar.function_node import FunctionNode
 from mnpar.functions.arithmetic import Identity
@@ -34,7 +34,7 @@ class CopyTo(Communication):
 class ReduceFrom(Collective):
     """``y`` is the sum of all ranks' ``x``; ``gx = gy`` on each rank: only forward communicates. Megatron's g."""
 
-    op, way = "reduce_from", ALLREDUCE
+    op, algorithm = "reduce_from", ALLREDUCE
 
     def mirror(self) -> Communication:
         return CopyTo(self.comm, of=self)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar.communicators.ways import ALLREDUCE, BCAST, GATHER, SCATTER
+from mnpar.communicators.algorithms import ALLREDUCE, BCAST, GATHER, SCATTER
 from mnpar.functions.collective import Reducing, averaged, first
 from mnpar.functions.communication import Collective, Communication, peer
 from mnpar.functions.folding import FOLDS, check_op, fold
@@ -27,7 +27,7 @@ class Rooted(Collective):
 class Bcast(Rooted):
     """The root has an array that every rank wants. Adjoint: the root gets the sum of the gradients."""
 
-    op, way = "bcast", BCAST
+    op, algorithm = "bcast", BCAST
 
     def mirror(self) -> Communication:
         return Reduce(self.comm, self.root, of=self)
@@ -36,7 +36,7 @@ class Bcast(Rooted):
 class Scatter(Rooted):
     """The root has P arrays, one for each rank. Adjoint: the root gets the gradient of each."""
 
-    op, way, several = "scatter", SCATTER, True
+    op, algorithm, several = "scatter", SCATTER, True
 
     def mirror(self) -> Communication:
         return Gather(self.comm, self.root, of=self)
@@ -56,7 +56,7 @@ class ToRoot(Rooted):
 class Reduce(ToRoot):
     """Every rank has an array, the root wants their sum. Adjoint: every rank gets the root's gradient."""
 
-    op, way = "reduce", ALLREDUCE
+    op, algorithm = "reduce", ALLREDUCE
 
     def mirror(self) -> Communication:
         return Bcast(self.comm, self.root, of=self)
@@ -65,7 +65,7 @@ class Reduce(ToRoot):
 class Gather(ToRoot):
     """Every rank has an array, the root wants them all. Adjoint: each rank gets the gradient of its own."""
 
-    op, way = "gather", GATHER
+    op, algorithm = "gather", GATHER
 
     def mirror(self) -> Communication:
         return Scatter(self.comm, self.root, of=self)

@@ -17,7 +17,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators.sites import is_internal
-from mnpar.parallel.others import Others, Weighted
+from mnpar.parallel.other_gradients import OtherGradients, Weighted
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable
 
@@ -92,7 +92,7 @@ def own_weight(loss: Any, samples: float, how: str) -> float:
     return samples if how == "weighted" else 1.0
 
 
-def weighted(loss: Any, own: float, weight: float, scale: float | None, others: Others | None) -> Any:
+def weighted(loss: Any, own: float, weight: float, scale: float | None, others: OtherGradients | None) -> Any:
     """A loss whose backward starts from the weight instead of from 1. A loss of no samples may be NaN, and is left out; one
     that is not known yet, as a pipeline's, starts from 0: other ranks count on this one for it."""
     if own == 0:

@@ -20,7 +20,7 @@ from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.links import MixtureOfExperts, MultiNodeBatchNormalization
 from mnpar.links.mixture_of_experts import Experts
-from mnpar.parallel.held import Held, Table, look_at
+from mnpar.parallel.description import Description, Table, look_at
 from mnpar.parallel.mesh import Mesh
 from mnpar.parallel.pipeline import Pipeline
 from mnpar.parallel.reducer import Among, Reducer
@@ -110,7 +110,7 @@ class Placement:
         divide = [axis for kinds in self.kinds.values() for axis in self.summed if kinds[axis] in ("divided", "alone")]
         return self.mesh.span((*self.others, *divide))
 
-    def _are_equal(self, path: str, holders: dict[int, Held]) -> bool:
+    def _are_equal(self, path: str, holders: dict[int, Description]) -> bool:
         """Whether ranks along the summed axes have equal copies, and all of them have one."""
         if any([self.kinds[path][axis] == "some" for axis in self.summed]):
             return False
@@ -174,7 +174,7 @@ class Placement:
 
     # ---- whether it fits ----
 
-    def _check_form(self, path: str, holders: dict[int, Held]) -> None:
+    def _check_form(self, path: str, holders: dict[int, Description]) -> None:
         first, one = next(iter(holders.items()))
         for rank, other in holders.items():
             if (other.whole, other.dtype) != (one.whole, one.dtype):
@@ -189,7 +189,7 @@ class Placement:
         except ValueError as error:
             raise MismatchError(f"{self.mesh!s}: {error}") from None
 
-    def _kind(self, path: str, axis: str, holders: dict[int, Held], there: bool) -> str:
+    def _kind(self, path: str, axis: str, holders: dict[int, Description], there: bool) -> str:
         """How an axis places a parameter (see ``kinds``). ``there``: whether each rank that should have it has it by now."""
         kinds: dict[str, list[int]] = {}
         for rank in holders:
@@ -213,7 +213,7 @@ class Placement:
             )
         return kind
 
-    def _check_values(self, path: str, holders: dict[int, Held]) -> None:
+    def _check_values(self, path: str, holders: dict[int, Description]) -> None:
         for ranks in self.copies(holders).values():
             first = holders[ranks[0]]
             for rank in ranks[1:]:
@@ -224,7 +224,7 @@ class Placement:
                 if holders[rank].digest != first.digest:
                     raise MismatchError(_DIFFER.format(path, [ranks[0], rank], self.mesh, " and ".join(map(repr, axes))))
 
-    def copies(self, holders: dict[int, Held]) -> dict[Box, list[int]]:
+    def copies(self, holders: dict[int, Description]) -> dict[Box, list[int]]:
         """The ranks that have each box."""
         found: dict[Box, list[int]] = {}
         for rank, held in holders.items():

@@ -34,7 +34,7 @@ from mnpar.parallel.meeting import (
     warn_user,
     weighted,
 )
-from mnpar.parallel.others import Weighted
+from mnpar.parallel.other_gradients import Weighted
 from mnpar.parallel.team import Team
 from mnpar.tape import current_tape
 from mnpar.variable import Variable

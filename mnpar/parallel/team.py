@@ -19,11 +19,11 @@ from mnpar.optimizers import GradientMethod
 from mnpar.optimizers.gradient_method import Pieces
 from mnpar.parallel.agreement import Copies, Persistent, alike, persistents, restore, shared
 from mnpar.parallel.distributed import ends
+from mnpar.parallel.double_buffering import DoubleBuffering
 from mnpar.parallel.identity import Identity
-from mnpar.parallel.late import Late
 from mnpar.parallel.likeness import compare
 from mnpar.parallel.meeting import TWICE, UNKNOWN, Row, check_known, own_weight, share_of, skipped, told, warn_user, weighted
-from mnpar.parallel.others import Others
+from mnpar.parallel.other_gradients import OtherGradients
 from mnpar.parallel.placement import Placement
 from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.samples import samples_in, samples_of
@@ -55,10 +55,10 @@ class Team:
         self.optimizer, self.reducer, self.comm = optimizer, reducer, reducer.comm
         self._how, self._zero_fill = reduce, zero_fill
         self._samples = samples_in if samples is samples_of else lambda args, kwds: samples(*args, **kwds)
-        self._late = Late(reducer) if double_buffering else None
+        self._double_buffering = DoubleBuffering(reducer) if double_buffering else None
         self._shards = Shards(reducer) if sharded else None
         self._placement, self._check = placement, check
-        self._others = Others(optimizer.owned)
+        self._others = OtherGradients(optimizer.owned)
         self._nowhere: list[Any] = []  # with double buffering: parameters without a gradient on any rank in the update before
         self._copies = Copies(self.comm, None if placement is None else placement.among)
         self._identity = Identity(optimizer, self.comm, placement, reduce)
@@ -113,7 +113,7 @@ class Team:
 
     def _prepare(self) -> None:
         """The parameters stay for a while; all ranks that have copies are here."""
-        if not (self._late or self._shards):
+        if not (self._double_buffering or self._shards):
             self.optimizer.arenas.gather(self.optimizer.members())
             self.reducer.prepare(self.optimizer.arenas)
 
@@ -183,13 +183,19 @@ class Team:
 
     def listen(self) -> None:
         """Before a backward: gradients may leave while it goes on."""
-        if not (self._alone or self._only_synchronizes or self._late or self._shards or self.reducer.bucket_bytes is None):
+        if not (
+            self._alone
+            or self._only_synchronizes
+            or self._double_buffering
+            or self._shards
+            or self.reducer.bucket_bytes is None
+        ):
             self.optimizer.arenas.gather(self.optimizer.members())  # another optimizer may have moved shared ones
             self.reducer.listen(self.optimizer.arenas)
 
     def give_up(self) -> None:
         """A backward failed: drop what belongs to this update."""
-        if self._factor is not None and self._late is not None:
+        if self._factor is not None and self._double_buffering is not None:
             self.interrupt()  # elsewhere the others wait for this rank's part
         self._others.settle()
         self._factor, self._only_synchronizes, self._held, self._added = None, False, self._held - self._added, 0.0
@@ -217,11 +223,13 @@ class Team:
         arenas = self.optimizer.arenas
         nowhere, steps = [] if self._zero_fill else self.reducer.nowhere(arenas), True
         arenas.fill(self.optimizer.loss_scale)
-        late = self._late is not None or self._shards is not None  # what is compared is not summed yet, or is used later
+        late = (
+            self._double_buffering is not None or self._shards is not None
+        )  # what is compared is not summed yet, or is used later
         if late:
             self._compare()
-        if self._late is not None:
-            steps = self._late.reduce(arenas, factor, self.optimizer.loss_scale or 1.0)
+        if self._double_buffering is not None:
+            steps = self._double_buffering.reduce(arenas, factor, self.optimizer.loss_scale or 1.0)
             nowhere, self._nowhere = self._nowhere, nowhere
         elif self._shards is not None:
             self._shards.reduce(arenas, factor)
@@ -304,8 +312,8 @@ class Team:
             self._identity.interrupt(None)
         elif self._holding:
             warn_user(f"rank {self.comm.rank}: the gradients that no_sync has added up are not saved: save after a step")
-        if self._late is not None:
-            self._late.serialize(serializer["late"])
+        if self._double_buffering is not None:
+            self._double_buffering.serialize(serializer["late"])
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mnpar.communicators.operation import Operation
 
 
-class Late:
+class DoubleBuffering:
     """Gradients that are used one update after they were computed, so that they travel during the next forward and backward."""
 
     def __init__(self, reducer: Reducer) -> None:
@@ -23,9 +23,9 @@ class Late:
         self._flying: list[tuple[Operation | None, Array]] | None = None  # none yet; without an operation: loaded, so arrived
         self._factor = 1.0
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Late:
+    def __deepcopy__(self, memo: dict[int, Any]) -> DoubleBuffering:
         """A copy without the gradients that are under way: its first update takes no step."""
-        return Late(copy.deepcopy(self._reducer, memo))
+        return DoubleBuffering(copy.deepcopy(self._reducer, memo))
 
     def reduce(self, arenas: Arenas, factor: float, loss_scale: float) -> bool:
         """Start to reduce these gradients, and replace them by those of the update before; False if there are none.

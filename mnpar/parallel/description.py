@@ -10,7 +10,7 @@ from mnpar.parameter import Parameter
 from mnpar.plans import Box
 
 
-class Held(NamedTuple):
+class Description(NamedTuple):
     """What a rank has of a parameter."""
 
     whole: tuple[int, ...]  # the shape of the whole parameter
@@ -25,13 +25,13 @@ class Held(NamedTuple):
 class Table(NamedTuple):
     """All that a rank sends."""
 
-    params: dict[str, Held]  # by path
+    params: dict[str, Description]  # by path
     staged: tuple[str, ...]  # the axes along which its pipelines run
     wrong: str  # the error that it has found without the others; empty if there is none
 
 
-def look_at(param: Parameter, tied: bool, alone: tuple[str, ...]) -> Held:
-    """The description of this rank's part of a parameter; ``tied`` and ``alone`` as :class:`Held` has them."""
+def look_at(param: Parameter, tied: bool, alone: tuple[str, ...]) -> Description:
+    """The description of this rank's part of a parameter; ``tied`` and ``alone`` as :class:`Description` has them."""
     digest = hashlib.blake2b(backend.as_bytes(backend.to_host(param.array)), digest_size=16)
     whole, box = (param.shape, Box.whole(param.shape)) if param.box is None or param.whole is None else (param.whole, param.box)
-    return Held(tuple(whole), box, param.dtype.name, param.box is not None, tied, alone, digest.digest())
+    return Description(tuple(whole), box, param.dtype.name, param.box is not None, tied, alone, digest.digest())

@@ -17,7 +17,7 @@ from mnpar.owning import Leaves, asked_for, copied
 from mnpar.variable import Variable, backward
 
 
-class Others:
+class OtherGradients:
     """The leaves of one backward that are not the optimizer's own, each with the gradient that it had before.
 
     Args:
@@ -77,7 +77,7 @@ class Weighted:
 
     __slots__ = ("loss", "others", "start")
 
-    def __init__(self, loss: Variable, start: Array, others: Others | None) -> None:
+    def __init__(self, loss: Variable, start: Array, others: OtherGradients | None) -> None:
         self.loss, self.start, self.others = loss, start, others
 
     def backward(self, loss_scale: float | None = None) -> None:

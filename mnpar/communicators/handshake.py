@@ -14,11 +14,11 @@ from mnpar.communicators.mailbox import Mailbox
 from mnpar.communicators.message import ARRAY, FAULT, NOTHING, SIZE, TUPLE, Call
 from mnpar.communicators.opening import EMPTY, Opening, form_of
 from mnpar.communicators.parts import forms_of, part, table
-from mnpar.communicators.rooms import BLOCK, Room, Said
+from mnpar.communicators.rooms import BLOCK, Room, Statement
 from mnpar.communicators.transport import Steps, Transport, Waiting
 
 
-class Meeting(Mailbox):
+class Handshake(Mailbox):
     """The openings of the collectives of one order on one communicator."""
 
     by_messages = False  # whether openings, too, go by point-to-point messages (answer.py)
@@ -49,15 +49,15 @@ class Meeting(Mailbox):
         seq = self.next_exchange()
         waiting = self._waiting_for(call, seq)
         size = BLOCK if self.by_messages else self._rooms.now.size
-        said = self._words(call, x, parts, size)
+        statement = self._words(call, x, parts, size)
         self.transport.traffic.collectives += 1
-        self.transport.traffic.collective_bytes += said.sent
-        block = message.numbered(said.words, seq).ljust(size, b"\0")
+        self.transport.traffic.collective_bytes += statement.sent
+        block = message.numbered(statement.words, seq).ljust(size, b"\0")
         if self.by_messages:
             raw = yield from self._hear(block, waiting)
         else:
             raw = yield self.transport.exchange(block, self.lane, waiting)
-        opening = Opening(raw, self.transport.size, self.transport.rank, call, said)
+        opening = Opening(raw, self.transport.size, self.transport.rank, call, statement)
         opening.seq = seq
         return opening.agreed()
 
@@ -67,21 +67,21 @@ class Meeting(Mailbox):
         self._collectives = seq + 2
         room, number = rooms.now, seq.to_bytes(8, "little")
         key = (call, x.shape, x.dtype, less) if type(x) is np.ndarray else _key(call, x, parts)
-        said = room.known.get(key) or self._words(call, x, parts, room.size - less, key, room)
+        statement = room.known.get(key) or self._words(call, x, parts, room.size - less, key, room)
         traffic = self.transport.traffic
         traffic.collectives += 1
-        traffic.collective_bytes += said.sent
-        room.say(said, number, x)
+        traffic.collective_bytes += statement.sent
+        room.say(statement, number, x)
         if note:
             room.mine[-less:] = note
         if not room.meet():
             room.wait(self._waiting_for(call, seq))
         size, me = self.transport.size, self.transport.rank
-        opening = said.heard(room.whole, number) or Opening(room.whole, size, me, call, said, less)
+        opening = statement.heard(room.whole, number) or Opening(room.whole, size, me, call, statement, less)
         opening.seq = seq
         if opening.tells and opening.together:  # else some may have a note and others none, and choose different rooms
             rooms.heard(opening.asks)
-        return opening if note or opening is said.opening else opening.agreed()
+        return opening if note or opening is statement.opening else opening.agreed()
 
     def _waiting_for(self, call: Call, seq: int) -> Waiting:
         return Waiting(call.name, call.site, None, 0, seq, self.order)
@@ -90,7 +90,7 @@ class Meeting(Mailbox):
         """The blocks of all ranks, joined in rank order, where they go by messages."""
         raise NotImplementedError
 
-    def _words(self, call: Call, x: Any, parts: int | None, size: int, key: Any = None, room: Room | None = None) -> Said:
+    def _words(self, call: Call, x: Any, parts: int | None, size: int, key: Any = None, room: Room | None = None) -> Statement:
         """What this rank states of a value, for a block of ``size`` bytes. With a key it is kept in the room, if it will be the
         same for the next value of this form."""
         fault = None
@@ -101,19 +101,21 @@ class Meeting(Mailbox):
             kind, nbytes, shape, dtype, body, on_device = FAULT, len(reason), (0,), "", reason, False
         header = message.pack_header(call, 0, kind, nbytes, shape, dtype, on_device)
         inside = nbytes + SIZE <= size
-        said = Said(header, (self.transport.size - 1) * nbytes if inside else 0, EMPTY if kind == TUPLE else body, fault)
+        statement = Statement(
+            header, (self.transport.size - 1) * nbytes if inside else 0, EMPTY if kind == TUPLE else body, fault
+        )
         if room is None or key is None or kind not in (ARRAY, TUPLE, NOTHING):
-            said.words += body.tobytes() if inside else b""
-            return said
-        said.body, said.again = EMPTY, True
+            statement.words += body.tobytes() if inside else b""
+            return statement
+        statement.body, statement.again = EMPTY, True
         if inside and kind == ARRAY:
-            said.place = np.ndarray(x.shape, x.dtype, room.mine, SIZE)
+            statement.place = np.ndarray(x.shape, x.dtype, room.mine, SIZE)
         elif inside and kind == TUPLE:
             text = table(forms_of(x))
-            said.words += text
-            said.parts = [(i, part(room.mine, SIZE, text, i)) for i, p in enumerate(x) if p is not None]
-        room.keep(key, said)
-        return said
+            statement.words += text
+            statement.parts = [(i, part(room.mine, SIZE, text, i)) for i, p in enumerate(x) if p is not None]
+        room.keep(key, statement)
+        return statement
 
 
 def _key(call: Call, x: Any, parts: int | None) -> Any:

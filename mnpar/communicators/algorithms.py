@@ -27,7 +27,7 @@ _PIECE = 2**30  # bytes; more than this is sent part by part
 Given: TypeAlias = "tuple[Any, int | None]"
 
 
-class Way(NamedTuple):
+class Algorithm(NamedTuple):
     """How a collective is carried out."""
 
     inside: Callable[[Opening, Any], Any]  # makes the result if all values came in the opening
@@ -66,9 +66,9 @@ def _reduced_outside(channel: Channel, opening: Opening, x: Any, out: Array | No
     return backend.on_device(total) if form.flags & message.ON_DEVICE else total
 
 
-def allreduce_into(out: Array) -> Way:
+def allreduce_into(out: Array) -> Algorithm:
     """An allreduce whose result is computed into a contiguous array like ``x``, or ``x`` itself, where that can be done."""
-    return Way(_reduced, lambda channel, opening, x: _reduced_outside(channel, opening, x, out))
+    return Algorithm(_reduced, lambda channel, opening, x: _reduced_outside(channel, opening, x, out))
 
 
 # ---- every rank's value ----
@@ -102,7 +102,7 @@ def _gathered_outside(channel: Channel, opening: Opening, x: Any) -> Steps[tuple
     return None
 
 
-def _scan(exclusive: bool, up: bool) -> Way:
+def _scan(exclusive: bool, up: bool) -> Algorithm:
     """The reduction of the ranks up to this one (or from it on), with or without its own."""
 
     def scanned(parts: Any, opening: Opening) -> Array | None:
@@ -117,7 +117,7 @@ def _scan(exclusive: bool, up: bool) -> Way:
     def outside(channel: Channel, opening: Opening, x: Any) -> Steps[Array | None]:
         return scanned((yield from _allgathered_outside(channel, opening, x)), opening)
 
-    return Way(lambda opening, x: scanned(opening.given, opening), outside)
+    return Algorithm(lambda opening, x: scanned(opening.given, opening), outside)
 
 
 # ---- the root's value ----
@@ -177,13 +177,13 @@ def _reduced_parts_outside(channel: Channel, opening: Opening, xs: Any) -> Steps
     return _reduced_on_host(given, opening.call) if given else None
 
 
-ALLREDUCE = Way(_reduced, _reduced_outside)  # and reduce: the call's operation tells which
-ALLGATHER = Way(_gathered, _allgathered_outside)
-GATHER = Way(_gathered, _gathered_outside)
-BCAST = Way(_broadcast, _broadcast_outside, _at_root)
-SCATTER = Way(_part_of_root, _scattered_outside, _parts_at_root)
-ALLTOALL = Way(_gathered, _traded_outside, _parts)
-REDUCE_SCATTER = Way(_reduced, _reduced_parts_outside, _parts)
+ALLREDUCE = Algorithm(_reduced, _reduced_outside)  # and reduce: the call's operation tells which
+ALLGATHER = Algorithm(_gathered, _allgathered_outside)
+GATHER = Algorithm(_gathered, _gathered_outside)
+BCAST = Algorithm(_broadcast, _broadcast_outside, _at_root)
+SCATTER = Algorithm(_part_of_root, _scattered_outside, _parts_at_root)
+ALLTOALL = Algorithm(_gathered, _traded_outside, _parts)
+REDUCE_SCATTER = Algorithm(_reduced, _reduced_parts_outside, _parts)
 SCANS = {(exclusive, up): _scan(exclusive, up) for exclusive in (False, True) for up in (False, True)}
 
 
@@ -210,4 +210,4 @@ def until_taken(given: Iterable[Pending | None]) -> Steps[None]:
 
 def _body(x: Any, opening: Opening) -> Array:
     """This rank's own value as bytes; of an array whose form the room knows they are made only here."""
-    return as_bytes(x) if type(x) is np.ndarray and not opening.call.op.endswith("_obj") else opening.said.body
+    return as_bytes(x) if type(x) is np.ndarray and not opening.call.op.endswith("_obj") else opening.statement.body
