@@ -73,6 +73,14 @@ def _fields(line: str) -> dict[str, str]:
     return dict([word.partition("=")[::2] for word in line.split(" ") if word])
 
 
+def keep_alive(connection: socket.socket) -> None:
+    """Let it fail half a minute after the other machine has lost its power, or its network."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, option):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
 class Line:
     """The connection of a process, and what it has said of itself."""
 
@@ -81,12 +89,10 @@ class Line:
         self.since = time.monotonic()
         self.about: dict[str, Any] = {}
         self.finalized = False
+        self.end = "has ended without a word"
         self._bytes = b""
         connection.settimeout(_GRACE)
-        for option, value in (("SO_KEEPALIVE", 1), ("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
-            if hasattr(socket, option):  # a machine that has lost its power says nothing
-                level = socket.SOL_SOCKET if option.startswith("SO") else socket.IPPROTO_TCP
-                connection.setsockopt(level, getattr(socket, option), value)
+        keep_alive(connection)
 
     def __str__(self) -> str:
         return f"rank {self.about['rank']} (process {self.about['pid']} on {self.about['host']})"
@@ -95,8 +101,8 @@ class Line:
         """The lines that have come; None if no more will come."""
         try:
             more = self.socket.recv(_LONGEST)
-        except OSError:
-            more = b""
+        except OSError as error:
+            more, self.end = b"", f"cannot be reached any more ({error.strerror})"
         *lines, self._bytes = (self._bytes + more).split(b"\n")
         return [line.decode(errors="replace") for line in lines] if more and len(self._bytes) < _LONGEST else None
 
@@ -253,7 +259,7 @@ class Manager:
             if line.about["rank"] == 0:
                 self._refuse(f"{line} left before all had come")
         elif not line.finalized and self._left is None:
-            text = f"mnpar: {line} of {self._size} has ended without a word, the job ends\n"
+            text = f"mnpar: {line} of {self._size} {line.end}, the job ends\n"
             self._left = time.monotonic() + _UNEXPLAINED, text
 
     def _end(self, told: bytes, sender: Line | None = None) -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import select
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -30,6 +32,7 @@ _REPORT = 10.0  # s between reports of who is missing
 _CONNECT = 2.0  # s for a machine to take a connection
 _ANSWER = 5.0  # s for a process manager to answer
 _REFUSAL = 3.0  # s for a process that cannot take part to tell the others so
+_SIOCGIFADDR = 0x8915  # <linux/sockios.h>
 _LAUNCHERS_MARKS = ("PMI_", "PMIX_", "MPI_LOCAL", "HYDI_", "OMPI_COMM_WORLD_")
 
 
@@ -225,6 +228,7 @@ class _Meeting:
                 line.sendall(f"{told['token']} {json.dumps(self._about)}\n".encode())
                 if select.select([line], [], [], _ANSWER)[0] and line.recv(1, socket.MSG_PEEK) == b"{":
                     line.settimeout(None)  # MPI reads it, too
+                    process_manager.keep_alive(line)
                     return line
             if line is not None:
                 line.close()
@@ -280,11 +284,13 @@ def node() -> str:
 
 
 def hosts() -> list[str]:
-    """Names and addresses of this machine, which others may know."""
-    found = [socket.gethostname()]
+    """The addresses of this machine, which others may know, and last its name: to look that up may take long."""
+    found = []
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
-        out.connect(("192.0.2.1", 9))  # sends nothing; an address that nobody has, so by the way that leads outside
-        found.append(out.getsockname()[0])
-    with contextlib.suppress(OSError):
-        found += [str(entry[4][0]) for entry in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)]
-    return list(dict.fromkeys(found))
+        for _, interface in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                told = fcntl.ioctl(out, _SIOCGIFADDR, struct.pack("256s", interface.encode()))
+                found.append(socket.inet_ntoa(told[20:24]))
+        out.connect(("192.0.2.1", 9))  # sends nothing; nobody has this address, so it is the way to the outside: first
+        found.insert(0, out.getsockname()[0])
+    return list(dict.fromkeys([*[one for one in found if not one.startswith("127.")], socket.gethostname()]))
