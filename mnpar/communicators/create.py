@@ -51,7 +51,8 @@ def create_communicator(communicator_name: str = "auto", mpi_comm: Any = None, *
     Raises:
         ValueError: an unknown name.
         LauncherError: MPI is missing, or the launcher and the MPI library do not belong together; or something else has
-            started several processes, which MPI cannot join (torchrun does): it says what to type instead.
+            started several processes (torchrun does): it says what to type instead. With ``'file'``: ranks do not come in
+            time, or two have one rank, or they were told different sizes, or have different libraries, or not MPICH.
 
     Example:
         >>> import mnpar
