@@ -12,7 +12,6 @@ import errno
 import fcntl
 import json
 import os
-import select
 import socket
 import struct
 import subprocess
@@ -41,12 +40,21 @@ class Session:
 
     Attributes:
         path, rank, size: what was asked for.
+        mpis: the number of the file through which the MPI library uses the same line.
     """
 
     def __init__(self, line: socket.socket, path: str, rank: int, size: int) -> None:
         self._line, self.path, self.rank, self.size = line, path, rank, size
+        self.mpis = os.dup(line.fileno())
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=line.close)  # or the line of a rank that has gone would seem open
+            os.register_at_fork(after_in_child=self._close)
+
+    def _close(self) -> None:
+        """In a child, or the line of a rank that has gone would seem open."""
+        with contextlib.suppress(OSError):
+            if os.path.sameopenfile(self._line.fileno(), self.mpis):  # else MPI has closed it
+                os.close(self.mpis)
+        self._line.close()
 
     def obey(self, leave: Callable[[int], object]) -> None:
         """Say why and ``leave(exit code)`` if the job has ended: another rank has failed, or the process manager is gone."""
@@ -87,11 +95,10 @@ def join(path: str, rank: int, size: int, timeout: float, library: str) -> Sessi
     path = os.path.abspath(path)
     if not library.startswith("MPICH"):
         _refuse(path, rank, size, library)
-    line = meet(path, rank, size, timeout, library)
-    session = Session(line, path, rank, size)
+    session = Session(meet(path, rank, size, timeout, library), path, rank, size)
     for name in [name for name in os.environ if name.startswith(_LAUNCHERS_MARKS)]:
         del os.environ[name]  # of a launcher that has started this process alone, or for another MPI
-    os.environ |= {"PMI_FD": str(os.dup(line.fileno())), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}
+    os.environ |= {"PMI_FD": str(session.mpis), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}
     return session
 
 
@@ -141,11 +148,8 @@ class _Meeting:
             elif self._rank == 0:
                 self._publish(told)
                 continue
-            self._nap()
-
-    def _nap(self) -> None:
-        self._look_at_clock()
-        time.sleep(_POLL)
+            self._look_at_clock()
+            time.sleep(_POLL)
 
     def _look_at_clock(self, longer: float = 0.0) -> None:
         now = time.monotonic()
@@ -183,14 +187,9 @@ class _Meeting:
 
     def _publish(self, stale: dict[str, Any] | None) -> None:
         """Start a process manager, and write where it is, if nobody else has meanwhile."""
-        settings = {
-            "token": os.urandom(16).hex(),
-            "size": self._size,
-            "timeout": self._timeout,
-            "path": self._path,
-            "node": node(),
-        }
-        draft = f"{self._path}.{settings['token']}"
+        token, here = os.urandom(16).hex(), node()
+        settings = {"token": token, "size": self._size, "timeout": self._timeout, "path": self._path, "node": here}
+        draft = f"{self._path}.{token}"
         try:
             handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
@@ -203,7 +202,7 @@ class _Meeting:
             )  # fmt: skip
             if not started.stdout.strip().isdigit():
                 raise LauncherError(f"rank 0 of {self._size} could not start the process manager:\n{started.stderr}")
-            told = {"token": settings["token"], "hosts": hosts(), "port": int(started.stdout), "node": settings["node"]}
+            told = {"token": token, "hosts": hosts(), "port": int(started.stdout), "node": here}
             os.write(handle, json.dumps(told).encode())
             os.fsync(handle)
             if self._read() == stale:
@@ -226,8 +225,8 @@ class _Meeting:
             with contextlib.suppress(OSError):
                 line = socket.create_connection((host, told["port"]), _CONNECT)
                 line.sendall(f"{told['token']} {json.dumps(self._about)}\n".encode())
-                if select.select([line], [], [], _ANSWER)[0] and line.recv(1, socket.MSG_PEEK) == b"{":
-                    line.settimeout(None)  # MPI reads it, too
+                line.settimeout(_ANSWER)
+                if line.recv(1, socket.MSG_PEEK) == b"{":
                     process_manager.keep_alive(line)
                     return line
             if line is not None:
@@ -238,24 +237,27 @@ class _Meeting:
 
     def _all_come(self, line: socket.socket) -> bool:
         """Wait for all to have come; False if the process manager has gone meanwhile."""
+        line.settimeout(_POLL)
         while True:
-            if not select.select([line], [], [], _POLL)[0]:
+            try:
+                text = _next_line(line)
+            except TimeoutError:
                 self._look_at_clock(_CONNECT)  # the process manager tells all that the time is over
                 continue
-            text = _next_line(line)
             if text is None:
                 return False
             told = json.loads(text)
             if "error" in told:
                 raise LauncherError(told["error"])
             if "begin" in told:
+                line.settimeout(None)  # MPI reads it, too
                 return True
             self._waits_for = numbers(told["missing"]) if told["missing"] else "the job's beginning"
 
 
 def _next_line(line: socket.socket) -> bytes | None:
-    """A line of text, and nothing of what follows it; None if there is none."""
-    with contextlib.suppress(OSError):
+    """A line of text, and nothing of what follows it; None if no more will come. TimeoutError if nothing has come yet."""
+    with contextlib.suppress(ConnectionError):
         while told := line.recv(2**16, socket.MSG_PEEK):
             if (length := told.find(b"\n") + 1) > 0:
                 return line.recv(length)

@@ -209,6 +209,14 @@ assert comm.allreduce_obj(float(model.W.array.sum()), "max") == comm.allreduce_o
 os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}  # as torchrun does
 again = mnpar.create_communicator("file", path=path)
 assert again.rank == rank and mnpar.create_communicator().size == size
+child = os.fork()
+if child == 0:
+    try:
+        os.fstat(int(os.environ["PMI_FD"]))
+    except OSError:
+        os._exit(0)
+    os._exit(1)  # it holds the line, which would not end with the rank
+assert os.waitpid(child, 0)[1] == 0
 time.sleep(0.5)  # longer than between two looks at the line, and at who started this
 print("well")
 """
