@@ -74,6 +74,29 @@ def _imported() -> Any:
     return MPI
 
 
+def join(meet: Callable[[str], Session]) -> None:
+    """Before MPI starts: let this process meet others that no MPI launcher has started.
+
+    Args:
+        meet: called with the name of the MPI library; what it returns ends the job if a rank fails.
+
+    Raises:
+        LauncherError: MPI is missing, or has been started already.
+    """
+    MPI = _imported()
+    if MPI.Is_initialized() or MPI.Is_finalized():
+        raise LauncherError(
+            "this process has started MPI before it met the others: make the communicator first, and import mpi4py.MPI after "
+            "that, or with mpi4py.rc.initialize = False"
+        )
+    Process.session = meet(_name(MPI))
+
+
+def _name(MPI: Any) -> str:
+    """The MPI library's name and version."""
+    return " ".join(MPI.Get_library_version().splitlines()[0].split(",")[0].split())
+
+
 def load() -> Any:
     """mpi4py's MPI, started.
 
@@ -97,29 +120,6 @@ def load() -> Any:
             f"{own}"
         )
     return MPI
-
-
-def join(meet: Callable[[str], Session]) -> None:
-    """Before MPI starts: let this process meet others that no MPI launcher has started.
-
-    Args:
-        meet: called with the name of the MPI library; what it returns ends the job if a rank fails.
-
-    Raises:
-        LauncherError: MPI is missing, or has been started already.
-    """
-    MPI = _imported()
-    if MPI.Is_initialized() or MPI.Is_finalized():
-        raise LauncherError(
-            "this process has started MPI before it met the others: make the communicator first, and import mpi4py.MPI after "
-            "that, or with mpi4py.rc.initialize = False"
-        )
-    Process.session = meet(_name(MPI))
-
-
-def _name(MPI: Any) -> str:
-    """The MPI library's name and version."""
-    return " ".join(MPI.Get_library_version().splitlines()[0].split(",")[0].split())
 
 
 def _finalize(MPI: Any) -> None:

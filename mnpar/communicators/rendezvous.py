@@ -147,7 +147,6 @@ class _Meeting:
                         return line
             elif self._rank == 0:
                 self._publish(told)
-                continue
             self._look_at_clock()
             time.sleep(_POLL)
 
