@@ -2,7 +2,8 @@
 
 Rank 0 starts a process manager (process_manager.py) and publishes in the file where it listens; the others connect to it, each
 when it comes, and nobody starts MPI before all are there. Every wait is polled and has an end. The file is there only while
-ranks are missing, and one that an earlier job has left is replaced by rank 0: nobody answers where it leads.
+ranks are missing, and one that an earlier job has left is replaced by rank 0, as nobody answers where it leads. (The file is
+long because a meeting is one thing, with all that can go wrong there.)
 """
 
 from __future__ import annotations
@@ -139,14 +140,14 @@ class _Meeting:
         while True:
             told, self._waits_for = self._read(), "rank 0, which publishes it"
             line = None if told is None else self._connect(told)
+            if line is None and self._rank == 0:
+                line = self._publish(told)
             if line is not None:
                 with contextlib.ExitStack() as undo:
                     undo.callback(line.close)
                     if self._all_come(line):
                         undo.pop_all()
                         return line
-            elif self._rank == 0:
-                self._publish(told)
             self._look_at_clock()
             time.sleep(_POLL)
 
@@ -184,17 +185,19 @@ class _Meeting:
             return {name: told[name] for name in ("token", "hosts", "port", "node")}
         raise LauncherError(f"{self._path} is not a file by which ranks meet: take a path where there is none")
 
-    def _publish(self, stale: dict[str, Any] | None) -> None:
-        """Start a process manager, and write where it is, if nobody else has meanwhile."""
+    def _publish(self, stale: dict[str, Any] | None) -> socket.socket | None:
+        """Start a process manager, and write where it is; the first line to it, or None if another file is there now."""
         token, here = os.urandom(16).hex(), node()
         settings = {"token": token, "size": self._size, "timeout": self._timeout, "path": self._path, "node": here}
         draft = f"{self._path}.{token}"
-        try:
-            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except OSError as error:
-            why = f"{self._path}: {error.strerror}"
-            raise LauncherError(f"rank 0 of {self._size} cannot write the shared file {why}") from error
-        try:
+        with contextlib.ExitStack() as undo:
+            try:
+                handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            except OSError as error:
+                why = f"{self._path}: {error.strerror}"
+                raise LauncherError(f"rank 0 of {self._size} cannot write the shared file {why}") from error
+            undo.callback(_remove, draft)
+            undo.callback(os.close, handle)
             started = subprocess.run(
                 [sys.executable, "-I", "-S", process_manager.__file__, self._path],
                 input=json.dumps(settings), capture_output=True, text=True, check=False,
@@ -202,17 +205,19 @@ class _Meeting:
             if not started.stdout.strip().isdigit():
                 raise LauncherError(f"rank 0 of {self._size} could not start the process manager:\n{started.stderr}")
             told = {"token": token, "hosts": hosts(), "port": int(started.stdout), "node": here}
-            os.write(handle, json.dumps(told).encode())
-            os.fsync(handle)
-            if self._read() == stale:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self._path)
-            if not _link(draft, self._path) and (line := self._connect(told)) is not None:
-                line.close()  # rank 0 leaves, and so the process manager ends
-        finally:
-            os.close(handle)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(draft)
+            line = self._connect(told)
+            if line is None:
+                raise LauncherError(f"rank 0 of {self._size} gets no answer from its own process manager, port {told['port']}")
+            with contextlib.ExitStack() as unless_published:
+                unless_published.callback(line.close)  # rank 0 leaves, and so the process manager ends
+                os.write(handle, json.dumps(told).encode())
+                os.fsync(handle)
+                if self._read() == stale:
+                    _remove(self._path)
+                if not _link(draft, self._path):
+                    return None
+                unless_published.pop_all()
+        return line
 
     # ---- the process manager ----
 
@@ -262,6 +267,11 @@ def _next_line(line: socket.socket) -> bytes | None:
                 return line.recv(length)
             time.sleep(0.001)
     return None
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _link(draft: str, path: str) -> bool:
