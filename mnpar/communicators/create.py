@@ -6,12 +6,13 @@ import ctypes
 import os
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mnpar import random
-from mnpar.communicators import launcher, mpi
+from mnpar.communicators import launcher, mpi, rendezvous
 from mnpar.communicators.communicator import Communicator, described
 from mnpar.communicators.process import Process
 from mnpar.communicators.threads import ThreadTransport, current_transport, run_threads
@@ -22,7 +23,11 @@ from mnpar.tape import Tape
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 _KEPT = 2**29  # bytes of freed memory that the C library does not give back
 _NAMES = ("auto", "mpi", "threads", "self", "env", "none", "file")
-_INSTEAD = "start the ranks with mpiexec -n 4 python …, python -m mnpar run -n 4 …, or srun (with its MPI plugin)"
+_INSTEAD = (
+    "start the ranks with mpiexec -n 4 python …, python -m mnpar run -n 4 …, or srun (with its MPI plugin); or let them meet "
+    "by a file that all can see: create_communicator('file', path=…)"
+)
+_PATIENT = 300.0  # s for ranks to meet by a file
 _CHAINERMN = ("naive", "flat", "hierarchical", "two_dimensional", "single_node", "non_cuda_aware", "pure_nccl", "dummy")
 
 
@@ -33,15 +38,21 @@ def create_communicator(communicator_name: str = "auto", mpi_comm: Any = None, *
         communicator_name: ``'auto'`` takes thread ranks inside :func:`mnpar.run`, MPI under mpiexec, and one rank alone
             otherwise; ``'mpi'``, ``'threads'`` and ``'self'`` (or ``'none'``) insist. ``'env'``: as many ranks, in that order,
             as the variables of torchrun (RANK, WORLD_SIZE) or Slurm say; an MPI launcher must have started them all the same.
-            ChainerMN's names mean ``'auto'``.
+            ``'file'``: processes that were started one by one, by hand or by something else than an MPI launcher, meet by
+            a file (needs MPICH). ChainerMN's names mean ``'auto'``.
         mpi_comm: an mpi4py communicator to work on (a private duplicate of it), instead of COMM_WORLD.
         patience: seconds (10, or ``MNPAR_STALL``) after which a rank that waits asks the others why.
+        path: with ``'file'``, the same file for all ranks, on a file system that their machines share. It need not be there
+            before, and is not there afterwards.
+        rank, size: with ``'file'``, of this process; as the variables of torchrun or Slurm say, if they are not given.
+        timeout: with ``'file'``, seconds for all ranks to come; 300 if not given.
         allreduce_grad_dtype, batched_copy: ChainerMN's; accepted and not needed.
 
     Raises:
         ValueError: an unknown name.
         LauncherError: MPI is missing, or the launcher and the MPI library do not belong together; or something else has
-            started several processes, which MPI cannot join (torchrun does): it says what to type instead.
+            started several processes (torchrun does): it says what to type instead. With ``'file'``: ranks do not come in
+            time, or two have one rank, or they were told different sizes, or have different libraries, or not MPICH.
 
     Example:
         >>> import mnpar
@@ -57,12 +68,19 @@ def create_communicator(communicator_name: str = "auto", mpi_comm: Any = None, *
         raise ValueError(f"patience (or MNPAR_STALL) is a number of seconds, not {stated!r}") from None
     if not patience > 0:
         raise ValueError(f"patience (or MNPAR_STALL) is a number of seconds above 0, not {stated!r}")
+    meeting = {name: kwargs.pop(name) for name in ("path", "rank", "size", "timeout") if name in kwargs}
+    if meeting and communicator_name != "file":
+        raise TypeError(
+            f"{', '.join(meeting)}: only create_communicator('file', path=…) takes these, not {communicator_name!r}"
+        )
     configs = {name: kwargs.pop(name) for name in ("allreduce_grad_dtype", "batched_copy") if name in kwargs}
     if kwargs:
         raise TypeError(f"create_communicator takes patience, allreduce_grad_dtype and batched_copy, not {', '.join(kwargs)}")
     name = "auto" if communicator_name in _CHAINERMN else communicator_name
     if name not in _NAMES:
         raise ValueError(f"unknown communicator {communicator_name!r}: {', '.join(_NAMES)} and ChainerMN's names are known")
+    if name == "file":
+        name = _meet(mpi_comm, **meeting)
     communicator = _create(name, mpi_comm, patience)
     for setting, value in configs.items():
         communicator.set_config(setting, value)
@@ -75,8 +93,6 @@ def _create(name: str, mpi_comm: Any, patience: float) -> Communicator:
         if transport is None:
             raise ValueError("thread ranks are made by mnpar.run(program, ranks=4), which hands each its communicator")
         return Communicator(transport.duplicate())
-    if name == "file":
-        raise LauncherError(f"processes that only share a file cannot become ranks of one MPI job: {_INSTEAD}")
     told = launcher.told_by_environment() if name in ("auto", "env") and mpi_comm is None else None
     if name == "env":
         _check_environment(told)
@@ -95,6 +111,40 @@ def _create(name: str, mpi_comm: Any, patience: float) -> Communicator:
         return communicator
     keep_memory()
     return Communicator(ThreadTransport(World(1), 0, [0], 0))
+
+
+def _meet(
+    mpi_comm: Any, path: str | os.PathLike[str] | None = None, rank: int | None = None, size: int | None = None,
+    timeout: float = _PATIENT,
+) -> str:  # fmt: skip
+    """Let this process become a rank of an MPI job by a file; the name of the communicator that it then has."""
+    if mpi_comm is not None or current_transport.get() is not None:
+        given = "mpi_comm" if mpi_comm is not None else "a rank of mnpar.run"
+        raise ValueError(f"create_communicator('file') is for processes that are no ranks yet, and this one has {given}")
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise TypeError(f"create_communicator('file', path=…, rank=…, size=…): path is that of a file, not {described(path)}")
+    if rank is None or size is None:
+        told = launcher.told_by_environment()
+        if told is None:
+            raise TypeError(
+                "create_communicator('file', path=…, rank=…, size=…): each process says its rank and how many there are, or "
+                "torchrun's variables RANK and WORLD_SIZE do, or Slurm's"
+            )
+        rank, size = (told[0] if rank is None else rank), (told[1] if size is None else size)
+    if not (isinstance(rank, int | np.integer) and isinstance(size, int | np.integer) and 0 <= rank < size):
+        raise ValueError(f"create_communicator('file'): rank {rank!r} of {size!r}: ranks count from 0 to size - 1")
+    if not timeout > 0:
+        raise ValueError(f"create_communicator('file'): timeout is a number of seconds above 0, not {timeout!r}")
+    before = Process.session
+    if before is not None and (before.rank, before.size) != (rank, size):
+        raise LauncherError(
+            f"this process is rank {before.rank} of {before.size} by {before.path}, and cannot be rank {rank} of {size}"
+        )
+    if size == 1:
+        return "self"
+    if before is None:
+        mpi.join(partial(rendezvous.join, os.fspath(path), int(rank), int(size), float(timeout)))
+    return "mpi"
 
 
 def _check_environment(told: tuple[int, int, str] | None) -> None:
@@ -141,8 +191,11 @@ def own_cores() -> set[int]:
 def share_cores(comm: Communicator) -> int | None:
     """Set the threads of BLAS to cores / ranks on this machine (2 to 3.5 times faster than all using all), unless the user
     chose a number himself; all ranks call it. Returns the number, None where nothing was changed."""
-    local_ranks = comm.intra_size
-    if local_ranks == 1 or any(name in os.environ for name in THREAD_VARIABLES):
+    if comm.size == 1:
+        return None
+    mine = own_cores()
+    told = comm.allgather_obj((comm.inter_rank, sorted(mine)))  # of all: what follows each rank decides for itself
+    if comm.intra_size == 1 or any(name in os.environ for name in THREAD_VARIABLES):
         return None
     try:
         import threadpoolctl
@@ -150,10 +203,7 @@ def share_cores(comm: Communicator) -> int | None:
         if comm.rank == 0:
             warnings.warn("threadpoolctl is missing, so each rank uses all cores: pip install threadpoolctl", stacklevel=3)
         return None
-    mine = own_cores()
-    others = [
-        set(cores) for machine, cores in comm.allgather_obj((comm.inter_rank, sorted(mine))) if machine == comm.inter_rank
-    ]
+    others = [set(cores) for machine, cores in told if machine == comm.inter_rank]
     threads = max(1, len(mine) // sum(not mine.isdisjoint(cores) for cores in others))
     threadpoolctl.threadpool_limits(threads)
     return threads

@@ -26,6 +26,7 @@ from mnpar.communicators.mpi_room import MpiRoom
 from mnpar.communicators.mpi_window import Window
 from mnpar.communicators.operation import complete, wait
 from mnpar.communicators.process import Process
+from mnpar.communicators.rendezvous import Session
 from mnpar.communicators.rooms import BLOCK, Rooms, sizes_for
 from mnpar.communicators.sites import call_site
 from mnpar.communicators.transport import (
@@ -51,12 +52,8 @@ _FROM_STDIN = (  # the others have no program, and end: this one would wait for 
 )
 
 
-def load() -> Any:
-    """mpi4py's MPI, started.
-
-    Raises:
-        LauncherError: mpi4py or the MPI library is missing, or the launcher belongs to another MPI.
-    """
+def _imported() -> Any:
+    """mpi4py's MPI, not started if nobody has."""
     try:
         import mpi4py
 
@@ -74,9 +71,42 @@ def load() -> Any:
             "mpi4py finds no MPI library: pip install 'mnpar[mpi]', or load the machine's MPI and set MPI4PY_LIBMPI to its "
             f"libmpi.so ({str(error).splitlines()[0]})"
         ) from error
+    return MPI
+
+
+def join(meet: Callable[[str], Session]) -> None:
+    """Before MPI starts: let this process meet others that no MPI launcher has started.
+
+    Args:
+        meet: called with the name of the MPI library; what it returns ends the job if a rank fails.
+
+    Raises:
+        LauncherError: MPI is missing, or has been started already.
+    """
+    MPI = _imported()
+    if MPI.Is_initialized() or MPI.Is_finalized():
+        raise LauncherError(
+            "this process has started MPI before it met the others: make the communicator first, and import mpi4py.MPI after "
+            "that, or with mpi4py.rc.initialize = False"
+        )
+    Process.session = meet(_name(MPI))
+
+
+def _name(MPI: Any) -> str:
+    """The MPI library's name and version."""
+    return " ".join(MPI.Get_library_version().splitlines()[0].split(",")[0].split())
+
+
+def load() -> Any:
+    """mpi4py's MPI, started.
+
+    Raises:
+        LauncherError: mpi4py or the MPI library is missing, or the launcher belongs to another MPI.
+    """
+    MPI = _imported()
     told = launched_ranks()
     own = f"Use the mpiexec beside this Python: {os.path.join(os.path.dirname(sys.executable), 'mpiexec')}"
-    library = " ".join(MPI.Get_library_version().splitlines()[0].split(",")[0].split())
+    library = _name(MPI)
     if not MPI.Is_initialized():
         if told > 1 and under_open_mpi() and library.startswith("MPICH"):
             raise LauncherError(f"Open MPI's launcher started {told} ranks, but their MPI library is {library}. {own}")

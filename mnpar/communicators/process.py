@@ -3,6 +3,7 @@
 Unless it is told otherwise, MPI lets the other ranks hang for ever when one of them fails; so the first communicator installs
 hooks: an uncaught error on any rank, in any thread, shows its traceback and ends the job. ``os._exit`` does too (mpiexec may
 take it for success), and ``sys.exit`` notes its code for those who wait for this rank. In forked children all hooks are off.
+(The file is long because all ways to the end meet here: the rank's own, and those of its launcher and of other ranks.)
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any, NoReturn
 from mnpar import waiter
 from mnpar.communicators import neighbours, sites, traces
 from mnpar.communicators.neighbours import CARD, Heartbeat, Look, Neighbours
+from mnpar.communicators.rendezvous import Session
 from mnpar.communicators.transport import untaken
 from mnpar.communicators.watch import Watch, speak, speak_at_once
 from mnpar.errors import DeadlockError, MnparError
@@ -40,6 +42,7 @@ class Process:
     """This process among all of the job: its watch, its hooks and its end. There is one, made by the first communicator."""
 
     _one: Process | None = None
+    session: Session | None = None  # of a job without a launcher
     finalizes_forks = False  # mpi4py would end MPI in forked children, too: they would wait for the other ranks, or fail
 
     @classmethod
@@ -208,14 +211,17 @@ class Process:
             self._os_exit(self._ends[1])
         if (blocked := self._blocked) is not None:
             self._look_at(*blocked)
+        if self.session is not None:
+            return self.session.obey(self._os_exit)  # who started it may go
         if os.getppid() == launcher:
-            return
+            return None
         self._orphaned_for += 1
         if self._orphaned_for == 1:
             traces.remove_session(launcher)
             os.kill(self._pid, signal.SIGTERM)  # the user's handler, if there is one, may still save something
         elif self._orphaned_for > _GRACE:
             self._os_exit(143)
+        return None
 
     def _on_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if os.getpid() != self._pid:  # a forked child's errors are its own
@@ -249,7 +255,10 @@ class Process:
         self._end_soon(code)
         speak(text)
         time.sleep(_SPEAK)
-        self.MPI.COMM_WORLD.Abort(code)
+        if self.session is not None:
+            self.session.end(code, text)
+        else:
+            self.MPI.COMM_WORLD.Abort(code)
         time.sleep(_SPEAK)  # MPICH's returns: the launcher is about to end this process
         self._os_exit(code)
 

@@ -5,9 +5,10 @@ import subprocess
 import sys
 
 import pytest
+import threadpoolctl
 
 import mnpar
-from mnpar.communicators import launcher
+from mnpar.communicators import create, launcher
 from mnpar.errors import LauncherError
 from mnpar.launch import mpiexec_command
 from tests.scripts import run_script
@@ -57,11 +58,6 @@ def test_environments_that_say_nothing_are_errors(monkeypatch, variables, messag
         monkeypatch.setenv(name, value)
     with pytest.raises(LauncherError, match=message):
         mnpar.create_communicator("env")
-
-
-def test_a_file_cannot_bring_processes_together():
-    with pytest.raises(LauncherError, match="only share a file"):
-        mnpar.create_communicator("file")
 
 
 SPAWNING = """
@@ -131,6 +127,24 @@ def test_ranks_of_mpi_are_numbered_as_the_environment_says(tmp_path, good, rank,
     else:
         assert done.returncode != 0
         assert "MPI has 3 ranks" in done.stderr
+
+
+class Uneven:
+    """A communicator of three ranks on two machines."""
+
+    def __init__(self, comm):
+        self.comm, self.rank, self.size, self.allgather_obj = comm, comm.rank, comm.size, comm.allgather_obj
+        self.intra_size, self.inter_rank = (2, 0) if comm.rank < 2 else (1, 1)
+
+
+def test_a_rank_alone_on_its_machine_takes_part_when_the_others_share_cores(monkeypatch):
+    told = []
+    monkeypatch.setattr(threadpoolctl, "threadpool_limits", told.append)
+    monkeypatch.setattr(create, "own_cores", lambda: {0, 1, 2, 3, 4, 5})
+    for name in create.THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert mnpar.run(lambda comm: create.share_cores(Uneven(comm)), ranks=3) == [3, 3, None]
+    assert told == [3, 3]
 
 
 KEPT = """

@@ -1,0 +1,307 @@
+"""Ranks that are started one by one, and become one MPI job by a file that all of them can see.
+
+Rank 0 starts a process manager (process_manager.py) and publishes in the file where it listens; the others connect to it, each
+when it comes, and nobody starts MPI before all are there. Every wait is polled and has an end. The file is there only while
+ranks are missing, and one that an earlier job has left is replaced by rank 0, as nobody answers where it leads. (The file is
+long because a meeting is one thing, with all that can go wrong there.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from mnpar.communicators import process_manager
+from mnpar.communicators.neighbours import boot
+from mnpar.communicators.process_manager import END, REMEDY, end_line, end_of, numbers
+from mnpar.communicators.watch import speak
+from mnpar.errors import LauncherError
+
+_POLL = 0.05  # s
+_REPORT = 10.0  # s between reports of who is missing
+_CONNECT = 2.0  # s for a machine to take a connection
+_ANSWER = 5.0  # s for a process manager to answer
+_REFUSAL = 3.0  # s for a process that cannot take part to tell the others so
+_SIOCGIFADDR = 0x8915  # <linux/sockios.h>
+_LAUNCHERS_MARKS = ("PMI_", "PMIX_", "MPI_LOCAL", "HYDI_", "OMPI_COMM_WORLD_")
+
+
+class Session:
+    """The line of this process to the process manager: by it the job ends everywhere.
+
+    Attributes:
+        path, rank, size: what was asked for.
+        mpis: the number of the file through which the MPI library uses the same line.
+    """
+
+    def __init__(self, line: socket.socket, path: str, rank: int, size: int) -> None:
+        self._line, self.path, self.rank, self.size = line, path, rank, size
+        self.mpis = os.dup(line.fileno())
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._close)
+
+    def _close(self) -> None:
+        """In a child, or the line of a rank that has gone would seem open."""
+        with contextlib.suppress(OSError):
+            if os.path.sameopenfile(self._line.fileno(), self.mpis):  # else MPI has closed it
+                os.close(self.mpis)
+        self._line.close()
+
+    def obey(self, leave: Callable[[int], object]) -> None:
+        """Say why and ``leave(exit code)`` if the job has ended: another rank has failed, or the process manager is gone."""
+        try:
+            told = self._line.recv(2**16, socket.MSG_PEEK | socket.MSG_DONTWAIT).decode(errors="replace")
+        except BlockingIOError:
+            return
+        except OSError:
+            told = ""
+        if END in told:  # perhaps after an answer that MPI has yet to read
+            code, text = end_of(told[told.index(END) :].partition("\n")[0])
+        elif not told:
+            code = 1
+            text = f"mnpar: rank {self.rank} of {self.size} has lost the process manager of this job, the job ends\n"
+        else:
+            return
+        speak(text)
+        leave(code)
+
+    def end(self, code: int, text: str) -> None:
+        """End all ranks, which say this text."""
+        with contextlib.suppress(OSError):
+            self._line.sendall(end_line(code, text))
+
+
+def join(path: str, rank: int, size: int, timeout: float, library: str) -> Session:
+    """Meet the other ranks, and set the variables by which the MPI library, which is not yet started, joins their job.
+
+    Args:
+        path: of the file, the same one for all ranks.
+        rank, size: of this process.
+        timeout: seconds for all ranks to come.
+        library: name and version of the MPI library.
+
+    Raises:
+        LauncherError: the ranks are not all there in time, or do not belong together; or the library is not MPICH.
+    """
+    path = os.path.abspath(path)
+    if not library.startswith("MPICH"):
+        _refuse(path, rank, size, library)
+    session = Session(meet(path, rank, size, timeout, library), path, rank, size)
+    for name in [name for name in os.environ if name.startswith(_LAUNCHERS_MARKS)]:
+        del os.environ[name]  # of a launcher that has started this process alone, or for another MPI
+    os.environ |= {"PMI_FD": str(session.mpis), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}
+    return session
+
+
+def _refuse(path: str, rank: int, size: int, library: str) -> NoReturn:
+    """This process has an MPI library that cannot take part: tell the others, if they are there."""
+    if rank:
+        with contextlib.suppress(LauncherError):
+            meet(path, rank, size, _REFUSAL, library)
+    raise LauncherError(
+        f"rank {rank} of {size} has {library}, and only MPICH lets ranks meet by a file: pip install mpich in place of it, or "
+        f"start them together: mpiexec -n {size} python …, or python -m mnpar run -n {size} --hosts FILE …"
+    )
+
+
+def meet(path: str, rank: int, size: int, timeout: float, library: str) -> socket.socket:
+    """A connection to the process manager, once all ranks have one; arguments and errors as of :func:`join`."""
+    return _Meeting(path, rank, size, timeout, library).line()
+
+
+class _Meeting:
+    """One process's way to a line whose job begins."""
+
+    def __init__(self, path: str, rank: int, size: int, timeout: float, library: str) -> None:
+        self._path, self._rank, self._size, self._timeout = path, rank, size, timeout
+        self._about = {
+            "rank": rank, "size": size, "pid": os.getpid(), "host": socket.gethostname(), "node": node(), "library": library,
+        }  # fmt: skip
+        self._began = time.monotonic()
+        self._next_report = self._began + _REPORT
+        self._waits_for = ""
+
+    def line(self) -> socket.socket:
+        """Connected, and all other ranks are too.
+
+        Raises:
+            LauncherError: they did not come in time, or something is wrong with one of them.
+        """
+        while True:
+            told, self._waits_for = self._read(), "rank 0, which publishes it"
+            line = None if told is None else self._connect(told)
+            if line is None and self._rank == 0:
+                line = self._publish(told)
+            if line is not None:
+                with contextlib.ExitStack() as undo:
+                    undo.callback(line.close)
+                    if self._all_come(line):
+                        undo.pop_all()
+                        return line
+            self._look_at_clock()
+            time.sleep(_POLL)
+
+    def _look_at_clock(self, longer: float = 0.0) -> None:
+        now = time.monotonic()
+        what = f"{now - self._began:.0f} s at {self._path} for {self._waits_for}"
+        if now > self._began + self._timeout + longer:
+            raise LauncherError(f"rank {self._rank} of {self._size} has waited {what}: {REMEDY}")
+        if now > self._next_report:
+            self._next_report += _REPORT
+            speak(f"mnpar: rank {self._rank} of {self._size} has waited {what}\n")
+
+    # ---- the file ----
+
+    def _read(self) -> dict[str, Any] | None:
+        """What the file says; None if there is none, or it is empty."""
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                text = file.read(2**16)
+        except FileNotFoundError:
+            folder = os.path.dirname(self._path)
+            if not os.path.isdir(folder):
+                raise LauncherError(
+                    f"rank {self._rank} of {self._size}: there is no folder {folder} for the shared file"
+                ) from None
+            return None
+        except (OSError, ValueError) as error:
+            raise LauncherError(
+                f"rank {self._rank} of {self._size} cannot read the shared file {self._path}: {error}"
+            ) from error
+        if not text.strip():
+            return None  # of mktemp, say
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            told = json.loads(text)
+            return {name: told[name] for name in ("token", "hosts", "port", "node")}
+        raise LauncherError(f"{self._path} is not a file by which ranks meet: take a path where there is none")
+
+    def _publish(self, stale: dict[str, Any] | None) -> socket.socket | None:
+        """Start a process manager, and write where it is; the first line to it, or None if another file is there now."""
+        token, here = os.urandom(16).hex(), node()
+        settings = {"token": token, "size": self._size, "timeout": self._timeout, "path": self._path, "node": here}
+        draft = f"{self._path}.{token}"
+        with contextlib.ExitStack() as undo:
+            try:
+                handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            except OSError as error:
+                why = f"{self._path}: {error.strerror}"
+                raise LauncherError(f"rank 0 of {self._size} cannot write the shared file {why}") from error
+            undo.callback(_remove, draft)
+            undo.callback(os.close, handle)
+            started = subprocess.run(
+                [sys.executable, "-I", "-S", process_manager.__file__, self._path],
+                input=json.dumps(settings), capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if not started.stdout.strip().isdigit():
+                raise LauncherError(f"rank 0 of {self._size} could not start the process manager:\n{started.stderr}")
+            told = {"token": token, "hosts": hosts(), "port": int(started.stdout), "node": here}
+            line = self._connect(told)
+            if line is None:
+                raise LauncherError(f"rank 0 of {self._size} gets no answer from its own process manager, port {told['port']}")
+            with contextlib.ExitStack() as unless_published:
+                unless_published.callback(line.close)  # rank 0 leaves, and so the process manager ends
+                os.write(handle, json.dumps(told).encode())
+                os.fsync(handle)
+                if self._read() == stale:
+                    _remove(self._path)
+                if not _link(draft, self._path):
+                    return None
+                unless_published.pop_all()
+        return line
+
+    # ---- the process manager ----
+
+    def _connect(self, told: dict[str, Any]) -> socket.socket | None:
+        """A line to who has published the file; None if nobody answers."""
+        first = ["localhost"] if told["node"] == self._about["node"] else []
+        for host in [*first, *told["hosts"]]:
+            line = None
+            with contextlib.suppress(OSError):
+                line = socket.create_connection((host, told["port"]), _CONNECT)
+                line.sendall(f"{told['token']} {json.dumps(self._about)}\n".encode())
+                line.settimeout(_ANSWER)
+                if line.recv(1, socket.MSG_PEEK) == b"{":
+                    process_manager.keep_alive(line)
+                    return line
+            if line is not None:
+                line.close()
+        where = f"{told['hosts'][0]}, port {told['port']}"
+        self._waits_for = f"an answer from {where} (the file is of an earlier job, or a firewall lets nobody in)"
+        return None
+
+    def _all_come(self, line: socket.socket) -> bool:
+        """Wait for all to have come; False if the process manager has gone meanwhile."""
+        line.settimeout(_POLL)
+        while True:
+            try:
+                text = _next_line(line)
+            except TimeoutError:
+                self._look_at_clock(_CONNECT)  # the process manager tells all that the time is over
+                continue
+            if text is None:
+                return False
+            told = json.loads(text)
+            if "error" in told:
+                raise LauncherError(told["error"])
+            if "begin" in told:
+                line.settimeout(None)  # MPI reads it, too
+                return True
+            self._waits_for = numbers(told["missing"]) if told["missing"] else "the job's beginning"
+
+
+def _next_line(line: socket.socket) -> bytes | None:
+    """A line of text, and nothing of what follows it; None if no more will come. TimeoutError if nothing has come yet."""
+    with contextlib.suppress(ConnectionError):
+        while told := line.recv(2**16, socket.MSG_PEEK):
+            if (length := told.find(b"\n") + 1) > 0:
+                return line.recv(length)
+            time.sleep(0.001)
+    return None
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _link(draft: str, path: str) -> bool:
+    """Give a file its name, unless there is another of that name; whether it has it."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+            raise
+        os.rename(draft, path)  # a file system without links
+    return True
+
+
+def node() -> str:
+    """This machine, as long as its memory can be shared: containers have their own."""
+    with contextlib.suppress(OSError):
+        return f"{boot()} {socket.gethostname()} {os.stat('/dev/shm').st_dev} {os.readlink('/proc/self/ns/pid')}"
+    return f"{boot()} {socket.gethostname()}"
+
+
+def hosts() -> list[str]:
+    """The addresses of this machine, which others may know, and last its name: to look that up may take long."""
+    found = []
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+        for _, interface in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                told = fcntl.ioctl(out, _SIOCGIFADDR, struct.pack("256s", interface.encode()))
+                found.append(socket.inet_ntoa(told[20:24]))
+        out.connect(("192.0.2.1", 9))  # sends nothing; nobody has this address, so it is the way to the outside: first
+        found.insert(0, out.getsockname()[0])
+    return list(dict.fromkeys([*[one for one in found if not one.startswith("127.")], socket.gethostname()]))
