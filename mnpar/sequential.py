@@ -54,9 +54,9 @@ class Sequential(ChainList):
         """Remove the first occurrence of a layer."""
         super().remove(layer)
 
-    def index(self, layer: Any, start: int = 0, end: int | None = None) -> int:
+    def index(self, layer: Any, start: int | None = None, end: int | None = None) -> int:
         """The first place of a layer, from ``start`` on and before ``end``."""
-        return super().index(layer, start, end)
+        return super().index(layer, start or 0, end)
 
     def count(self, layer: Any) -> int:
         """How often a layer is in the list."""
