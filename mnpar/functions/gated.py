@@ -46,7 +46,7 @@ class Swish(FunctionNode):
             return self._pull(x, beta, gy)
         b = beta.reshape(self.shape)
         s = either(Sigmoid(), x * b)
-        h = gy * x * s * (1 - s)
+        h = (1 - s) * s * x * gy
         return lambda: gy * s + h * b, lambda: fit(h * x, b.shape).reshape(beta.shape)
 
     def _pull(self, x: Array, beta: Array, gy: Array) -> tuple[Array, Array]:
