@@ -11,7 +11,7 @@ from mnpar import communicators, functions, lazy
 from mnpar import names as names  # it puts names where Chainer has them
 from mnpar.arraylike import as_array
 from mnpar.backend import get_array_module, get_device, using_device
-from mnpar.chain import Chain, ChainList, Sequential
+from mnpar.chain import Chain, ChainList
 from mnpar.communicators import ANY_SOURCE, ANY_TAG, Communicator, CommunicatorBase, Operation, create_communicator, run
 from mnpar.config import (
     Config,
@@ -31,6 +31,7 @@ from mnpar.link import Link
 from mnpar.link_hook import LinkHook
 from mnpar.parallel import models as models  # it gives communicators methods that take models
 from mnpar.parameter import Parameter
+from mnpar.sequential import Sequential
 from mnpar.tape import Tape
 from mnpar.variable import Variable, as_variable, backward, grad
 

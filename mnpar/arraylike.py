@@ -60,14 +60,34 @@ class ArrayLike:
     xp = property(lambda self: backend.get_array_module(self.array), doc="numpy or cupy.")
     device = property(lambda self: backend.device_of(self.array), doc="``'@numpy'`` or ``'@cupy:0'``.")
     T = property(lambda self: self.transpose(), doc="The axes in reverse order.")
+    label = property(lambda self: _label(self.array), doc="Its shape and dtype in a few letters, ``'(2, 3), float32'``.")
 
     def item(self) -> Any:
         """The only element, as a Python number."""
         return self.array.item()
 
-    def copydata(self, other: ArrayLike) -> None:
+    def copydata(self, var: ArrayLike) -> None:
         """Copy the values of another Variable of the same shape into this one's array, across devices too."""
-        backend.copy_to(self.array, other.array)
+        backend.copy_to(self.array, var.array)
+
+    def summary(self) -> str:
+        """Its name, or its place in memory, in a few letters: ``'<variable x>'``."""
+        return f"<variable {getattr(self, 'name', None) or f'at {id(self):#x}'}>"
+
+    def debug_print(self) -> str:
+        """Lines to print when something is wrong: device, shape, dtype, and mean and spread of the values and of the gradient.
+
+        Example:
+            >>> import numpy as np, mnpar
+            >>> print(mnpar.Variable(np.array([1.0, 3.0]), name="x").debug_print())
+            <variable x>
+            - device: @numpy
+            - array: (2), float64: mean=2.00000000, std=1.00000000
+            - grad: None
+        """
+        place = "None" if self.array is None else self.device
+        rows = [f"- {what}: {_described(x)}" for what, x in (("array", self.array), ("grad", getattr(self, "grad", None)))]
+        return "\n".join([self.summary(), f"- device: {place}", *rows])
 
     def to_cpu(self) -> None:
         """Move to the host."""
@@ -117,6 +137,16 @@ class ArrayLike:
         raise TypeError(_NO_WRITING)
 
     __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _no_truth
+
+
+def _label(x: Array) -> str:
+    return f"({', '.join(map(str, x.shape))}), {x.dtype}" if x.shape else str(x.dtype)
+
+
+def _described(x: Array) -> str:
+    if x is None or not x.size:
+        return "None" if x is None else _label(x)
+    return f"{_label(x)}: mean={x.mean():.8f}, std={x.std():.8f}"
 
 
 def as_array(obj: Any) -> Array:

@@ -205,11 +205,11 @@ class GpuDevice(Device):
 _HOST = CpuDevice()
 
 
-def get_device(device: Any) -> Device:
+def get_device(device_spec: Any) -> Device:
     """The device of a name or a number.
 
     Args:
-        device: ``'@numpy'``, ``'@cupy:0'``, ``'@cupy'`` (the current GPU), a GPU's number or -1 for the host (as a string,
+        device_spec: ``'@numpy'``, ``'@cupy:0'``, ``'@cupy'`` (the current GPU), a GPU's number or -1 for the host (as a string,
             too), a Device, or CuPy's object of a GPU.
 
     Raises:
@@ -220,25 +220,25 @@ def get_device(device: Any) -> Device:
         >>> str(mnpar.get_device("@cupy:1")), str(mnpar.get_device(-1))
         ('@cupy:1', '@numpy')
     """
-    if isinstance(device, Device):
-        return device
-    name, _, number = str(device).partition(":")
+    if isinstance(device_spec, Device):
+        return device_spec
+    name, _, number = str(device_spec).partition(":")
     if name == "@numpy" and not number:
         return _HOST
     if name == "@cupy" and (not number or number.isdecimal()):
         return GpuDevice(int(number) if number else import_cupy().cuda.Device())
-    number = str(getattr(device, "id", device))
+    number = str(getattr(device_spec, "id", device_spec))
     if number.removeprefix("-").isdecimal():
         return GpuDevice(int(number)) if int(number) >= 0 else _HOST
-    raise ValueError(f"unknown device {device!r}: '@numpy', '@cupy:0' and plain GPU numbers (-1: the host) are known")
+    raise ValueError(f"unknown device {device_spec!r}: '@numpy', '@cupy:0' and plain GPU numbers (-1: the host) are known")
 
 
 @contextmanager
-def using_device(device: Any) -> Iterator[Device]:
+def using_device(device_spec: Any) -> Iterator[Device]:
     """Let a device be current inside a ``with`` block.
 
     Args:
-        device: as in :func:`get_device`.
+        device_spec: as in :func:`get_device`.
 
     Example:
         >>> import mnpar
@@ -246,7 +246,7 @@ def using_device(device: Any) -> Iterator[Device]:
         ...     device.xp.ones(2)
         array([1., 1.])
     """
-    device = get_device(device)
+    device = get_device(device_spec)
     if device.id < 0:
         yield device
     else:

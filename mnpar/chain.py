@@ -1,4 +1,4 @@
-"""Links made of links: Chain by names, ChainList by numbers, Sequential one after another."""
+"""Links made of links: Chain by names, ChainList by numbers; sequential.py calls them one after another."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class ChainList(Link):
 
     def _checked(self, link: Any) -> Any:
         if not isinstance(link, Link):
-            raise TypeError(f"only links can be added as children, not {type(link).__name__}{_one_by_one(link)}")
+            raise TypeError(f"only links can be added as children, not {type(link).__name__}{one_by_one(link)}")
         return link
 
     def insert(self, index: int, link: Any) -> None:
@@ -155,9 +155,9 @@ class ChainList(Link):
 
     add_link = append
 
-    def extend(self, links: Iterable[Any]) -> None:
+    def extend(self, values: Iterable[Any]) -> None:
         """Add several links at the end; none of them if one is not a link."""
-        self._list.extend([self._checked(link) for link in links])
+        self._list.extend([self._checked(link) for link in values])
         self._changed()
 
     def __iadd__(self: CL, links: Iterable[Any]) -> CL:
@@ -170,9 +170,9 @@ class ChainList(Link):
         self._changed()
         return link
 
-    def remove(self, link: Any) -> None:
+    def remove(self, value: Any) -> None:
         """Remove the first occurrence of a link."""
-        self._list.remove(link)
+        self._list.remove(value)
         self._changed()
 
     def clear(self) -> None:
@@ -185,13 +185,13 @@ class ChainList(Link):
         self._list.reverse()
         self._changed()
 
-    def index(self, link: Any, *limits: int) -> int:
-        """The first place of a link."""
-        return self._list.index(link, *limits)
+    def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
+        """The first place of a link, from ``start`` on and before ``stop``."""
+        return self._list.index(value, start, len(self._list) if stop is None else stop)
 
-    def count(self, link: Any) -> int:
+    def count(self, value: Any) -> int:
         """How often a link is in the list."""
-        return self._list.count(link)
+        return self._list.count(value)
 
     def __repr__(self) -> str:
         return _shown(self, enumerate(self._list))
@@ -210,90 +210,16 @@ class ChainList(Link):
         return other
 
 
-class Sequential(ChainList):
-    """Links and functions, each called with what the one before returned (a tuple as several arguments).
-
-    Args:
-        layers: links and other callables.
-
-    Example:
-        >>> import numpy as np, mnpar, mnpar.functions as F, mnpar.links as L
-        >>> model = mnpar.Sequential(L.Linear(4, 3), F.relu, L.Linear(3, 2))
-        >>> model(np.ones((5, 4), "f4")).shape
-        (5, 2)
-    """
-
-    def _checked(self, layer: Any) -> Any:
-        if not callable(layer):
-            raise TypeError(f"the layers of a Sequential are called: {type(layer).__name__} cannot be{_one_by_one(layer)}")
-        return layer
-
-    def _filed(self, serializer: Any) -> Iterator[tuple[str, Link]]:
-        """Chainer puts a new link not behind the last one, but behind the first: in its files 0 1 2 3 are 0 3 2 1."""
-        if not getattr(serializer, "of_chainer", False):
-            return super()._filed(serializer)
-        links, first = self._child_links(), [isinstance(layer, Link) for layer in [*self._list, self]].index(True)
-        return ((str(i), link) for i, link in enumerate(links[: first + 1] + links[:first:-1]))
-
-    def __add__(self, other: Sequential) -> Sequential:
-        return Sequential(*self, *other) if isinstance(other, Sequential) else NotImplemented
-
-    def forward(self, *xs: Any) -> Any:
-        """The layers, one after another."""
-        y: Any = xs
-        for layer in self._list:
-            y = layer(*y) if isinstance(y, tuple) else layer(y)
-        return y[0] if isinstance(y, tuple) and len(y) == 1 else y
-
-    def flatten(self) -> Sequential:
-        """The same with Sequentials inside replaced by their layers."""
-        flat = [x for layer in self._list for x in (layer.flatten() if isinstance(layer, Sequential) else [layer])]
-        return Sequential(*flat)
-
-    def count_by_layer_type(self, type_name: str) -> int:
-        """How many layers are of the class or function of this name."""
-        return sum(_type_name(layer) == type_name for layer in self._list)
-
-    def remove_by_layer_type(self, type_name: str) -> None:
-        """Take out the layers of the class or function of this name."""
-        self._list[:] = [layer for layer in self._list if _type_name(layer) != type_name]
-        self._changed()
-
-
 def _shown(link: Link, layers: Iterable[tuple[Any, Any]]) -> str:
     """A link's class, and its children on lines of their own."""
-    rows = [f"({name}): {layer if isinstance(layer, Link) else _type_name(layer)}," for name, layer in layers]
+    rows = [f"({name}): {layer if isinstance(layer, Link) else layer_type(layer)}," for name, layer in layers]
     lines = [f"\n  {line}" for row in rows for line in row.split("\n")]
     return f"{type(link).__name__}({''.join(lines)}{chr(10) if lines else ''})"
 
 
-def _one_by_one(given: Any) -> str:
+def one_by_one(given: Any) -> str:
     return ": take it apart with a star, as in ChainList(*links)" if isinstance(given, list | tuple) else ""
 
 
-def _type_name(layer: Callable[..., Any]) -> str:
+def layer_type(layer: Callable[..., Any]) -> str:
     return type(layer).__name__ if isinstance(layer, Link) else getattr(layer, "__name__", type(layer).__name__)
-
-
-def repeat(link: Link, n_repeat: int, mode: str = "init") -> Sequential:
-    """A Sequential of ``n_repeat`` copies of a link, made by ``link.copy(mode)``.
-
-    Args:
-        link: what is copied; it is not in the Sequential itself.
-        n_repeat: how many copies.
-        mode: as in :meth:`Link.copy`.
-
-    Raises:
-        ValueError: a negative number, or no such mode.
-
-    Example:
-        >>> import mnpar.links as L
-        >>> len(L.Linear(3, 3).repeat(4))
-        4
-    """
-    if n_repeat < 0:
-        raise ValueError(f"a link cannot be repeated {n_repeat} times: 0 or more")
-    return Sequential(*[link.copy(mode) for _ in range(n_repeat)])
-
-
-Link.repeat = repeat  # Chainer has it as a method of every link, and a Sequential is made of links

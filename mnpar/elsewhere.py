@@ -25,6 +25,12 @@ _LAYERS = "ReLU Tanh Sigmoid Softmax Dropout Flatten LeakyReLU GELU ELU Softplus
 _NETWORKS = "VGG16Layers VGG19Layers GoogLeNet ResNet50Layers ResNet101Layers ResNet152Layers"
 _DENSITIES = "F.gaussian, F.gaussian_kl_divergence, F.gaussian_nll and F.bernoulli_nll"
 
+_NO_LAYOUT = "arrays in C order: there is one layout"
+_NUMPY_AND_CUPY = "numpy's and CuPy's arrays only"
+_TABLES = "mnpar.datasets.TupleDataset and DictDataset"
+_PYTEST = "pytest's parametrize, and mnpar.gradient_check"
+_ONE_FORWARD = "one forward(self, *xs), with xp = mnpar.backend.get_array_module(*xs)"
+
 _ARRAYS = "Allgather Allreduce Bcast Exscan Gather Reduce Scan Iallgather Iallreduce Ibcast Igather Ireduce"
 
 VARIABLE = {
@@ -36,6 +42,9 @@ VARIABLE = {
     **dict.fromkeys(("dot", "mm", "bmm"), "the operator @"),
     "abs": "abs(x)",
     "clamp": "F.clip(x, low, high)",
+    **dict.fromkeys(("as_layout", "layout"), _NO_LAYOUT),
+    **dict.fromkeys(("chx_array", "from_chx", "to_chx", "to_intel64"), _NUMPY_AND_CUPY),
+    **dict.fromkeys(("retain_data", "set_creator", "set_creator_node"), "mnpar.FunctionNode, whose apply() does that"),
     "creator_node": ".creator",
     "dim": ".ndim",
     "grad_fn": ".creator",
@@ -43,6 +52,8 @@ VARIABLE = {
     "numel": ".size",
     "permute": "transpose(*axes)",
     "pow": "the operator **",
+    "rank": ".creator, whose number is its place in time: backward goes by that, not by depth",
+    "raw_array": ".array",
     "requires_grad_": "mnpar.Variable(array, requires_grad=…)",
     "retain_grad": "backward(retain_grad=True)",
     "std": "F.sqrt(F.mean((x - F.mean(x)) ** 2))",
@@ -52,9 +63,23 @@ VARIABLE = {
     "view": "reshape(*shape)",
     "zero_grad": "cleargrad()",
 }
+FUNCTION = {  # Chainer's
+    **dict.fromkeys(("forward_cpu", "forward_gpu"), _ONE_FORWARD),
+    **dict.fromkeys(("forward_chainerx", "chainerx_device"), _NUMPY_AND_CUPY),
+    **dict.fromkeys(("input_layouts", "output_layouts", "check_layout_forward"), _NO_LAYOUT),
+    "backward_accumulate": "backward(): what it returns is added up",
+    "check_type_forward": "forward(), where to raise an error of bad inputs",
+    "lazy_grad_sum": "one way to add gradients up: in place",
+    "output_data": "get_retained_outputs()",
+    "rank": ".number, its place in time: backward goes by that, not by depth",
+    "stack": "the user's lines in errors of communications, and tracebacks",
+    "unchain": "its outputs, which have unchain()",
+}
 LINK = {
     "bias": ".b in most links",
     "weight": ".W in most links",
+    "from_params": "the arguments initialW and initial_bias, which may be arrays",
+    **dict.fromkeys(("from_chx", "to_chx", "to_intel64"), _NUMPY_AND_CUPY),
     **dict.fromkeys(("train", "eval"), _MODE),
     **dict.fromkeys(("to", "cuda"), _DEVICE),
     **dict.fromkeys(("state_dict", "load_state_dict"), _SAVING),
@@ -68,6 +93,11 @@ LINK = {
     "zero_grad": "cleargrads()",
 }
 OPTIMIZER = {
+    "call_hook": "call_hooks(timing)",
+    "check_nan_in_grads": "is_safe_to_update(), which looks at them itself",
+    "reallocate_cleared_grads": "gradients that stay None until backward makes one",
+    "update_loss_scale": "loss_scaling(), after which update() does that",
+    "use_auto_new_epoch": "new_epoch(), which StandardUpdater calls if auto_new_epoch=True",
     "param_groups": ".hyperparam, and param.update_rule.hyperparam for each parameter",
     "state_dict": _SAVING,
     "load_state_dict": _SAVING,
@@ -94,6 +124,7 @@ COMMUNICATOR = {  # mpi4py's and torch.distributed's
     "all_gather": "allgather(x)",
     "all_reduce": "allreduce(x)",
     "all_to_all": "alltoall(xs)",
+    **dict.fromkeys(("config_scope", "within_config_scope"), "set_config(name, value)"),
     "broadcast": "bcast(x)",
 }
 PACKAGES = {
@@ -105,6 +136,12 @@ PACKAGES = {
         **dict.fromkeys(("Distribution", "distributions", "kl_divergence"), _DENSITIES),
         "DataLoader": "mnpar.iterators.SerialIterator",
         "DebugMode": "mnpar.using_config('debug', True)",
+        **dict.fromkeys(("cross_entropy", "register_kl"), _DENSITIES),
+        **dict.fromkeys(("static_graph", "static_code"), "functions that cost little to record again in each step"),
+        **dict.fromkeys(
+            ("should_use_cudnn", "should_use_cudnn_tensor_core", "get_compute_mode"), "CuPy's arrays, without cuDNN"
+        ),
+        **dict.fromkeys(("get_array_types", "get_cpu_array_types"), "numpy.ndarray and cupy.ndarray"),
         "Function": "mnpar.FunctionNode, with forward(self, *xs) and backward(self, *gys)",
         "Module": _CHAIN,
         "amp": "mnpar.mixed16 for mnpar.config.dtype, and optimizer.loss_scaling()",
@@ -148,7 +185,15 @@ PACKAGES = {
         **dict.fromkeys(("cat", "concatenate"), "F.concat"),
         **dict.fromkeys(("dot", "mm", "bmm"), "F.matmul"),
     },
-    "mnpar.iterators": {"DataLoader": "mnpar.iterators.SerialIterator, MultithreadIterator and MultiprocessIterator"},
+    "mnpar.datasets": {
+        **dict.fromkeys(("PickleDataset", "PickleDatasetWriter"), "TransformDataset, which may read a file for each example"),
+        **dict.fromkeys(("open_pickle_dataset", "open_pickle_dataset_writer"), "TransformDataset, which may read files"),
+        "get_svhn": "get_cifar10, get_mnist and so on, and TupleDataset for arrays of one's own",
+    },
+    "mnpar.iterators": {
+        "DaliIterator": "mnpar.iterators.MultiprocessIterator",
+        "DataLoader": "mnpar.iterators.SerialIterator, MultithreadIterator and MultiprocessIterator",
+    },
     "mnpar.optimizers": {
         "lr_scheduler": "mnpar.training.extensions.ExponentialShift and its like; or change optimizer.lr, optimizer.alpha",
     },
@@ -227,4 +272,4 @@ def one_protocol(cls: type[Class]) -> type[Class]:
             )
 
     cls.__init_subclass__ = classmethod(refuse)  # type: ignore[assignment]
-    return cls
+    return knows(FUNCTION)(cls)

@@ -7,8 +7,9 @@ from types import ModuleType
 from typing import Any
 
 from mnpar import function_node, link, variable
-from mnpar.chain import Chain, ChainList, Sequential
+from mnpar.chain import Chain, ChainList
 from mnpar.parameter import Parameter
+from mnpar.sequential import Sequential
 
 __all__: list[str] = []
 

@@ -135,11 +135,11 @@ class GradientClipping:
             raise ValueError(f"gradients cannot be clipped to a norm of {threshold}: a norm is 0 or more")
         self.threshold, self.comm = threshold, comm
 
-    def __call__(self, optimizer: Optimizer) -> None:
-        if self.comm is not None and optimizer.spread:
+    def __call__(self, opt: Optimizer) -> None:
+        if self.comm is not None and opt.spread:
             raise ValueError("GradientClipping needs no comm where the optimizer has a mesh: its norm is the whole model's")
-        named = [(path, p) for path, p in optimizer.target.namedparams(include_uninit=False) if p.grad is not None]
-        norm = math.sqrt(self._own(optimizer, named) if self.comm is None else self._common(optimizer, named, self.comm))
+        named = [(path, p) for path, p in opt.target.namedparams(include_uninit=False) if p.grad is not None]
+        norm = math.sqrt(self._own(opt, named) if self.comm is None else self._common(opt, named, self.comm))
         if norm > self.threshold:
             for _, param in named:
                 param.grad *= self.threshold / norm

@@ -186,11 +186,11 @@ class Parameter(Variable):
         node.shape, node.dtype, node.gradient, node.home = array.shape, array.dtype, None, None
         node.requires_grad = node.requires_grad and array.dtype.kind not in VariableNode.WITHOUT_GRADIENT
 
-    def copydata(self, other: ArrayLike) -> None:
+    def copydata(self, var: ArrayLike) -> None:
         """Copy the values of another parameter of the same shape, across devices too; makes the array if there is none yet.
 
         Args:
-            other: a Variable or Parameter; an uninitialized one changes nothing.
+            var: a Variable or Parameter; an uninitialized one changes nothing.
 
         Raises:
             ValueError: the shapes differ.
@@ -202,14 +202,14 @@ class Parameter(Variable):
             >>> W.array
             array([1., 1.], dtype=float32)
         """
-        if other.array is None:
+        if var.array is None:
             return
         if self.array is None:
             dtype = getattr(self.initializer, "dtype", None)
-            self._take(np.empty(other.shape, get_dtype(dtype)))
-        if self.shape != other.shape:
-            raise ValueError(f"parameter {self.name}: values of shape {other.shape} cannot be copied into shape {self.shape}")
-        super().copydata(other)
+            self._take(np.empty(var.shape, get_dtype(dtype)))
+        if self.shape != var.shape:
+            raise ValueError(f"parameter {self.name}: values of shape {var.shape} cannot be copied into shape {self.shape}")
+        super().copydata(var)
 
     def to_device(self, device: int | str | None) -> None:
         """Move array, gradient and the update rule's state to a device; an array that is initialized later is made there."""

@@ -118,10 +118,10 @@ class Variable(ArrayLike):
         """Set the gradient to an array of zeros."""
         self.grad = self.xp.zeros_like(self.array)
 
-    def addgrad(self, other: Variable) -> None:
+    def addgrad(self, var: Variable) -> None:
         """Add the gradient of another Variable to this one's."""
-        if other.grad is not None:
-            g = backend.beside(other.grad, self.array)
+        if var.grad is not None:
+            g = backend.beside(var.grad, self.array)
             self.grad = g.copy() if self.grad is None else backend.unscalar(self.grad + g)
 
     def unchain(self) -> None:
@@ -142,11 +142,11 @@ class Variable(ArrayLike):
         return f"variable{f' {self.name}' if self.name else ''}({'None' if self.array is None else repr(self.array)[6:-1]})"
 
 
-def as_variable(x: Any, requires_grad: bool = False) -> Variable:
-    """``x`` itself if it is a Variable, else a Variable of the array ``x``, by default one that needs no gradient."""
-    if type(x) is np.ndarray:
-        return Variable.of(x, VariableNode(x, requires_grad))
-    return x if isinstance(x, Variable) else Variable(backend.checked(x), requires_grad=requires_grad)
+def as_variable(obj: Any, requires_grad: bool = False) -> Variable:
+    """``obj`` itself if it is a Variable, else a Variable of the array ``obj``, by default one that needs no gradient."""
+    if type(obj) is np.ndarray:
+        return Variable.of(obj, VariableNode(obj, requires_grad))
+    return obj if isinstance(obj, Variable) else Variable(backend.checked(obj), requires_grad=requires_grad)
 
 
 def backward(

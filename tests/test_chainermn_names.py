@@ -1,9 +1,11 @@
 """Names of Chainer and ChainerMN that programs use, each where they look for it; and what the thin ones do."""
 
 import importlib
+import inspect
 import pickle
 import subprocess
 import sys
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -324,3 +326,70 @@ def test_arrays_are_forced():
     assert mnpar.utils.force_array(np.float32(2)).shape == ()
     assert mnpar.utils.force_array(np.ones(2), "f4").dtype == np.float32
     assert mnpar.as_array(F.identity(np.ones(2))).tolist() == [1, 1]
+
+
+# ---- names of arguments, where programs might give them by name ----
+
+ARGUMENTS = """
+Variable.addgrad: var
+Variable.copydata: var
+Parameter.copydata: var
+as_variable: obj
+get_device: device_spec
+using_device: device_spec
+functions.maximum: x1 x2
+functions.minimum: x1 x2
+ChainList.insert: index link
+ChainList.append: link
+Sequential.insert: i layer
+Sequential.append: layer
+Sequential.extend: sequential
+Sequential.pop: i
+Sequential.remove: layer
+Sequential.index: layer start end
+Sequential.count: layer
+Sequential.count_by_layer_type: type_name
+Sequential.remove_by_layer_type: type_name
+optimizer.HyperparameterProxy: attr_name
+optimizer_hooks.GradientClipping.__call__: opt
+datasets.TextDataset.get_example: idx
+datasets.ZippedImageDataset.get_example: i_or_filename
+"""
+
+
+@pytest.mark.parametrize("line", ARGUMENTS.strip().splitlines())
+def test_arguments_have_chainers_names_and_order(line):
+    path, names = line.split(": ")
+    found = attrgetter(path)(mnpar)
+    own = [name for name in inspect.signature(found).parameters if name != "self"]
+    assert own[: len(names.split())] == names.split()
+
+
+def test_a_sequential_is_changed_by_methods_with_chainers_arguments():
+    model = mnpar.Sequential(F.relu)
+    model.append(layer=F.tanh)
+    model.insert(i=0, layer=F.sigmoid)
+    model.extend(sequential=mnpar.Sequential(F.relu))
+    assert list(model) == [F.sigmoid, F.relu, F.tanh, F.relu]
+    assert (model.index(layer=F.relu, start=2), model.count(layer=F.relu)) == (3, 2)
+    with pytest.raises(ValueError, match="not in list"):
+        model.index(layer=F.tanh, start=0, end=2)
+    assert model.pop(i=0) is F.sigmoid
+    model.remove(layer=F.relu)
+    assert list(model) == [F.tanh, F.relu]
+
+
+def test_a_variable_describes_itself():
+    x = mnpar.Variable(np.array([[1.0, 3.0]], "f4"), name="x")
+    assert (x.label, mnpar.Variable(np.array(1.0)).label) == ("(1, 2), float32", "float64")
+    assert x.summary() == "<variable x>"
+    x.grad = np.array([[1.0, -1.0]], "f4")
+    lines = [
+        "<variable x>",
+        "- device: @numpy",
+        "- array: (1, 2), float32: mean=2.00000000, std=1.00000000",
+        "- grad: (1, 2), float32: mean=0.00000000, std=1.00000000",
+    ]
+    assert x.debug_print().split("\n") == lines
+    assert mnpar.Parameter().debug_print().split("\n")[1:] == ["- device: None", "- array: None", "- grad: None"]
+    assert mnpar.Variable(np.empty((0, 2))).debug_print().split("\n")[2] == "- array: (0, 2), float64"

@@ -13,6 +13,7 @@ from mnpar import elsewhere
 
 OBJECTS = [
     (mnpar.Variable(np.ones((2, 2))), elsewhere.VARIABLE),
+    (mnpar.FunctionNode(), elsewhere.FUNCTION),
     (L.Linear(2, 2), elsewhere.LINK),
     (mnpar.optimizers.SGD(), elsewhere.OPTIMIZER),
     (mnpar.create_communicator("self"), elsewhere.COMMUNICATOR),

@@ -39,6 +39,7 @@ LAYERS = """
     arena
     link
     chain
+    sequential
     summary
     reporter
     links optimizers

@@ -185,6 +185,45 @@ def test_leaves_that_have_what_backward_started_from_share_a_copy_of_it():
     np.testing.assert_array_equal(g, np.full((64, 64), 7.0))
 
 
+VIEWS = {
+    "identity": lambda x: F.identity(x),
+    "+ 1": lambda x: x + 1,
+    "x + x": lambda x: x[:32] + x[32:],
+    "three": lambda x: F.add(x[:16], x[16:32], x[32:48]),
+    "reshape": lambda x: F.reshape(x, (32, 128)),
+    "flatten": F.flatten,
+    "expand_dims": lambda x: F.expand_dims(x, 1),
+    "squeeze": lambda x: F.squeeze(F.expand_dims(x, 1)),
+    "transpose": lambda x: x.T,
+    "flip": lambda x: F.flip(x, 1),
+    "concat": lambda x: F.concat([x, x], axis=0),
+    "stack": lambda x: F.stack([x, x]),
+    "pad": lambda x: F.pad(x, 1, "constant"),
+    "bias": lambda x: F.bias(x, np.ones(64)),
+    "sum": lambda x: F.sum(x, axis=0),
+}
+
+
+@pytest.mark.parametrize("f", VIEWS.values(), ids=VIEWS)
+def test_gradients_follow_no_change_of_what_backward_started_from(f):
+    x, w = leaf(64, 64), leaf(64, 64)
+    (truth,) = mnpar.grad([f(x).sum()], [x])
+    for times in (1, 2):  # the second is added
+        y, z = f(x), f(w)
+        y.grad = g = np.ones(y.shape)
+        z.grad = g
+        mnpar.backward([y, z])
+        g[...] = np.nan
+        np.testing.assert_array_equal(w.grad, times * truth.array)
+        np.testing.assert_array_equal(x.grad, times * truth.array)
+    y.grad[...] = z.grad[...] = 1.0
+    w.grad[...] = np.nan
+    np.testing.assert_array_equal(x.grad, 2 * truth.array)
+    x.grad[...] = np.nan
+    assert (y.grad == 1).all()
+    assert (z.grad == 1).all()
+
+
 def test_a_leaf_that_forgets_its_gradient_leaves_copies_to_the_others():
     x, y, z = summed()
     x.cleargrad()

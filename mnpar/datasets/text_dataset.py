@@ -85,10 +85,10 @@ class TextDataset(DatasetMixin):
     def __len__(self) -> int:
         return len(self._begins)
 
-    def get_example(self, i: int) -> str | tuple[str, ...]:
+    def get_example(self, idx: int) -> str | tuple[str, ...]:
         with self._lock:
             lines = []
-            for file, begin in zip(self._open(), self._begins[i], strict=True):
+            for file, begin in zip(self._open(), self._begins[idx], strict=True):
                 file.seek(begin)
                 lines.append(file.readline())
         return lines[0] if len(lines) == 1 else tuple(lines)

@@ -64,8 +64,9 @@ class ZippedImageDataset(DatasetMixin):
     def __len__(self) -> int:
         return len(self._names)
 
-    def get_example(self, i: int) -> Array:
-        return self.read(self._names[i])
+    def get_example(self, i_or_filename: int | str) -> Array:
+        """The image of a number, or of a name (:meth:`read`)."""
+        return self.read(i_or_filename if isinstance(i_or_filename, str) else self._names[i_or_filename])
 
     def read(self, name: str) -> Array:
         """The image of that name.

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from mnpar.functions.extrema import clip, maximum, minimum
     from mnpar.functions.fourier import fft, ifft
     from mnpar.functions.gamma import digamma, lgamma, polygamma, zeta
+    from mnpar.functions.gated import swish
     from mnpar.functions.halo import halo_exchange
     from mnpar.functions.indexing import as_strided, get_item, select_item, where
     from mnpar.functions.joining import concat, dstack, hstack, separate, split_axis, stack, vstack
@@ -114,7 +115,7 @@ if TYPE_CHECKING:
     from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization
     from mnpar.functions.owned import gather_from, scatter_to
     from mnpar.functions.padding import pad, pad_sequence
-    from mnpar.functions.piecewise import clipped_relu, crelu, elu, hard_sigmoid, leaky_relu, relu6, selu, swish
+    from mnpar.functions.piecewise import clipped_relu, crelu, elu, hard_sigmoid, leaky_relu, relu6, selu
     from mnpar.functions.point_to_point import irecv, isend, isendrecv, ishift, pseudo_connect, recv, send
     from mnpar.functions.pooling import (
         average_pooling_1d,

@@ -49,7 +49,7 @@ class Sigmoid(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         (y,) = self.get_retained_outputs()
-        return lambda: gy * y * (1 - y)
+        return lambda: (1 - y) * y * gy  # in this order numpy needs no second array
 
 
 class Tanh(FunctionNode):

@@ -32,13 +32,27 @@ class Einsum(FunctionNode):
 
     def forward(self, *xs: Array) -> Array:
         self.retain_inputs(tuple(range(len(xs))))
-        xp = backend.get_array_module(*xs)
-        spec = f"{','.join(self.operands)}->{self.output}"
-        order = ["einsum_path", (0, 1)] if len(xs) == 2 else len(xs) > 1  # of two there is nothing to search for
-        y = xp.einsum(spec, *[wide(x) for x in xs], optimize=order)
-        if not all([x.size for x in xs]):
-            y = xp.zeros_like(y)  # numpy's may be 0 · x with an x that is not there: NaN, if that is what the memory has
+        xp, widened = backend.get_array_module(*xs), [wide(x) for x in xs]
+        y = self._matrix_product(xp, *widened) if len(xs) == 2 else None
+        if y is None:
+            spec = f"{','.join(self.operands)}->{self.output}"
+            order = ["einsum_path", (0, 1)] if len(xs) == 2 else len(xs) > 1  # of two there is nothing to search for
+            y = xp.einsum(spec, *widened, optimize=order)
+            if not all([x.size for x in xs]):
+                y = xp.zeros_like(y)  # numpy's may be 0 · x with an x that is not there: NaN, if that is what the memory has
         return y.astype(xp.result_type(*xs), copy=len(xs) == 1)  # of one operand it may be a view
+
+    def _matrix_product(self, xp: Any, a: Array, b: Array) -> Array | None:
+        """The sum as one product of matrices, for which numpy's einsum needs time to find out; None if it is none."""
+        first, second, output = *self.operands, self.output
+        shared = [name for name in first if name in second]
+        if not shared or any([name in output for name in shared]):
+            return None
+        if output and output[0] in second:
+            first, second, a, b = second, first, b, a
+        y = xp.tensordot(a, b, ([first.index(name) for name in shared], [second.index(name) for name in shared]))
+        found = [name for name in first + second if name not in shared]
+        return xp.asarray(y) if found == list(output) else y.transpose([found.index(name) for name in output])
 
     def backward(self, gy: Any) -> Any:
         xs = self.get_retained_inputs()

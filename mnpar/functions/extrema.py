@@ -15,7 +15,7 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import fit
 from mnpar.functions.generic import operand
-from mnpar.variable import Variable, as_variable
+from mnpar.variable import Variable
 
 
 class Maximum(FunctionNode):
@@ -66,32 +66,34 @@ class Clip(FunctionNode):
         return lambda: gy * self.inside
 
 
-def maximum(*xs: Any) -> Variable:
+def maximum(x1: Any, x2: Any, *xs: Any) -> Variable:
     """The largest of several arrays at each place; where two are equal, the earlier one gets the gradient.
 
     Args:
-        xs: two or more arrays, Variables or numbers that broadcast.
+        x1, x2, xs: arrays, Variables or numbers that broadcast.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.maximum(np.array([1.0, 4.0]), np.array([2.0, 3.0])).array
         array([2., 4.])
     """
-    return as_variable(reduce(lambda x, y: Maximum().apply(_pair(x, y))[0], xs))
+    z: Variable = reduce(lambda x, y: Maximum().apply(_pair(x, y))[0], (x2, *xs), x1)
+    return z
 
 
-def minimum(*xs: Any) -> Variable:
+def minimum(x1: Any, x2: Any, *xs: Any) -> Variable:
     """The smallest of several arrays at each place; where two are equal, the earlier one gets the gradient.
 
     Args:
-        xs: two or more arrays, Variables or numbers that broadcast.
+        x1, x2, xs: arrays, Variables or numbers that broadcast.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.minimum(np.array([1.0, 4.0]), np.array([2.0, 3.0])).array
         array([1., 3.])
     """
-    return as_variable(reduce(lambda x, y: Minimum().apply(_pair(x, y))[0], xs))
+    z: Variable = reduce(lambda x, y: Minimum().apply(_pair(x, y))[0], (x2, *xs), x1)
+    return z
 
 
 def _pair(x: Any, y: Any) -> tuple[Any, Any]:

@@ -7,12 +7,11 @@ from typing import Any
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.functions.activation import relu, sigmoid
+from mnpar.functions.activation import relu
 from mnpar.functions.elementwise import Exp
 from mnpar.functions.extrema import Clip
 from mnpar.functions.generic import either
 from mnpar.functions.joining import concat
-from mnpar.functions.shape import reshape
 from mnpar.variable import Variable, as_variable
 
 
@@ -157,32 +156,3 @@ def crelu(x: Any, axis: int = 1) -> Variable:
     """
     x = as_variable(x)
     return concat((relu(x), relu(-x)), axis=axis)
-
-
-def swish(x: Any, beta: Any) -> Variable:
-    """``x · sigmoid(beta · x)`` (Ramachandran, Zoph and Le 2017, arXiv 1710.05941).
-
-    Args:
-        x: ``(N, …)``.
-        beta: of the shape of the first axes after the batch's, or one number.
-
-    Returns:
-        The shape of ``x``.
-
-    Raises:
-        ValueError: beta has another shape.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.swish(np.array([[1.0, -1.0]]), np.ones(1)).array.round(4)
-        array([[ 0.7311, -0.2689]])
-    """
-    x, beta = as_variable(x), as_variable(beta)
-    if beta.size != 1 and beta.shape != x.shape[1 : 1 + beta.ndim]:
-        raise ValueError(f"swish: beta of shape {beta.shape} must have the shape of x's axes after the batch's: {x.shape}")
-    if beta.size == 1:
-        beta = reshape(beta, (1,) * x.ndim)
-    else:
-        beta = reshape(beta, (1, *beta.shape, *[1] * (x.ndim - 1 - beta.ndim)))
-    y: Variable = x * sigmoid(x * beta)
-    return y

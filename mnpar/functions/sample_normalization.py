@@ -34,7 +34,7 @@ class GroupNormalization(FunctionNode):
 
     def forward(self, x: Array, gamma: Array, beta: Array) -> Array:
         self.retain_inputs((0, 1))
-        (N, G, K, _), xp = self.shape, backend.get_array_module(x)
+        (N, G, K, B), xp = self.shape, backend.get_array_module(x)
         self.dtype = dtype = np.result_type(dtype_of(x), gamma.dtype, beta.dtype)
         gamma, beta = cast(gamma, dtype).reshape(G, K, 1), cast(beta, dtype).reshape(G, K, 1)
         x4, y = x.reshape(self.shape), xp.empty(self.shape, x.dtype)
@@ -44,9 +44,15 @@ class GroupNormalization(FunctionNode):
             less_shift, shift, rest, var = centre(self._rows(cast(x4[n], dtype)), self._rows(d))
             for kept, new in ((self.shift, shift), (self.rest, rest), (self.s, (var + self.eps) ** -0.5)):
                 kept[n] = new.reshape(len(d), G, 1, 1)
-            a = self.s[n] * gamma  # (n, G, K, 1)
-            xp.multiply(less_shift.reshape(d.shape), a, out=d)
-            d += beta - self.rest[n] * a
+            if B == 1:  # then a below would be as large as x
+                xp.subtract(less_shift.reshape(d.shape), self.rest[n], out=d)
+                d *= self.s[n]
+                d *= gamma
+                d += beta
+            else:
+                a = self.s[n] * gamma  # (n, G, K, 1)
+                xp.multiply(less_shift.reshape(d.shape), a, out=d)
+                d += beta - self.rest[n] * a
             if d.dtype != y.dtype:
                 y[n] = d
         return y.reshape(x.shape)

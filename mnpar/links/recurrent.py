@@ -161,7 +161,7 @@ class StatelessGRU(Chain):
     """
 
     def __init__(
-        self, in_size: int | None, out_size: int, init: Any = None, inner_init: Any = None, bias_init: Any = 0
+        self, in_size: int | None, out_size: int, init: Any = None, inner_init: Any = None, bias_init: Any = None
     ) -> None:  # fmt: skip
         super().__init__()
         self.out_size = out_size
@@ -201,6 +201,7 @@ class GRU(Stateful, StatelessGRU):
         self, in_size: int | None, out_size: int, init: Any = None, inner_init: Any = None, bias_init: Any = 0
     ) -> None:  # fmt: skip
         super().__init__(in_size, out_size, init, inner_init, bias_init)
+        self.state_size = out_size
         self.reset_state()
 
     def set_state(self, h: Any) -> None:

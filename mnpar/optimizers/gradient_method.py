@@ -288,13 +288,13 @@ class GradientMethod(Optimizer):
         return self.team
 
 
-def hyperparameter(name: str) -> Any:
+def hyperparameter(attr_name: str) -> Any:
     """A property of an optimizer that stands for one of its hyperparameters."""
 
     def read(optimizer: GradientMethod) -> Any:
-        return optimizer.hyperparam.get(name)
+        return optimizer.hyperparam.get(attr_name)
 
     def write(optimizer: GradientMethod, value: Any) -> None:
-        setattr(optimizer.hyperparam, name, value)
+        setattr(optimizer.hyperparam, attr_name, value)
 
-    return property(read, write, doc=f"The hyperparameter {name}.")
+    return property(read, write, doc=f"The hyperparameter {attr_name}.")

@@ -49,3 +49,26 @@ def test_sums_of_no_rows_and_of_empty_rows(monkeypatch):
 def test_a_short_sum_in_float32_keeps_its_digits():
     x = np.random.default_rng(0).random((200, 128), "f4")
     np.testing.assert_allclose(F.sum(x, axis=1).array, x.astype("d").sum(1), rtol=3e-7)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("f4", 2e-6), ("f8", 1e-14)])
+@pytest.mark.parametrize("room", [2**8, 2**21])
+@pytest.mark.parametrize("shape", [(1,), (5,), (5, 6), ()])
+def test_swish_in_blocks_of_samples(shape, room, dtype, tolerance, monkeypatch):
+    monkeypatch.setattr(backend, "block_bytes", lambda x: room)
+    random = np.random.default_rng(0)
+    x, g = random.standard_normal((2, 7, 5, 6)).astype(dtype)
+    x[0, 0, :2] = -1000, 1000  # the exponential overflows: then y is 0 or x
+    b = random.standard_normal(shape).astype(dtype)
+    vs = Variable(x), Variable(b)
+    y = F.swish(*vs)
+    wide, beta = x.astype("g"), b.astype("g").reshape((*b.shape, *[1] * (2 - b.ndim)) if b.size > 1 else (1,))
+    with np.errstate(over="ignore"):
+        s = 1 / (1 + np.exp(-wide * beta))
+    h = wide * s * (1 - s)
+    gb = (wide * h * g).reshape((7, *b.shape, -1)).sum((0, -1)) if b.size > 1 else (wide * h * g).sum().reshape(b.shape)
+    np.testing.assert_allclose(y.array, wide * s, rtol=tolerance, atol=1e-37)
+    found = grad([y], vs, [Variable(g)])
+    for v, expected in zip(found, (g * (s + beta * h), gb), strict=True):
+        assert v.dtype == dtype
+        np.testing.assert_allclose(v.array, expected, atol=20 * tolerance)

@@ -1,0 +1,118 @@
+"""Sequential: layers that are called one after another, and ``Link.repeat``, which makes one of copies of a link.
+
+Its methods are those of a ChainList; their arguments have other names, as in Chainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from mnpar.chain import ChainList, layer_type, one_by_one
+from mnpar.link import Link
+
+
+class Sequential(ChainList):
+    """Links and functions, each called with what the one before returned (a tuple as several arguments).
+
+    Args:
+        layers: links and other callables.
+
+    Example:
+        >>> import numpy as np, mnpar, mnpar.functions as F, mnpar.links as L
+        >>> model = mnpar.Sequential(L.Linear(4, 3), F.relu, L.Linear(3, 2))
+        >>> model(np.ones((5, 4), "f4")).shape
+        (5, 2)
+    """
+
+    def _checked(self, layer: Any) -> Any:
+        if not callable(layer):
+            raise TypeError(f"the layers of a Sequential are called: {type(layer).__name__} cannot be{one_by_one(layer)}")
+        return layer
+
+    def insert(self, i: int, layer: Any) -> None:
+        """Insert a layer before a place.
+
+        Raises:
+            TypeError: it cannot be called.
+        """
+        super().insert(i, layer)
+
+    def append(self, layer: Any) -> None:
+        """Add a layer at the end."""
+        super().append(layer)
+
+    def extend(self, sequential: Iterable[Any]) -> None:
+        """Add the layers of another Sequential, or of a list, at the end; none of them if one cannot be called."""
+        super().extend(sequential)
+
+    def pop(self, i: int = -1) -> Any:
+        """Remove the layer at a place; returns it."""
+        return super().pop(i)
+
+    def remove(self, layer: Any) -> None:
+        """Remove the first occurrence of a layer."""
+        super().remove(layer)
+
+    def index(self, layer: Any, start: int | None = None, end: int | None = None) -> int:
+        """The first place of a layer, from ``start`` on and before ``end``."""
+        return super().index(layer, start or 0, end)
+
+    def count(self, layer: Any) -> int:
+        """How often a layer is in the list."""
+        return super().count(layer)
+
+    def _filed(self, serializer: Any) -> Iterator[tuple[str, Link]]:
+        """Chainer puts a new link not behind the last one, but behind the first: in its files 0 1 2 3 are 0 3 2 1."""
+        if not getattr(serializer, "of_chainer", False):
+            return super()._filed(serializer)
+        links, first = self._child_links(), [isinstance(layer, Link) for layer in [*self._list, self]].index(True)
+        return ((str(i), link) for i, link in enumerate(links[: first + 1] + links[:first:-1]))
+
+    def __add__(self, other: Sequential) -> Sequential:
+        return Sequential(*self, *other) if isinstance(other, Sequential) else NotImplemented
+
+    def forward(self, *xs: Any) -> Any:
+        """The layers, one after another."""
+        y: Any = xs
+        for layer in self._list:
+            y = layer(*y) if isinstance(y, tuple) else layer(y)
+        return y[0] if isinstance(y, tuple) and len(y) == 1 else y
+
+    def flatten(self) -> Sequential:
+        """The same with Sequentials inside replaced by their layers."""
+        flat = [x for layer in self._list for x in (layer.flatten() if isinstance(layer, Sequential) else [layer])]
+        return Sequential(*flat)
+
+    def count_by_layer_type(self, type_name: str) -> int:
+        """How many layers are of the class or function of this name."""
+        return sum(layer_type(layer) == type_name for layer in self._list)
+
+    def remove_by_layer_type(self, type_name: str) -> None:
+        """Take out the layers of the class or function of this name."""
+        self._list[:] = [layer for layer in self._list if layer_type(layer) != type_name]
+        self._changed()
+
+
+def repeat(link: Link, n_repeat: int, mode: str = "init") -> Sequential:
+    """A Sequential of ``n_repeat`` copies of a link, made by ``link.copy(mode)``.
+
+    Args:
+        link: what is copied; it is not in the Sequential itself.
+        n_repeat: how many copies.
+        mode: as in :meth:`Link.copy`.
+
+    Raises:
+        ValueError: a negative number, or no such mode.
+
+    Example:
+        >>> import mnpar.links as L
+        >>> len(L.Linear(3, 3).repeat(4))
+        4
+    """
+    if n_repeat < 0:
+        raise ValueError(f"a link cannot be repeated {n_repeat} times: 0 or more")
+    return Sequential(*[link.copy(mode) for _ in range(n_repeat)])
+
+
+Link.repeat = repeat  # Chainer has it as a method of every link, and a Sequential is made of links
