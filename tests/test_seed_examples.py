@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import mnpar
+import mnpar.functions as F
 import mnpar.links as L
 from mnpar.launch import clean_environment, mpiexec_command
 from tests.scripts import load_script, run_script
@@ -292,11 +293,33 @@ def test_a_step_of_resnet_50_on_two_ranks_is_that_of_one(tmp_path, blocks):
     assert float(weights) < 1e-9
 
 
-def test_in_float32_the_loss_of_two_ranks_is_that_of_one(tmp_path):
-    """Its gradients cannot be: where the first weights change by 1e-7 they change by 3 %, in PyTorch too."""
-    text = run((0, ["--threads", "2"]), narrow(tmp_path, DEEP), "-b", "2", "--size", "64", "--steps", "1", "--check")
-    [losses] = numbers(r"losses differ by (\S+),", text)
-    assert losses < 1e-4
+def step(comm):
+    """Loss, outputs and gradients of a step of four images of 64²."""
+    rng = np.random.default_rng(0)
+    x, t = rng.standard_normal((4, 3, 64, 64), "f4"), rng.integers(0, 1000, 4)
+    mnpar.random.seed(0)
+    model = resnet50.ResNet50(lambda size: L.MultiNodeBatchNormalization(size, comm), 1000)
+    model.cleargrads()
+    mine = slice(4 * comm.rank // comm.size, 4 * (comm.rank + 1) // comm.size)
+    y = model(x[mine])
+    loss = F.softmax_cross_entropy(y, t[mine]) * (len(y) / 4)
+    loss.backward()
+    gradient = np.concatenate([param.grad.ravel() for param in model.params()])
+    return comm.allreduce(loss.array), np.concatenate(comm.allgather(y.array)), comm.allreduce(gradient)
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize(("activation", "compared"), [(F.relu, 2), (F.softplus, 3)], ids=["relu", "softplus"])
+def test_in_float32_a_step_on_two_ranks_is_that_of_one(monkeypatch, blocks, activation, compared):
+    """Not the gradients with ReLU: the rounding of 50 layers changes the sign of some units, whose gradient is all or nothing.
+
+    One rank in float32 is as far from one in float64 (3 %), and that one from itself where first weights differ by 6e-7.
+    """
+    monkeypatch.setattr(resnet50, "BLOCKS", blocks)
+    monkeypatch.setattr(resnet50.F, "relu", activation)
+    (one,), (two, _) = mnpar.run(step, ranks=1), mnpar.run(step, ranks=2)
+    for whole, parts in [*zip(one, two, strict=True)][:compared]:
+        np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-4 * abs(whole).max())
 
 
 def test_resnet_50_reads_pictures_and_prints_its_scaling(tmp_path):
@@ -342,6 +365,13 @@ def test_bad_flags_are_one_usage_error(example, flags, message):
 def test_the_tutorial_needs_a_sample_for_each_rank():
     said = run((0, ["--threads", "3"]), "flashlight_perceptron.py", "--tutorial", "-n", "2", fails=True)
     assert "--tutorial: 2 samples are none for each of 3 ranks" in said
+
+
+@WAYS
+def test_a_folder_without_the_images_is_told_in_one_line(way, tmp_path):
+    said = run(way, "synkhronos_mnist.py", "--data", str(tmp_path), fails=True)
+    assert said.count("--data: train-images-idx3-ubyte (or train-images-idx3-ubyte.gz") == 1
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("example", sorted({example for example, _, _ in BAD.values()}))
