@@ -23,12 +23,12 @@ MPI, ALONE, THREADS = (2, []), (0, ["--ranks", "1"]), (0, ["--threads", "3"])
 WAYS = pytest.mark.parametrize("way", [MPI, ALONE, THREADS], ids=["mpiexec", "python", "threads"])
 
 
-def run(way, example, *flags, fails=False, cwd=ROOT):
+def run(way, example, *flags, fails=False, cwd=ROOT, timeout=120):
     """What it prints; its errors, if it should fail."""
     ranks, more = way
     command, environment = mpiexec_command(ranks) if ranks else ([], clean_environment(os.environ))
     environment["OMP_NUM_THREADS"] = "1"
-    done = run_script(ROOT / "examples" / example, [*flags, *more], environment, cwd, command)
+    done = run_script(ROOT / "examples" / example, [*flags, *more], environment, cwd, command, timeout)
     assert (done.returncode != 0) == fails, done.stderr
     return done.stderr if fails else done.stdout
 
@@ -112,7 +112,8 @@ def test_the_perceptron_learns_as_a_replica(way, flags):
 @pytest.mark.parametrize(("way", "flags"), [(ALONE, []), (MPI, ["--tutorial", "alike"])], ids=["one rank", "two alike"])
 def test_the_perceptron_is_in_the_bands_of_the_tutorial(way, flags, n_epochs):
     ranks = max(way[0], 1)
-    errors = numbers(r"mean squared error ([\d.]+)", run(way, "flashlight_perceptron.py", "-e", str(n_epochs), *flags))
+    text = run(way, "flashlight_perceptron.py", "-e", str(n_epochs), *flags, timeout=1200)
+    errors = numbers(r"mean squared error ([\d.]+)", text)
     assert len(errors) == n_epochs
     for epoch in (1, 2):
         assert abs(errors[epoch - 1] / PAGE[ranks][epoch] - 1) < 0.25
