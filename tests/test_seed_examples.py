@@ -97,6 +97,16 @@ def test_what_the_page_prints_is_among_what_seeds_give(ranks, tutorial, n_epochs
         assert (own[1] < PAGE[2][2] - 3 * own[1].std(ddof=1)).all()
 
 
+def test_first_weights_are_drawn_as_flashlight_draws_them():
+    """Of variance 1 / fan_in; biases of a third of it. All uniform."""
+    mnpar.random.seed(0)
+    model = perceptron.Perceptron(1000)
+    for layer, fan_in in ((model.l1, 10), (model.l2, 1000)):
+        for param, bound in ((layer.W, (3 / fan_in) ** 0.5), (layer.b, fan_in**-0.5)):
+            assert 0 < abs(param.array).max() <= bound
+            assert param.size == 1 or abs(param.array.std() * 3**0.5 / bound - 1) < 0.05
+
+
 @pytest.mark.parametrize(
     ("way", "flags"),
     [(ALONE, []), (MPI, []), (MPI, ["--tutorial"]), (MPI, ["--tutorial", "alike"])],
