@@ -191,20 +191,6 @@ def test_a_wrapper_of_fifteen_lines_sums_or_averages_gradients(comm, how):
         np.testing.assert_allclose(one.grad, other.grad, rtol=1e-12)
 
 
-@pytest.mark.ranks(2, on="threads")
-@pytest.mark.parametrize("bucket_bytes", [None, 1, 100])
-def test_own_and_built_in_means_give_the_same_to_the_last_bit(comm, bucket_bytes):
-    wrapped, built_in = MyDP(chain(), comm, 1 / comm.size), chain()
-    optimizers = [
-        mnpar.optimizers.Adam().setup(wrapped),
-        mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm, bucket_bytes=bucket_bytes).setup(built_in),
-    ]
-    for i in range(comm.rank, 10, comm.size):
-        for net, optimizer in zip((wrapped, built_in), optimizers, strict=True):
-            optimizer.update(lambda x, t, net=net: F.mean_squared_error(net(x), t), X[i], T[i])
-    np.testing.assert_array_equal(values(wrapped), values(built_in))
-
-
 # ---- F1 ----
 
 
