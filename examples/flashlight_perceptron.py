@@ -5,11 +5,21 @@
     mpiexec -n 3 python examples/flashlight_perceptron.py --check   and the same weights as one rank with minibatches of 3
     python examples/flashlight_perceptron.py --threads 3 --check    ranks that are threads: needs no MPI
     mpiexec -n 2 python examples/flashlight_perceptron.py --tutorial    data and weights as the tutorial draws them
+    mpiexec -n 2 python examples/flashlight_perceptron.py --tutorial alike    the curve that its page prints for two ranks
 
 In the tutorial each rank draws data of its own, and drops what 10,000 does not divide into; and it draws weights of its own,
 of which all ranks then take the mean (``--tutorial``). Here all ranks draw the same data and weights, and rank r of P takes the
-samples r, r + P, …: so P ranks do what one does with minibatches of P; ``--check`` shows it. On two ranks the error after 100
-epochs is 0.70 to 0.78 either way, and in the tutorial written out in numpy; its page prints 0.92.
+samples r, r + P, …: so P ranks do what one does with minibatches of P; ``--check`` shows it.
+
+Mean squared error after 1, 2, 3 and 100 epochs; mean and standard deviation of 60 seeds, of a program apart from mnpar:
+
+    one rank                    12.7 ± 0.5    2.81 ± 0.10    2.27 ± 0.09    0.83 ± 0.02     (page: 13.1, 2.59, …, 0.81)
+    two ranks                   15.6 ± 0.6    3.02 ± 0.17    2.03 ± 0.08    0.72 ± 0.02
+    two ranks, --tutorial       16.7 ± 0.6    3.26 ± 0.16    2.30 ± 0.08    0.74 ± 0.02
+    two, --tutorial alike       19.6 ± 0.7    5.42 ± 0.31    3.00 ± 0.11    0.90 ± 0.03     (page: 20.2, 5.28, 2.92, 0.92)
+
+So the page's curve of two ranks is that of ranks which drew the same 5,000 samples: their mean gradient is that of one sample,
+and they learn exactly what one rank does with ``--samples 5000``.
 """
 
 import argparse
@@ -20,16 +30,17 @@ import numpy as np
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
+from mnpar.initializers import LeCunUniform, Uniform
 from mnpar.parallel import allreduce_parameters
 
 
 class Perceptron(mnpar.Chain):
-    """10 - 100 - 1."""
+    """10 - 100 - 1, with flashlight's first weights: uniform, W within √(3 / fan_in) and b within √(1 / fan_in)."""
 
     def __init__(self, n_units):
         super().__init__()
-        self.l1 = L.Linear(10, n_units)
-        self.l2 = L.Linear(n_units, 1)
+        self.l1 = L.Linear(10, n_units, initialW=LeCunUniform(), initial_bias=Uniform(10**-0.5))
+        self.l2 = L.Linear(n_units, 1, initialW=LeCunUniform(), initial_bias=Uniform(n_units**-0.5))
 
     def forward(self, x):
         return self.l2(F.relu(self.l1(x)))
@@ -45,7 +56,7 @@ def draw(seed, n):
 
 def train(comm, args, batches, say):
     """The model after all epochs; ``batches`` are this rank's indices, and say how many steps all ranks make."""
-    seed = args.seed + (comm.rank if args.tutorial else 0)
+    seed = args.seed + (comm.rank if args.tutorial == "own" else 0)
     mnpar.random.seed(seed)
     x, y = draw(seed, len(batches) if args.tutorial else args.samples)
     model = Perceptron(args.unit)
@@ -110,7 +121,11 @@ if __name__ == "__main__":
     parser.add_argument("--lr", type=float, default=1e-4, help="learning rate (0.0001); the momentum is 0.9")
     parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of data and weights (0)")
     parser.add_argument(
-        "--tutorial", action="store_true", help="each rank draws its data, and weights of which all take the mean"
+        "--tutorial",
+        nargs="?",
+        const="own",
+        choices=["own", "alike"],
+        help="each rank draws its data, and weights of which all take the mean; alike: from one seed, as on its page",
     )
     parser.add_argument("--check", action="store_true", help="compare with one rank that has all samples, in float64")
     parser.add_argument("--ranks", type=int, default=1, help="ranks to start where no launcher has started several (1)")

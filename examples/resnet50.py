@@ -169,7 +169,7 @@ def main(comm, args):
         worst = max(abs(one.array - other.array).max() for one, other in zip(model.params(), twin.params(), strict=True))
         print(
             f"from one rank with all images: losses differ by {abs(losses - alone).max():.1e}, weights by {worst:.1e} at most"
-            + " (statistics of few numbers blow up the rounding of float32: see --dtype f8)" * (args.dtype == "f4")
+            + " (rounding changes the signs of some units, and ReLU their gradients: see --dtype f8)" * (args.dtype == "f4")
         )
     return losses
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import mnpar
+import mnpar.functions as F
 import mnpar.links as L
 from mnpar.launch import clean_environment, mpiexec_command
 from tests.scripts import load_script, run_script
@@ -22,12 +23,12 @@ MPI, ALONE, THREADS = (2, []), (0, ["--ranks", "1"]), (0, ["--threads", "3"])
 WAYS = pytest.mark.parametrize("way", [MPI, ALONE, THREADS], ids=["mpiexec", "python", "threads"])
 
 
-def run(way, example, *flags, fails=False, cwd=ROOT):
+def run(way, example, *flags, fails=False, cwd=ROOT, timeout=120):
     """What it prints; its errors, if it should fail."""
     ranks, more = way
     command, environment = mpiexec_command(ranks) if ranks else ([], clean_environment(os.environ))
     environment["OMP_NUM_THREADS"] = "1"
-    done = run_script(ROOT / "examples" / example, [*flags, *more], environment, cwd, command)
+    done = run_script(ROOT / "examples" / example, [*flags, *more], environment, cwd, command, timeout)
     assert (done.returncode != 0) == fails, done.stderr
     return done.stderr if fails else done.stdout
 
@@ -44,67 +45,98 @@ def n_epochs(request):
     return 100 if request.config.getoption("--sweep") else 2
 
 
-def replica(ranks, samples, own):
-    """The tutorial in numpy, two epochs: the mean squared error of each (mean over ranks), with the gradient's mean over ranks.
+def replica(ranks, samples, tutorial=None, seeds=(0,), n_epochs=2):
+    """The tutorial in numpy: mean squared errors (epochs, seeds), with the mean over ranks of gradients.
 
     Args:
-        own: each rank draws data and weights of its own, and begins with the mean of the weights.
+        tutorial: ranks draw for themselves ("own") or "alike", and take the mean of their weights; None: one draw is shared.
     """
-    draws, starts = [], []
-    for rank in range(ranks):
-        x, y = perceptron.draw(rank * own, samples // ranks if own else samples)
-        mnpar.random.seed(rank * own)
-        starts.append([param.array for param in perceptron.Perceptron(100).params()])
-        draws.append((x, y[:, 0]) if own else (x[rank::ranks], y[rank::ranks, 0]))
-    W1, b1, W2, b2 = ws = [np.mean(parts, axis=0) for parts in zip(*starts, strict=True)]
-    vs, errors = [np.zeros_like(w) for w in ws], []
-    for _ in range(2):
-        total = 0
-        for i in range(samples // ranks):
-            x, y = np.stack([xs[i] for xs, _ in draws]), np.array([ys[i] for _, ys in draws])
-            a = x @ W1.T + b1
+    x, y, starts = [], [], []
+    for seed in seeds:
+        draws, weights = [], []
+        for rank in range(ranks):
+            own = seed + rank * (tutorial == "own")
+            draws.append(perceptron.draw(own, samples // ranks if tutorial else samples))
+            mnpar.random.seed(own)
+            weights.append([param.array for param in perceptron.Perceptron(100).params()])
+        x.append(np.stack([a if tutorial else a[rank::ranks] for rank, (a, _) in enumerate(draws)], axis=1))
+        y.append(np.stack([b if tutorial else b[rank::ranks] for rank, (_, b) in enumerate(draws)], axis=1))
+        starts.append([np.mean(parts, axis=0) for parts in zip(*weights, strict=True)])
+    x, y = np.stack(x, axis=1), np.stack(y, axis=1)[..., 0]  # (steps, seeds, ranks, 10), (steps, seeds, ranks)
+    W1, b1, W2, b2 = ws = [np.stack(parts) for parts in zip(*starts, strict=True)]
+    vs, errors = [np.zeros_like(w) for w in ws], np.zeros((n_epochs, len(seeds)))
+    for total in errors:
+        for xs, ys in zip(x, y, strict=True):
+            a = xs @ W1.swapaxes(1, 2) + b1[:, None]
             h = np.maximum(a, 0)
-            e = h @ W2[0] + b2 - y
-            total += e @ e / ranks
-            g = 2 * e / ranks
-            ga = g[:, None] * W2 * (a > 0)
-            for w, v, gw in zip(ws, vs, (ga.T @ x, ga.sum(0), g[None] @ h, g.sum(keepdims=True)), strict=True):
+            e = (h @ W2.swapaxes(1, 2))[..., 0] + b2 - ys
+            total += (e**2).mean(axis=1) / len(x)
+            g = (2 / ranks) * e[..., None]
+            ga = g * W2 * (a > 0)
+            gradients = (ga.swapaxes(1, 2) @ xs, ga.sum(1), g.swapaxes(1, 2) @ h, g[..., 0].sum(1, keepdims=True))
+            for w, v, gw in zip(ws, vs, gradients, strict=True):
                 v *= 0.9
                 v -= 1e-4 * gw
                 w += v
-        errors.append(total / (samples // ranks))
     return errors
 
 
-@pytest.mark.parametrize(
-    ("ranks", "own", "first", "second"), [(1, False, (11, 16), (2.2, 3.4)), (2, True, (15, 20), (2.6, 4))], ids=["one", "two"]
-)
-def test_a_replica_learns_as_the_tutorial_prints(ranks, own, first, second):
-    """13.13, 2.589 there on one rank, 13.69, 3.02 here; on two 16.7 to 17.2, 3.1 to 3.4 (flashlight's page: 20.21, 5.28)."""
-    errors = replica(ranks, 10000, own)
-    assert first[0] < errors[0] < first[1]
-    assert second[0] < errors[1] < second[1]
+PAGE = {1: {1: 13.13, 2: 2.589, 100: 0.8136}, 2: {1: 20.2124, 2: 5.28266, 3: 2.91948, 100: 0.922085}}  # by ranks and epochs
+BANDS = {1: (0.75, 0.95), 2: (0.8, 1.05)}  # of the last
+
+
+@pytest.mark.parametrize(("ranks", "tutorial"), [(1, None), (2, "alike")], ids=["one", "two alike"])
+def test_what_the_page_prints_is_among_what_seeds_give(ranks, tutorial, n_epochs):
+    """Two ranks with data of their own do better than the page's two: those learned what one does from 5,000 samples."""
+    found = replica(ranks, 10000, tutorial, range(10), n_epochs)
+    for epoch, error in PAGE[ranks].items():
+        if epoch <= n_epochs:
+            assert abs(error - found[epoch - 1].mean()) < 3 * found[epoch - 1].std(ddof=1)
+    if tutorial is None:
+        own = replica(2, 10000, "own", range(0, 20, 2), n_epochs)
+        assert (own[1] < PAGE[2][2] - 3 * own[1].std(ddof=1)).all()
+
+
+def test_first_weights_are_drawn_as_flashlight_draws_them():
+    """Of variance 1 / fan_in; biases of a third of it. All uniform."""
+    mnpar.random.seed(0)
+    model = perceptron.Perceptron(1000)
+    for layer, fan_in in ((model.l1, 10), (model.l2, 1000)):
+        for param, bound in ((layer.W, (3 / fan_in) ** 0.5), (layer.b, fan_in**-0.5)):
+            assert 0 < abs(param.array).max() <= bound
+            assert param.size == 1 or abs(param.array.std() * 3**0.5 / bound - 1) < 0.05
 
 
 @pytest.mark.parametrize(
-    ("way", "flags"), [(ALONE, []), (MPI, []), (MPI, ["--tutorial"])], ids=["one rank", "two", "two that draw for themselves"]
+    ("way", "flags"),
+    [(ALONE, []), (MPI, []), (MPI, ["--tutorial"]), (MPI, ["--tutorial", "alike"])],
+    ids=["one rank", "two", "two that draw for themselves", "two that draw alike"],
 )
 def test_the_perceptron_learns_as_a_replica(way, flags):
-    """Its units, rates and first weights are those of the tutorial, so it learns from 10,000 samples what the replica does."""
     found = numbers(r"mean squared error ([\d.]+)", run(way, "flashlight_perceptron.py", "-e", "2", "-n", "600", *flags))
-    np.testing.assert_allclose(found, replica(max(way[0], 1), 600, bool(flags)), rtol=1e-3)
+    tutorial = "alike" if "alike" in flags else "own" if flags else None
+    np.testing.assert_allclose(found, replica(max(way[0], 1), 600, tutorial)[:, 0], rtol=1e-3)
 
 
 @pytest.mark.grid
-def test_the_perceptron_is_in_the_bands_of_the_tutorial(capsys, n_epochs):
-    """13.13, 2.589, and 0.8136 after 100 epochs there."""
-    args = Namespace(epoch=n_epochs, samples=10000, unit=100, lr=1e-4, seed=0, tutorial=False, check=False)
-    mnpar.run(perceptron.main, ranks=1, args=(args,))
-    errors = numbers(r"mean squared error ([\d.]+)", capsys.readouterr().out)
+@pytest.mark.parametrize(("way", "flags"), [(ALONE, []), (MPI, ["--tutorial", "alike"])], ids=["one rank", "two alike"])
+def test_the_perceptron_is_in_the_bands_of_the_tutorial(way, flags, n_epochs):
+    ranks = max(way[0], 1)
+    text = run(way, "flashlight_perceptron.py", "-e", str(n_epochs), *flags, timeout=1200)
+    errors = numbers(r"mean squared error ([\d.]+)", text)
     assert len(errors) == n_epochs
-    assert 11 < errors[0] < 16
-    assert 2.2 < errors[1] < 3.4
-    assert n_epochs < 100 or 0.75 < errors[-1] < 0.95
+    for epoch in (1, 2):
+        assert abs(errors[epoch - 1] / PAGE[ranks][epoch] - 1) < 0.25
+    low, high = BANDS[ranks]
+    assert n_epochs < 100 or low < errors[-1] < high
+
+
+def test_two_ranks_that_draw_alike_learn_what_one_does_from_half_the_samples():
+    two, one = [
+        numbers(r"mean squared error ([\d.]+)", run(way, "flashlight_perceptron.py", "-e", "2", *flags))
+        for way, flags in ((MPI, ["-n", "600", "--tutorial", "alike"]), (ALONE, ["-n", "300"]))
+    ]
+    assert two == one
 
 
 @pytest.mark.parametrize("way", [MPI, THREADS, (0, ["--threads", "1"])], ids=["mpiexec", "threads", "one thread"])
@@ -272,11 +304,33 @@ def test_a_step_of_resnet_50_on_two_ranks_is_that_of_one(tmp_path, blocks):
     assert float(weights) < 1e-9
 
 
-def test_in_float32_the_loss_of_two_ranks_is_that_of_one(tmp_path):
-    """Its gradients cannot be: where the first weights change by 1e-7 they change by 3 %, in PyTorch too."""
-    text = run((0, ["--threads", "2"]), narrow(tmp_path, DEEP), "-b", "2", "--size", "64", "--steps", "1", "--check")
-    [losses] = numbers(r"losses differ by (\S+),", text)
-    assert losses < 1e-4
+def step(comm):
+    """Loss, outputs and gradients of a step of four images of 64²."""
+    rng = np.random.default_rng(0)
+    x, t = rng.standard_normal((4, 3, 64, 64), "f4"), rng.integers(0, 1000, 4)
+    mnpar.random.seed(0)
+    model = resnet50.ResNet50(lambda size: L.MultiNodeBatchNormalization(size, comm), 1000)
+    model.cleargrads()
+    mine = slice(4 * comm.rank // comm.size, 4 * (comm.rank + 1) // comm.size)
+    y = model(x[mine])
+    loss = F.softmax_cross_entropy(y, t[mine]) * (len(y) / 4)
+    loss.backward()
+    gradient = np.concatenate([param.grad.ravel() for param in model.params()])
+    return comm.allreduce(loss.array), np.concatenate(comm.allgather(y.array)), comm.allreduce(gradient)
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize(("activation", "compared"), [(F.relu, 2), (F.softplus, 3)], ids=["relu", "softplus"])
+def test_in_float32_a_step_on_two_ranks_is_that_of_one(monkeypatch, blocks, activation, compared):
+    """Not the gradients with ReLU: the rounding of 50 layers changes the sign of some units, whose gradient is all or nothing.
+
+    One rank in float32 is as far from one in float64 (3 %), and that one from itself where first weights differ by 6e-7.
+    """
+    monkeypatch.setattr(resnet50, "BLOCKS", blocks)
+    monkeypatch.setattr(resnet50.F, "relu", activation)
+    (one,), (two, _) = mnpar.run(step, ranks=1), mnpar.run(step, ranks=2)
+    for whole, parts in [*zip(one, two, strict=True)][:compared]:
+        np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-4 * abs(whole).max())
 
 
 def test_resnet_50_reads_pictures_and_prints_its_scaling(tmp_path):
@@ -322,6 +376,13 @@ def test_bad_flags_are_one_usage_error(example, flags, message):
 def test_the_tutorial_needs_a_sample_for_each_rank():
     said = run((0, ["--threads", "3"]), "flashlight_perceptron.py", "--tutorial", "-n", "2", fails=True)
     assert "--tutorial: 2 samples are none for each of 3 ranks" in said
+
+
+@WAYS
+def test_a_folder_without_the_images_is_told_in_one_line(way, tmp_path):
+    said = run(way, "synkhronos_mnist.py", "--data", str(tmp_path), fails=True)
+    assert said.count("--data: train-images-idx3-ubyte (or train-images-idx3-ubyte.gz") == 1
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("example", sorted({example for example, _, _ in BAD.values()}))

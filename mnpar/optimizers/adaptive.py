@@ -20,9 +20,10 @@ class AdaGradRule(UpdateRule):
 
     def update_core(self, param: Parameter) -> None:
         lr, eps, xp = self.hyperparam.get("lr"), self.hyperparam.get("eps"), backend.get_array_module(param.array)
+        inside = self.hyperparam.get("eps_inside_sqrt")
         for p, g, h in blocks(param, self.state["h"]):
             h += g * g
-            p -= lr * g / (xp.sqrt(h) + eps)
+            p -= lr * g / (xp.sqrt(h + eps) if inside else xp.sqrt(h) + eps)
 
 
 class AdaGrad(GradientMethod):
@@ -31,6 +32,7 @@ class AdaGrad(GradientMethod):
     Args:
         lr: the learning rate.
         eps: ε.
+        eps_inside_sqrt: divide by √(h + ε) instead.
 
     Example:
         >>> import mnpar
@@ -40,10 +42,11 @@ class AdaGrad(GradientMethod):
 
     lr = hyperparameter("lr")
     eps = hyperparameter("eps")
+    eps_inside_sqrt = hyperparameter("eps_inside_sqrt")
 
-    def __init__(self, lr: float = 0.001, eps: float = 1e-8) -> None:
+    def __init__(self, lr: float = 0.001, eps: float = 1e-8, eps_inside_sqrt: bool = False) -> None:
         super().__init__()
-        self.lr, self.eps = lr, eps
+        self.lr, self.eps, self.eps_inside_sqrt = lr, eps, eps_inside_sqrt
 
     def create_update_rule(self) -> UpdateRule:
         """The rule for one parameter."""

@@ -4,6 +4,7 @@
 """
 
 import functools
+import itertools
 import os
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 from mnpar.functions import local_contrast
-from mnpar.plans import Window, blocks
+from mnpar.plans import Window, blocks, output_shape
 from tests.parts import cut
 
 PIECE = 50
@@ -498,6 +499,34 @@ def test_a_volume_on_eight_ranks():
         same(y_r, cut(y, box))
         same(g_r, cut(g, box))
         same(gW_r, filters.grad)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("f4", 2e-6), ("f8", 1e-12)], ids=["float32", "float64"])
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 7])
+def test_filters_of_single_channels_give_what_one_process_gives(k, dtype, tolerance):
+    """Depthwise: outputs and both gradients, at strides 1 to 3, without padding and with as much as there may be."""
+    for number, (stride, pad) in enumerate(itertools.product((1, 2, 3), sorted({0, k - 1}))):
+        rng, shape, dims = np.random.default_rng(number), (9, 8), ((2, 2), (3, 2), (5, 1))[number % 3]
+        out = output_shape(shape, k, stride, pad)
+        x, W = rng.standard_normal((2, 3, *shape)).astype(dtype), rng.standard_normal((2, 3, k, k)).astype(dtype)
+        w = rng.standard_normal((2, 6, *out)).astype(dtype)
+
+        def program(comm, dims=dims, x=x, W=W, w=w, out=out, stride=stride, pad=pad):
+            grid, filters = mnpar.SpatialGrid(comm, dims), mnpar.Variable(W.copy())
+            y, g = gradient_of(
+                lambda x: F.spatial_depthwise_convolution_2d(x, grid, (9, 8), filters, None, stride, pad),
+                cut(x, grid.block((9, 8))).copy(),
+                cut(w, grid.block(out)),
+            )
+            return y, g, filters.grad
+
+        filters = mnpar.Variable(W.copy())
+        y, g = gradient_of(lambda x, f=filters, s=stride, p=pad: F.depthwise_convolution_2d(x, f, None, s, p), x.copy(), w)
+        haves, outs = blocks(shape, dims), blocks(out, dims)
+        for have, mine, found in zip(haves, outs, mnpar.run(program, ranks=len(haves)), strict=True):
+            for found_part, truth in zip(found, (cut(y, mine), cut(g, have), filters.grad), strict=True):
+                part = 0 * truth if found_part is None else found_part  # a rank whose cells no window reads
+                np.testing.assert_allclose(part, truth, rtol=0, atol=tolerance * abs(truth).max(initial=1))
 
 
 @pytest.mark.parametrize("groups", [1, 2])

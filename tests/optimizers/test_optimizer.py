@@ -286,7 +286,7 @@ DEFAULTS = {
     "AMSBound": {**ADAM, "adabound": True, "amsgrad": True},
     "CorrectedMomentumSGD": {"lr": 0.01, "momentum": 0.9},
     "NesterovAG": {"lr": 0.01, "momentum": 0.9},
-    "AdaGrad": {"lr": 0.001, "eps": 1e-8},
+    "AdaGrad": {"lr": 0.001, "eps": 1e-8, "eps_inside_sqrt": False},
     "AdaDelta": {"rho": 0.95, "eps": 1e-6},
     "RMSprop": {"lr": 0.01, "alpha": 0.99, "eps": 1e-8, "eps_inside_sqrt": False},
     "RMSpropGraves": {"lr": 1e-4, "alpha": 0.95, "momentum": 0.9, "eps": 1e-4},

@@ -49,7 +49,7 @@ def adagrad(p, gs, hs):
     s = 0 * p
     for g, h in zip(gs, hs, strict=True):
         s = s + g**2
-        p = p - h.lr * g / (np.sqrt(s) + h.eps)
+        p = p - h.lr * g / (np.sqrt(s + h.eps) if h.eps_inside_sqrt else np.sqrt(s) + h.eps)
     return p
 
 
@@ -149,6 +149,7 @@ CASES = {
     "CorrectedMomentumSGD": (lambda: opt.CorrectedMomentumSGD(0.1, 0.8), corrected, {"lr": 0.02, "momentum": 0.5}),
     "NesterovAG": (lambda: opt.NesterovAG(0.1, 0.8), nesterov, {"lr": 0.02}),
     "AdaGrad": (lambda: opt.AdaGrad(0.1), adagrad, {"lr": 0.02, "eps": 0.1}),
+    "AdaGrad, inside": (lambda: opt.AdaGrad(0.1, 0.1, True), adagrad, {"eps_inside_sqrt": False}),
     "AdaDelta": (lambda: opt.AdaDelta(0.9), adadelta, {"rho": 0.8, "eps": 1e-2}),
     "RMSprop": (lambda: opt.RMSprop(0.1, 0.9, 1e-3), rmsprop, {"lr": 0.02, "alpha": 0.8, "eps": 0.1}),
     "RMSprop, inside": (lambda: opt.RMSprop(0.1, 0.9, 0.1, True), rmsprop, {"eps_inside_sqrt": False}),

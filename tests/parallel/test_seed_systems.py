@@ -15,7 +15,7 @@ RULES = {
     "sgd": lambda: mnpar.optimizers.SGD(0.1),
     "momentum": lambda: mnpar.optimizers.MomentumSGD(0.1),
     "nesterov": lambda: mnpar.optimizers.NesterovAG(0.1),
-    "adagrad": lambda: mnpar.optimizers.AdaGrad(0.1, 1e-6),
+    "adagrad": lambda: mnpar.optimizers.AdaGrad(0.1, 1e-6, eps_inside_sqrt=True),
     "rmsprop": lambda: mnpar.optimizers.RMSprop(0.01, 0.9, 1e-6, eps_inside_sqrt=True),
     "adadelta": lambda: mnpar.optimizers.AdaDelta(0.95, 1e-6),
     "adam": lambda: mnpar.optimizers.Adam(1e-3),
@@ -90,6 +90,70 @@ def test_one_flat_vector_and_a_message_for_each_parameter_are_the_same_to_the_la
         for bucket_bytes in (None, 1)
     ]
     np.testing.assert_array_equal(flat, each)
+
+
+def adam(p, g, s, t, rate):
+    s[0], s[1] = 0.9 * s[0] + 0.1 * g, 0.999 * s[1] + 0.001 * g**2
+    return p - rate * (1 - 0.999**t) ** 0.5 / (1 - 0.9**t) * s[0] / (s[1] ** 0.5 + 1e-8)
+
+
+def adamax(p, g, s, t, rate):
+    s[0], s[1] = 0.9 * s[0] + 0.1 * g, np.maximum(0.999 * s[1], abs(g))
+    return p - rate / (1 - 0.9**t) * s[0] / (s[1] + 1e-8)
+
+
+def momentum(p, g, s, t, rate):
+    x = 0.9 * s[0] + (p - rate * g)
+    s[0] = x - p
+    return x
+
+
+def nesterov(p, g, s, t, rate):
+    s[0] = 0.9 * s[0] - rate * g
+    return p + 0.9 * s[0] - rate * g
+
+
+def adagrad(p, g, s, t, rate):
+    s[0] = s[0] + g**2
+    return p - rate * g / (s[0] + 1e-6) ** 0.5
+
+
+def rmsprop(p, g, s, t, rate):
+    s[0] = 0.9 * s[0] + 0.1 * g**2
+    return p - rate * g / (s[0] + 1e-6) ** 0.5
+
+
+def adadelta(p, g, s, t, rate):
+    s[0] = 0.95 * s[0] + 0.05 * g**2
+    step = g * ((s[1] + 1e-6) / (s[0] + 1e-6)) ** 0.5
+    s[1] = 0.95 * s[1] + 0.05 * step**2
+    return p - rate * step
+
+
+FORMULAS = {  # as Synkhronos documents them, on one flat vector: p, its gradient, what is kept, the step from 1; and the rate
+    "sgd": (lambda p, g, s, t, rate: p - rate * g, 0.1),
+    "momentum": (momentum, 0.1),
+    "nesterov": (nesterov, 0.1),
+    "adagrad": (adagrad, 0.1),
+    "rmsprop": (rmsprop, 0.01),
+    "adadelta": (adadelta, 1),
+    "adam": (adam, 1e-3),
+    "adamax": (adamax, 2e-3),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_five_steps_are_those_of_synkhronos_formulas(name):
+    formula, rate = FORMULAS[name]
+    net, kept = chain(), [0, 0]
+    p = values(net)
+    for step in range(5):
+        net.cleargrads()
+        F.mean_squared_error(net(X[step]), T[step]).backward()
+        p = formula(p, np.concatenate([param.grad.ravel() for param in net.params()]), kept, step + 1, rate)
+        for param, part in zip(net.params(), np.split(p, np.cumsum([param.size for param in net.params()])), strict=False):
+            param.array[...] = part.reshape(param.shape)
+    np.testing.assert_allclose(taught(RULES[name](), 5, lambda step: slice(0, 7)), p, rtol=1e-7)
 
 
 class MyDP(mnpar.Chain):
