@@ -33,14 +33,14 @@ def segments() -> list[str]:
     return sorted(found)
 
 
-def launchers_file() -> list[str]:
+def launchers_file(launcher: int) -> list[str]:
     """The file by which MPICH's launcher describes the machine to its ranks, and which stays when a job is aborted.
 
     Its name is not passed on, but the launcher has it open.
     """
     found = []
     with contextlib.suppress(OSError):
-        for file in Path(f"/proc/{os.getppid()}/fd").iterdir():
+        for file in Path(f"/proc/{launcher}/fd").iterdir():
             with contextlib.suppress(OSError):
                 name = os.readlink(file)
                 if Path(name).name.startswith("hydra_hwloc_xmlfile_"):
