@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import sys
 import threading
@@ -40,57 +41,65 @@ def install() -> None:
     show, process = sys.excepthook, os.getpid()
 
     def on_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if os.getpid() != process or issubclass(kind, KeyboardInterrupt):  # Python itself ends by SIGINT
+        if os.getpid() != process:  # a forked child's errors are its own
             show(kind, error, trace)
             return
-        if launched_rank():
+        what = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed, the job ends"
+        if launched_rank() and what != "interrupted":
             time.sleep(_ALIKE)
-        speak(f"mnpar: rank {launched_rank()} of {launched_ranks()} failed, the job ends\n")
+        speak(f"mnpar: rank {launched_rank()} of {launched_ranks()} {what}\n")
         show(kind, error, trace)
         speak()
         time.sleep(_SPEAK)
-        _end()
+        MPI = sys.modules.get("mpi4py.MPI")
+        if MPI is None or not MPI.Is_initialized():
+            _end(_launcher())
+        elif not MPI.Is_finalized() and MPI.COMM_WORLD.Get_size() > 1:
+            _tidy(_launcher())
+            MPI.COMM_WORLD.Abort(1)
 
     sys.excepthook = on_error
 
 
-def _end() -> None:
-    """End this process so that its launcher ends the others: of one that leaves by itself it may think nothing."""
-    MPI = sys.modules.get("mpi4py.MPI")
-    if MPI is not None and MPI.Is_initialized() and not MPI.Is_finalized():
-        if MPI.COMM_WORLD.Get_size() > 1:
-            MPI.COMM_WORLD.Abort(1)
-    else:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 @contextlib.contextmanager
 def watched() -> Iterator[None]:
-    """Around ``MPI_Init``: Ctrl-C ends it at once, and this process ends if another one has before it came so far."""
+    """Around ``MPI_Init``: Ctrl-C ends it, and this process ends if another one has before it came so far."""
+    if launched_ranks() < 2:
+        yield
+        return
+    main = threading.current_thread() is threading.main_thread()
+    wakes, wake = os.pipe()  # the numbers of signals, of which Python itself would learn only after MPI_Init
+    os.set_blocking(wake, False)
+    before = signal.set_wakeup_fd(wake) if main else -1
     over = threading.Event()
-    if launched_ranks_here() > 1 and os.path.isdir("/proc/self/task"):
-        threading.Thread(target=_watch, args=(over, sites.call_site()), name="mnpar start", daemon=True).start()
-    # Python could raise KeyboardInterrupt only after MPI_Init
-    interruptible = (
-        threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-    if interruptible:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    thread = threading.Thread(target=_watch, args=(over, wakes, sites.call_site()), name="mnpar start", daemon=True)
+    thread.start()
     try:
         yield
     finally:
+        if main:
+            signal.set_wakeup_fd(before)
         over.set()
-        if interruptible:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.write(wake, b"\0")
+        thread.join()
+        os.close(wake)
+        os.close(wakes)
 
 
-def _watch(over: threading.Event, site: str) -> None:
-    """In a thread: end this process if a rank of this machine is gone."""
-    expected, most, found, looks, last, launcher = launched_ranks_here(), 0, 0, 0, set[int](), _launcher()
-    while launcher is not None and not over.wait(_PULSE):
-        if _launcher() != launcher:
+def _watch(over: threading.Event, wakes: int, site: str) -> None:
+    """In a thread: end this process at Ctrl-C, or if a rank of this machine is gone."""
+    launcher, expected, most, found, looks, last = _launcher(), launched_ranks_here(), 0, 0, 0, set[int]()
+    while True:
+        told = os.read(wakes, 256) if select.select([wakes], [], [], _PULSE)[0] else b""
+        if over.is_set():
+            return
+        if signal.SIGINT in told and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            _end(launcher)
+        if launcher is None:
+            continue
+        if _launcher() != launcher:  # it has died
             traces.remove_session(launcher)
-            os.kill(os.getpid(), signal.SIGKILL)
+            _end(launcher)
         there = _children(launcher)
         most = max(most, len(there))
         looks = looks + 1 if there.keys() == last else 0  # at the same
@@ -102,9 +111,23 @@ def _watch(over: threading.Event, site: str) -> None:
         first = len(ranks) == found and not any(rank is not None and rank < (launched_rank() or 0) for rank in ranks)
         if looks > (0 if first else _TURN):
             speak_at_once(_report(site, expected, ranks))
-            traces.remove(traces.launchers_file(launcher))
             time.sleep(_SPEAK)
-            os.kill(os.getpid(), signal.SIGKILL)
+            _end(launcher)
+
+
+def _end(launcher: int | None) -> None:
+    """End this process so that its launcher ends the others, and first what these would leave behind: of a process that leaves
+    by itself the launcher may think nothing."""
+    _tidy(launcher)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _tidy(launcher: int | None) -> None:
+    """Remove the files of MPI's shared memory that the ranks here have mapped, which are about to end, and their launcher's."""
+    if launcher is not None:
+        traces.remove(traces.launchers_file(launcher))
+        for pid in _children(launcher):
+            traces.remove(traces.segments(pid))
 
 
 def _report(site: str, expected: int, ranks: list[int | None]) -> str:

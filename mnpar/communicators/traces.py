@@ -22,10 +22,10 @@ _MARKS = ("PMI", "HYDI_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "OMPI_FILE_", "M
 _SETTINGS = ("PMIX_MCA_",)  # the user's, read when they are needed
 
 
-def segments() -> list[str]:
-    """The files in shared memory that MPI has mapped into this process."""
+def segments(pid: int | str = "self") -> list[str]:
+    """The files in shared memory that MPI has mapped into a process."""
     found = set()
-    with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as maps:
         for line in maps:
             name = line.split(None, 5)[-1].strip()
             if name.startswith(_SEGMENTS) and not name.endswith("(deleted)"):

@@ -549,7 +549,6 @@ AT_THE_START = {  # what rank 1 does when the others make a communicator already
     "start_exit_0": lambda: sys.exit(0),
     "start_exit_3": lambda: sys.exit(3),
     "start_os_exit_0": lambda: os._exit(0),
-    "start_kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "start_waits": lambda: time.sleep(30),
 }
 
