@@ -164,6 +164,7 @@ SMALL_PRINT = {
 }
 
 
+@pytest.mark.grid
 def test_the_ensemble_is_better_than_its_mean_member_and_97_percent_right(trained, tmp_path):
     seeds, flags, least = trained
     together = []
