@@ -114,8 +114,9 @@ if __name__ == "__main__":
     parser.add_argument("--batchsize", "-b", type=int, default=50, help="images per step (50)")
     parser.add_argument("--unit", "-u", type=int, default=32, help="hidden units of a member (32)")
     parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights, rates and lots (0)")
-    parser.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
-    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
+    where.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
     args = mnpar.launch.parse_args(parser, members=1, rounds=1, batchsize=1, unit=1, ranks=1, threads=1)
     ranks = mnpar.launch.started_ranks(args, args.ranks)
     if args.members and ranks > args.members and ranks % args.members:

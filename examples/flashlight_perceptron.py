@@ -128,8 +128,9 @@ if __name__ == "__main__":
         help="each rank draws its data, and weights of which all take the mean; alike: from one seed, as on its page",
     )
     parser.add_argument("--check", action="store_true", help="compare with one rank that has all samples, in float64")
-    parser.add_argument("--ranks", type=int, default=1, help="ranks to start where no launcher has started several (1)")
-    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--ranks", type=int, default=1, help="ranks to start where no launcher has started several (1)")
+    where.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
     args = mnpar.launch.parse_args(parser, epoch=1, samples=1, unit=1, ranks=1, threads=1)
     if not 0 < args.lr < float("inf"):
         parser.error(f"--lr is positive and finite, not {args.lr}")

@@ -166,8 +166,9 @@ def parse():
         "--grid", type=mnpar.launch.dims, metavar="RxC", help="blocks: R rows and C columns (as square as the ranks allow)"
     )
     parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", metavar="DIR", help="for the plot (result)")
-    parser.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
-    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
+    where.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
     args = mnpar.launch.parse_args(parser, size=2, steps=5, iterations=1, ranks=1, threads=1)
     if args.grid:
         args.ranks = mnpar.launch.ranks_of_grid(parser, args, "grid")

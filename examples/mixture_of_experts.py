@@ -139,8 +139,9 @@ if __name__ == "__main__":
     parser.add_argument("--batchsize", "-b", type=int, default=50, help="images of all ranks per step (50)")
     parser.add_argument("--lr", type=float, default=0.01, help="Adam's step (0.01)")
     parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)")
-    parser.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
-    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
+    where.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
     args = mnpar.launch.parse_args(parser, experts=1, k=1, unit=1, width=1, epoch=1, batchsize=1, ranks=1, threads=1)
     if args.k > args.experts:
         parser.error(f"--k {args.k} is more than the {args.experts} experts")

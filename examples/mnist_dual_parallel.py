@@ -59,8 +59,9 @@ if __name__ == "__main__":
     parser.add_argument(
         "--data", type=mnpar.launch.existing_folder, metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz"
     )
-    parser.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
-    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
+    where.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
     args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, unit=1, ranks=1, threads=1)
     ranks = mnpar.launch.started_ranks(args, args.ranks)
     if ranks % 2:

@@ -122,8 +122,9 @@ def parse():
     parser.add_argument(
         "--data", type=mnpar.launch.existing_folder, metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz"
     )
-    parser.add_argument("--ranks", type=int, default=4, help="ranks to start, where the switch leaves it open (4)")
-    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--ranks", type=int, default=4, help="ranks to start, where the switch leaves it open (4)")
+    where.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
     args = mnpar.launch.parse_args(parser, epoch=1, batchsize=1, train=1, test=1, ranks=1, threads=1)
     args.images = args.images or ("mnist" if args.data or os.environ.get("MNPAR_DATA") else "toys")
     if args.images == "mnist" and not (args.data or os.environ.get("MNPAR_DATA")):

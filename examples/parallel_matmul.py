@@ -68,8 +68,9 @@ if __name__ == "__main__":
     parser.add_argument("--shape", type=mnpar.launch.dims, default=(1024,) * 3, metavar="MxKxN", help="(1024x1024x1024)")
     parser.add_argument("--dtype", choices=["f4", "f8"], default="f4", help="float32 or float64 (f4)")
     parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of the matrices (0)")
-    parser.add_argument("--ranks", type=int, default=2, help="ranks to start where no launcher has started several (2)")
-    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--ranks", type=int, default=2, help="ranks to start where no launcher has started several (2)")
+    where.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
     args = mnpar.launch.parse_args(parser)
     if len(args.shape) != 3:
         parser.error(f"--shape is rows of A x columns of A x columns of B, not {'x'.join(map(str, args.shape))}")

@@ -191,8 +191,9 @@ if __name__ == "__main__":
     parser.add_argument("--check", action="store_true", help="compare with one rank that has all images")
     parser.add_argument("--scaling", action="store_true", help="measure on 1, 2, 4 … ranks")
     parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and images (0)")
-    parser.add_argument("--ranks", type=int, default=2, help="ranks to start where no launcher has started several (2)")
-    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--ranks", type=int, default=2, help="ranks to start where no launcher has started several (2)")
+    where.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
     args = mnpar.launch.parse_args(parser, batchsize=1, steps=1, classes=1, ranks=1, threads=1)
     if args.size < 8:
         parser.error(f"--size is at least 8, not {args.size}")

@@ -134,8 +134,9 @@ if __name__ == "__main__":
     parser.add_argument(
         "--data", type=mnpar.launch.existing_folder, metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz"
     )
-    parser.add_argument("--ranks", type=int, default=2, help="ranks to start where no launcher has started several (2)")
-    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--ranks", type=int, default=2, help="ranks to start where no launcher has started several (2)")
+    where.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
     args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, unit=1, slices=1, ranks=1, threads=1)
     if not 0 < args.lr < float("inf"):
         parser.error(f"--lr is positive and finite, not {args.lr}")

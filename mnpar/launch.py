@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -95,8 +96,9 @@ def _is_open_mpi(mpiexec: str) -> bool:
 def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namespace:
     """``parser.parse_args()``, except that one rank alone reports a wrong command line.
 
-    That holds for a later ``parser.error(…)`` too. What is printed from here on may hold letters that the output's encoding
-    has not (``LC_ALL=en_US.ISO-8859-1``, ``PYTHONIOENCODING=ascii``): they become question marks, and do not end the job.
+    That holds for a later ``parser.error(…)`` too, and for ``--threads``, which runs on one process, where the launcher has
+    started several. What is printed from here on may hold letters that the output's encoding has not
+    (``LC_ALL=en_US.ISO-8859-1``, ``PYTHONIOENCODING=ascii``): they become question marks, and do not end the job.
 
     Args:
         parser: of the script.
@@ -121,6 +123,8 @@ def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namesp
         value = getattr(args, name)
         if value is not None and value < number:
             parser.error(f"--{name.replace('_', '-')} is at least {number}, not {value}")
+    if getattr(args, "threads", None) and launched_ranks() > 1:
+        parser.error(f"--threads is for one process, and the launcher has started {launched_ranks()}: choose one of them")
     return args
 
 
@@ -209,11 +213,13 @@ def folder(text: str) -> str:
     there = os.path.abspath(text)
     while not os.path.lexists(there):
         there = os.path.dirname(there)
-    if not os.path.isdir(there):
-        trouble = errno.ENOTDIR
-    elif text and not os.access(there, os.W_OK | os.X_OK):
-        trouble = errno.EACCES
-    else:
+    trouble = None if os.path.isdir(there) else errno.ENOTDIR
+    if text and trouble is None:
+        try:
+            tempfile.TemporaryFile(dir=there).close()  # permissions do not tell all: root has them in /proc, too
+        except OSError as error:
+            trouble = error.errno or errno.EACCES
+    if trouble is None:
         return text
     raise argparse.ArgumentTypeError(f"nothing can be written to {text}: {os.strerror(trouble)}")
 

@@ -149,6 +149,10 @@ SMALL_PRINT = {
         ["--members", "3"],
         "4 ranks do not make 3 members of as many ranks: choose a divisor of 4",
     ),
+    "synkhronos_mnist.py": (
+        ["--threads", "3", "--ranks", "4"],
+        "argument --ranks: not allowed with argument --threads",
+    ),
     "mnist_dual_parallel.py": (["--threads", "3"], "this network is made for an even number of ranks, not 3"),
     "mlp_model_parallel.py": (["--steps", "-1"], "--steps is at least 1, not -1"),
     "mnist_data_parallel.py": (["--resume", "nothing"], "--resume: there is no file nothing"),
@@ -158,6 +162,22 @@ SMALL_PRINT = {
     "seq2seq_model_parallel.py": (["--longest", "2"], "--longest is at least 3, not 2"),
     "transformer_lm.py": (["--run", "/dev/null/x"], "argument --run: nothing can be written to /dev/null/x: Not a directory"),
 }
+
+
+@pytest.mark.grid
+def test_the_ensemble_is_better_than_its_mean_member_and_97_percent_right(trained, tmp_path):
+    seeds, flags, least = trained
+    together = []
+    for seed in seeds:
+        done = run(0, "ensemble_mnist.py", ["--threads", "4", "--seed", str(seed), "--out", str(tmp_path), *flags])
+        assert done.returncode == 0, done.stderr
+        *members, ensemble = [
+            float(x) for x in re.findall(r" (0\.\d{4})(?= |$)", done.stdout.splitlines()[-2].partition("members")[2])
+        ]
+        assert len(members) == 4
+        assert ensemble > sum(members) / 4
+        together.append(ensemble)
+    assert sum(together) / len(together) >= least
 
 
 @pytest.mark.parametrize("example", SMALL_PRINT)
@@ -181,12 +201,21 @@ BAD = {
 
 
 def pytest_generate_tests(metafunc):
+    if "trained" in metafunc.fixturenames:  # the whole takes half a minute
+        whole = (range(5), [], 0.97)
+        metafunc.parametrize("trained", [whole if metafunc.config.getoption("--sweep") else ([0], ["--epoch", "8"], 0.96)])
     if "bad" in metafunc.fixturenames:  # who says it is much the same for all: a plain run looks at three on ranks
         on_ranks = (
             BAD if metafunc.config.getoption("--sweep") else ("no number", "groups that do not divide", "no folder to write to")
         )
         cases = [(0, bad) for bad in BAD] + [(2, bad) for bad in on_ranks]
         metafunc.parametrize(("ranks", "bad"), cases, ids=[f"{bad}-{ranks}" for ranks, bad in cases])
+
+
+def test_threads_and_ranks_of_a_launcher_exclude_each_other():
+    done = run(2, "ensemble_mnist.py", ["--threads", "4"])
+    assert done.returncode == 2
+    assert done.stderr.count("error: --threads is for one process, and the launcher has started 2: choose one of them\n") == 1
 
 
 @pytest.mark.grid

@@ -1,6 +1,8 @@
 """Starting ranks: a script that runs alone starts itself again, once, and says so where it cannot."""
 
 import argparse
+import errno
+import functools
 import os
 import subprocess
 import sys
@@ -299,12 +301,19 @@ def test_a_folder_is_looked_at_and_not_made(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def file_in(dir, closed):
+    """A temporary file, where nobody is root, who may write everywhere."""
+    if Path(dir) == closed:
+        raise PermissionError(errno.EACCES, "shut")
+    return open(os.devnull)
+
+
 @pytest.mark.parametrize("below", ["", "/new"], ids=["it", "one below it"])
 @pytest.mark.parametrize(("name", "why"), [("file", "Not a directory"), ("shut", "Permission denied")], ids=["file", "shut"])
 def test_a_folder_that_cannot_be_written_to_is_told_before_the_work(tmp_path, monkeypatch, name, why, below):
     (tmp_path / "file").write_text("")
     (tmp_path / "shut").mkdir()
-    monkeypatch.setattr(os, "access", lambda path, how: path != str(tmp_path / "shut"))  # root may write everywhere
+    monkeypatch.setattr(launch.tempfile, "TemporaryFile", functools.partial(file_in, closed=tmp_path / "shut"))
     with pytest.raises(argparse.ArgumentTypeError, match=f"nothing can be written to {tmp_path / name}{below}: {why}"):
         launch.folder(f"{tmp_path / name}{below}")
 

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 
 _WORLD_SIZES = ("PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
 _WORLD_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+_LOCAL_SIZES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _RANK_AND_SIZE = (("RANK", "WORLD_SIZE", "torchrun"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "Slurm"))
 
 
 def launched_ranks() -> int:
     """How many ranks the launcher says it has started; 0 where no launcher is seen."""
     return max((int(os.environ[name]) for name in _WORLD_SIZES if os.environ.get(name, "").isdigit()), default=0)
+
+
+def launched_ranks_here() -> int:
+    """How many of them are on this machine; 0 where the launcher does not say."""
+    return max((int(os.environ[name]) for name in _LOCAL_SIZES if os.environ.get(name, "").isdigit()), default=0)
+
+
+def launched_rank(environment: Mapping[str, str] = os.environ) -> int | None:
+    """Which of them a process with this environment is; None if that does not say."""
+    return next((int(environment[name]) for name in _WORLD_RANKS if environment.get(name, "").isdigit()), None)
 
 
 def launched_after_first() -> bool:

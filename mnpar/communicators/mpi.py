@@ -8,6 +8,8 @@ the transport is one object of MPI's, whose calls share lanes, requests and numb
 from __future__ import annotations
 
 import atexit
+import contextlib
+import ctypes
 import os
 import sys
 from collections import deque
@@ -18,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators import message, watch
+from mnpar.communicators import message, startup, watch
 from mnpar.communicators.board import Board
 from mnpar.communicators.launcher import launched_after_first, launched_ranks, under_open_mpi
 from mnpar.communicators.mpi_reduction import PIECE, Reductions
@@ -112,7 +114,8 @@ def load() -> Any:
             raise LauncherError(f"Open MPI's launcher started {told} ranks, but their MPI library is {library}. {own}")
         if told > 1 and sys.argv[:1] in ([""], ["-"]) and not launched_after_first():
             watch.speak(_FROM_STDIN)
-        MPI.Init_thread(MPI.THREAD_SERIALIZED)
+        with startup.watched():
+            _initialize(MPI)
     if MPI.COMM_WORLD.Get_size() == 1 and told > 1:
         atexit.register(_finalize, MPI)  # or a file would stay in shared memory
         raise LauncherError(
@@ -120,6 +123,22 @@ def load() -> Any:
             f"{own}"
         )
     return MPI
+
+
+def _initialize(MPI: Any) -> None:
+    """``MPI.Init_thread``, which would hold the GIL while it waits for the other ranks: other threads run meanwhile."""
+    for library in (None, MPI.__file__):  # in the linker's order: a profiler's function, which is loaded first, comes first
+        with contextlib.suppress(AttributeError, OSError):
+            init = ctypes.CDLL(library).MPI_Init_thread
+            break
+    else:
+        MPI.Init_thread(MPI.THREAD_SERIALIZED)
+        return
+    if code := init(None, None, ctypes.c_int(MPI.THREAD_SERIALIZED), ctypes.byref(ctypes.c_int())):
+        raise MPI.Exception(code)
+    if sys.modules["mpi4py"].rc.errors == "exception":  # what mpi4py does after its own
+        for comm in (MPI.COMM_SELF, MPI.COMM_WORLD):
+            comm.Set_errhandler(MPI.ERRORS_RETURN)
 
 
 def _finalize(MPI: Any) -> None:

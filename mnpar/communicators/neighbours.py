@@ -84,7 +84,7 @@ def card(heart: Heartbeat) -> bytes:
     processes cannot be seen), its id, when it was started, and the descriptor of its heartbeat's file."""
     try:
         place = boot() + os.readlink("/proc/self/ns/pid")
-        since = int(_stat(os.getpid())[19])
+        since = int(stat_of(os.getpid())[19])
     except (OSError, ValueError):
         place, since = "", 0
     return _CARD.pack(place.encode(), os.getpid(), since, heart.fd)
@@ -105,7 +105,7 @@ class Neighbours:
             return None
         pid, since, fd = self._processes[rank]
         try:
-            fields = _stat(pid)
+            fields = stat_of(pid)
         except (FileNotFoundError, ProcessLookupError):
             return Look("gone", "its process has ended without a word")
         except (OSError, ValueError):
@@ -136,7 +136,7 @@ def _at(site: str) -> str:
     return f" at {site}" if site else ""
 
 
-def _stat(pid: int) -> list[str]:
+def stat_of(pid: int) -> list[str]:
     """The fields of a process's stat, from its state on (proc(5) counts it as the third)."""
     with open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()

@@ -102,7 +102,7 @@ class Process:
         self.machines = [one[CARD : CARD + _NAME].rstrip(b"\0").decode(errors="replace") for one in raw]
         here = self._neighbours.here
         if self.rank in here[:1]:
-            traces.remove(traces.launchers_file())
+            traces.remove(traces.launchers_file(os.getppid()))
             if len({raw[rank][CARD + _NAME :] for rank in here}) == 1:  # all have mapped the same
                 traces.remove(names)
         traces.hide_launcher()

@@ -22,10 +22,10 @@ _MARKS = ("PMI", "HYDI_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "OMPI_FILE_", "M
 _SETTINGS = ("PMIX_MCA_",)  # the user's, read when they are needed
 
 
-def segments() -> list[str]:
-    """The files in shared memory that MPI has mapped into this process."""
+def segments(pid: int | str = "self") -> list[str]:
+    """The files in shared memory that MPI has mapped into a process."""
     found = set()
-    with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as maps:
         for line in maps:
             name = line.split(None, 5)[-1].strip()
             if name.startswith(_SEGMENTS) and not name.endswith("(deleted)"):
@@ -33,14 +33,14 @@ def segments() -> list[str]:
     return sorted(found)
 
 
-def launchers_file() -> list[str]:
+def launchers_file(launcher: int) -> list[str]:
     """The file by which MPICH's launcher describes the machine to its ranks, and which stays when a job is aborted.
 
     Its name is not passed on, but the launcher has it open.
     """
     found = []
     with contextlib.suppress(OSError):
-        for file in Path(f"/proc/{os.getppid()}/fd").iterdir():
+        for file in Path(f"/proc/{launcher}/fd").iterdir():
             with contextlib.suppress(OSError):
                 name = os.readlink(file)
                 if Path(name).name.startswith("hydra_hwloc_xmlfile_"):

@@ -18,6 +18,7 @@ from mnpar.communicators.communicator import needed
 from mnpar.dataset.agreement import agree, check_root
 from mnpar.datasets.parcel import hand_out, receive
 from mnpar.datasets.sub_dataset import SubDataset, permutation
+from mnpar.datasets.transform_dataset import TransformDataset
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
@@ -49,6 +50,13 @@ class ScatteredDataset(SubDataset):
         return SubDataset(self, self.n_duplicates, len(self))
 
 
+def repeated_examples(dataset: Any) -> int:
+    """How many examples, the first ones, the rank before has too: of a :class:`ScatteredDataset`, or of what transforms one."""
+    while isinstance(dataset, TransformDataset):
+        dataset = dataset.dataset
+    return dataset.n_duplicates if isinstance(dataset, ScatteredDataset) else 0
+
+
 def scatter_dataset(
     dataset: Any,
     comm: Communicator,
@@ -73,7 +81,8 @@ def scatter_dataset(
             (:func:`mnpar.random.seed`).
         max_buf_len: ChainerMN's; must be positive, any size goes.
         force_equal_length: True, ChainerMN's default: every rank gets ceil(n / P) examples, some are on two ranks
-            (``n_duplicates``, ``without_duplicates()``). False: each example on one rank, the first n mod P ranks have one
+            (``n_duplicates``, ``without_duplicates()``), which an evaluation over the ranks counts once
+            (:func:`mnpar.create_multi_node_evaluator`). False: each example on one rank, the first n mod P ranks have one
             more, and with n < P some have none. See :func:`scatter_index` for the numbers.
 
     Returns:

@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterator
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mnpar.communicators.communicator import needed
 from mnpar.config import no_backprop_mode, using_config
 from mnpar.dataset import concat_examples
 from mnpar.dataset.convert import converted
+from mnpar.datasets.scatter import repeated_examples
+from mnpar.datasets.sub_dataset import SubDataset
 from mnpar.summary import DictSummary, Sums
 from mnpar.training.extension import PRIORITY_WRITER, Extension
 from mnpar.training.extensions.evaluator import Evaluator
@@ -25,7 +29,8 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
 
     Shards may be of any length, empty ones included, and ranks may report different values (a rank in the middle of a
     model-parallel network none at all): each mean is over the examples of the ranks that report the value, and equals the mean
-    that one process would report.
+    that one process would report. That holds for ``scatter_dataset(data, comm)`` too, which by default has some examples on two
+    ranks: the main iterator's data set is replaced so that each counts once, while all ranks make equally many batches.
 
     Args:
         actual_evaluator: an :class:`Evaluator`. One with an ``evaluate`` of its own, which returns means, counts by the
@@ -54,6 +59,8 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
         given = "None" if actual_evaluator is None else f"a {type(actual_evaluator).__name__}"
         raise TypeError(f"rank {communicator.rank}: create_multi_node_evaluator needs an Evaluator, not {given}")
     own = actual_evaluator.evaluate
+    if isinstance(actual_evaluator, Evaluator):
+        _count_once(actual_evaluator)
 
     def evaluate() -> dict[str, float]:
         actual_evaluator._summary = None
@@ -64,6 +71,24 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
 
     actual_evaluator.evaluate = evaluate
     return actual_evaluator
+
+
+def _count_once(evaluator: Evaluator) -> None:
+    """Let an evaluator count no example that another rank counts: those of a scattered data set that are on two ranks.
+
+    They go to the end, where they are left out of the last batch; a batch that has no others is evaluated, as the model may
+    communicate, and not counted. (Where the order is drawn, or the evaluation is a subclass's own, they are left out at once.)
+    """
+    iterator = evaluator.get_all_iterators().get("main")
+    data: Any = getattr(iterator, "dataset", None)
+    if iterator is None or not (repeated := repeated_examples(data)):
+        return
+    n, last = len(data), np.roll(np.arange(len(data)), -repeated)
+    in_order = getattr(iterator, "order_sampler", ...) is None and type(evaluator).evaluate is Evaluator.evaluate
+    iterator.dataset = SubDataset(data, 0, n, last) if in_order else SubDataset(data, repeated, n)
+    evaluator._counted = n - repeated if in_order else None
+    if hasattr(iterator, "reset"):
+        iterator.reset()
 
 
 def _sums(means: dict[str, Any], known: DictSummary | None, n: int) -> dict[str, Sums]:
@@ -84,7 +109,7 @@ def _length(evaluator: Any) -> int:
     """The number of examples of its main iterator, 1 where that is not known."""
     iterators = evaluator.get_all_iterators() if isinstance(evaluator, Evaluator) else {}
     dataset = getattr(iterators.get("main"), "dataset", None)
-    return 1 if dataset is None else len(dataset)
+    return 1 if dataset is None else getattr(evaluator, "_counted", None) or len(dataset)
 
 
 class GenericMultiNodeEvaluator(Extension):

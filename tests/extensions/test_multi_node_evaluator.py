@@ -54,6 +54,42 @@ def test_the_result_is_that_of_one_process_on_every_rank(comm, sizes, batch):
     assert comm.allgather_obj(found) == [found] * comm.size  # to the last bit
 
 
+class Together(L.Classifier):
+    """A model whose ranks communicate in each batch."""
+
+    def forward(self, x, t):
+        self.comm.barrier()
+        return super().forward(x, t)
+
+
+@ranks
+@pytest.mark.parametrize("n", [1, 2, 7, 10])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(
+    "iterator", [{"shuffle": False}, {}, {"n_threads": 2, "shuffle": False}], ids=["in order", "drawn", "read ahead"]
+)
+def test_what_scatter_dataset_repeats_is_counted_once(comm, n, batch, iterator):
+    data = examples(n)
+    part = mnpar.datasets.TransformDataset(
+        mnpar.scatter_dataset(data if comm.rank == 0 else None, comm), lambda example: example
+    )
+    target = model()
+    if "shuffle" in iterator:
+        target = Together(target.predictor)
+        target.comm = comm
+    kind = mnpar.iterators.MultithreadIterator if "n_threads" in iterator else SerialIterator
+    evaluator = mnpar.create_multi_node_evaluator(
+        extensions.Evaluator(kind(part, batch, repeat=False, **iterator), target), comm
+    )
+    alone = evaluate(data)
+    for _ in range(2):
+        found = evaluator()
+        assert list(found) == list(alone)
+        for name, value in alone.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-12)
+    evaluator.get_iterator("main").finalize()
+
+
 @pytest.mark.ranks(2, on="mpi")
 def test_the_result_is_that_of_one_process_over_mpi(comm):
     data, part = mine([7, 2], comm)

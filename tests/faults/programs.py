@@ -17,10 +17,19 @@ from pathlib import Path
 
 import numpy as np
 
+if sys.argv[1] == "start_before_any_import" and os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
+    os._exit(0)
+
 import mnpar
 import mnpar.functions as F
+from mnpar.communicators.launcher import launched_rank
 
-if {"loads_in_processes", "forks_where_mpi4py_was_first", "alone_it_forks_where_mpi4py_was_first"} & set(sys.argv):
+if {
+    "loads_in_processes",
+    "forks_where_mpi4py_was_first",
+    "alone_it_forks_where_mpi4py_was_first",
+    "start_error_where_mpi4py_was_first",
+} & set(sys.argv):
     from mpi4py import MPI  # noqa: F401  where many scripts have it
 
 
@@ -530,5 +539,29 @@ def fine(comm):
     print(f"rank {comm.rank} is done", flush=True)
 
 
+def boom():
+    raise ValueError("boom")
+
+
+AT_THE_START = {  # what rank 1 does when the others make a communicator already
+    "start_error": boom,
+    "start_error_where_mpi4py_was_first": boom,
+    "start_exit_0": lambda: sys.exit(0),
+    "start_exit_3": lambda: sys.exit(3),
+    "start_os_exit_0": lambda: os._exit(0),
+    "start_waits": lambda: time.sleep(30),
+}
+
+
+def start(name):
+    print("ready", flush=True)
+    if launched_rank() == 1:
+        AT_THE_START[name]()
+    mnpar.create_communicator().barrier()
+
+
 if __name__ == "__main__":
+    if sys.argv[1].startswith("start_"):
+        start(sys.argv[1])
+        sys.exit()
     globals()[sys.argv[1]](mnpar.create_communicator())

@@ -60,6 +60,7 @@ class Evaluator(Extension):
         self.converter, self.device, self.eval_hook, self.eval_func = converter, device, eval_hook, eval_func
         self._progress_bar = progress_bar
         self._summary = DictSummary()  # of the last evaluation
+        self._counted: int | None = None  # so many examples count, the first ones; None: all
         for name, one in self._iterators.items():
             if getattr(one, "repeat", False):
                 warnings.warn(f"the iterator {name} goes on for ever, and so will the evaluation: repeat=False", stacklevel=2)
@@ -104,11 +105,16 @@ class Evaluator(Extension):
             iterator = copy.copy(iterator)
         summary = DictSummary()
         bar = Bar() if self._progress_bar else None
+        left = self._counted
         for batch in iterator:
+            if left:
+                batch = batch[:left]
             observation: dict[str, Any] = {}
             with report_scope(observation), no_backprop_mode():
                 call(evaluate, converted(self.converter, batch, self.device))
-            summary.add(observation, weight=len(batch))
+            if left != 0:
+                summary.add(observation, weight=len(batch))
+            left = None if left is None else max(0, left - len(batch))
             if bar:
                 bar.show("validation", getattr(iterator, "epoch_detail", 0.0), 1, "epoch")
         if bar:

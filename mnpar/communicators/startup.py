@@ -1,0 +1,177 @@
+"""The start of a job, until there is a communicator: a rank that ends before ends all of them.
+
+``MPI_Init`` returns when all ranks have called it, and never if one has ended before it did; launchers let that happen, as one
+that leaves without MPI is no failure to them. So an uncaught error ends its process in a way that is one (:func:`install`). For
+all other ends: each rank on a machine is a child process of its launcher there, whatever wrapper it runs in, and the launcher
+has told how many there are. While a rank is in ``MPI_Init``, a thread counts those children (``mpi.py`` calls MPI without the
+GIL); if some are missing, it says which, and ends this process. Where the launcher cannot be seen (other machines, systems
+without ``/proc``, containers that hide processes, Slurm), nothing is watched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from mnpar.communicators import sites, traces
+from mnpar.communicators.launcher import launched_rank, launched_ranks, launched_ranks_here
+from mnpar.communicators.neighbours import stat_of
+from mnpar.communicators.watch import speak, speak_at_once
+
+_LAUNCHERS = ("hydra_pmi_proxy", "prterun", "prted", "orterun", "orted", "mpiexec", "mpirun")  # what starts ranks on a machine
+_ALIKE = 0.8  # s: if all ranks fail alike, rank 0 speaks for them, and ends the job
+_SPEAK = 0.2  # s for a launcher to pass on what a rank wrote
+_PULSE = 0.2  # s
+_STARTING = 1.5  # s without a new rank, after which a launcher starts no more
+_TURN = 5  # looks by which the lowest rank comes first, to speak for all
+
+
+def install() -> None:
+    """Let an uncaught error end the job; called by ``import mnpar``. The first communicator's hook takes its place."""
+    if launched_ranks() < 2:
+        return
+    show, process = sys.excepthook, os.getpid()
+
+    def on_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if os.getpid() != process:  # a forked child's errors are its own
+            show(kind, error, trace)
+            return
+        what = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed, the job ends"
+        if launched_rank() and what != "interrupted":
+            time.sleep(_ALIKE)
+        speak(f"mnpar: rank {launched_rank()} of {launched_ranks()} {what}\n")
+        show(kind, error, trace)
+        speak()
+        time.sleep(_SPEAK)
+        MPI = sys.modules.get("mpi4py.MPI")
+        if MPI is None or not MPI.Is_initialized():
+            _end(_launcher())
+        elif not MPI.Is_finalized() and MPI.COMM_WORLD.Get_size() > 1:
+            _tidy(_launcher())
+            MPI.COMM_WORLD.Abort(1)
+
+    sys.excepthook = on_error
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[None]:
+    """Around ``MPI_Init``: Ctrl-C ends it, and this process ends if another one has before it came so far."""
+    if launched_ranks() < 2:
+        yield
+        return
+    main = threading.current_thread() is threading.main_thread()
+    wakes, wake = os.pipe()  # the numbers of signals, of which Python itself would learn only after MPI_Init
+    os.set_blocking(wake, False)
+    before = signal.set_wakeup_fd(wake) if main else -1
+    over = threading.Event()
+    thread = threading.Thread(target=_watch, args=(over, wakes, sites.call_site()), name="mnpar start", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        if main:
+            signal.set_wakeup_fd(before)
+        over.set()
+        os.write(wake, b"\0")
+        thread.join()
+        os.close(wake)
+        os.close(wakes)
+
+
+def _watch(over: threading.Event, wakes: int, site: str) -> None:
+    """In a thread: end this process at Ctrl-C, or if a rank of this machine is gone."""
+    launcher, expected, most, found, looks, last = _launcher(), launched_ranks_here(), 0, 0, 0, set[int]()
+    while True:
+        told = os.read(wakes, 256) if select.select([wakes], [], [], _PULSE)[0] else b""
+        if over.is_set():
+            return
+        if signal.SIGINT in told and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            _end(launcher)
+        if launcher is None:
+            continue
+        if _launcher() != launcher:  # it has died
+            traces.remove_session(launcher)
+            _end(launcher)
+        there = _children(launcher)
+        most = max(most, len(there))
+        looks = looks + 1 if there.keys() == last else 0  # at the same
+        last = set(there)
+        if len(there) >= expected or looks == 0 or (most < expected and _youngest(there) < _STARTING):
+            continue
+        ranks = [_rank_of(pid) for pid in there]
+        found = found or len(ranks)
+        first = len(ranks) == found and not any(rank is not None and rank < (launched_rank() or 0) for rank in ranks)
+        if looks > (0 if first else _TURN):
+            speak_at_once(_report(site, expected, ranks))
+            time.sleep(_SPEAK)
+            _end(launcher)
+
+
+def _end(launcher: int | None) -> None:
+    """End this process so that its launcher ends the others, and first what these would leave behind: of a process that leaves
+    by itself the launcher may think nothing."""
+    _tidy(launcher)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _tidy(launcher: int | None) -> None:
+    """Remove the files of MPI's shared memory that the ranks here have mapped, which are about to end, and their launcher's."""
+    if launcher is not None:
+        traces.remove(traces.launchers_file(launcher))
+        for pid in _children(launcher):
+            traces.remove(traces.segments(pid))
+
+
+def _report(site: str, expected: int, ranks: list[int | None]) -> str:
+    """What is told of the ranks that are not among ``ranks``, those that are here."""
+    size, lost = launched_ranks(), expected - len(ranks)
+    gone = sorted(set(range(size)).difference(ranks)) if expected == size else []
+    who = f"rank {', '.join(map(str, gone))}" if len(gone) == lost else f"{lost} of the {expected} ranks on this machine"
+    first = f"mnpar: rank {launched_rank()} of {size} waits for ever for the start of MPI at {site}, the job ends"
+    return f"{first}\n  {who}: has ended before it made a communicator\n"
+
+
+def _launcher() -> int | None:
+    """The process on this machine that has started this rank, perhaps by a wrapper; None if it cannot be seen."""
+    pid = os.getppid()
+    with contextlib.suppress(OSError, ValueError):
+        while pid > 1:
+            name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+            if name in _LAUNCHERS:
+                return pid
+            pid = int(stat_of(pid)[1])
+    return None
+
+
+def _children(launcher: int) -> dict[int, int]:
+    """The child processes of the launcher that have not ended, and when each was started, in ticks of the kernel's clock."""
+    there = {}
+    with contextlib.suppress(OSError):  # the launcher has ended
+        for task in Path(f"/proc/{launcher}/task").glob("*/children"):
+            for pid in map(int, task.read_text().split()):
+                with contextlib.suppress(OSError, ValueError):
+                    fields = stat_of(pid)
+                    if fields[0] not in "ZX":
+                        there[pid] = int(fields[19])
+    return there
+
+
+def _youngest(started: dict[int, int]) -> float:
+    """For how many seconds the process that was started last has been there."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - max(started.values(), default=0) / os.sysconf("SC_CLK_TCK")
+
+
+def _rank_of(pid: int) -> int | None:
+    """The rank that a process, or what it wraps, is; None if it does not tell."""
+    with contextlib.suppress(OSError, ValueError):
+        variables = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+        return launched_rank(dict(variable.split("=", 1) for variable in variables if "=" in variable))
+    return None
