@@ -12,6 +12,7 @@ from mnpar.config import is_recording
 from mnpar.function_node import FunctionNode
 from mnpar.functions.arithmetic import Identity
 from mnpar.functions.communication import Collective, Communication
+from mnpar.functions.sameness import check_alike, check_owners, check_parts, enter
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class CopyTo(Communication):
 
     def forward(self, x: Any) -> Any:
         self.differentiable = is_recording()  # forward no rank hears of the others: so it goes on every rank's tape
+        check_alike(self, x)
         return x
 
     def mirror(self) -> Communication:
@@ -35,6 +37,10 @@ class ReduceFrom(Collective):
     """``y`` is the sum of all ranks' ``x``; ``gx = gy`` on each rank: only forward communicates. Megatron's g."""
 
     op, algorithm = "reduce_from", ALLREDUCE
+
+    def forward(self, *xs: Any) -> Any:
+        check_parts(self, xs[0])
+        return super().forward(*xs)
 
     def mirror(self) -> Communication:
         return CopyTo(self.comm, of=self)
@@ -67,7 +73,9 @@ def copy_to(comm: Communicator, x: Any) -> Variable:
         >>> mnpar.run(program, ranks=3)
         [[6.0], [6.0], [6.0]]
     """
-    return _function(comm, CopyTo, x).apply((x,))[0]
+    function = _function(comm, CopyTo, x)
+    enter(comm, x)
+    return function.apply((x,))[0]
 
 
 def reduce_from(comm: Communicator, x: Any) -> Variable:
@@ -93,6 +101,7 @@ def _function(comm: Communicator, kind: type[Communication], x: Any) -> Function
     """The communication; one rank has nobody to speak to."""
     function = kind(comm)
     if comm.size > 1:
+        check_owners(comm, function.op, function.site)
         return function
     function.all_there((x,))
     return Identity()

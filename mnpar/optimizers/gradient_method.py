@@ -38,6 +38,9 @@ class Team(Protocol):
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
         """This rank's loss, weighted so that the ranks' losses add up to the one to be minimized."""
 
+    def watching(self) -> AbstractContextManager[None]:
+        """Around forward and backward."""
+
     def listen(self) -> None:
         """Called before backward: gradients may leave while it goes on."""
 
@@ -151,13 +154,14 @@ class GradientMethod(Optimizer):
         self._require_target("update")
         if lossfun is not None:
             self._require_function(lossfun)
-            loss = lossfun(*args, **kwds) if self.team is None else self.team.loss(lossfun, args, kwds)
-            try:
-                self.differentiate(loss)
-            except BaseException:
-                if self.team is not None:
-                    self.team.give_up()
-                raise
+            with _ALONE if self.team is None else self.team.watching():
+                loss = lossfun(*args, **kwds) if self.team is None else self.team.loss(lossfun, args, kwds)
+                try:
+                    self.differentiate(loss)
+                except BaseException:
+                    if self.team is not None:
+                        self.team.give_up()
+                    raise
         self.step()
 
     def step(self) -> None:
