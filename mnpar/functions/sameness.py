@@ -28,7 +28,6 @@ from mnpar.communicators.message import Call
 from mnpar.communicators.sites import call_site
 from mnpar.config import is_debugging, is_recording
 from mnpar.errors import MismatchError
-from mnpar.parameter import Parameter
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -88,8 +87,8 @@ def check_owners(comm: Communicator, op: str, site: str) -> None:
 
 def enter(comm: Communicator, x: Any) -> None:
     """A value, and no parameter, passes copy_to: from here on these ranks divide the work on it."""
-    watch = _watch.get()
-    if watch is not None and is_recording() and comm.size > 1 and watch.covers(comm) and not isinstance(x, Parameter):
+    watch, parameter = _watch.get(), hasattr(x, "update_rule")  # (the class of parameters lies above)
+    if watch is not None and is_recording() and comm.size > 1 and watch.covers(comm) and not parameter:
         watch.entered.setdefault(call_site(1), comm)
 
 

@@ -207,9 +207,7 @@ class GradientMethod(Optimizer):
 
     def _takes_pieces(self) -> bool:
         """Whether parts of the arenas can be updated as their gradients arrive; if so, prepare the arenas for it."""
-        if self._scaling is not None or self.arenas.strays:
-            return False
-        if self._hooks and any([timing == "pre" for timing, _ in self._hooks.values()]):
+        if self._scaling is not None or self.arenas.strays or any([timing == "pre" for timing, _ in self._hooks.values()]):
             return False
         return all(map(whole.begins, self.arenas.learning))
 
@@ -265,10 +263,8 @@ class GradientMethod(Optimizer):
             )
         if self.team is not None:
             self.team.listen()
-        if loss is None:
-            backward(loss_scale=self._loss_scale)  # the gradients that come from other ranks are scaled too
-        else:
-            loss.backward(loss_scale=self._loss_scale)
+        # without a loss too, the gradients that come from other ranks are scaled
+        (backward if loss is None else loss.backward)(loss_scale=self._loss_scale)
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Add up gradients inside a ``with`` block: its updates take no step; the next one outside takes one for all samples.
