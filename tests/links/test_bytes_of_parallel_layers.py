@@ -95,7 +95,7 @@ def test_layers_of_a_transformer_send_what_has_to_be_sent(ranks, name, sequence_
 
     def program(comm):
         part = slice(None) if sequence_axis is None else slice(*block(T, comm.size, comm.rank))
-        return sent(comm, make(comm, sequence_axis), np.ones((N, T, D))[:, part].copy())
+        return sent(comm, make(comm, sequence_axis), np.random.default_rng(0).normal(size=(N, T, D))[:, part].copy())
 
     forward, backward = mnpar.run(program, ranks=ranks)[0]
     minimum = least(ranks, ACTIVATIONS, pairs)
