@@ -44,7 +44,7 @@ _ON_OBJECTS = (
     "reduce_scatter_obj", "scan_obj", "exscan_obj",
 )  # fmt: skip
 UPDATE = "optimizer.update"  # allreduce_noted: errors name what the user has called
-_OTHERS = ("barrier", "split", "scan", "exscan", "exchange", "gather_from", "share", "ring_attention", UPDATE)
+_OTHERS = ("barrier", "split", "scan", "exscan", "exchange", "gather_from", "share", "ring_attention", UPDATE, "likeness")
 OPS = (*POINT_TO_POINT, *_ON_ARRAYS, *_ON_OBJECTS, *_OTHERS)
 _OP_CODES = {name: code for code, name in enumerate(OPS)}
 REDUCTIONS = ("sum", "max", "min", "prod", "mean")

@@ -23,7 +23,7 @@ from mnpar.functions.exchanges import exchange, iexchange
 from mnpar.functions.generic import either
 from mnpar.functions.halo import SpatialGrid, grid_needed, halo_of
 from mnpar.functions.joining import concat, split_axis
-from mnpar.functions.replicated import copy_to
+from mnpar.functions.replicated import CopyTo
 from mnpar.functions.windows import Windows
 from mnpar.plans import Box, Window
 from mnpar.plans.halo import grid_transposed
@@ -222,7 +222,7 @@ def shared(comm: Communicator, *params: Any) -> tuple[Any, ...]:
     if comm.size == 1 or not given or not is_recording():
         return params
     if len(given) == 1 or len({p.dtype for p in given}) > 1 or sum([p.array.nbytes for p in given]) > WORTH_PACKING:
-        return tuple([None if p is None else copy_to(comm, p) for p in params])
-    flat = copy_to(comm, concat([p.reshape((-1,)) for p in given], axis=0))
+        return tuple([None if p is None else CopyTo(comm).apply((p,))[0] for p in params])
+    (flat,) = CopyTo(comm).apply((concat([p.reshape((-1,)) for p in given], axis=0),))
     parts = iter(split_axis(flat, np.cumsum([p.size for p in given])[:-1].tolist(), axis=0))
     return tuple([None if p is None else next(parts).reshape(p.shape) for p in params])

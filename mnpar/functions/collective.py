@@ -24,6 +24,7 @@ from mnpar.functions.communication import Collective, Communication
 from mnpar.functions.folding import FOLDS, check_op, fold
 from mnpar.functions.generic import axis_of
 from mnpar.functions.joining import concat, split_axis
+from mnpar.functions.sameness import check_once
 from mnpar.plans import block
 from mnpar.variable import Variable, as_variable
 
@@ -45,6 +46,11 @@ class ReduceScatter(Collective):
 
     op, algorithm, several = "reduce_scatter", REDUCE_SCATTER, True
 
+    def forward(self, *xs: Any) -> Any:
+        if self.order:
+            check_once(self, *xs)
+        return super().forward(*xs)
+
     def mirror(self) -> Communication:
         return AllGather(self.comm, of=self)
 
@@ -53,6 +59,11 @@ class AllReduce(Collective):
     """Every rank has an array and wants the sum of all. Its own adjoint: ``gx`` is the sum of all ranks' ``gy``."""
 
     op, algorithm = "allreduce", ALLREDUCE
+
+    def forward(self, *xs: Any) -> Any:
+        if self.reduction == "sum":
+            check_once(self, *xs)
+        return super().forward(*xs)
 
     def mirror(self) -> Communication:
         return type(self)(self.comm, of=self)

@@ -11,7 +11,10 @@ from mnpar.communicators.algorithms import ALLREDUCE
 from mnpar.config import is_recording
 from mnpar.function_node import FunctionNode
 from mnpar.functions.arithmetic import Identity
+from mnpar.functions.broadcasting import BroadcastTo
 from mnpar.functions.communication import Collective, Communication
+from mnpar.functions.generic import either
+from mnpar.functions.sameness import check_alike, check_owners, check_parts, enter
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ class CopyTo(Communication):
 
     def forward(self, x: Any) -> Any:
         self.differentiable = is_recording()  # forward no rank hears of the others: so it goes on every rank's tape
+        check_alike(self, x)
         return x
 
     def mirror(self) -> Communication:
@@ -36,8 +40,52 @@ class ReduceFrom(Collective):
 
     op, algorithm = "reduce_from", ALLREDUCE
 
+    def forward(self, *xs: Any) -> Any:
+        check_parts(self, xs[0])
+        return super().forward(*xs)
+
     def mirror(self) -> Communication:
         return CopyTo(self.comm, of=self)
+
+
+class AddOnce(FunctionNode):
+    """``y + b`` on one rank, y on the others, before the ranks' y are added up; b (D,) is the same on each rank.
+
+    The gradient of that sum is on every rank, whole: so each has the whole gradient of b without a message, but only one the
+    derivative of it. Adjoint of the second input: SumOnce.
+    """
+
+    generic = True
+
+    def __init__(self, here: bool) -> None:
+        self.here = here
+
+    def forward(self, y: Any, b: Any) -> Any:
+        return y + b if self.here else y
+
+    def backward(self, gy: Any) -> Any:
+        return gy, lambda: either(SumOnce(self.here), gy)
+
+
+class SumOnce(FunctionNode):
+    """(…, D) → (D,), the sum over all other axes: on all ranks of the same array, whose gradient one of them gives."""
+
+    generic = True
+
+    def __init__(self, here: bool) -> None:
+        self.here = here
+
+    def forward(self, gy: Any) -> Any:
+        self.shape = gy.shape
+        return gy.sum(axis=tuple(range(gy.ndim - 1)))
+
+    def backward(self, ggb: Any) -> Any:
+        return (lambda: either(BroadcastTo(self.shape), ggb)) if self.here else None
+
+
+def add_once(comm: Communicator, y: Variable, b: Any) -> Variable:
+    """Add b (D,), which all ranks have alike, to what the ranks' y (…, D), soon to be added up, make together."""
+    return AddOnce(comm.rank == 0).apply((y, b))[0]
 
 
 def copy_to(comm: Communicator, x: Any) -> Variable:
@@ -67,7 +115,9 @@ def copy_to(comm: Communicator, x: Any) -> Variable:
         >>> mnpar.run(program, ranks=3)
         [[6.0], [6.0], [6.0]]
     """
-    return _function(comm, CopyTo, x).apply((x,))[0]
+    function = _function(comm, CopyTo, x)
+    enter(comm, x)
+    return function.apply((x,))[0]
 
 
 def reduce_from(comm: Communicator, x: Any) -> Variable:
@@ -93,6 +143,7 @@ def _function(comm: Communicator, kind: type[Communication], x: Any) -> Function
     """The communication; one rank has nobody to speak to."""
     function = kind(comm)
     if comm.size > 1:
+        check_owners(comm, function.op, function.site)
         return function
     function.all_there((x,))
     return Identity()

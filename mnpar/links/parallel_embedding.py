@@ -11,6 +11,7 @@ from mnpar import initializers
 from mnpar.communicators.communicator import needed
 from mnpar.functions import embed_id, get_item, reduce_from, reduce_scatter
 from mnpar.functions.indexing import ScatterAdd
+from mnpar.functions.sameness import check_same
 from mnpar.initializers import Normal
 from mnpar.links.parallel_linear import checked_axis
 from mnpar.links.parts import Divided, initialize_part
@@ -80,6 +81,7 @@ class VocabularyParallelEmbedID(Divided):
         Raises:
             ValueError: an integer is not in 0 … V - 1, or x has another dtype.
         """
+        check_same(self.comm, "VocabularyParallelEmbedID", x=as_variable(x))
         y = self._own(x)
         axis = None if self.sequence_axis is None else checked_axis(self, self.sequence_axis, y.ndim - 1)
         if self.comm.size == 1:

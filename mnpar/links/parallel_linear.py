@@ -25,6 +25,7 @@ import numpy as np
 
 from mnpar.communicators.communicator import needed
 from mnpar.functions import allgather, copy_to, gather_from, linear, reduce_from, reduce_scatter, reshape, scatter_to
+from mnpar.functions.replicated import add_once
 from mnpar.links.linear import Linear
 from mnpar.links.parts import Divided, cut_parameter, initialize_part
 from mnpar.plans import Box, block
@@ -190,8 +191,7 @@ class RowParallelLinear(Divided, Linear):
         if axis is None:
             y = reduce_from(self.comm, y)
             return y if self.b is None else y + self.b
-        y = reduce_scatter(self.comm, y, axis=axis)
-        return y if self.b is None else y + copy_to(self.comm, self.b)
+        return reduce_scatter(self.comm, y if self.b is None else add_once(self.comm, y, self.b), axis=axis)
 
     def _check(self, features: int) -> None:
         assert self.in_size is not None

@@ -6,10 +6,12 @@ number of ranks starts from the weights of the undivided one.
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators.communicator import needed
 from mnpar.config import no_backprop_mode
@@ -38,12 +40,24 @@ class Part:
     def __init__(self, initializer: Any, whole: tuple[int, ...], box: Box) -> None:
         self.initializer, self.whole, self.box = initializer, tuple(whole), box
         self.dtype = getattr(initializer, "dtype", None)
+        self.drawn: tuple[bytes, bytes] | None = None  # digests of the whole and of the part, as they were drawn
 
     def __call__(self, array: Array) -> None:
         """Fill ``array``, of the box's shape."""
         whole = np.empty(self.whole, array.dtype)
         self.initializer(whole)
-        put(array, whole[self.box.index])
+        part = np.ascontiguousarray(whole[self.box.index])
+        put(array, part)
+        self.drawn = digest_of(whole), digest_of(part)
+
+    def whole_of(self, digest: bytes) -> bytes:
+        """The digest of the whole array that a part with this digest was drawn from; empty if it was not drawn here."""
+        return self.drawn[0] if self.drawn is not None and self.drawn[1] == digest else b""
+
+
+def digest_of(x: Array) -> bytes:
+    """A digest of the values of an array."""
+    return hashlib.blake2b(backend.as_bytes(backend.to_host(x)), digest_size=16).digest()
 
 
 class Divided(Link):

@@ -38,6 +38,9 @@ class Team(Protocol):
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
         """This rank's loss, weighted so that the ranks' losses add up to the one to be minimized."""
 
+    def watching(self) -> AbstractContextManager[None]:
+        """Around forward and backward."""
+
     def listen(self) -> None:
         """Called before backward: gradients may leave while it goes on."""
 
@@ -151,13 +154,14 @@ class GradientMethod(Optimizer):
         self._require_target("update")
         if lossfun is not None:
             self._require_function(lossfun)
-            loss = lossfun(*args, **kwds) if self.team is None else self.team.loss(lossfun, args, kwds)
-            try:
-                self.differentiate(loss)
-            except BaseException:
-                if self.team is not None:
-                    self.team.give_up()
-                raise
+            with _ALONE if self.team is None else self.team.watching():
+                loss = lossfun(*args, **kwds) if self.team is None else self.team.loss(lossfun, args, kwds)
+                try:
+                    self.differentiate(loss)
+                except BaseException:
+                    if self.team is not None:
+                        self.team.give_up()
+                    raise
         self.step()
 
     def step(self) -> None:
@@ -203,9 +207,7 @@ class GradientMethod(Optimizer):
 
     def _takes_pieces(self) -> bool:
         """Whether parts of the arenas can be updated as their gradients arrive; if so, prepare the arenas for it."""
-        if self._scaling is not None or self.arenas.strays:
-            return False
-        if self._hooks and any([timing == "pre" for timing, _ in self._hooks.values()]):
+        if self._scaling is not None or self.arenas.strays or any([timing == "pre" for timing, _ in self._hooks.values()]):
             return False
         return all(map(whole.begins, self.arenas.learning))
 
@@ -261,10 +263,8 @@ class GradientMethod(Optimizer):
             )
         if self.team is not None:
             self.team.listen()
-        if loss is None:
-            backward(loss_scale=self._loss_scale)  # the gradients that come from other ranks are scaled too
-        else:
-            loss.backward(loss_scale=self._loss_scale)
+        # without a loss too, the gradients that come from other ranks are scaled
+        (backward if loss is None else loss.backward)(loss_scale=self._loss_scale)
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Add up gradients inside a ``with`` block: its updates take no step; the next one outside takes one for all samples.

@@ -58,14 +58,14 @@ def create_multi_node_optimizer(
             1/P of the memory, and as much is sent. All ranks save and load together then.
         axes: of a mesh: those along which ranks have copies of the same parameters and samples of their own.
         check: after how many updates all ranks compare their values of the parameters that several of them have, and on a
-            mesh their gradients; before that already in the first update, and after 1, 2, 4, 8 and so on. In debug mode, after
-            each.
+            mesh their gradients, and what passes between them that they own together; before that already in the first update,
+            and after 1, 2, 4, 8 and so on. In debug mode, after each.
 
     Raises:
         ValueError: an argument has none of these values. KeyError: the mesh has no such axis.
         MismatchError: copies have drifted apart, when it is checked. On a mesh, at the first update: parts do not make a whole,
             a layer is divided among ranks with samples of their own; or, when it is checked, gradients are parts that should
-            be whole.
+            be whole, or ranks that have a loss in common have other samples, or count something again.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.functions as F, mnpar.links as L

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import NamedTuple
 
-from mnpar import backend
+from mnpar.links.parts import Part, digest_of
 from mnpar.parameter import Parameter
 from mnpar.plans import Box
 
@@ -20,6 +19,7 @@ class Description(NamedTuple):
     tied: bool  # a pipeline sums its gradients over stages
     alone: tuple[str, ...]  # the axes along which one rank of each line has it, as experts are
     digest: bytes  # of its values
+    drawn: bytes  # of the values of the whole parameter, if the rank's are still those that were drawn
 
 
 class Table(NamedTuple):
@@ -32,6 +32,7 @@ class Table(NamedTuple):
 
 def look_at(param: Parameter, tied: bool, alone: tuple[str, ...]) -> Description:
     """The description of this rank's part of a parameter; ``tied`` and ``alone`` as :class:`Description` has them."""
-    digest = hashlib.blake2b(backend.as_bytes(backend.to_host(param.array)), digest_size=16)
+    digest, first = digest_of(param.array), param.initializer
+    drawn = first.whole_of(digest) if isinstance(first, Part) else b""
     whole, box = (param.shape, Box.whole(param.shape)) if param.box is None or param.whole is None else (param.whole, param.box)
-    return Description(tuple(whole), box, param.dtype.name, param.box is not None, tied, alone, digest.digest())
+    return Description(tuple(whole), box, param.dtype.name, param.box is not None, tied, alone, digest, drawn)

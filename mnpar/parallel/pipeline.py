@@ -22,6 +22,7 @@ from mnpar.backend import Array
 from mnpar.chain import ChainList
 from mnpar.communicators.communicator import needed
 from mnpar.config import is_recording
+from mnpar.functions.sameness import check_same
 from mnpar.link import Link
 from mnpar.links import MixtureOfExperts, MultiNodeBatchNormalization
 from mnpar.parallel.known_schedules import make_schedule
@@ -205,6 +206,9 @@ class Pipeline(ChainList):
             ValueError: arguments of different lengths, or other than the micro-batches' sizes.
         """
         step = Step(self, *self._cut(args, kwargs))
+        if self._inputs is not None:  # of the whole model, of which each stage takes what it needs
+            named = {f"{i}": x for i, x in enumerate(args)}
+            check_same(self.line.comm, type(self).__name__, **named, **kwargs)
         if is_recording():
             return step
         for action in self.schedule.actions[self.line.comm.rank]:

@@ -214,6 +214,10 @@ class Placement:
         return kind
 
     def _check_values(self, path: str, holders: dict[int, Description]) -> None:
+        drawn = {held.drawn: rank for rank, held in reversed(holders.items()) if held.drawn and held.box.volume}
+        if len(drawn) > 1:
+            ranks = sorted(drawn.values())[:2]
+            raise MismatchError(_DRAWN.format(path, ranks, self.mesh, " and ".join(map(repr, self.mesh.differ(ranks)))))
         for ranks in self.copies(holders).values():
             first = holders[ranks[0]]
             for rank in ranks[1:]:
@@ -285,6 +289,10 @@ _OVER_DATA = (
 _UNTIED = (
     "{} is on ranks {} of {!s}, in several stages along {!r}, and nothing adds their gradients up: name it in "
     "Pipeline.of(tied=…) or Pipeline(shared=…); other parameters need other paths, as Pipeline.of gives them"
+)
+_DRAWN = (
+    "ranks {1} of {2!s}, which differ along {3}, have drawn their parts of {0} from different whole arrays, so that it is not "
+    "that of one process: draw the weights by initialize_by_path, or after mnpar.random.seed with one seed on these ranks"
 )
 _DIFFER = (
     "{} is not the same on ranks {} of {!s}, which differ along {}: draw the weights by initialize_by_path, or after "

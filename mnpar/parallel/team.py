@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from mnpar.config import is_debugging
+from mnpar.functions.sameness import Watch, check_loss, watching
 from mnpar.graph import structure
 from mnpar.optimizers import GradientMethod
 from mnpar.optimizers.gradient_method import Pieces
@@ -131,12 +132,20 @@ class Team:
             altered = self._shards.altered()
         return Row(weight, self._held, stale, final, manual, joining, talks, unsettled, asks, altered, *self._identity.told)
 
+    def watching(self) -> AbstractContextManager[None]:
+        """Around forward and backward: in an update after which gradients are compared, so is what ranks own together."""
+        placement = self._placement
+        if placement is None or placement.mesh.comm.size == 1 or not self._is_due(self.optimizer.t):
+            return _AS_EVER
+        return watching(Watch(*[comm.transport.world_ranks for comm in (placement.copy, placement.mesh.comm)]))
+
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
         """The loss on this rank, to be differentiated; None where there are no samples."""
         if not self._copies.ever:
             self._make_equal()
         before = self._begin()
         loss = lossfun(*args, **kwds)
+        check_loss(loss)
         own = own_weight(loss, self._samples(args, kwds), self._how)
         if self._alone:
             self._add_up(own, loss)

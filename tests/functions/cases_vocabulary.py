@@ -11,6 +11,7 @@ from cases_recurrent import pixelwise
 import mnpar.functions as F
 from mnpar.functions import alignment, angles, arithmetic, cumulative, elementwise, matrices, recomputation, rounding
 from mnpar.functions.generic import wide
+from mnpar.functions.replicated import AddOnce, SumOnce
 from mnpar.functions.vocabulary_parallel import ShiftedScores
 
 PAIR = ((N, 3), (N, 3))
@@ -181,6 +182,10 @@ def of_a_block_truth(x):
 
 
 CASES = [
+    Case(
+        "bias added on one rank", (AddOnce, SumOnce), lambda y, b: AddOnce(True).apply((y, b))[0], lambda y, b: y + b,
+        ((N, 3), (3,)),
+    ),
     Case("shifted scores of a block of classes", (ShiftedScores,), lambda x: of_a_block(x, True), of_a_block_truth),
     Case("shifted scores of a block of classes: recomputed", (), lambda x: of_a_block(x, False), of_a_block_truth),
     Case("arcsin", (angles.Arcsin,), F.arcsin, np.arcsin, low=-0.8, high=0.8, halves=8e-3),

@@ -349,7 +349,7 @@ def shared_by_stages(comm, rule, sharded=True, **axes):
     pipeline = mnpar.Pipeline.of(mesh.pipe, layers, tied={"/d/W": "/a/W"}, sizes=[2, 3])
     model = initialize_by_path(pipeline, seed=3)
     optimizer = mnpar.create_multi_node_optimizer(rule, mesh, sharded=sharded).setup(model)
-    return mesh, optimizer, pipeline.tied[0], np.random.default_rng(comm.rank).standard_normal((2, 4, 4)).astype("f4")
+    return mesh, optimizer, pipeline.tied[0], np.random.default_rng(mesh.data.rank).standard_normal((2, 4, 4)).astype("f4")
 
 
 @pytest.mark.parametrize("rule", [mnpar.optimizers.LAMB, mnpar.optimizers.Adam])

@@ -1,0 +1,418 @@
+"""Programs on a mesh that compute wrong numbers, and are told so: what ranks own together is not alike, or is counted again."""
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar.errors import MismatchError
+from mnpar.link_hooks import WholeGradients
+from mnpar.plans import Box
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+X = np.random.default_rng(0).normal(size=(4, 6))
+SEQUENCES = np.random.default_rng(1).normal(size=(2, 4, 6))
+T = np.arange(4) % 3
+WORDS = np.arange(8).reshape(2, 4)
+
+
+def loss(y, t=T):
+    return F.softmax_cross_entropy(y, t)
+
+
+def pair(comm, **options):
+    """Two layers with a layer's work divided between them, and one before, whose gradients pass them."""
+    return mnpar.Chain(
+        before=L.Linear(6, 6),
+        wide=L.ColumnParallelLinear(comm, 6, 8, gather_output=False, **options),
+        out=L.RowParallelLinear(comm, 8, 6, input_is_parallel=True, **options),
+    )
+
+
+def run(m, x=X):
+    return m.out(F.tanh(m.wide(m.before(x))))
+
+
+# Each is called with a mesh of model=2 and space=2 or, as PLACES says, another one; it gives a model and a loss function.
+
+
+def other_samples(mesh):
+    m = pair(mesh.model)
+    return m, lambda: loss(run(m, X + mesh.model.rank))
+
+
+def other_labels(mesh):
+    m = pair(mesh.model, nobias=True)
+    return m, lambda: loss(run(m), (T + mesh.model.rank) % 3)
+
+
+def another_gradient_of_what_was_gathered(mesh):
+    """Of the same loss."""
+    m = L.ColumnParallelLinear(mesh.model, 6, 8)
+
+    def lossfun():
+        y = m(X)
+        more = F.sum(y * mesh.model.rank)
+        return loss(y) + more - more.array
+
+    return m, lossfun
+
+
+def other_words(mesh):
+    m = L.VocabularyParallelEmbedID(mesh.model, 9, 6)
+    return m, lambda: loss(m((T + mesh.model.rank) % 9))
+
+
+def other_words_in_a_cut_sequence(mesh):
+    m = L.VocabularyParallelEmbedID(mesh.model, 9, 6, sequence_axis=1)
+    return m, lambda: F.sum(F.gather_from(mesh.model, m((WORDS + mesh.model.rank) % 9), axis=1) ** 2)
+
+
+def other_labels_of_a_vocabulary(mesh):
+    m = L.ColumnParallelLinear(mesh.model, 6, 9, gather_output=False)
+    return m, lambda: F.vocabulary_parallel_softmax_cross_entropy(mesh.model, m(X), T + mesh.model.rank)
+
+
+def other_batches_in_the_stages(mesh):
+    m = mnpar.Pipeline.of(mesh.pipe, {"a": lambda: L.Linear(6, 6), "b": lambda: L.Classifier(L.Linear(6, 3))}, "1f1b", 2)
+    return m, lambda: m(X + mesh.pipe.rank, T)
+
+
+class Pair(mnpar.Chain):
+    def __init__(self, mesh):
+        super().__init__()
+        self.pair = pair(mesh.model)
+
+    def forward(self, x):
+        return run(self.pair, x)
+
+
+def other_micro_batches(mesh):
+    layers = {"a": lambda: Pair(mesh), "b": lambda: L.Classifier(L.Linear(6, 3))}
+    m = mnpar.Pipeline.of(mesh.pipe, layers, "1f1b", [1, 3] if mesh.model.rank else [2, 2])
+    return m, lambda: m(X, T)
+
+
+def other_masks_before(mesh):
+    m = pair(mesh.model)
+    mask = np.random.default_rng(mesh.model.rank).random(X.shape) < 0.5
+    return m, lambda: loss(m.out(m.wide(m.before(X) * mask)))
+
+
+def other_masks_after(mesh):
+    m = pair(mesh.model)
+    mask = np.random.default_rng(mesh.model.rank).random(X.shape) < 0.5
+    return m, lambda: loss(F.reduce_from(mesh.model, F.linear(m.wide(X), m.out.W)) * mask)
+
+
+def other_weights_drawn(mesh):
+    mnpar.random.seed(mesh.model.rank)
+    m = mnpar.Chain(wide=L.ColumnParallelLinear(mesh.model, 6, 8))
+    return m, lambda: loss(m.wide(X))
+
+
+def other_scales(mesh):
+    m = pair(mesh.model)
+    return m, lambda: loss(run(m)) * (1.0 + mesh.model.rank)
+
+
+def cut_along_another_axis(mesh):
+    m = L.Linear(6, 6)
+    return m, lambda: loss(F.gather_from(mesh.model, F.tanh(F.scatter_to(mesh.space, m(X), axis=0)), axis=0))
+
+
+def joined_along_another_axis(mesh):
+    m = L.Linear(6, 6)
+    return m, lambda: loss(F.gather_from(mesh.space, F.tanh(F.scatter_to(mesh.model, m(X), axis=0)), axis=0))
+
+
+def summed_along_another_axis(mesh):
+    m = L.Linear(6, 6)
+    return m, lambda: F.reduce_from(mesh.model, F.sum(F.tanh(F.scatter_to(mesh.space, m(X), axis=0))))
+
+
+def cut_among_other_samples(mesh):
+    m = L.Linear(6, 6)
+    return m, lambda: loss(F.gather_from(mesh.model, F.scatter_to(mesh.data, m(X), axis=0), axis=0))
+
+
+def joined_with_other_samples(mesh):
+    m = L.Linear(6, 6)
+    return m, lambda: loss(F.gather_from(mesh.data, F.scatter_to(mesh.model, m(X), axis=0), axis=0))
+
+
+def summed_with_other_samples(mesh):
+    m = L.Linear(6, 6)
+    return m, lambda: F.reduce_from(mesh.data, loss(m(X + mesh.data.rank)))
+
+
+def layers_of_other_axes(mesh):
+    wide = L.ColumnParallelLinear(mesh.space, 6, 8, nobias=True, gather_output=False)
+    m = mnpar.Chain(wide=wide, out=L.RowParallelLinear(mesh.model, 8, 6, nobias=True, input_is_parallel=True))
+    return m, lambda: loss(m.out(m.wide(X)))
+
+
+def words_and_scores_of_other_axes(mesh):
+    m = L.VocabularyParallelEmbedID(mesh.model, 8, 6)
+    score = lambda h: F.linear(F.copy_to(mesh.space, h), m.W)
+    return m, lambda: F.vocabulary_parallel_softmax_cross_entropy(mesh.space, score(m(T)), T)
+
+
+def copied_twice(mesh):
+    m = pair(mesh.model)
+    return m, lambda: loss(m.out(m.wide(F.copy_to(mesh.model, m.before(X)))))
+
+
+def copied_for_the_whole_work(mesh):
+    m = mnpar.Chain(l=L.Linear(6, 6), k=L.Linear(6, 6))
+    return m, lambda: loss(m.k(F.copy_to(mesh.model, m.l(X))))
+
+
+def a_weight_copied_for_the_whole_work(mesh):
+    m = L.Linear(6, 6)
+    return m, lambda: loss(F.linear(X, F.copy_to(mesh.model, m.W)))
+
+
+def whole_gradients_of_the_whole_work(mesh):
+    m = L.Linear(6, 6).add_hook(WholeGradients(mesh.model))
+    return m, lambda: loss(m(X))
+
+
+def a_part_of_a_weight(mesh):
+    m = pair(mesh.model, nobias=True)
+    r = mesh.model.rank
+    m.W = mnpar.Parameter(np.random.default_rng(r).normal(size=(6, 6)))
+    m.W.whole, m.W.box = (12, 6), Box((6 * r, 0), (6 * r + 6, 6))
+    return m
+
+
+def not_copied_behind_a_sum(mesh):
+    m = a_part_of_a_weight(mesh)
+    del m.before
+    h = lambda: m.out(F.tanh(m.wide(X)))
+    return m, lambda: F.reduce_from(mesh.model, F.sum(F.tanh(F.linear(h(), m.W))))
+
+
+def not_copied_behind_a_layer(mesh):
+    m = a_part_of_a_weight(mesh)
+    del m.wide, m.out
+    return m, lambda: F.reduce_from(mesh.model, F.sum(F.tanh(F.linear(m.before(X), m.W))))
+
+
+def scores_of_what_is_not_copied(mesh):
+    m = L.VocabularyParallelEmbedID(mesh.model, 8, 6)
+    return m, lambda: F.vocabulary_parallel_softmax_cross_entropy(mesh.model, F.linear(m(T), m.W), T)
+
+
+def a_whole_loss_summed(mesh):
+    m = pair(mesh.model)
+    return m, lambda: F.reduce_from(mesh.model, loss(run(m)))
+
+
+def summed_twice(mesh):
+    m = pair(mesh.model)
+    return m, lambda: loss(F.reduce_from(mesh.model, run(m)))
+
+
+def copies_summed(mesh):
+    m = L.Linear(6, 6)
+    return m, lambda: loss(F.reduce_from(mesh.model, m(F.copy_to(mesh.model, X))))
+
+
+def not_summed_at_all(mesh):
+    m = pair(mesh.model, nobias=True)
+    return m, lambda: loss(F.linear(F.tanh(m.wide(m.before(X))), m.out.W))
+
+
+def not_summed_before_a_layer(mesh):
+    m = pair(mesh.model)
+    m.after = L.ColumnParallelLinear(mesh.model, 6, 3)
+    return m, lambda: loss(m.after(F.tanh(F.linear(F.tanh(m.wide(X)), m.out.W))))
+
+
+def some_of_the_classes(mesh):
+    m = L.ColumnParallelLinear(mesh.model, 6, 8, gather_output=False)
+    return m, lambda: loss(m(X))
+
+
+def an_allreduce_where_a_loss_follows(mesh):
+    m = pair(mesh.model)
+    return m, lambda: loss(F.allreduce(mesh.model, F.linear(F.tanh(m.wide(X)), m.out.W)))
+
+
+def an_allreduce_of_the_whole_loss(mesh):
+    m = pair(mesh.model)
+    return m, lambda: F.allreduce(mesh.model, loss(run(m)))
+
+
+def an_allgather_where_a_loss_follows(mesh):
+    m = L.ColumnParallelLinear(mesh.model, 6, 8, gather_output=False)
+    return m, lambda: loss(F.allgather(mesh.model, m(X), axis=1))
+
+
+def a_weight_inside_and_outside(mesh):
+    m = L.Linear(6, 6)
+    part = lambda: F.scatter_to(mesh.model, m(X), axis=0)
+    return m, lambda: loss(F.gather_from(mesh.model, m(part()), axis=0))
+
+
+def statistics_of_a_part(mesh):
+    m = L.BatchNormalization(6)
+    return m, lambda: loss(F.gather_from(mesh.model, m(F.scatter_to(mesh.model, X, axis=0)), axis=0))
+
+
+def experts_of_other_samples(mesh):
+    m = L.MixtureOfExperts(mesh.model, lambda i: L.Linear(6, 6), 2, 6)
+    return m, lambda: loss(m(X + mesh.model.rank))
+
+
+WRONG = {
+    other_samples: r"copy_to at .*: its input is 24 numbers, .* on rank 0 and .* on rank 1 of .*the same samples",
+    other_labels: r"copy_to at .*: the loss that comes after it .* on rank 0 and .* on rank 1 .*one loss in common",
+    another_gradient_of_what_was_gathered: r"gather_from at .*: the gradient of its output",
+    other_words: r"VocabularyParallelEmbedID at .*: its argument x is 4 numbers, 3 in all, on rank 0",
+    other_words_in_a_cut_sequence: r"VocabularyParallelEmbedID at .*: its argument x",
+    other_labels_of_a_vocabulary: r"vocabulary_parallel_softmax_cross_entropy at .*: its argument t",
+    other_batches_in_the_stages: r"Pipeline at .*: its argument 0 is 24 numbers",
+    other_micro_batches: r"copy_to at .*: its input is 12 numbers, .* on rank 0 and 6 numbers, ",
+    other_masks_before: r"copy_to at .*: its input is .*random numbers",
+    other_masks_after: r"copy_to at .*: the loss that comes after it",
+    other_weights_drawn: r"ranks \[0, 2\] of .*along 'model', have drawn their parts of /wide/W from different whole arrays",
+    other_scales: r"copy_to at .*: the loss that comes after it",
+    cut_along_another_axis: r"gather_from at .*: each of 2 ranks has the same part: cut and join along the same axis",
+    joined_along_another_axis: r"gather_from at .*: each of 2 ranks has the same part",
+    summed_along_another_axis: r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times",
+    cut_among_other_samples: r"scatter_to at .* has ranks with samples of their own",
+    joined_with_other_samples: r"gather_from at .* has ranks with samples of their own",
+    summed_with_other_samples: r"reduce_from at .* has ranks with samples of their own",
+    layers_of_other_axes: r"copy_to at .*: the loss that comes after it",
+    words_and_scores_of_other_axes: r"reduce_from at .*: each of 2 ranks has the same",
+    copied_twice: r"copy_to at .*: each of 2 ranks has the same gradient of its result, so that it would count 2 times",
+    copied_for_the_whole_work: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
+    a_weight_copied_for_the_whole_work: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
+    whole_gradients_of_the_whole_work: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
+    not_copied_behind_a_sum: r"reduce_from at .*: the gradient of its output is .*copy_to or scatter_to",
+    not_copied_behind_a_layer: r"the gradients of /before/W are not the same",
+    scores_of_what_is_not_copied: r"reduce_from at .*: the gradient of its output is",
+    a_whole_loss_summed: r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times what it should be",
+    summed_twice: r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times what it should be",
+    copies_summed: r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times what it should be",
+    not_summed_at_all: r"copy_to at .*: the loss that comes after it is .*reduce_from",
+    not_summed_before_a_layer: r"copy_to at .*: its input is",
+    some_of_the_classes: r"copy_to at .*: the loss that comes after it is .*gather_from",
+    an_allreduce_where_a_loss_follows: r"allreduce at .*: each of 2 ranks has the same gradient .*take reduce_from",
+    an_allreduce_of_the_whole_loss: r"allreduce at .*: each of 2 ranks has the same, so that the sum is 2 times",
+    an_allgather_where_a_loss_follows: r"allgather at .*: each of 2 ranks has the same gradient .*take gather_from",
+    a_weight_inside_and_outside: r"the gradients of /W are not the same",
+    statistics_of_a_part: r"the gradients of /gamma are not the same",
+    experts_of_other_samples: r"scatter_to at .*: its input is 24 numbers",
+}
+MODEL_AND_SPACE, DATA_AND_MODEL, PIPE_AND_MODEL = {"model": 2, "space": 2}, {"data": 2, "model": 2}, {"pipe": 2, "model": 2}
+PLACES = {
+    cut_among_other_samples: DATA_AND_MODEL, joined_with_other_samples: DATA_AND_MODEL,
+    summed_with_other_samples: DATA_AND_MODEL, other_batches_in_the_stages: {"pipe": 2},
+    other_micro_batches: PIPE_AND_MODEL,
+}  # fmt: skip
+
+
+def update(comm, axes, program, times=1, check=100):
+    """Updates of a model; the bytes that this rank has sent in the last of them among the ranks of ``model``."""
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        mesh = mnpar.Mesh(comm, **axes)
+        mnpar.random.seed(0)
+        model, lossfun = program(mesh)
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), mesh, check=check).setup(model)
+        for _ in range(times):
+            before = mesh.model.traffic.collective_bytes
+            optimizer.update(lossfun)
+        return mesh.model.traffic.collective_bytes - before
+
+
+@pytest.mark.parametrize(("program", "message"), WRONG.items(), ids=[program.__name__ for program in WRONG])
+def test_a_wrong_number_is_told(program, message):
+    axes = PLACES.get(program, MODEL_AND_SPACE)
+    with pytest.raises(MismatchError, match=message):
+        mnpar.run(update, ranks=int(np.prod(list(axes.values()))), args=(axes, program))
+
+
+def right_pair(mesh):
+    m = pair(mesh.model)
+    return m, lambda: loss(run(m))
+
+
+def right_parts(mesh):
+    m = L.Linear(6, 6)
+    return m, lambda: loss(F.gather_from(mesh.model, F.tanh(F.scatter_to(mesh.model, m(X), axis=0)), axis=0))
+
+
+def right_sums_over_two_axes(mesh):
+    m = L.Linear(6, 6)
+    part = lambda: F.scatter_to(mesh.space, F.scatter_to(mesh.model, m(X), axis=0), axis=1)
+    return m, lambda: F.reduce_from(mesh.space, F.reduce_from(mesh.model, F.sum(F.tanh(part()))))
+
+
+def right_losses_of_parts(mesh):
+    """Of parts of the sequence: nothing is owned together after the last layer, and the sum of the losses is meant (law 1)."""
+    m = mnpar.Chain(pair=pair(mesh.model, sequence_axis=1))
+    m.pair.before.add_hook(WholeGradients(mesh.model))
+    part = lambda: m.pair.before(F.scatter_to(mesh.model, SEQUENCES, axis=1), 2)
+    return m, lambda: F.sum(m.pair.out(F.tanh(m.pair.wide(part(), 2)), 2) ** 2)
+
+
+def right_by_chance(mesh):
+    """Constant weights and samples: all ranks have the same parts."""
+    wide = L.ColumnParallelLinear(mesh.model, 6, 8, initialW=0.1, gather_output=False)
+    m = mnpar.Chain(wide=wide, out=L.RowParallelLinear(mesh.model, 8, 6, initialW=0.1, input_is_parallel=True))
+    return m, lambda: loss(m.out(F.tanh(m.wide(np.full((4, 6), 0.3)))))
+
+
+def right_scalars_by_chance(mesh):
+    m = L.Linear(6, 6)
+    return m, lambda: loss(m(X)) * F.reduce_from(mesh.model, np.array(0.5))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [right_pair, right_parts, right_sums_over_two_axes, right_losses_of_parts, right_by_chance, right_scalars_by_chance],
+)
+def test_right_programs_pass(program):
+    mnpar.run(update, ranks=4, args=(MODEL_AND_SPACE, program, 2))
+
+
+def test_updates_that_are_not_compared_send_nothing_for_it():
+    """The fourth of them: it is after 0, 1, 2 and 4 updates that gradients are compared."""
+    few, more = (sum(mnpar.run(update, ranks=2, args=({"model": 2}, right_pair, times))) for times in (4, 5))
+    assert few < more
+
+
+def test_in_debug_mode_it_is_told_without_a_mesh():
+    def program(comm):
+        with mnpar.using_config("debug", True):
+            layer = L.ColumnParallelLinear(comm, 6, 8)
+            layer(X + comm.rank)
+
+    with pytest.raises(MismatchError, match=r"copy_to at .*test_sameness.py:\d+: its input"):
+        mnpar.run(program, ranks=2)
+
+
+def test_a_gradient_that_one_rank_alone_begins_is_told_in_debug_mode():
+    def program(comm):
+        with mnpar.using_config("debug", True):
+            x = mnpar.Variable(X * (comm.rank + 1))
+            y = F.sum(F.reduce_from(comm, x) ** 2)
+            y.backward() if comm.rank == 0 else mnpar.backward()
+
+    with pytest.raises(MismatchError, match=r"reduce_from at .*: the gradient of its output is 24 numbers.*missing on rank 1"):
+        mnpar.run(program, ranks=2)
+
+
+def test_weights_that_were_loaded_may_have_been_drawn_from_other_numbers():
+    def program(mesh):
+        mnpar.random.seed(mesh.model.rank)
+        m = mnpar.Chain(wide=L.ColumnParallelLinear(mesh.model, 6, 8))
+        m.wide.W.array[...] = np.random.default_rng(mesh.model.rank).normal(size=(4, 6))
+        return m, lambda: loss(m.wide(X))
+
+    mnpar.run(update, ranks=2, args=({"model": 2}, program))
