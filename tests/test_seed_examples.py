@@ -41,7 +41,7 @@ def numbers(pattern, text):
 
 @pytest.fixture
 def n_epochs(request):
-    return 100 if request.config.getoption("--sweep") else 2
+    return 100 if request.config.getoption("--sweep") else 1
 
 
 def replica(ranks, samples, own):
@@ -97,13 +97,13 @@ def test_the_perceptron_learns_as_a_replica(way, flags):
 
 @pytest.mark.grid
 def test_the_perceptron_is_in_the_bands_of_the_tutorial(capsys, n_epochs):
-    """13.13, 2.589, and 0.8136 after 100 epochs there."""
+    """13.13, 2.589, and 0.8136 after 100 epochs there; a plain run has the second of the replica."""
     args = Namespace(epoch=n_epochs, samples=10000, unit=100, lr=1e-4, seed=0, tutorial=False, check=False)
     mnpar.run(perceptron.main, ranks=1, args=(args,))
     errors = numbers(r"mean squared error ([\d.]+)", capsys.readouterr().out)
     assert len(errors) == n_epochs
     assert 11 < errors[0] < 16
-    assert 2.2 < errors[1] < 3.4
+    assert n_epochs < 2 or 2.2 < errors[1] < 3.4
     assert n_epochs < 100 or 0.75 < errors[-1] < 0.95
 
 
@@ -125,7 +125,7 @@ TWO = {0: 3.71, 100: 0.732, 200: 0.261, 300: 0.2355, 900: 0.220}
 
 @pytest.fixture
 def stop(request):
-    return 900 if request.config.getoption("--sweep") else 300
+    return 900 if request.config.getoption("--sweep") else 200
 
 
 @pytest.mark.grid
