@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import linecache
 import os
 import shutil
 import signal
@@ -54,8 +55,9 @@ def pytest_configure(config):
 
 
 def start_alike():
-    """What tests start finds the same wherever they run: it prints whole lines, and Ctrl-C ends it."""
+    """What tests start finds the same wherever they run: it prints whole lines, its idle threads sleep, and Ctrl-C ends it."""
     os.environ.pop("PYTHONUNBUFFERED", None)  # print writes its arguments one by one then, and those of several ranks mix
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # 2 ** 20 cycles, and not 2 ** 28: to spin 0.1 s without work
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as nohup and the shell's & leave it: programs inherit that
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -99,5 +101,6 @@ def pytest_collection_finish(session):
     gc.collect()
     gc.freeze()  # thousands of tests: collections of garbage in them need not look at all that was collected
     gc.set_threshold(10_000, *gc.get_threshold()[1:])  # nor come after each 700 new objects: a tenth of the time
+    linecache.clearcache()  # each doctest looks whether any file in it has changed, and collection has read all of mnpar
     if not session.config.option.collectonly:
         session.config.add_cleanup(scripts.share())

@@ -129,9 +129,10 @@ def imports(tree):
                 for alias in child.names:
                     whole = f"{child.module}.{alias.name}"
                     yield (whole if whole.removeprefix("mnpar.") in MODULES else child.module), inside, types
-            function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
             checking = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
-            yield from visit(child, inside or function, types or checking)
+            if not isinstance(child, ast.expr):  # an import is a statement, of which an expression holds none
+                yield from visit(child, inside or function, types or checking)
 
     return list(visit(tree, False, False))
 

@@ -68,6 +68,7 @@ class _Shares:
 
     def run(self) -> None:
         """Run all tests."""
+        _limit_threads(max(1, (os.cpu_count() or 1) // self._number))
         try:
             for _ in range(self._number):
                 self._start([])
@@ -88,7 +89,7 @@ class _Shares:
         pid = fork()
         if pid == 0:
             os.close(line)
-            _Share(self._session, self._number, tell, self._close).run(self._tests(rest))
+            _Share(self._session, tell, self._close).run(self._tests(rest))
         os.close(tell)
         self._selector.register(line, selectors.EVENT_READ, _Process(pid, line))
 
@@ -165,8 +166,8 @@ class _Share:
     [reports, warnings]]``.
     """
 
-    def __init__(self, session: pytest.Session, of: int, tell: int, close: Callable[[bool], None]) -> None:
-        self._session, self._of, self._tell, self._close = session, of, tell, close
+    def __init__(self, session: pytest.Session, tell: int, close: Callable[[bool], None]) -> None:
+        self._session, self._tell, self._close = session, tell, close
         self._warned: list[list[Any]] = []
 
     def run(self, files: Iterator[File]) -> NoReturn:
@@ -175,7 +176,6 @@ class _Share:
         try:
             die_with_parent()
             signal.signal(signal.SIGINT, signal.default_int_handler)  # the session ends it so, though it may ignore that itself
-            _limit_threads(max(1, (os.cpu_count() or 1) // self._of))
             capture: Any = self._session.config.pluginmanager.getplugin("capturemanager")
             capture.stop_global_capturing()  # its files are the session's
             capture.start_global_capturing()
@@ -223,7 +223,10 @@ class _Share:
 
 
 def _limit_threads(number: int) -> None:
-    """Processes that compute side by side share the cores; threads of BLAS that wait for a core only burn it."""
+    """Processes that compute side by side share the cores; threads of BLAS that wait for a core only burn it.
+
+    This comes before the forks, which have no such threads then: in a fork it would start them.
+    """
     with contextlib.suppress(ImportError):
         import threadpoolctl
 

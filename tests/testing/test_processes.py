@@ -13,7 +13,11 @@ import pytest
 from mnpar.testing import grids, processes, product
 from tests.scripts import QUIET, stand_in_for
 
-MANY = "@pytest.mark.parametrize('n', range(40))\ndef test_many(n):\n    pass\n"
+MANY = """
+@pytest.mark.parametrize("n", range(40))
+def test_many(n):
+    assert os.listdir("/proc/self/task") == [str(os.getpid())], "threads of BLAS burn a core"
+"""
 ON_MPI = "@pytest.mark.ranks(2, on='mpi')\ndef test_mpi(comm):\n    comm.barrier()\n"
 
 
