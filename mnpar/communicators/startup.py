@@ -107,10 +107,10 @@ def _watch(over: threading.Event, wakes: int, site: str) -> None:
         if mine not in there:  # these are not all
             continue
         most = max(most, len(there))
-        looks = looks + 1 if there.keys() == last else 0  # at the same
-        last = set(there)
-        if len(there) >= expected or looks == 0 or (most < expected and _age(max(there.values())) < starting):
+        if len(there) >= expected or there.keys() != last or (most < expected and _age(max(there.values())) < starting):
+            looks, last = 0, set(there)
             continue
+        looks += 1
         ranks = [_rank_of(pid) for pid in there]
         found = found or len(ranks)
         first = len(ranks) == found and not any(rank is not None and rank < (launched_rank() or 0) for rank in ranks)
