@@ -15,7 +15,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from mnpar.communicators.mpi_room import MpiRoom
 from mnpar.communicators.mpi_window import Window
 from mnpar.communicators.operation import complete, wait
 from mnpar.communicators.process import Process
-from mnpar.communicators.rendezvous import Session
 from mnpar.communicators.rooms import BLOCK, Rooms, sizes_for
 from mnpar.communicators.sites import call_site
 from mnpar.communicators.transport import (
@@ -47,6 +46,9 @@ from mnpar.communicators.transport import (
 )  # fmt: skip
 from mnpar.communicators.watch import COMPLAINT, polling
 from mnpar.errors import DeadlockError, LauncherError
+
+if TYPE_CHECKING:
+    from mnpar.communicators.rendezvous import Session
 
 _FROM_STDIN = (  # the others have no program, and end: this one would wait for them in MPI_Init without a word
     "mnpar: this program comes from the standard input, which most launchers give to rank 0 only: if nothing follows, save it "

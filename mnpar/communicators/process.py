@@ -21,15 +21,17 @@ from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mnpar import waiter
 from mnpar.communicators import neighbours, sites, traces
 from mnpar.communicators.neighbours import CARD, Heartbeat, Look, Neighbours
-from mnpar.communicators.rendezvous import Session
 from mnpar.communicators.transport import untaken
 from mnpar.communicators.watch import Watch, speak, speak_at_once
 from mnpar.errors import DeadlockError, MnparError
+
+if TYPE_CHECKING:
+    from mnpar.communicators.rendezvous import Session
 
 _GRACE = 12  # heartbeats, 3 s, for a process whose launcher has died
 _CERTAIN = 3  # heartbeats for which a rank is seen to be stopped
