@@ -60,7 +60,7 @@ LATE = {
     "backend.py": {"cupy"},
     "blas.py": {"threadpoolctl"},
     "communicators/mpi_start.py": {"mpi4py"},
-    "communicators/create.py": {"threadpoolctl"},
+    "communicators/create.py": {"mnpar", "threadpoolctl"},
     "serializers/hdf5.py": {"h5py"},
     "datasets/digits.py": {"sklearn"},
     "datasets/download.py": {"urllib"},

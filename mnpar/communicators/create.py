@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import random
-from mnpar.communicators import launcher, mpi_start, rendezvous
+from mnpar.communicators import launcher, mpi_start
 from mnpar.communicators.communicator import Communicator, described
 from mnpar.communicators.mpi import MpiTransport
 from mnpar.communicators.process import Process
@@ -144,6 +144,8 @@ def _meet(
     if size == 1:
         return "self"
     if before is None:
+        from mnpar.communicators import rendezvous  # with sockets and subprocesses: other programs need not import them
+
         mpi_start.join(partial(rendezvous.join, os.fspath(path), int(rank), int(size), float(timeout)))
     return "mpi"
 

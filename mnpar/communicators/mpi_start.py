@@ -8,13 +8,15 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mnpar.communicators import startup, watch
 from mnpar.communicators.launcher import launched_after_first, launched_ranks, under_open_mpi
 from mnpar.communicators.process import Process
-from mnpar.communicators.rendezvous import Session
 from mnpar.errors import LauncherError
+
+if TYPE_CHECKING:
+    from mnpar.communicators.rendezvous import Session
 
 _FROM_STDIN = (  # the others have no program, and end: this one would wait for them in MPI_Init without a word
     "mnpar: this program comes from the standard input, which most launchers give to rank 0 only: if nothing follows, save it "

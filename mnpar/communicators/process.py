@@ -21,20 +21,23 @@ from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mnpar import waiter
 from mnpar.communicators import neighbours, sites, traces
 from mnpar.communicators.neighbours import CARD, Heartbeat, Look, Neighbours
-from mnpar.communicators.rendezvous import Session
 from mnpar.communicators.transport import untaken
 from mnpar.communicators.watch import Watch, speak, speak_at_once
 from mnpar.errors import DeadlockError, MnparError
+
+if TYPE_CHECKING:
+    from mnpar.communicators.rendezvous import Session
 
 _GRACE = 12  # heartbeats, 3 s, for a process whose launcher has died
 _CERTAIN = 3  # heartbeats for which a rank is seen to be stopped
 _NAME = 256  # bytes of a machine's name
 _SPEAK = 0.2  # s for a launcher to pass on what a rank wrote, before the job ends
+_KILLED = 2.0  # s for a launcher to end a process that has aborted the job
 _LAST_WORDS = 5.0  # s to write what went wrong, which nobody may read, and to end the job in MPI's way
 
 
@@ -257,9 +260,10 @@ class Process:
         time.sleep(_SPEAK)
         if self.session is not None:
             self.session.end(code, text)
+            time.sleep(_SPEAK)
         else:
             self.MPI.COMM_WORLD.Abort(code)
-        time.sleep(_SPEAK)  # MPICH's returns: the launcher is about to end this process
+            time.sleep(_KILLED)  # MPICH's returns. One that ends by itself would be gone without a word, to the others
         self._os_exit(code)
 
     def _leave(self) -> None:
