@@ -25,6 +25,14 @@ with startup.watched():
 print(*sys.argv[1:], os.getppid() == parent)
 """
 HIDDEN = WAITS.replace("parent =", "startup._children = lambda launcher: {}\nparent =")
+LEFT = WAITS.replace(
+    "    time.sleep(1)",
+    """    open(f"{sys.argv[0]}.begun", "w").close()
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    time.sleep(1)""",
+)
+LEFT += "open(f'{sys.argv[0]}.done', 'w').close()"
 HELPER = """
 import subprocess, sys
 import mnpar
@@ -47,7 +55,8 @@ def end_of(tmp_path, name, script, program, *arguments, **variables):
 
 
 TOLD = {"PMI_SIZE": "2", "PMI_RANK": "0"}
-LEAVES = 'sh -c \'"$@" <&3 & sleep 0.7\' sh "$@" 3<&0; sleep 2; true'
+FILE = 'for i in $(seq 200); do [ -e "$2.{}" ] && break; sleep 0.05; done'
+LEAVES = f'sh -c \'"$@" & {FILE.format("begun")}\' sh "$@"; {FILE.format("done")}'
 
 
 @pytest.mark.parametrize(
@@ -56,7 +65,7 @@ LEAVES = 'sh -c \'"$@" <&3 & sleep 0.7\' sh "$@" 3<&0; sleep 2; true'
         ("mpiexec", '"$@"; true', WAITS, {"MPI_LOCALNRANKS": "1"}, "True"),
         ("mpiexec", '"$@"; true', HIDDEN, {"MPI_LOCALNRANKS": "2"}, "True"),
         ("mpiexec", '"$@"; true', WAITS, {"MPI_LOCALNRANKS": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "True"),
-        ("mpiexec", LEAVES, WAITS, {"MPI_LOCALNRANKS": "1"}, "False"),
+        ("mpiexec", LEAVES, LEFT, {"MPI_LOCALNRANKS": "1"}, "False"),
         ("mpirun", 'PMI_RANK=1 sh -c \'PMI_RANK=0 "$@"; true\' sh "$@"; true', WAITS, {"MPI_LOCALNRANKS": "2"}, "True"),
         ("anything", '"$@"; true', WAITS, {"MPI_LOCALNRANKS": "2"}, "True"),
     ],
