@@ -407,11 +407,35 @@ def right_gradient_penalty(mesh):
     return m, lossfun
 
 
+def right_counts_as_gradients(mesh):
+    """The numbers of samples that pass each bias: by chance the same on all ranks."""
+    m = mnpar.Chain(l=L.Linear(6, 6))
+    m.b = mnpar.Parameter(np.zeros(3))
+    passes = np.roll([[1, 0, 1], [1, 1, 0], [1, 0, 1]], mesh.model.rank, axis=0)
+    return m, lambda: loss(m.l(X)) + F.reduce_from(mesh.model, F.sum(F.copy_to(mesh.model, m.b) * passes))
+
+
+def right_gradient_of_a_sum_of_gradients(mesh):
+    """Each rank has a loss of its own; what their gradients add up to is the same on all."""
+    m = L.Linear(6, 6).add_hook(WholeGradients(mesh.model))
+    r = mesh.model.rank + 1
+
+    def lossfun():
+        x = mnpar.Variable(X * r)
+        own = F.sum(F.tanh(F.allreduce(mesh.model, m(x)) * r))
+        (gx,) = mnpar.grad([own], [x], enable_double_backprop=True)
+        (ggx,) = mnpar.grad([F.sum(gx**2)], [x], enable_double_backprop=True)
+        return own + F.sum(ggx**2)
+
+    return m, lossfun
+
+
 @pytest.mark.parametrize(
     "program",
     [
         right_pair, right_parts, right_sums_over_two_axes, right_losses_of_parts, right_by_chance, right_scalars_by_chance,
         right_penalty_of_parts, right_task_for_each_rank, right_means_of_what_is_alike, right_counts, right_gradient_penalty,
+        right_counts_as_gradients, right_gradient_of_a_sum_of_gradients,
     ],
 )  # fmt: skip
 def test_right_programs_pass(program):
