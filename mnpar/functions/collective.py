@@ -60,9 +60,14 @@ class AllReduce(Collective):
 
     op, algorithm = "allreduce", ALLREDUCE
 
+    def __init__(self, comm: Communicator, of: AllReduce | None = None) -> None:
+        super().__init__(comm, of)
+        self.alike: bool = (
+            of is not None and of.alike
+        )  # all ranks are known to have the same: a multiple of it is no sum of parts
+
     def forward(self, *xs: Any) -> Any:
-        if self.reduction == "sum":
-            check_once(self, *xs)
+        self.alike = self.alike or check_once(self, *xs)
         return super().forward(*xs)
 
     def mirror(self) -> Communication:

@@ -18,7 +18,7 @@ from mnpar.communicators.communicator import needed
 from mnpar.config import is_recording
 from mnpar.functions.communication import Collective, Communication
 from mnpar.functions.generic import axis_of
-from mnpar.functions.sameness import check_alike, check_owners, check_parts
+from mnpar.functions.sameness import check_alike, check_parts
 from mnpar.plans import block
 from mnpar.variable import Variable, as_variable
 
@@ -38,8 +38,8 @@ class ScatterTo(Communication):
         self.axis, self.sizes = axis, sizes
 
     def forward(self, x: Any) -> Any:
-        self.differentiable = is_recording()  # forward no rank hears of the others: so it goes on every rank's tape
         check_alike(self, x)
+        self.differentiable = is_recording()  # forward no rank hears of the others: so it goes on every rank's tape
         if x is None:
             return None
         start = sum(self.sizes[: self.comm.rank])
@@ -114,9 +114,7 @@ def scatter_to(comm: Communicator, x: Any, axis: int = -1) -> Variable:
     x = as_variable(x)
     axis = axis_of("scatter_to", x, axis)
     ends = [block(x.shape[axis], comm.size, rank) for rank in range(comm.size)]
-    function = ScatterTo(comm, axis, tuple([b - a for a, b in ends]))
-    check_owners(comm, function.op, function.site)
-    return function.apply((x,))[0]
+    return ScatterTo(comm, axis, tuple([b - a for a, b in ends])).apply((x,))[0]
 
 
 def gather_from(comm: Communicator, x: Any, axis: int = -1) -> Variable:
@@ -147,6 +145,4 @@ def gather_from(comm: Communicator, x: Any, axis: int = -1) -> Variable:
         [([1.0, 2.0, 2.0], [2.0]), ([1.0, 2.0, 2.0], [4.0, 4.0])]
     """
     x = as_variable(x)
-    function = GatherFrom(comm, axis_of("gather_from", x, axis))
-    check_owners(comm, function.op, function.site)
-    return function.apply((x,))[0]
+    return GatherFrom(comm, axis_of("gather_from", x, axis)).apply((x,))[0]

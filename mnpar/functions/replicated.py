@@ -14,7 +14,7 @@ from mnpar.functions.arithmetic import Identity
 from mnpar.functions.broadcasting import BroadcastTo
 from mnpar.functions.communication import Collective, Communication
 from mnpar.functions.generic import either
-from mnpar.functions.sameness import check_alike, check_owners, check_parts, enter
+from mnpar.functions.sameness import check_alike, check_parts
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class CopyTo(Communication):
     op, local = "copy_to", True
 
     def forward(self, x: Any) -> Any:
-        self.differentiable = is_recording()  # forward no rank hears of the others: so it goes on every rank's tape
         check_alike(self, x)
+        self.differentiable = is_recording()  # forward no rank hears of the others: so it goes on every rank's tape
         return x
 
     def mirror(self) -> Communication:
@@ -115,9 +115,7 @@ def copy_to(comm: Communicator, x: Any) -> Variable:
         >>> mnpar.run(program, ranks=3)
         [[6.0], [6.0], [6.0]]
     """
-    function = _function(comm, CopyTo, x)
-    enter(comm, x)
-    return function.apply((x,))[0]
+    return _function(comm, CopyTo, x).apply((x,))[0]
 
 
 def reduce_from(comm: Communicator, x: Any) -> Variable:
@@ -143,7 +141,6 @@ def _function(comm: Communicator, kind: type[Communication], x: Any) -> Function
     """The communication; one rank has nobody to speak to."""
     function = kind(comm)
     if comm.size > 1:
-        check_owners(comm, function.op, function.site)
         return function
     function.all_there((x,))
     return Identity()

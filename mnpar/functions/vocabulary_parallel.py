@@ -117,7 +117,7 @@ def vocabulary_parallel_softmax_cross_entropy(
         raise ValueError(f"{_NAME}: scores {x.shape} and labels {t.shape} are not (N, C, …) and (N, …)")
     if comm.size == 1:
         return softmax_cross_entropy(x, t, normalize, cache_score, class_weight, ignore_label, reduce)
-    check_same(comm, _NAME, t=t)
+    check_same(comm, _NAME, {"t": t})
     rows: Variable = to_rows(x)
     top, sizes = _largest(comm, rows.array)
     labels, valid = checked_labels(_NAME, plain(t), sum(sizes), ignore_label)

@@ -81,7 +81,7 @@ class VocabularyParallelEmbedID(Divided):
         Raises:
             ValueError: an integer is not in 0 … V - 1, or x has another dtype.
         """
-        check_same(self.comm, "VocabularyParallelEmbedID", x=as_variable(x))
+        check_same(self.comm, "VocabularyParallelEmbedID", {"x": as_variable(x)})
         y = self._own(x)
         axis = None if self.sequence_axis is None else checked_axis(self, self.sequence_axis, y.ndim - 1)
         if self.comm.size == 1:

@@ -207,8 +207,7 @@ class Pipeline(ChainList):
         """
         step = Step(self, *self._cut(args, kwargs))
         if self._inputs is not None:  # of the whole model, of which each stage takes what it needs
-            named = {f"{i}": x for i, x in enumerate(args)}
-            check_same(self.line.comm, type(self).__name__, **named, **kwargs)
+            check_same(self.line.comm, type(self).__name__, {**{str(i): x for i, x in enumerate(args)}, **kwargs})
         if is_recording():
             return step
         for action in self.schedule.actions[self.line.comm.rank]:

@@ -12,7 +12,6 @@ from mnpar.config import is_recording, recording
 from mnpar.function_hook import around_pull, function_hooks
 from mnpar.functions import concat
 from mnpar.functions.products import Linear
-from mnpar.functions.sameness import check_loss
 from mnpar.gradients import heard
 from mnpar.graph import Gradient, Owed, VariableNode
 from mnpar.parallel.abreast import reverse_abreast
@@ -178,7 +177,6 @@ class Step:
             raise ValueError(
                 f"the last stage returned an array of shape {loss.shape}: to be trained it returns a loss, a scalar"
             )
-        check_loss(loss)
         return [(loss.node, loss.xp.full(loss.shape, self.weights[visit.micro_batch] * float(self.grad), loss.dtype))]
 
     def _collect(self, found: dict[Any, Gradient]) -> None:

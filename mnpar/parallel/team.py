@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from mnpar.config import is_debugging
-from mnpar.functions.sameness import Watch, check_loss, watching
+from mnpar.functions.sameness import Watch, watching
 from mnpar.graph import structure
 from mnpar.optimizers import GradientMethod
 from mnpar.optimizers.gradient_method import Pieces
@@ -145,7 +145,6 @@ class Team:
             self._make_equal()
         before = self._begin()
         loss = lossfun(*args, **kwds)
-        check_loss(loss)
         own = own_weight(loss, self._samples(args, kwds), self._how)
         if self._alone:
             self._add_up(own, loss)

@@ -31,3 +31,29 @@ def test_bytes_of_collectives(comm, name):
     assert comm.traffic.collectives - before[0] == 2
     assert comm.traffic.messages == comm.traffic.bytes == 0
     assert comm.allreduce(np.array(sent)) == 2 * expected(comm.size, 8 * N)
+
+
+class Counting:
+    """An MPI communicator, and the bytes of the messages that it was given to send."""
+
+    def __init__(self, lane, sent):
+        self.lane, self.sent = lane, sent
+
+    def __getattr__(self, name):
+        return getattr(self.lane, name)
+
+    def Isend(self, message, *where):
+        self.sent.append(message[1] if isinstance(message, tuple) else message.nbytes)
+        return self.lane.Isend(message, *where)
+
+
+@pytest.mark.ranks(2, 3, on="mpi")
+@pytest.mark.parametrize("name", ["allreduce", "reduce_scatter", "reduce"])
+def test_as_many_bytes_are_given_to_mpi(comm, name, monkeypatch):
+    collective, expected = COLLECTIVES[name]
+    collective(comm, np.ones(N))  # from now on the form is known
+    sent = []
+    monkeypatch.setattr(comm.transport, "lanes", [Counting(lane, sent) for lane in comm.transport.lanes])
+    collective(comm, np.ones(N))
+    monkeypatch.undo()
+    assert comm.allreduce(np.array(sum(sent))) == pytest.approx(expected(comm.size, 8 * N), rel=0.001)

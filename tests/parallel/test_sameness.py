@@ -221,20 +221,10 @@ def copies_summed(mesh):
     return m, lambda: loss(F.reduce_from(mesh.model, m(F.copy_to(mesh.model, X))))
 
 
-def not_summed_at_all(mesh):
-    m = pair(mesh.model, nobias=True)
-    return m, lambda: loss(F.linear(F.tanh(m.wide(m.before(X))), m.out.W))
-
-
 def not_summed_before_a_layer(mesh):
     m = pair(mesh.model)
     m.after = L.ColumnParallelLinear(mesh.model, 6, 3)
     return m, lambda: loss(m.after(F.tanh(F.linear(F.tanh(m.wide(X)), m.out.W))))
-
-
-def some_of_the_classes(mesh):
-    m = L.ColumnParallelLinear(mesh.model, 6, 8, gather_output=False)
-    return m, lambda: loss(m(X))
 
 
 def an_allreduce_where_a_loss_follows(mesh):
@@ -242,9 +232,9 @@ def an_allreduce_where_a_loss_follows(mesh):
     return m, lambda: loss(F.allreduce(mesh.model, F.linear(F.tanh(m.wide(X)), m.out.W)))
 
 
-def an_allreduce_of_the_whole_loss(mesh):
+def a_mean_where_a_loss_follows(mesh):
     m = pair(mesh.model)
-    return m, lambda: F.allreduce(mesh.model, loss(run(m)))
+    return m, lambda: loss(F.allreduce(mesh.model, F.linear(F.tanh(m.wide(X)), m.out.W), op="mean"))
 
 
 def an_allgather_where_a_loss_follows(mesh):
@@ -270,7 +260,7 @@ def experts_of_other_samples(mesh):
 
 WRONG = {
     other_samples: r"copy_to at .*: its input is 24 numbers, .* on rank 0 and .* on rank 1 of .*the same samples",
-    other_labels: r"copy_to at .*: the loss that comes after it .* on rank 0 and .* on rank 1 .*one loss in common",
+    other_labels: r"reduce_from at .*: the gradient of its output is 24 numbers, .* on rank 0 and .* on rank 1",
     another_gradient_of_what_was_gathered: r"gather_from at .*: the gradient of its output",
     other_words: r"VocabularyParallelEmbedID at .*: its argument x is 4 numbers, 3 in all, on rank 0",
     other_words_in_a_cut_sequence: r"VocabularyParallelEmbedID at .*: its argument x",
@@ -278,16 +268,16 @@ WRONG = {
     other_batches_in_the_stages: r"Pipeline at .*: its argument 0 is 24 numbers",
     other_micro_batches: r"copy_to at .*: its input is 12 numbers, .* on rank 0 and 6 numbers, ",
     other_masks_before: r"copy_to at .*: its input is .*random numbers",
-    other_masks_after: r"copy_to at .*: the loss that comes after it",
+    other_masks_after: r"reduce_from at .*: the gradient of its output is 24 numbers, .* on rank 0 and .* on rank 1",
     other_weights_drawn: r"ranks \[0, 2\] of .*along 'model', have drawn their parts of /wide/W from different whole arrays",
-    other_scales: r"copy_to at .*: the loss that comes after it",
+    other_scales: r"reduce_from at .*: the gradient of its output is 24 numbers, .* on rank 0 and .* on rank 1",
     cut_along_another_axis: r"gather_from at .*: each of 2 ranks has the same part: cut and join along the same axis",
     joined_along_another_axis: r"gather_from at .*: each of 2 ranks has the same part",
     summed_along_another_axis: r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times",
     cut_among_other_samples: r"scatter_to at .* has ranks with samples of their own",
     joined_with_other_samples: r"gather_from at .* has ranks with samples of their own",
     summed_with_other_samples: r"reduce_from at .* has ranks with samples of their own",
-    layers_of_other_axes: r"copy_to at .*: the loss that comes after it",
+    layers_of_other_axes: r"the gradients of /wide/W are not the same on ranks .0, 2. of model=2,space=2",
     words_and_scores_of_other_axes: r"reduce_from at .*: each of 2 ranks has the same",
     copied_twice: r"copy_to at .*: each of 2 ranks has the same gradient of its result, so that it would count 2 times",
     copied_for_the_whole_work: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
@@ -299,11 +289,9 @@ WRONG = {
     a_whole_loss_summed: r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times what it should be",
     summed_twice: r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times what it should be",
     copies_summed: r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times what it should be",
-    not_summed_at_all: r"copy_to at .*: the loss that comes after it is .*reduce_from",
     not_summed_before_a_layer: r"copy_to at .*: its input is",
-    some_of_the_classes: r"copy_to at .*: the loss that comes after it is .*gather_from",
+    a_mean_where_a_loss_follows: r"allreduce at .*: each of 2 ranks has the same gradient .*for a mean divide",
     an_allreduce_where_a_loss_follows: r"allreduce at .*: each of 2 ranks has the same gradient .*take reduce_from",
-    an_allreduce_of_the_whole_loss: r"allreduce at .*: each of 2 ranks has the same, so that the sum is 2 times",
     an_allgather_where_a_loss_follows: r"allgather at .*: each of 2 ranks has the same gradient .*take gather_from",
     a_weight_inside_and_outside: r"the gradients of /W are not the same",
     statistics_of_a_part: r"the gradients of /gamma are not the same",
@@ -373,12 +361,107 @@ def right_scalars_by_chance(mesh):
     return m, lambda: loss(m(X)) * F.reduce_from(mesh.model, np.array(0.5))
 
 
+def right_penalty_of_parts(mesh):
+    """The squares of a rank's own part of the weights: losses differ, gradients are right."""
+    m = pair(mesh.model)
+    return m, lambda: loss(run(m)) + 0.1 * sum(F.sum(param**2) for param in m.params())
+
+
+def right_task_for_each_rank(mesh):
+    head = L.Linear(6, 3)
+    m = mnpar.Chain(trunk=L.Linear(6, 6), **{f"head{mesh.model.rank}": head})
+    return m, lambda: loss(head(F.copy_to(mesh.model, m.trunk(X))), (T + mesh.model.rank) % 3)
+
+
+def right_means_of_what_is_alike(mesh):
+    m = pair(mesh.model)
+
+    def lossfun():
+        y = F.allreduce(mesh.model, run(m)) / mesh.model.size
+        shown = F.allreduce(mesh.model, loss(y))
+        return loss(F.allreduce(mesh.model, y, op="mean")) + 0 * shown.array
+
+    return m, lossfun
+
+
+def right_counts(mesh):
+    """Nothing is differentiated through them."""
+    m = pair(mesh.model)
+
+    def lossfun():
+        F.reduce_from(mesh.model, np.array(5001.0)), F.gather_from(mesh.model, np.array([3.3, 1.1]))
+        return loss(run(m)) + 0 * F.allreduce(mesh.model, np.array([3, 5, 7])).array.sum()
+
+    return m, lossfun
+
+
+def right_gradient_penalty(mesh):
+    m = pair(mesh.model)
+
+    def lossfun():
+        x = mnpar.Variable(X)
+        y = F.allreduce(mesh.model, run(m, x)) / mesh.model.size
+        (gx,) = mnpar.grad([F.sum(y**2)], [x], enable_double_backprop=True)
+        return loss(y) + F.mean((F.sum(gx**2, axis=1) - 1) ** 2)
+
+    return m, lossfun
+
+
+def right_counts_as_gradients(mesh):
+    """The numbers of samples that pass each bias: by chance the same on all ranks."""
+    m = mnpar.Chain(l=L.Linear(6, 6))
+    m.b = mnpar.Parameter(np.zeros(3))
+    passes = np.roll([[1, 0, 1], [1, 1, 0], [1, 0, 1]], mesh.model.rank, axis=0)
+    return m, lambda: loss(m.l(X)) + F.reduce_from(mesh.model, F.sum(F.copy_to(mesh.model, m.b) * passes))
+
+
+def right_gradient_of_a_sum_of_gradients(mesh):
+    """Each rank has a loss of its own; what their gradients add up to is the same on all."""
+    m = L.Linear(6, 6).add_hook(WholeGradients(mesh.model))
+    r = mesh.model.rank + 1
+
+    def lossfun():
+        x = mnpar.Variable(X * r)
+        own = F.sum(F.tanh(F.allreduce(mesh.model, m(x)) * r))
+        (gx,) = mnpar.grad([own], [x], enable_double_backprop=True)
+        (ggx,) = mnpar.grad([F.sum(gx**2)], [x], enable_double_backprop=True)
+        return own + F.sum(ggx**2)
+
+    return m, lossfun
+
+
 @pytest.mark.parametrize(
     "program",
-    [right_pair, right_parts, right_sums_over_two_axes, right_losses_of_parts, right_by_chance, right_scalars_by_chance],
-)
+    [
+        right_pair, right_parts, right_sums_over_two_axes, right_losses_of_parts, right_by_chance, right_scalars_by_chance,
+        right_penalty_of_parts, right_task_for_each_rank, right_means_of_what_is_alike, right_counts, right_gradient_penalty,
+        right_counts_as_gradients, right_gradient_of_a_sum_of_gradients,
+    ],
+)  # fmt: skip
 def test_right_programs_pass(program):
     mnpar.run(update, ranks=4, args=(MODEL_AND_SPACE, program, 2))
+
+
+def test_batches_that_are_cut_and_losses_that_are_shown_along_the_data_axis_pass():
+    def program(mesh):
+        m = pair(mesh.model)
+
+        def lossfun():
+            mine = loss(run(m, F.scatter_to(mesh.data, X, axis=0)), F.scatter_to(mesh.data, T, axis=0).array)
+            F.reduce_from(mesh.data, mine), F.gather_from(mesh.data, F.reshape(mine, (1,)))
+            return mine
+
+        return m, lossfun
+
+    mnpar.run(update, ranks=4, args=(DATA_AND_MODEL, program, 2))
+
+
+def test_stages_may_be_given_zeros_for_what_they_do_not_need():
+    def program(mesh):
+        m = mnpar.Pipeline.of(mesh.pipe, {"a": lambda: L.Linear(6, 6), "b": lambda: L.Classifier(L.Linear(6, 3))}, "1f1b", 2)
+        return m, lambda: m(X * (mesh.pipe.rank == 0), T * (mesh.pipe.rank == 1))
+
+    mnpar.run(update, ranks=2, args=({"pipe": 2}, program))
 
 
 def test_updates_that_are_not_compared_send_nothing_for_it():
