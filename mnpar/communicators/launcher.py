@@ -18,8 +18,9 @@ def launched_ranks() -> int:
 
 
 def launched_ranks_here() -> int:
-    """How many of them are on this machine; 0 where the launcher does not say."""
-    return max((int(os.environ[name]) for name in _LOCAL_SIZES if os.environ.get(name, "").isdigit()), default=0)
+    """How many of them are on this machine; 0 where the launcher does not say, or another one, around it, says otherwise."""
+    told = [int(os.environ[name]) for name in _LOCAL_SIZES if os.environ.get(name, "").isdigit()]
+    return told[0] if told and min(told) == max(told) else 0
 
 
 def launched_rank(environment: Mapping[str, str] = os.environ) -> int | None:

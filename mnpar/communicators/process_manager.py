@@ -38,7 +38,7 @@ _KILLED = 1  # the exit code of ranks that end because another one has left
 
 def end_line(code: int, text: str) -> bytes:
     """What ends all ranks, with this exit code, after they have said this text."""
-    return f"{END} code={code} text={urllib.parse.quote(text[: _LONGEST // 4])}\n".encode()
+    return f"{END} code={code} text={urllib.parse.quote(text)[: _LONGEST // 2]}\n".encode()
 
 
 def end_of(line: str) -> tuple[int, str]:

@@ -32,6 +32,7 @@ _REPORT = 10.0  # s between reports of who is missing
 _CONNECT = 2.0  # s for a machine to take a connection
 _ANSWER = 5.0  # s for a process manager to answer
 _REFUSAL = 3.0  # s for a process that cannot take part to tell the others so
+_NOBODY = 65534  # a file's owner whom this machine does not know: NFS, with other numbers there
 _SIOCGIFADDR = 0x8915  # <linux/sockios.h>
 _LAUNCHERS_MARKS = ("PMI_", "PMIX_", "MPI_LOCAL", "HYDI_", "OMPI_COMM_WORLD_")
 
@@ -66,7 +67,10 @@ class Session:
         except OSError:
             told = ""
         if END in told:  # perhaps after an answer that MPI has yet to read
-            code, text = end_of(told[told.index(END) :].partition("\n")[0])
+            line, newline, _ = told[told.index(END) :].partition("\n")
+            if not newline:  # the rest is on its way
+                return
+            code, text = end_of(line)
         elif not told:
             code = 1
             text = f"mnpar: rank {self.rank} of {self.size} has lost the process manager of this job, the job ends\n"
@@ -166,7 +170,7 @@ class _Meeting:
         """What the file says; None if there is none, or it is empty."""
         try:
             with open(self._path, encoding="utf-8") as file:
-                text = file.read(2**16)
+                text, owner = file.read(2**16), os.fstat(file.fileno()).st_uid
         except FileNotFoundError:
             folder = os.path.dirname(self._path)
             if not os.path.isdir(folder):
@@ -175,9 +179,16 @@ class _Meeting:
                 ) from None
             return None
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno == errno.ESTALE:
+                return None  # NFS: rank 0 has replaced it meanwhile
             raise LauncherError(
                 f"rank {self._rank} of {self._size} cannot read the shared file {self._path}: {error}"
             ) from error
+        if owner not in (os.geteuid(), _NOBODY):  # ranks believe what the process manager says, and unpickle what ranks send
+            raise LauncherError(
+                f"rank {self._rank} of {self._size}: the shared file {self._path} is user {owner}'s, not "
+                f"{os.geteuid()}'s: take a path in a folder of your own"
+            )
         if not text.strip():
             return None  # of mktemp, say
         with contextlib.suppress(ValueError, TypeError, KeyError):

@@ -2,10 +2,11 @@
 
 ``MPI_Init`` returns when all ranks have called it, and never if one has ended before it did; launchers let that happen, as one
 that leaves without MPI is no failure to them. So an uncaught error ends its process in a way that is one (:func:`install`). For
-all other ends: each rank on a machine is a child process of its launcher there, whatever wrapper it runs in, and the launcher
-has told how many there are. While a rank is in ``MPI_Init``, a thread counts those children (``mpi.py`` calls MPI without the
-GIL); if some are missing, it says which, and ends this process. Where the launcher cannot be seen (other machines, systems
-without ``/proc``, containers that hide processes, Slurm), nothing is watched.
+all other ends: each rank on a machine is a child process of its launcher there, or in a wrapper that is one and lasts as long,
+and the launcher has told how many there are. While a rank is in ``MPI_Init``, a thread counts those children (``mpi_start.py``
+calls MPI without the GIL); if some are missing, it says which, and ends this process. Where the launcher or its children cannot
+be seen (other machines, systems without ``/proc``, kernels that list no children, containers that hide processes, Slurm),
+nothing is watched.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LAUNCHERS = ("hydra_pmi_proxy", "prterun", "prted", "orterun", "orted", "mpiexe
 _ALIKE = 0.8  # s: if all ranks fail alike, rank 0 speaks for them, and ends the job
 _SPEAK = 0.2  # s for a launcher to pass on what a rank wrote
 _PULSE = 0.2  # s
-_STARTING = 1.5  # s without a new rank, after which a launcher starts no more
+_STARTING = 1.5  # s without a new rank, after which a launcher starts no more; and as long as this rank has taken to come here
 _TURN = 5  # looks by which the lowest rank comes first, to speak for all
 
 
@@ -41,7 +42,7 @@ def install() -> None:
     show, process = sys.excepthook, os.getpid()
 
     def on_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if os.getpid() != process:  # a forked child's errors are its own
+        if os.getpid() != process or _is_helper():  # a child's errors are its own
             show(kind, error, trace)
             return
         what = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed, the job ends"
@@ -53,9 +54,9 @@ def install() -> None:
         time.sleep(_SPEAK)
         MPI = sys.modules.get("mpi4py.MPI")
         if MPI is None or not MPI.Is_initialized():
-            _end(_launcher())
+            _end(_launcher()[0])
         elif not MPI.Is_finalized() and MPI.COMM_WORLD.Get_size() > 1:
-            _tidy(_launcher())
+            _tidy(_launcher()[0])
             MPI.COMM_WORLD.Abort(1)
 
     sys.excepthook = on_error
@@ -88,24 +89,28 @@ def watched() -> Iterator[None]:
 
 def _watch(over: threading.Event, wakes: int, site: str) -> None:
     """In a thread: end this process at Ctrl-C, or if a rank of this machine is gone."""
-    launcher, expected, most, found, looks, last = _launcher(), launched_ranks_here(), 0, 0, 0, set[int]()
+    expected, most, found, looks, last = launched_ranks_here(), 0, 0, 0, set[int]()
+    launcher, mine = _launcher()
+    begun, starting = launcher and _begun(launcher), _STARTING + _age(_begun(os.getpid()))
     while True:
         told = os.read(wakes, 256) if select.select([wakes], [], [], _PULSE)[0] else b""
         if over.is_set():
             return
         if signal.SIGINT in told and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             _end(launcher)
-        if launcher is None:
+        if launcher is None or not begun:
             continue
-        if _launcher() != launcher:  # it has died
+        if _begun(launcher) not in (begun, None):  # it has died
             traces.remove_session(launcher)
             _end(launcher)
         there = _children(launcher)
-        most = max(most, len(there))
-        looks = looks + 1 if there.keys() == last else 0  # at the same
-        last = set(there)
-        if len(there) >= expected or looks == 0 or (most < expected and _youngest(there) < _STARTING):
+        if mine not in there:  # these are not all
             continue
+        most = max(most, len(there))
+        if len(there) >= expected or there.keys() != last or (most < expected and _age(max(there.values())) < starting):
+            looks, last = 0, set(there)
+            continue
+        looks += 1
         ranks = [_rank_of(pid) for pid in there]
         found = found or len(ranks)
         first = len(ranks) == found and not any(rank is not None and rank < (launched_rank() or 0) for rank in ranks)
@@ -139,16 +144,37 @@ def _report(site: str, expected: int, ranks: list[int | None]) -> str:
     return f"{first}\n  {who}: has ended before it made a communicator\n"
 
 
-def _launcher() -> int | None:
-    """The process on this machine that has started this rank, perhaps by a wrapper; None if it cannot be seen."""
-    pid = os.getppid()
+def _ancestors() -> Iterator[int]:
+    """This process, the one that has started it, and so on, as far as they can be seen."""
+    pid = os.getpid()
     with contextlib.suppress(OSError, ValueError):
-        while pid > 1:
-            name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
-            if name in _LAUNCHERS:
-                return pid
+        while pid:
+            yield pid
             pid = int(stat_of(pid)[1])
-    return None
+
+
+def _launcher() -> tuple[int | None, int]:
+    """(What has started this rank on this machine, None if it cannot be seen; its child, which is the rank or its wrapper.)"""
+    mine = os.getpid()
+    for pid in _ancestors():
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip() in _LAUNCHERS:
+                told = _rank_of(mine)  # None of a program that runs with another user's rights
+                return pid if told in (launched_rank(), None) else None, mine
+        mine = pid
+    return None, mine
+
+
+def _is_helper() -> bool:
+    """Whether a rank has started this process, which has its variables: another Python above it has them too."""
+    with contextlib.suppress(OSError):
+        own, launcher = os.readlink("/proc/self/exe"), _launcher()[0]
+        for pid in _ancestors():
+            if pid == launcher:
+                return False
+            if pid != os.getpid() and _rank_of(pid) == launched_rank() and os.readlink(f"/proc/{pid}/exe") == own:
+                return True
+    return False
 
 
 def _children(launcher: int) -> dict[int, int]:
@@ -157,16 +183,25 @@ def _children(launcher: int) -> dict[int, int]:
     with contextlib.suppress(OSError):  # the launcher has ended
         for task in Path(f"/proc/{launcher}/task").glob("*/children"):
             for pid in map(int, task.read_text().split()):
-                with contextlib.suppress(OSError, ValueError):
-                    fields = stat_of(pid)
-                    if fields[0] not in "ZX":
-                        there[pid] = int(fields[19])
+                if begun := _begun(pid):
+                    there[pid] = begun
     return there
 
 
-def _youngest(started: dict[int, int]) -> float:
-    """For how many seconds the process that was started last has been there."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - max(started.values(), default=0) / os.sysconf("SC_CLK_TCK")
+def _begun(pid: int) -> int | None:
+    """When a process was started, in ticks of the kernel's clock; 0 if it has ended, None if it cannot be seen."""
+    try:
+        fields = stat_of(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    except (OSError, ValueError):
+        return None
+    return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+def _age(begun: int | None) -> float:
+    """For how many seconds a process has been there."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - begun / os.sysconf("SC_CLK_TCK") if begun else 0.0
 
 
 def _rank_of(pid: int) -> int | None:

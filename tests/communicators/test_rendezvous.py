@@ -1,5 +1,6 @@
 """Ranks that are started one by one meet by a file, and are an MPI job like any other; or are told why not."""
 
+import errno
 import json
 import os
 import re
@@ -120,6 +121,43 @@ def test_what_is_no_such_file_is_left_alone(tmp_path):
     assert "there is no folder" in told
     [told] = meet("/proc/meet", (0, 2))
     assert "rank 0 of 2 cannot write the shared file /proc/meet: No such file or directory" in told
+
+
+def test_another_users_file_is_not_believed(tmp_path, monkeypatch):
+    (tmp_path / "notes").write_text(json.dumps(STALE))
+    monkeypatch.setattr(rendezvous.os, "geteuid", lambda: os.getuid() + 1)
+    for told in meet(tmp_path / "notes", (0, 2), (1, 2), timeout=1.0):
+        assert f"notes is user {os.getuid()}'s, not {os.getuid() + 1}'s: take a path in a folder of your own" in told
+    assert json.loads((tmp_path / "notes").read_text()) == STALE
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch):
+    times = []
+
+    def replaced(*arguments, **keywords):
+        times.append(arguments)
+        if len(times) in (1, 3):
+            raise OSError(errno.ESTALE, "Stale file handle")  # of NFS
+        return open(*arguments, **keywords)
+
+    monkeypatch.setattr(rendezvous, "open", replaced, raising=False)
+    assert all(isinstance(one, socket.socket) for one in meet(tmp_path / "meet", (1, 2), (0, 2)))
+
+
+def test_the_end_of_a_job_is_obeyed_once_it_is_told_in_full():
+    line, manager = socket.socketpair()
+    session, codes, text = rendezvous.Session(line, "path", 0, 2), [], "é" * 70_000
+    told = process_manager.end_line(130, text)
+    assert len(told) < process_manager._LONGEST
+    with manager:
+        for piece in (told[:20], told[20:]):
+            session.obey(codes.append)
+            manager.sendall(piece)
+            assert not codes
+        session.obey(codes.append)
+    session._close()
+    assert codes == [130]
+    assert text.startswith(process_manager.end_of(told.decode())[1][:-5])
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
+from mnpar.communicators.mpi_room import MpiRoom
 from mnpar.communicators.rooms import BLOCK, CALM, Room, Rooms, sizes_for
 from mnpar.errors import MismatchError
 
@@ -32,6 +33,37 @@ def test_with_many_ranks_it_stays_small():
     rooms = rooms_of(17)
     rooms.heard(1000)
     assert rooms.now.size == BLOCK
+
+
+class Library:
+    """An MPI library with persistent collectives, which notes what is asked of it."""
+
+    def __init__(self, vendor):
+        self.vendor, self.asked, self.MPI, self.size, self.active = vendor, [], self, 2, []
+
+    BYTE = None
+
+    def get_vendor(self):
+        return self.vendor, (2021, 18, 1)
+
+    def __getattr__(self, name):
+        return lambda *buffers: self.asked.append(name) or self
+
+    def Test(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("vendor", "calls"),
+    [("MPICH", ["Allgather_init", "Start", "Start", "Free"]), ("Intel MPI", ["Iallgather", "Iallgather"])],
+)
+def test_a_library_whose_persistent_allgather_is_wrong_is_asked_for_another(vendor, calls):
+    library = Library(vendor)
+    room = MpiRoom(library, library, BLOCK)
+    assert room.meet()
+    assert room.meet()
+    room.free()
+    assert library.asked == calls
 
 
 COLLECTIVES = {

@@ -1,0 +1,116 @@
+"""The MPI library, found by mpi4py and started: the only file that knows mpi4py."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mnpar.communicators import startup, watch
+from mnpar.communicators.launcher import launched_after_first, launched_ranks, under_open_mpi
+from mnpar.communicators.process import Process
+from mnpar.errors import LauncherError
+
+if TYPE_CHECKING:
+    from mnpar.communicators.rendezvous import Session
+
+_FROM_STDIN = (  # the others have no program, and end: this one would wait for them in MPI_Init without a word
+    "mnpar: this program comes from the standard input, which most launchers give to rank 0 only: if nothing follows, save it "
+    "in a file, and start that\n"
+)
+
+
+def _imported() -> Any:
+    """mpi4py's MPI, not started if nobody has."""
+    try:
+        import mpi4py
+
+        if "mpi4py.MPI" not in sys.modules:
+            mpi4py.rc.finalize = False  # the end is ours: mpi4py's would wait for ever for a rank that failed
+            mpi4py.rc.initialize = False  # and so is the beginning: under another MPI's launcher some libraries abort there
+        Process.finalizes_forks = mpi4py.rc.finalize is not False  # the program has imported it first
+        from mpi4py import MPI
+    except ImportError as error:
+        raise LauncherError(
+            "this job was started by an MPI launcher, but mpi4py is missing: pip install 'mnpar[mpi]'"
+        ) from error
+    except RuntimeError as error:
+        raise LauncherError(
+            "mpi4py finds no MPI library: pip install 'mnpar[mpi]', or load the machine's MPI and set MPI4PY_LIBMPI to its "
+            f"libmpi.so ({str(error).splitlines()[0]})"
+        ) from error
+    return MPI
+
+
+def join(meet: Callable[[str], Session]) -> None:
+    """Before MPI starts: let this process meet others that no MPI launcher has started.
+
+    Args:
+        meet: called with the name of the MPI library; what it returns ends the job if a rank fails.
+
+    Raises:
+        LauncherError: MPI is missing, or has been started already.
+    """
+    MPI = _imported()
+    if MPI.Is_initialized() or MPI.Is_finalized():
+        raise LauncherError(
+            "this process has started MPI before it met the others: make the communicator first, and import mpi4py.MPI after "
+            "that, or with mpi4py.rc.initialize = False"
+        )
+    Process.session = meet(_name(MPI))
+
+
+def _name(MPI: Any) -> str:
+    """The MPI library's name and version."""
+    return " ".join(MPI.Get_library_version().splitlines()[0].split(",")[0].split())
+
+
+def load() -> Any:
+    """mpi4py's MPI, started.
+
+    Raises:
+        LauncherError: mpi4py or the MPI library is missing, or the launcher belongs to another MPI.
+    """
+    MPI = _imported()
+    told = launched_ranks()
+    own = f"Use the mpiexec beside this Python: {os.path.join(os.path.dirname(sys.executable), 'mpiexec')}"
+    library = _name(MPI)
+    if not MPI.Is_initialized():
+        if told > 1 and under_open_mpi() and library.startswith("MPICH"):
+            raise LauncherError(f"Open MPI's launcher started {told} ranks, but their MPI library is {library}. {own}")
+        if told > 1 and sys.argv[:1] in ([""], ["-"]) and not launched_after_first():
+            watch.speak(_FROM_STDIN)
+        with startup.watched():
+            _initialize(MPI)
+    if MPI.COMM_WORLD.Get_size() == 1 and told > 1:
+        atexit.register(_finalize, MPI)  # or a file would stay in shared memory
+        raise LauncherError(
+            f"the launcher started {told} ranks, but this one is alone: its MPI library ({library}) is not the launcher's. "
+            f"{own}"
+        )
+    return MPI
+
+
+def _initialize(MPI: Any) -> None:
+    """``MPI.Init_thread``, which would hold the GIL while it waits for the other ranks: other threads run meanwhile."""
+    for library in (None, MPI.__file__):  # in the linker's order: a profiler's function, which is loaded first, comes first
+        with contextlib.suppress(AttributeError, OSError):
+            init = ctypes.CDLL(library).MPI_Init_thread
+            break
+    else:
+        MPI.Init_thread(MPI.THREAD_SERIALIZED)
+        return
+    if code := init(None, None, ctypes.c_int(MPI.THREAD_SERIALIZED), ctypes.byref(ctypes.c_int())):
+        raise MPI.Exception(code)
+    if sys.modules["mpi4py"].rc.errors == "exception":  # what mpi4py does after its own
+        for comm in (MPI.COMM_SELF, MPI.COMM_WORLD):
+            comm.Set_errhandler(MPI.ERRORS_RETURN)
+
+
+def _finalize(MPI: Any) -> None:
+    if not MPI.Is_finalized():
+        MPI.Finalize()

@@ -1,0 +1,101 @@
+"""Ranks that wait for MPI to start are not ended where all is well. (Jobs in which a rank is lost: tests/test_faults.py.)
+
+A rank here is a child of a script of the launcher's name, which says what launchers do. MPI itself does not start.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mnpar
+from mnpar.communicators import launcher
+from mnpar.launch import clean_environment
+
+WAITS = """
+import os, signal, subprocess, sys, time
+from mnpar.communicators import startup
+startup._STARTING = -1e9  # the launcher starts no more
+parent = os.getppid()
+with startup.watched():
+    os.write(1, b"waits\\n")
+    time.sleep(1)
+print(*sys.argv[1:], os.getppid() == parent)
+"""
+HIDDEN = WAITS.replace("parent =", "startup._children = lambda launcher: {}\nparent =")
+LEFT = WAITS.replace(
+    "    time.sleep(1)",
+    """    open(f"{sys.argv[0]}.begun", "w").close()
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    time.sleep(1)""",
+)
+LEFT += "open(f'{sys.argv[0]}.done', 'w').close()"
+HELPER = """
+import subprocess, sys
+import mnpar
+done = subprocess.run([sys.executable, "-c", "import mnpar; 1 / 0"], stderr=subprocess.PIPE, text=True)
+print(done.returncode, done.stderr.splitlines()[0])
+"""
+
+
+def end_of(tmp_path, name, script, program, *arguments, **variables):
+    """(exit code, stdout, stderr) of what a launcher of this name ends with."""
+    (tmp_path / "rank.py").write_text(program)
+    (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / name).chmod(0o755)
+    environment = clean_environment(os.environ) | {"PYTHONPATH": str(Path(mnpar.__file__).parents[1]), **variables}
+    done = subprocess.run(
+        [str(tmp_path / name), sys.executable, str(tmp_path / "rank.py"), *arguments],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+TOLD = {"PMI_SIZE": "2", "PMI_RANK": "0"}
+FILE = 'for i in $(seq 200); do [ -e "$2.{}" ] && break; sleep 0.05; done'
+LEAVES = f'sh -c \'"$@" & {FILE.format("begun")}\' sh "$@"; {FILE.format("done")}'
+
+
+@pytest.mark.parametrize(
+    ("name", "script", "program", "variables", "parent"),
+    [
+        ("mpiexec", '"$@"; true', WAITS, {"MPI_LOCALNRANKS": "1"}, "True"),
+        ("mpiexec", '"$@"; true', HIDDEN, {"MPI_LOCALNRANKS": "2"}, "True"),
+        ("mpiexec", '"$@"; true', WAITS, {"MPI_LOCALNRANKS": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "True"),
+        ("mpiexec", LEAVES, LEFT, {"MPI_LOCALNRANKS": "1"}, "False"),
+        ("mpirun", 'PMI_RANK=1 sh -c \'PMI_RANK=0 "$@"; true\' sh "$@"; true', WAITS, {"MPI_LOCALNRANKS": "2"}, "True"),
+        ("anything", '"$@"; true', WAITS, {"MPI_LOCALNRANKS": "2"}, "True"),
+    ],
+    ids=[
+        "all there",
+        "no list of children",
+        "two launchers' numbers",
+        "a wrapper that leaves",
+        "another's child",
+        "no launcher",
+    ],
+)
+def test_who_waits_goes_on(tmp_path, name, script, program, variables, parent):
+    assert end_of(tmp_path, name, script, program, "well", **TOLD, **variables) == (0, f"waits\nwell {parent}\n", "")
+
+
+def test_one_that_waits_for_a_lost_rank_ends(tmp_path):
+    code, said, errors = end_of(tmp_path, "mpiexec", '"$@"', WAITS, **TOLD, MPI_LOCALNRANKS="2")
+    assert (code, said) == (137, "waits\n")
+    assert "mnpar: rank 0 of 2 waits for ever for the start of MPI at " in errors
+    assert "\n  rank 1: has ended before it made a communicator\n" in errors
+
+
+def test_an_error_of_a_process_that_a_rank_has_started_is_its_own(tmp_path):
+    code, said, errors = end_of(tmp_path, "mpiexec", '"$@"; true', HELPER, **TOLD, MPI_LOCALNRANKS="1")
+    assert (code, said, errors) == (0, "1 Traceback (most recent call last):\n", "")
+
+
+def test_a_launcher_says_how_many_ranks_are_here(monkeypatch):
+    monkeypatch.setattr(launcher.os, "environ", {"MPI_LOCALNRANKS": "3"})
+    assert launcher.launched_ranks_here() == 3
+    monkeypatch.setattr(launcher.os, "environ", {"MPI_LOCALNRANKS": "x"})
+    assert launcher.launched_ranks_here() == 0
