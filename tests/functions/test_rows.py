@@ -72,3 +72,5 @@ def test_swish_in_blocks_of_samples(shape, room, dtype, tolerance, monkeypatch):
     for v, expected in zip(found, (g * (s + beta * h), gb), strict=True):
         assert v.dtype == dtype
         np.testing.assert_allclose(v.array, expected, atol=20 * tolerance)
+    (alone,) = grad([F.swish(vs[0], b)], [vs[0]], [Variable(g)])  # of a constant slope
+    np.testing.assert_array_equal(alone.array, found[0].array)
