@@ -93,7 +93,7 @@ def test_what_the_page_prints_is_among_what_seeds_give(ranks, tutorial, n_epochs
         if epoch <= n_epochs:
             assert abs(error - found[epoch - 1].mean()) < 3 * found[epoch - 1].std(ddof=1)
     if tutorial is None:
-        own = replica(2, 10000, "own", range(0, 20, 2), n_epochs)
+        own = replica(2, 10000, "own", range(0, 20, 2))
         assert (own[1] < PAGE[2][2] - 3 * own[1].std(ddof=1)).all()
 
 
