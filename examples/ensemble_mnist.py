@@ -87,7 +87,8 @@ def main(comm, args):
     """Train and evaluate; returns the last accuracies of the members and of the ensemble."""
     if args.joint:
         mnpar.config.dtype = np.dtype("f8")  # to compare with one rank, digit for digit
-    train, test, data = load(args)
+    with mnpar.launch.reading(comm):
+        train, test, data = load(args)
     sizes = [train[0][0].size] + [args.unit] * max(1, args.groups - 1) + [10]
     model = mnpar.Ensemble(comm, lambda group, i: Stage(group, sizes, (args.seed, i)), comm.size // args.groups)
     number, answer = model.numbers[0], model if args.joint else model.member

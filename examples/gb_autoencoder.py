@@ -186,7 +186,8 @@ def main(comm, args):
     mnpar.config.dtype = np.dtype("f8")
     mnpar.random.seed(args.seed)
     grid = mnpar.SpatialGrid(comm, args.halopar)
-    train, test, name = load(args)
+    with mnpar.launch.reading(comm):
+        train, test, name = load(args)
     shape, classes = train[0][0].shape, 1 + int(max(part.datasets[1].max() for part in (train, test)))
     model = GB(grid, shape, classes, not args.untied)
     say = (lambda line: print(line, flush=True)) if comm.is_root else (lambda line: None)

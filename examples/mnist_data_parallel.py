@@ -45,7 +45,8 @@ def main(comm, args):
     model = L.Classifier(MLP(args.unit, 10))
     optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm).setup(model)
 
-    train, test = load(args) if comm.rank == 0 else (None, None)
+    with mnpar.launch.reading(comm):
+        train, test = load(args) if comm.rank == 0 else (None, None)
     train = mnpar.scatter_dataset(train, comm, shuffle=True, seed=args.seed)
     test = mnpar.scatter_dataset(test, comm, force_equal_length=False)
     train_iter = mnpar.iterators.SerialIterator(train, min(args.batchsize, len(train)))

@@ -26,7 +26,8 @@ def main(comm, args):
     data_axis, model_axis = comm.rank % 2, comm.rank // 2
     data_comm, model_comm = comm.split(data_axis, comm.rank), comm.split(model_axis, comm.rank)
     mnpar.random.seed([args.seed, comm.rank])
-    train, test = load(args) if data_comm.rank == 0 else (None, None)
+    with mnpar.launch.reading(comm):
+        train, test = load(args) if data_comm.rank == 0 else (None, None)
     train = mnpar.scatter_dataset(train, data_comm, shuffle=True, seed=args.seed)
     test = mnpar.scatter_dataset(test, data_comm, force_equal_length=False)
     model = network(model_comm, train[0][0].size, args.unit)

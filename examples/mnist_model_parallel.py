@@ -65,7 +65,8 @@ def load(args):
 def main(comm, args):
     """Train; rank 0 returns the last entry of the log."""
     mnpar.random.seed([args.seed, comm.rank])
-    train, test = load(args)
+    with mnpar.launch.reading(comm):
+        train, test = load(args)
     model = network(comm, train[0][0].size, args.unit)
     optimizer = mnpar.optimizers.Adam().setup(model)
     if comm.rank == 1:  # as many examples, with nothing in them

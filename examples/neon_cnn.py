@@ -74,7 +74,8 @@ def train(comm, args):
     mnpar.config.dtype = np.dtype("f8")  # so that costs can be compared digit for digit
     mnpar.random.seed(args.seed)
     ways = Ways(comm, args)
-    training, test, name = load(args)
+    with mnpar.launch.reading(comm):
+        training, test, name = load(args)
     size = training[0][0].shape[1:]
     model = Net(ways, training[0][0].shape[0], size)
     optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.MomentumSGD(lr=args.lr), ways.data).setup(model)

@@ -19,6 +19,7 @@ import numpy as np
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
+from mnpar.errors import DatasetError
 from mnpar.plans import block
 
 BLOCKS = ((3, 64), (4, 128), (6, 256), (3, 512))  # (blocks, width) of the four stages
@@ -80,18 +81,22 @@ def data(args, n):
     folders = sorted(path for path in Path(args.images).iterdir() if path.is_dir())
     files = [(file, label) for label, folder in enumerate(folders) for file in sorted(folder.glob("*.npy"))]
     if not files or len(folders) > args.classes:
-        raise SystemExit(
+        raise DatasetError(
             f"{args.images}: {len(files)} files class/picture.npy in {len(folders)} folders, for {args.classes} classes"
         )
     chosen = [files[i % len(files)] for i in rng.permutation(max(n, len(files)))[:n]]
-    x = np.stack([cut(np.load(file), args.size) for file, _ in chosen])
+    x = np.stack([cut(file, args.size) for file, _ in chosen])
     return x.astype(args.dtype), np.array([label for _, label in chosen], "i4")
 
 
-def cut(image, size):
+def cut(file, size):
     """The middle (3, S, S) of a picture, which is repeated where it is smaller; uint8 becomes 0 … 1."""
+    try:
+        image = np.load(file)
+    except (ValueError, EOFError) as error:
+        raise DatasetError(f"{file} is damaged: {error}") from None
     if image.ndim != 3 or image.shape[0] != 3:
-        raise SystemExit(f"a picture is (3, H, W), not {image.shape}")
+        raise DatasetError(f"{file}: a picture is (3, H, W), not {image.shape}")
     image = image / np.float32(255) if image.dtype == np.uint8 else image.astype("f4")
     _, H, W = image.shape
     rows, columns = [(np.arange(size) + max(length - size, 0) // 2) % length for length in (H, W)]
@@ -124,15 +129,16 @@ def train(comm, args, x, t, steps, say=False):
     return model, totals, seconds
 
 
-def batches(args, n):
+def batches(comm, args, n):
     """The images of all steps, n in each."""
-    x, t = data(args, args.steps * n)
+    with mnpar.launch.reading(comm):
+        x, t = data(args, args.steps * n)
     return x.reshape(args.steps, n, *x.shape[1:]), t.reshape(args.steps, n)
 
 
 def speed(comm, args, n):
     """Images a second of the fastest step, of n images."""
-    _, _, seconds = train(comm, args, *batches(args, n), args.steps)
+    _, _, seconds = train(comm, args, *batches(comm, args, n), args.steps)
     return n / comm.allreduce_obj(min(seconds), "max")
 
 
@@ -156,7 +162,7 @@ def main(comm, args):
     mnpar.config.dtype = np.dtype(args.dtype)
     if args.scaling:
         return scaling(comm, args)
-    x, t = batches(args, args.batchsize * comm.size)
+    x, t = batches(comm, args, args.batchsize * comm.size)
     if comm.is_root:
         print(f"{comm.size} rank(s) with {args.batchsize} images of {args.size} × {args.size} each", flush=True)
     model, losses, _ = train(comm, args, x, t, args.steps, comm.is_root)

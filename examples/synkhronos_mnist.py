@@ -14,7 +14,6 @@ The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead f
 
 import argparse
 import os
-import sys
 import time
 
 import numpy as np
@@ -22,7 +21,6 @@ import numpy as np
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.errors import DatasetError
 
 
 class MLP(mnpar.Chain):
@@ -51,26 +49,19 @@ class CNN(mnpar.Chain):
         return self.l2(F.relu(self.l1(h)))
 
 
-def load(comm, args):
-    """x (N, 1, H, W), t (N,) to train and to test with: on the root, which alone reads files."""
-    where, data, trouble = args.data or os.environ.get("MNPAR_DATA"), [None] * 4, None
-    if comm.is_root:
-        try:
-            train, test = mnpar.datasets.get_mnist(ndim=3, data=where) if where else mnpar.datasets.get_digits(ndim=3)
-            data = *map(np.asarray, train.datasets), *map(np.asarray, test.datasets)
-        except (OSError, DatasetError) as error:
-            print(f"--data: {error}", file=sys.stderr, flush=True)
-            trouble = error
-    if comm.bcast_obj(trouble is not None):
-        raise SystemExit(1)  # on all ranks: none waits for another
-    return data
+def load(args):
+    """x (N, 1, H, W), t (N,) to train and to test with."""
+    where = args.data or os.environ.get("MNPAR_DATA")
+    train, test = mnpar.datasets.get_mnist(ndim=3, data=where) if where else mnpar.datasets.get_digits(ndim=3)
+    return *map(np.asarray, train.datasets), *map(np.asarray, test.datasets)
 
 
 def main(comm, args):
     """Train; returns [(loss, validation loss, accuracy)] of the epochs."""
     names = ("x", "t", "x_test", "t_test")
-    pairs = zip(names, load(comm, args), strict=True)
-    x, t, x_test, t_test = [mnpar.SharedData(array, comm=comm, name=name) for name, array in pairs]
+    with mnpar.launch.reading(comm):
+        data = dict(zip(names, load(args) if comm.is_root else [None] * 4, strict=True))
+    x, t, x_test, t_test = [mnpar.SharedData(data[name], comm=comm, name=name) for name in names]
 
     mnpar.random.seed(args.seed)
     model = MLP(args.unit or 800) if args.model == "mlp" else CNN(args.unit or 256, pad=0 if x.shape[2] >= 28 else 2)

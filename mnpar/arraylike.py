@@ -140,13 +140,15 @@ class ArrayLike:
 
 
 def _label(x: Array) -> str:
+    if x is None:
+        return "None"
     return f"({', '.join(map(str, x.shape))}), {x.dtype}" if x.shape else str(x.dtype)
 
 
 def _described(x: Array) -> str:
     if x is None or not x.size:
-        return "None" if x is None else _label(x)
-    return f"{_label(x)}: mean={x.mean():.8f}, std={x.std():.8f}"
+        return _label(x)
+    return f"{_label(x)}: mean={x.mean(dtype='d'):.8f}, std={x.std(dtype='d'):.8f}"  # of halves too, which soon exceed 65504
 
 
 def as_array(obj: Any) -> Array:

@@ -1,6 +1,7 @@
 """Starting ranks: find the mpiexec that belongs to this Python, and start the running script again under it.
 
-The file is long because it also parses the flags of scripts: a wrong one is wrong on all ranks, and one of them reports it.
+The file is long because it also parses the flags of scripts, and looks after the files that they name: what is wrong there is
+wrong on all ranks, and one of them reports it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 from mnpar import waiter
 from mnpar.communicators.launcher import launched_after_first, launched_ranks
-from mnpar.errors import LauncherError
+from mnpar.errors import DatasetError, LauncherError
+
+if TYPE_CHECKING:
+    from mnpar.communicators import Communicator
 
 # What a launcher leaves in the environment of its ranks; a second launcher inside must not see it.
 _LAUNCHERS_MARKS = (
@@ -236,6 +240,38 @@ def existing_folder(text: str) -> str:
     if not os.path.isdir(text):
         raise argparse.ArgumentTypeError(f"there is no folder {text}")
     return text
+
+
+@contextlib.contextmanager
+def reading(comm: Communicator) -> Iterator[None]:
+    """Around what reads a script's files, on all ranks or some: missing and damaged ones end the script, told in one line.
+
+    Collective; none waits for what another could not read. Rank 0 prints the first error of all ranks, each exits with code 1.
+
+    Args:
+        comm: of all ranks that go on together.
+
+    Raises:
+        SystemExit: a file could not be read on one of the ranks.
+
+    Example:
+        >>> import mnpar
+        >>> comm = mnpar.create_communicator("self")
+        >>> with mnpar.launch.reading(comm):
+        ...     train, test = mnpar.datasets.get_mnist(data="/dev")
+        Traceback (most recent call last):
+        SystemExit: 1
+    """
+    trouble = None
+    try:
+        yield
+    except (OSError, DatasetError) as error:
+        trouble = " ".join(str(error).split())
+    found = [each for each in comm.gather_obj(trouble) or () if each is not None]
+    if found:
+        print(f"{os.path.basename(sys.argv[0])}: error: {found[0]}", file=sys.stderr, flush=True)
+    if comm.bcast_obj(bool(found)):  # it is printed: the first that exits ends the others
+        sys.exit(1)
 
 
 def dims(text: str) -> tuple[int, ...]:

@@ -392,4 +392,10 @@ def test_a_variable_describes_itself():
     ]
     assert x.debug_print().split("\n") == lines
     assert mnpar.Parameter().debug_print().split("\n")[1:] == ["- device: None", "- array: None", "- grad: None"]
+    assert mnpar.Parameter().label == "None"
+    assert (
+        mnpar.Variable(np.full(3, 6e4, "e"))
+        .debug_print()
+        .endswith("(3), float16: mean=60000.00000000, std=0.00000000\n- grad: None")
+    )
     assert mnpar.Variable(np.empty((0, 2))).debug_print().split("\n")[2] == "- array: (0, 2), float64"

@@ -55,6 +55,19 @@ def executable(path, text="exit 0"):
     return str(path)
 
 
+# ---- files ----
+
+
+@pytest.mark.ranks(1, 2, 3, on="threads")
+def test_what_one_rank_cannot_read_ends_all_of_them_in_one_line(comm, capfd):
+    with pytest.raises(SystemExit) as error, launch.reading(comm):
+        open("/dev/null/nothing" if comm.rank == comm.size - 1 else os.devnull).close()
+    assert error.value.code == 1
+    comm.barrier()
+    if comm.rank == 0:
+        assert capfd.readouterr().err.endswith(": error: [Errno 20] Not a directory: '/dev/null/nothing'\n")
+
+
 # ---- relaunch ----
 
 

@@ -381,7 +381,7 @@ def test_the_tutorial_needs_a_sample_for_each_rank():
 @WAYS
 def test_a_folder_without_the_images_is_told_in_one_line(way, tmp_path):
     said = run(way, "synkhronos_mnist.py", "--data", str(tmp_path), fails=True)
-    assert said.count("--data: train-images-idx3-ubyte (or train-images-idx3-ubyte.gz") == 1
+    assert said.count("error: train-images-idx3-ubyte (or train-images-idx3-ubyte.gz") == 1
     assert "Traceback" not in said
 
 

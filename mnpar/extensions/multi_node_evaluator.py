@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterator
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from mnpar.communicators.communicator import needed
 from mnpar.config import no_backprop_mode, using_config
 from mnpar.dataset import concat_examples
 from mnpar.dataset.convert import converted
 from mnpar.datasets.scatter import repeated_examples
 from mnpar.datasets.sub_dataset import SubDataset
+from mnpar.iterators import SerialIterator
 from mnpar.summary import DictSummary, Sums
 from mnpar.training.extension import PRIORITY_WRITER, Extension
-from mnpar.training.extensions.evaluator import Evaluator
+from mnpar.training.extensions.evaluator import Evaluator, without_first
 from mnpar.training.updaters.standard_updater import Converter, call
 
 if TYPE_CHECKING:
@@ -30,7 +29,9 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
     Shards may be of any length, empty ones included, and ranks may report different values (a rank in the middle of a
     model-parallel network none at all): each mean is over the examples of the ranks that report the value, and equals the mean
     that one process would report. That holds for ``scatter_dataset(data, comm)`` too, which by default has some examples on two
-    ranks: the main iterator's data set is replaced so that each counts once, while all ranks make equally many batches.
+    ranks: each counts once, while all ranks make equally many batches. (Where the iterator shuffles, or the Evaluator has an
+    ``evaluate`` of its own, the iterator's data set becomes one without them, and some ranks may make a batch less. What is not
+    a ``SerialIterator``, ``MultithreadIterator`` or ``MultiprocessIterator`` gives all that it has.)
 
     Args:
         actual_evaluator: an :class:`Evaluator`. One with an ``evaluate`` of its own, which returns means, counts by the
@@ -60,7 +61,8 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
         raise TypeError(f"rank {communicator.rank}: create_multi_node_evaluator needs an Evaluator, not {given}")
     own = actual_evaluator.evaluate
     if isinstance(actual_evaluator, Evaluator):
-        _count_once(actual_evaluator)
+        in_order = getattr(own, "__func__", None) is Evaluator.evaluate
+        actual_evaluator._repeated = _repeated(actual_evaluator.get_all_iterators().get("main"), in_order)
 
     def evaluate() -> dict[str, float]:
         actual_evaluator._summary = None
@@ -73,22 +75,19 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
     return actual_evaluator
 
 
-def _count_once(evaluator: Evaluator) -> None:
-    """Let an evaluator count no example that another rank counts: those of a scattered data set that are on two ranks.
+def _repeated(iterator: Any, in_order: bool = True) -> int:
+    """How many of the first examples that an iterator gives another rank has too, and counts.
 
-    They go to the end, where they are left out of the last batch; a batch that has no others is evaluated, as the model may
-    communicate, and not counted. (Where the order is drawn, or the evaluation is a subclass's own, they are left out at once.)
+    Where its order is drawn, or should not matter, its data set becomes one without them.
     """
-    iterator = evaluator.get_all_iterators().get("main")
-    data: Any = getattr(iterator, "dataset", None)
-    if iterator is None or not (repeated := repeated_examples(data)):
-        return
-    n, last = len(data), np.roll(np.arange(len(data)), -repeated)
-    in_order = getattr(iterator, "order_sampler", ...) is None and type(evaluator).evaluate is Evaluator.evaluate
-    iterator.dataset = SubDataset(data, 0, n, last) if in_order else SubDataset(data, repeated, n)
-    evaluator._counted = n - repeated if in_order else None
-    if hasattr(iterator, "reset"):
-        iterator.reset()
+    if not isinstance(iterator, SerialIterator) or not (repeated := repeated_examples(iterator.dataset)):
+        return 0
+    if in_order and iterator.order_sampler is None:
+        return repeated
+    iterator.finalize()  # readers that have begun have the old one
+    iterator.dataset = SubDataset(iterator.dataset, repeated, len(iterator.dataset))
+    iterator.reset()
+    return 0
 
 
 def _sums(means: dict[str, Any], known: DictSummary | None, n: int) -> dict[str, Sums]:
@@ -109,13 +108,14 @@ def _length(evaluator: Any) -> int:
     """The number of examples of its main iterator, 1 where that is not known."""
     iterators = evaluator.get_all_iterators() if isinstance(evaluator, Evaluator) else {}
     dataset = getattr(iterators.get("main"), "dataset", None)
-    return 1 if dataset is None else getattr(evaluator, "_counted", None) or len(dataset)
+    return 1 if dataset is None else len(dataset)
 
 
 class GenericMultiNodeEvaluator(Extension):
     """An evaluation whose results are no means: each rank computes results of its batches, one rank puts them together.
 
-    A subclass defines ``calc_local`` (and ``aggregate``). Shards may be of any length. Collective.
+    A subclass defines ``calc_local`` (and ``aggregate``). Shards may be of any length; what ``scatter_dataset`` repeats is left
+    out, as :func:`mnpar.create_multi_node_evaluator` leaves it out. Collective.
 
     Args:
         comm: of the ranks that evaluate together; None: this rank alone.
@@ -156,6 +156,7 @@ class GenericMultiNodeEvaluator(Extension):
         if not 0 <= root < (1 if comm is None else comm.size):
             raise ValueError(f"root = {root} is no rank of {comm}")
         self.comm, self.iterator, self.root = comm, iterator, root
+        self._repeated = 0 if comm is None else _repeated(iterator)
         self._targets = {"main": target}
         self.device, self.converter, self._progress_hook = device, converter, progress_hook
 
@@ -178,14 +179,15 @@ class GenericMultiNodeEvaluator(Extension):
 
     def _results(self, batches: Any) -> Iterator[Any]:
         speaks = self.comm is None or self.comm.rank == self.root
-        for batch in batches:
+        for batch, counts in without_first(batches, self._repeated):
             with using_config("train", False), no_backprop_mode():
                 result = call(self.calc_local, converted(self.converter, batch, self.device))
             if result is None:
                 raise TypeError(f"{type(self).__name__}.calc_local returned None: it returns the result of a batch")
             if speaks and self._progress_hook:
                 self._progress_hook(batch)
-            yield result
+            if counts:
+                yield result
 
     def calc_local(self, *args: Any, **kwargs: Any) -> Any:
         """The result of a batch, on each rank: what the target returns, unless a subclass says otherwise."""

@@ -5,6 +5,7 @@ Masks are applied by multiplication, not by ``where``, which takes numpy eight t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ class Sigmoid(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         (y,) = self.get_retained_outputs()
-        return lambda: (1 - y) * y * gy  # in this order numpy needs no second array
+        return lambda: in_blocks(lambda y, gy: (1 - y) * y * gy, y, gy)  # in this order numpy needs no second array
 
 
 class Tanh(FunctionNode):
@@ -63,7 +64,7 @@ class Tanh(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         (y,) = self.get_retained_outputs()
-        return lambda: gy * (1 - y * y)
+        return lambda: in_blocks(lambda y, gy: (1 - y * y) * gy, y, gy)
 
 
 class Softplus(FunctionNode):
@@ -147,6 +148,17 @@ class LogSoftmax(FunctionNode):
     def backward(self, gy: Any) -> Any:
         (y,) = self.get_retained_outputs()
         return lambda: gy - either(Exp(), y) * sum_over(gy, self.axis, keepdims=True)
+
+
+def in_blocks(f: Callable[[Any, Any], Any], y: Any, gy: Any) -> Any:
+    """``f(y, gy)``, place by place, of arrays or Variables; of large arrays in blocks, which stay in the cache."""
+    if isinstance(gy, Variable) or y.nbytes <= backend.block_bytes(y) or not (y.flags.c_contiguous and gy.flags.c_contiguous):
+        return f(y, gy)
+    gx, n = backend.get_array_module(y).empty(y.shape, y.dtype), backend.block_bytes(y) // 8 // y.itemsize
+    parts, to = (y.reshape(-1), gy.reshape(-1)), gx.reshape(-1)
+    for start in range(0, y.size, n):
+        to[start : start + n] = f(*[part[start : start + n] for part in parts])
+    return gx
 
 
 def logistic(x: Array) -> Array:

@@ -48,6 +48,8 @@ class Einsum(FunctionNode):
         shared = [name for name in first if name in second]
         if not shared or any([name in output for name in shared]):
             return None
+        if not output and first != second:
+            return None  # a matrix of one element, for which an operand would be transposed
         if output and output[0] in second:
             first, second, a, b = second, first, b, a
         y = xp.tensordot(a, b, ([first.index(name) for name in shared], [second.index(name) for name in shared]))

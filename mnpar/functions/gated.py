@@ -20,7 +20,7 @@ class Swish(FunctionNode):
     """``y = x s`` with ``s = 1 / (1 + e^(-βx))``; ``gx = gy s + β h`` and ``gβ = Σ x h``, where ``h = gy x s (1 - s)``.
 
     Args:
-        shape: that β takes to be multiplied with x; of one β ``(1,)``.
+        shape: that β takes to be multiplied with x; of one β ``()``.
     """
 
     generic = True
@@ -49,8 +49,8 @@ class Swish(FunctionNode):
         h = (1 - s) * s * x * gy
         return lambda: gy * s + h * b, lambda: fit(h * x, b.shape).reshape(beta.shape)
 
-    def _pull(self, x: Array, beta: Array, gy: Array) -> tuple[Array, Array]:
-        xp = backend.get_array_module(x)
+    def _pull(self, x: Array, beta: Array, gy: Array) -> tuple[Array, Array | None]:
+        xp, learns = backend.get_array_module(x), self.inputs[1].requires_grad  # β is often a constant
         gx, b = xp.empty(x.shape, x.dtype), beta.reshape(self.shape)
         slope, gb, room = -b, xp.zeros_like(b), xp.empty(0, x.dtype)
         for part, g, to in self._blocks(x, gy, gx):
@@ -62,13 +62,14 @@ class Swish(FunctionNode):
             xp.multiply(to, part, out=h)
             h *= xp.subtract(1, s, out=s)
             to += xp.multiply(h, b, out=s)
-            h *= part
-            gb += fit(h, b.shape)
-        return gx, gb.reshape(beta.shape)
+            if learns:
+                h *= part
+                gb += fit(h, b.shape)
+        return gx, gb.reshape(beta.shape) if learns else None
 
     def _blocks(self, *xs: Array) -> Iterator[tuple[Array, ...]]:
         """Some samples of each array, or, if there is one β, some elements: they stay in the cache."""
-        if len(self.shape) < 2:
+        if not self.shape:
             xs = tuple([x.reshape(-1) for x in xs])
         n = max(1, backend.block_bytes(xs[0]) // 32 // max(1, xs[0][:1].size))
         for start in range(0, len(xs[0]), n):
@@ -104,5 +105,5 @@ def swish(x: Any, beta: Any) -> Variable:
     x, beta = as_variable(x), as_variable(beta)
     if beta.size != 1 and beta.shape != x.shape[1 : 1 + beta.ndim]:
         raise ValueError(f"swish: beta of shape {beta.shape} must have the shape of x's axes after the batch's: {x.shape}")
-    shape = (1,) if beta.size == 1 else (1, *beta.shape, *[1] * (x.ndim - 1 - beta.ndim))
+    shape = () if beta.size == 1 else (1, *beta.shape, *[1] * (x.ndim - 1 - beta.ndim))
     return Swish(shape).apply((x, beta))[0]

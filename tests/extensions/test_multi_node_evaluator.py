@@ -66,7 +66,9 @@ class Together(L.Classifier):
 @pytest.mark.parametrize("n", [1, 2, 7, 10])
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize(
-    "iterator", [{"shuffle": False}, {}, {"n_threads": 2, "shuffle": False}], ids=["in order", "drawn", "read ahead"]
+    "iterator",
+    [{"shuffle": False}, {}, {"n_threads": 2, "shuffle": False}, {"n_threads": 1}],
+    ids=["in order", "drawn", "read ahead", "drawn and read ahead"],
 )
 def test_what_scatter_dataset_repeats_is_counted_once(comm, n, batch, iterator):
     data = examples(n)
@@ -78,9 +80,9 @@ def test_what_scatter_dataset_repeats_is_counted_once(comm, n, batch, iterator):
         target = Together(target.predictor)
         target.comm = comm
     kind = mnpar.iterators.MultithreadIterator if "n_threads" in iterator else SerialIterator
-    evaluator = mnpar.create_multi_node_evaluator(
-        extensions.Evaluator(kind(part, batch, repeat=False, **iterator), target), comm
-    )
+    batches = kind(part, batch, repeat=False, **iterator)
+    next(batches)  # its threads have begun
+    evaluator = mnpar.create_multi_node_evaluator(extensions.Evaluator(batches, target), comm)
     alone = evaluate(data)
     for _ in range(2):
         found = evaluator()
@@ -193,8 +195,8 @@ class Labels(mnpar.extensions.GenericMultiNodeEvaluator):
         return list(examples)
 
 
-def generic(comm, data, batch=2, kind=Labels, **kwargs):
-    iterator = SerialIterator(data, batch, repeat=False, shuffle=False)
+def generic(comm, data, batch=2, kind=Labels, shuffle=False, **kwargs):
+    iterator = SerialIterator(data, batch, repeat=False, shuffle=shuffle)
     return kind(comm, iterator, lambda *args: args, converter=lambda batch, device: tuple(batch), **kwargs)
 
 
@@ -220,6 +222,26 @@ def test_one_process_needs_no_communicator():
 
 def test_the_target_computes_and_the_list_is_the_result_unless_told_otherwise():
     assert generic(None, "abc", kind=mnpar.extensions.GenericMultiNodeEvaluator)(None) == [("a", "b"), ("c",)]
+
+
+@ranks
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_results_have_once_what_scatter_dataset_repeats(comm, shuffle):
+    for n, batch in ((1, 1), (2, 3), (7, 1), (10, 2)):
+        part = mnpar.scatter_dataset(range(n) if comm.rank == 0 else None, comm)
+        found = generic(comm, part, batch, shuffle=shuffle)(None)
+        assert found is None if comm.rank else sorted(i for result in found for i in result) == [*range(n)]
+
+
+def test_an_iterator_of_another_kind_gives_what_it_has():
+    def program(comm):
+        part = mnpar.scatter_dataset(range(3) if comm.rank == 0 else None, comm)
+        own = SerialIterator(part, 1, repeat=False, shuffle=False) if comm.rank == 0 else None
+        batches = mnpar.iterators.create_multi_node_iterator(own, comm)
+        mnpar.create_multi_node_evaluator(extensions.Evaluator(batches, model()), comm)
+        return [i for batch in batches for i in batch]
+
+    assert mnpar.run(program, ranks=2) == [[0, 1]] * 2
 
 
 def test_a_result_can_be_reported(tmp_path):

@@ -72,6 +72,7 @@ CASES = [
     Case("crelu", (), F.crelu, lambda x: np.concatenate([np.maximum(x, 0), np.maximum(-x, 0)], 1)),
     Case("swish", (gated.Swish,), F.swish, lambda x, b: x / (1 + np.exp(-b * x)), ((N, 3), (3,)), halves=8e-3),
     Case("swish: one", (), F.swish, lambda x, b: x / (1 + np.exp(-b * x)), ((N, 3, 2), (1,)), halves=8e-3),
+    Case("swish: of a number", (), F.swish, lambda x, b: x / (1 + np.exp(-b * x)), ((), ()), halves=8e-3),
     Case("arctan", (elementwise.Arctan,), F.arctan, np.arctan),
     Case("sinh", (elementwise.Sinh,), F.sinh, np.sinh, halves=8e-3),
     Case("cosh", (elementwise.Cosh,), F.cosh, np.cosh, halves=8e-3),

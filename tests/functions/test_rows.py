@@ -72,3 +72,30 @@ def test_swish_in_blocks_of_samples(shape, room, dtype, tolerance, monkeypatch):
     for v, expected in zip(found, (g * (s + beta * h), gb), strict=True):
         assert v.dtype == dtype
         np.testing.assert_allclose(v.array, expected, atol=20 * tolerance)
+    (alone,) = grad([F.swish(vs[0], b)], [vs[0]], [Variable(g)])  # of a constant slope
+    np.testing.assert_array_equal(alone.array, found[0].array)
+
+
+@pytest.mark.parametrize("room", [2**6, 2**8, 2**10, 2**21])
+@pytest.mark.parametrize("N", [1, 3, 4, 7])
+def test_bias_and_scale_of_many_samples_and_slopes_in_blocks(N, room, monkeypatch):
+    monkeypatch.setattr(backend, "block_bytes", lambda x: room)
+    random = np.random.default_rng(0)
+    x, g = random.standard_normal((2, N, 3, 2, 5))
+    b = random.standard_normal(3)
+    per_channel = b[:, None, None]
+    for f, y, gx, gb in (
+        (F.bias, x + per_channel, g, g),
+        (F.scale, x * per_channel, g * per_channel, g * x),
+        (lambda x, b: F.tanh(x), np.tanh(x), g / np.cosh(x) ** 2, None),
+        (lambda x, b: F.sigmoid(x), 1 / (1 + np.exp(-x)), g / (2 + 2 * np.cosh(x)), None),
+    ):
+        for turned in (False, True):  # the same, in another order in memory
+            vs = Variable(x.T.copy().T if turned else x), Variable(b)
+            z = f(*vs)
+            np.testing.assert_allclose(z.array, y, rtol=1e-13)
+            z.grad = g
+            z.backward()
+            np.testing.assert_allclose(vs[0].grad, gx, rtol=1e-12, atol=1e-14)
+            if gb is not None:
+                np.testing.assert_allclose(vs[1].grad, gb.sum((0, 2, 3)), rtol=1e-12, atol=1e-14)

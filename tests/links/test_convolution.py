@@ -157,11 +157,13 @@ BY_SAMPLES = {
         (3, 2, 3, 2),
     ),
     "convolution in groups": (lambda x, W: F.convolution_2d(x, W, stride=2, pad=1, groups=2), (4, 1, 2, 3)),
+    "depthwise convolution": (lambda x, W: F.depthwise_convolution_2d(x, W, stride=(1, 2), pad=1), (3, 2, 3, 2)),
     "deconvolution": (lambda x, W: F.deconvolution_2d(x, W, stride=(2, 1), pad=1), (2, 3, 3, 2)),
     "deconvolution in groups": (lambda x, W: F.deconvolution_2d(x, W, dilate=2, groups=2), (2, 2, 2, 3)),
     "maxima": (lambda x, W: F.max_pooling_2d(x, 3, 2, 1), ()),
     "maxima of (3, 2)": (lambda x, W: F.max_pooling_2d(x, (3, 2), (1, 2), cover_all=False), ()),
     "means": (lambda x, W: F.average_pooling_2d(x, (2, 3), 2, 1), ()),
+    "spread": (lambda x, W: F.unpooling_2d(x, (3, 2), (2, 1), 1), ()),
 }
 
 

@@ -194,3 +194,28 @@ def test_attention_that_may_look_nowhere_is_finite():
     F.sum(y).backward()
     np.testing.assert_allclose(y.array, 1)
     assert np.isfinite(q.grad).all()
+
+
+@pytest.mark.parametrize("room", [2**13, 2**17, 2**21])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_many_cells_in_blocks_are_what_each_sample_is_alone(dtype, room, monkeypatch):
+    monkeypatch.setattr("mnpar.backend.block_bytes", lambda x: room)
+    rng = np.random.default_rng(0)
+    c, x = rng.standard_normal((65, 16, 3)).astype(dtype), 9 * rng.standard_normal((65, 64, 3)).astype(dtype)
+    x[0, :4] = [[1000]] * 4
+    x[1, :4] = [[-1000]] * 4
+    g = rng.standard_normal((2, 65, 16, 3)).astype(dtype)
+
+    def step(k):
+        vs = mnpar.Variable(c[k].copy()), mnpar.Variable(x[k].copy())
+        ys = F.lstm(*vs)
+        for y, gy in zip(ys, g[:, k], strict=True):
+            y.grad = gy
+        mnpar.backward(ys)
+        return *[y.array for y in ys], *[v.grad for v in vs]
+
+    assert x[:1].nbytes < 2**15 < x.nbytes  # one is computed as a whole, all in blocks
+    alone = [step(slice(i, i + 1)) for i in range(65)]
+    for found, parts in zip(step(slice(None)), zip(*alone, strict=True), strict=True):
+        tolerance = 1e-5 if dtype == "f4" else 1e-13
+        np.testing.assert_allclose(found, np.concatenate(parts), rtol=tolerance, atol=tolerance)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -60,7 +60,7 @@ class Evaluator(Extension):
         self.converter, self.device, self.eval_hook, self.eval_func = converter, device, eval_hook, eval_func
         self._progress_bar = progress_bar
         self._summary = DictSummary()  # of the last evaluation
-        self._counted: int | None = None  # so many examples count, the first ones; None: all
+        self._repeated = 0  # so many examples, the first ones, another rank counts
         for name, one in self._iterators.items():
             if getattr(one, "repeat", False):
                 warnings.warn(f"the iterator {name} goes on for ever, and so will the evaluation: repeat=False", stacklevel=2)
@@ -105,16 +105,12 @@ class Evaluator(Extension):
             iterator = copy.copy(iterator)
         summary = DictSummary()
         bar = Bar() if self._progress_bar else None
-        left = self._counted
-        for batch in iterator:
-            if left:
-                batch = batch[:left]
+        for batch, counts in without_first(iterator, self._repeated):
             observation: dict[str, Any] = {}
             with report_scope(observation), no_backprop_mode():
                 call(evaluate, converted(self.converter, batch, self.device))
-            if left != 0:
+            if counts:
                 summary.add(observation, weight=len(batch))
-            left = None if left is None else max(0, left - len(batch))
             if bar:
                 bar.show("validation", getattr(iterator, "epoch_detail", 0.0), 1, "epoch")
         if bar:
@@ -134,3 +130,14 @@ class Evaluator(Extension):
         """Let the iterators give back their threads and files."""
         for iterator in self._iterators.values():
             iterator.finalize()
+
+
+def without_first(batches: Iterable[Any], n: int) -> Iterator[tuple[Any, bool]]:
+    """Batches without the first n examples, and True; a batch that has no others as it is, and False.
+
+    Such a batch is evaluated too, as the model may communicate, and not counted: so ranks make equally many batches.
+    """
+    for batch in batches:
+        rest = batch[n:] if n else batch
+        n -= len(batch) - len(rest) if n else 0
+        yield (batch, False) if rest is not batch and not rest else (rest, True)
