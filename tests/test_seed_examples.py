@@ -88,12 +88,12 @@ BANDS = {1: (0.75, 0.95), 2: (0.8, 1.05)}  # of the last
 @pytest.mark.parametrize(("ranks", "tutorial"), [(1, None), (2, "alike")], ids=["one", "two alike"])
 def test_what_the_page_prints_is_among_what_seeds_give(ranks, tutorial, n_epochs):
     """Two ranks with data of their own do better than the page's two: those learned what one does from 5,000 samples."""
-    found = replica(ranks, 10000, tutorial, range(10), n_epochs)
+    found = replica(ranks, 10000, tutorial, range(6), n_epochs)
     for epoch, error in PAGE[ranks].items():
         if epoch <= n_epochs:
             assert abs(error - found[epoch - 1].mean()) < 3 * found[epoch - 1].std(ddof=1)
     if tutorial is None:
-        own = replica(2, 10000, "own", range(0, 20, 2))
+        own = replica(2, 10000, "own", range(0, 12, 2))
         assert (own[1] < PAGE[2][2] - 3 * own[1].std(ddof=1)).all()
 
 

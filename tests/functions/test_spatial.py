@@ -176,7 +176,7 @@ def derivatives(layer, x, params, w, v, us):
 
 def pytest_generate_tests(metafunc):
     if "seeds" in metafunc.fixturenames:
-        count = int(os.environ.get("MNPAR_SPATIAL", 1000 if metafunc.config.getoption("--sweep") else 400))
+        count = int(os.environ.get("MNPAR_SPATIAL", 1000 if metafunc.config.getoption("--sweep") else 200))
         pieces = [range(first, min(first + PIECE, count)) for first in range(0, count, PIECE)]
         metafunc.parametrize("seeds", pieces, ids=[str(piece.start) for piece in pieces])
 
