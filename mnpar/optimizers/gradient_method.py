@@ -31,6 +31,8 @@ Pieces: TypeAlias = Iterable[tuple[Arena, slice | None, list[Parameter]]]  # of 
 class Team(Protocol):
     """The interface of an optimizer to the ranks that update with it; parallel/team.py implements and documents it."""
 
+    on_mesh: bool  # of several ranks
+
     @property
     def keeps(self) -> bool:
         """Whether this update's gradients are added to those of the updates before it."""
@@ -39,7 +41,7 @@ class Team(Protocol):
         """This rank's loss, weighted so that the ranks' losses add up to the one to be minimized."""
 
     def watching(self) -> AbstractContextManager[None]:
-        """Around forward and backward."""
+        """Around forward and backward, where ``on_mesh``."""
 
     def listen(self) -> None:
         """Called before backward: gradients may leave while it goes on."""
@@ -154,7 +156,7 @@ class GradientMethod(Optimizer):
         self._require_target("update")
         if lossfun is not None:
             self._require_function(lossfun)
-            with _ALONE if self.team is None else self.team.watching():
+            with self.team.watching() if self.team is not None and self.team.on_mesh else _ALONE:
                 loss = lossfun(*args, **kwds) if self.team is None else self.team.loss(lossfun, args, kwds)
                 try:
                     self.differentiate(loss)
@@ -207,7 +209,8 @@ class GradientMethod(Optimizer):
 
     def _takes_pieces(self) -> bool:
         """Whether parts of the arenas can be updated as their gradients arrive; if so, prepare the arenas for it."""
-        if self._scaling is not None or self.arenas.strays or any([timing == "pre" for timing, _ in self._hooks.values()]):
+        hooked = self._hooks and any([timing == "pre" for timing, _ in self._hooks.values()])
+        if hooked or self._scaling is not None or self.arenas.strays:
             return False
         return all(map(whole.begins, self.arenas.learning))
 

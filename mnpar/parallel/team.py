@@ -59,6 +59,7 @@ class Team:
         self._double_buffering = DoubleBuffering(reducer) if double_buffering else None
         self._shards = Shards(reducer) if sharded else None
         self._placement, self._check = placement, check
+        self.on_mesh = placement is not None and placement.mesh.comm.size > 1
         self._others = OtherGradients(optimizer.owned)
         self._nowhere: list[Any] = []  # with double buffering: parameters without a gradient on any rank in the update before
         self._copies = Copies(self.comm, None if placement is None else placement.among)
@@ -135,7 +136,7 @@ class Team:
     def watching(self) -> AbstractContextManager[None]:
         """Around forward and backward: in an update after which gradients are compared, so is what ranks own together."""
         placement = self._placement
-        if placement is None or placement.mesh.comm.size == 1 or not self._is_due(self.optimizer.t):
+        if placement is None or not self._is_due(self.optimizer.t):
             return _AS_EVER
         return watching(Watch(*[comm.transport.world_ranks for comm in (placement.copy, placement.mesh.comm)]))
 
