@@ -52,7 +52,7 @@ class AddOnce(FunctionNode):
     """``y + b`` on one rank, y on the others, before the ranks' y are added up; b (D,) is the same on each rank.
 
     The gradient of that sum is on every rank, whole: so each has the whole gradient of b without a message, but only one the
-    derivative of it. Adjoint of the second input: SumOnce.
+    derivative of it. The array of y is written to: nobody else may need it. Adjoint of the second input: SumOnce.
     """
 
     generic = True
@@ -61,7 +61,9 @@ class AddOnce(FunctionNode):
         self.here = here
 
     def forward(self, y: Any, b: Any) -> Any:
-        return y + b if self.here else y
+        if self.here:
+            y += b
+        return y
 
     def backward(self, gy: Any) -> Any:
         return gy, lambda: either(SumOnce(self.here), gy)
@@ -84,7 +86,7 @@ class SumOnce(FunctionNode):
 
 
 def add_once(comm: Communicator, y: Variable, b: Any) -> Variable:
-    """Add b (D,), which all ranks have alike, to what the ranks' y (…, D), soon to be added up, make together."""
+    """Add b (D,), which all ranks have alike, to what the ranks' y (…, D), soon to be added up, make together. It takes y."""
     return AddOnce(comm.rank == 0).apply((y, b))[0]
 
 

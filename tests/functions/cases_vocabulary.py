@@ -183,8 +183,8 @@ def of_a_block_truth(x):
 
 CASES = [
     Case(
-        "bias added on one rank", (AddOnce, SumOnce), lambda y, b: AddOnce(True).apply((y, b))[0], lambda y, b: y + b,
-        ((N, 3), (3,)),
+        "bias added on one rank", (AddOnce, SumOnce), lambda y, b: AddOnce(True).apply((y * 1.0, b))[0],
+        lambda y, b: y + b, ((N, 3), (3,)),
     ),
     Case("shifted scores of a block of classes", (ShiftedScores,), lambda x: of_a_block(x, True), of_a_block_truth),
     Case("shifted scores of a block of classes: recomputed", (), lambda x: of_a_block(x, False), of_a_block_truth),
