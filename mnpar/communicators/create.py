@@ -225,9 +225,10 @@ def keep_memory() -> bool:
     if "MALLOC_TRIM_THRESHOLD_" in os.environ or os.environ.get("MNPAR_KEEP_MEMORY") == "0":
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    trim_threshold, mmap_threshold, mmap_max = -1, -3, -4  # <malloc.h>: M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX
+    trim_threshold, top_pad, mmap_threshold, mmap_max = -1, -2, -3, -4  # <malloc.h>: M_TRIM_THRESHOLD, M_TOP_PAD …
     if mallopt is None or not mallopt(trim_threshold, _KEPT):
         return False
+    mallopt(top_pad, _KEPT)  # once it has more, it gives back what is above that, and not all
     # before version 2.35 the threshold is 32 MiB at most: then no array, however large, is mapped for itself alone
     return bool(mallopt(mmap_threshold, _KEPT) or mallopt(mmap_max, 0))
 
