@@ -23,8 +23,6 @@ from mnpar.parameter import Parameter
 from mnpar.variable import backward
 
 _ALONE = nullcontext()
-
-
 Pieces: TypeAlias = Iterable[tuple[Arena, slice | None, list[Parameter]]]  # of gradients, as they arrive; None: all of an arena
 
 
@@ -210,9 +208,8 @@ class GradientMethod(Optimizer):
     def _takes_pieces(self) -> bool:
         """Whether parts of the arenas can be updated as their gradients arrive; if so, prepare the arenas for it."""
         hooked = self._hooks and any([timing == "pre" for timing, _ in self._hooks.values()])
-        if hooked or self._scaling is not None or self.arenas.strays:
-            return False
-        return all(map(whole.begins, self.arenas.learning))
+        hindered = hooked or self._scaling is not None or self.arenas.strays
+        return not hindered and all(map(whole.begins, self.arenas.learning))
 
     def _change_by(self, pieces: Pieces) -> None:
         """A step with gradients that are still arriving."""
