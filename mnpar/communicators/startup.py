@@ -32,7 +32,7 @@ _ALIKE = 0.8  # s: if all ranks fail alike, rank 0 speaks for them, and ends the
 _SPEAK = 0.2  # s for a launcher to pass on what a rank wrote
 _PULSE = 0.2  # s
 _STARTING = 1.5  # s without a new rank, after which a launcher starts no more; and as long as this rank has taken to come here
-_TURN = 5  # looks by which the lowest rank comes first, to speak for all
+_TURN = 12  # looks by which the lowest rank comes first, to speak for all
 
 
 def install() -> None:
