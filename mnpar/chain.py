@@ -218,8 +218,10 @@ def _shown(link: Link, layers: Iterable[tuple[Any, Any]]) -> str:
 
 
 def one_by_one(given: Any) -> str:
+    """What an error adds where links were given in one list."""
     return ": take it apart with a star, as in ChainList(*links)" if isinstance(given, list | tuple) else ""
 
 
 def layer_type(layer: Callable[..., Any]) -> str:
+    """The name of a link's class, or of a function."""
     return type(layer).__name__ if isinstance(layer, Link) else getattr(layer, "__name__", type(layer).__name__)

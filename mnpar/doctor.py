@@ -18,7 +18,7 @@ import numpy as np
 from mnpar.backend import gpu_summary
 from mnpar.communicators.create import THREAD_VARIABLES, create_communicator, own_cores
 from mnpar.communicators.launcher import launched_after_first, launched_ranks
-from mnpar.communicators.mpi_start import load
+from mnpar.communicators.mpi import load
 from mnpar.errors import LauncherError
 from mnpar.launch import find_mpiexec
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from mnpar.communicators.communicator import Communicator
 from mnpar.communicators.create import create_communicator
 from mnpar.communicators.mailbox import Mailbox
-from mnpar.communicators.mpi import MpiTransport
+from mnpar.communicators.mpi_transport import MpiTransport
 from mnpar.communicators.threads import ThreadTransport
 from mnpar.communicators.transport import ANY
 from mnpar.function_node import FunctionNode

@@ -59,7 +59,7 @@ LAYER = {name: number for number, line in enumerate(LAYERS.strip().splitlines())
 LATE = {
     "backend.py": {"cupy"},
     "blas.py": {"threadpoolctl"},
-    "communicators/mpi_start.py": {"mpi4py"},
+    "communicators/mpi.py": {"mpi4py"},
     "communicators/create.py": {"mnpar", "threadpoolctl"},
     "serializers/hdf5.py": {"h5py"},
     "datasets/digits.py": {"sklearn"},
@@ -71,7 +71,7 @@ LATE = {
     "training/extensions/progress_bar.py": {"tqdm"},
     "timeline.py": {"matplotlib"},
 }
-ONLY = {"cupy": "backend.py", "mpi4py": "communicators/mpi_start.py"}
+ONLY = {"cupy": "backend.py", "mpi4py": "communicators/mpi.py"}
 
 _BLOCKING = """
     Send Ssend Bsend Rsend Recv Sendrecv Sendrecv_replace Bcast Reduce Allreduce Allgather Allgatherv Gather Gatherv Scatter

@@ -41,7 +41,7 @@ from mnpar.errors import DeadlockError
 
 if TYPE_CHECKING:
     from mnpar.communicators.handshake import Handshake
-    from mnpar.communicators.mpi import MpiTransport
+    from mnpar.communicators.mpi_transport import MpiTransport
 
 HEAD, NOTE = 64, 256  # bytes of a slot for the form of the values, and for the note
 _TEXT = HEAD - 2  # bytes of the form; the first two of the head are the length of the note

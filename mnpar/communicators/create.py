@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from mnpar import random
-from mnpar.communicators import launcher, mpi_start
+from mnpar.communicators import launcher, mpi
 from mnpar.communicators.communicator import Communicator, described
-from mnpar.communicators.mpi import MpiTransport
+from mnpar.communicators.mpi_transport import MpiTransport
 from mnpar.communicators.process import Process
 from mnpar.communicators.threads import ThreadTransport, current_transport, run_threads
 from mnpar.communicators.world import World
@@ -100,7 +100,7 @@ def _create(name: str, mpi_comm: Any, patience: float) -> Communicator:
     elif name == "auto" and told is not None and told[1] > 1 and not launcher.under_launcher():
         raise LauncherError(f"this is rank {told[0]} of {told[1]} by {told[2]}, but no MPI launcher started it: {_INSTEAD}")
     if name == "mpi" or mpi_comm is not None or (name in ("auto", "env") and launcher.under_launcher()):
-        process = Process.get(mpi_start.load(), patience)
+        process = Process.get(mpi.load(), patience)
         if mpi_comm is not None and not (mpi_comm and isinstance(mpi_comm, process.MPI.Intracomm)):
             what = "COMM_NULL" if isinstance(mpi_comm, process.MPI.Comm) and not mpi_comm else described(mpi_comm)
             raise TypeError(f"mpi_comm is one of mpi4py's Intracomm, of which this rank is a member, not {what}")
@@ -146,7 +146,7 @@ def _meet(
     if before is None:
         from mnpar.communicators import rendezvous  # with sockets and subprocesses: other programs need not import them
 
-        mpi_start.join(partial(rendezvous.join, os.fspath(path), int(rank), int(size), float(timeout)))
+        mpi.join(partial(rendezvous.join, os.fspath(path), int(rank), int(size), float(timeout)))
     return "mpi"
 
 

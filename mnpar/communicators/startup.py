@@ -3,7 +3,7 @@
 ``MPI_Init`` returns when all ranks have called it, and never if one has ended before it did; launchers let that happen, as one
 that leaves without MPI is no failure to them. So an uncaught error ends its process in a way that is one (:func:`install`). For
 all other ends: each rank on a machine is a child process of its launcher there, or in a wrapper that is one and lasts as long,
-and the launcher has told how many there are. While a rank is in ``MPI_Init``, a thread counts those children (``mpi_start.py``
+and the launcher has told how many there are. While a rank is in ``MPI_Init``, a thread counts those children (``mpi.py``
 calls MPI without the GIL); if some are missing, it says which, and ends this process. Where the launcher or its children cannot
 be seen (other machines, systems without ``/proc``, kernels that list no children, containers that hide processes, Slurm),
 nothing is watched.

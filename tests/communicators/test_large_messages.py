@@ -10,7 +10,7 @@ import mnpar
 import mnpar.functions as F
 
 EVERY = pytest.mark.ranks(2, 3)
-MODULES = ("mpi", "mpi_reduction")
+MODULES = ("mpi_transport", "mpi_reduction")
 
 
 @pytest.fixture
