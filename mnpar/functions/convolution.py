@@ -6,12 +6,14 @@ from typing import Any
 
 from mnpar.functions.convolving import Convolution, Deconvolution
 from mnpar.functions.generic import listed
-from mnpar.functions.windows import Windows, get_deconv_outsize, per_axis
+from mnpar.functions.windows import Windows
 from mnpar.variable import Variable, as_variable
 
 
-def _check(who: str, x: Variable, W: Variable, b: Any, groups: int, inputs: int, outputs: int, ndim: int | None) -> int:
-    """The number of spatial axes; ``inputs`` and ``outputs`` are the channels that W has."""
+def check_filters(
+    who: str, x: Variable, W: Variable, b: Any, groups: int, ndim: int | None, *, transposed: bool = False
+) -> int:
+    """The number of spatial axes; raises ValueError if x, W and b do not belong together, or the axes are not ``ndim``."""
     n: int = x.ndim - 2
     if ndim is not None and n != ndim:
         raise ValueError(f"{who}: x of shape {x.shape} must have {ndim + 2} axes: (N, C, …)")
@@ -21,6 +23,9 @@ def _check(who: str, x: Variable, W: Variable, b: Any, groups: int, inputs: int,
         )
     if groups < 1 or W.shape[0] % groups:
         raise ValueError(f"{who}: W of shape {W.shape} cannot be divided into {groups} groups")
+    inputs, outputs = W.shape[1] * groups, W.shape[0]
+    if transposed:
+        inputs, outputs = outputs, inputs
     if x.shape[1] != inputs:
         raise ValueError(
             f"{who}: x of shape {x.shape} has {x.shape[1]} channels, but W {W.shape} in {groups} groups is for {inputs}"
@@ -34,7 +39,7 @@ def _convolve(
     who: str, ndim: int | None, x: Any, W: Any, b: Any, stride: Any, pad: Any, cover_all: bool, dilate: Any, groups: int
 ) -> Variable:
     x, W = as_variable(x), as_variable(W)
-    _check(who, x, W, b, groups, W.shape[1] * groups if W.ndim > 1 else 0, W.shape[0] if W.ndim else 0, ndim)
+    check_filters(who, x, W, b, groups, ndim)
     windows = Windows.over(who, x.shape[2:], W.shape[2:], stride, pad, dilate, cover_all)
     return Convolution(windows, groups).apply((x, W) if b is None else (x, W, b))[0]
 
@@ -43,16 +48,8 @@ def _deconvolve(
     who: str, ndim: int | None, x: Any, W: Any, b: Any, stride: Any, pad: Any, outsize: Any, dilate: Any, groups: int
 ) -> Variable:
     x, W = as_variable(x), as_variable(W)
-    n = _check(who, x, W, b, groups, W.shape[0] if W.ndim else 0, W.shape[1] * groups if W.ndim > 1 else 0, ndim)
-    K, stride = W.shape[2:], per_axis(f"{who}: stride", stride, n, 1)
-    pad, dilate = per_axis(f"{who}: pad", pad, n, 0), per_axis(f"{who}: dilate", dilate, n, 1)
-    axes = zip(x.shape[2:], K, stride, pad, dilate, strict=True)
-    size = tuple([get_deconv_outsize(a, k, s, p, d=d) for a, k, s, p, d in axes])
-    if outsize is not None:
-        size = per_axis(f"{who}: outsize", outsize, n, 1)
-    windows = Windows.over(who, size, K, stride, pad, dilate)
-    if windows.out != x.shape[2:]:
-        raise ValueError(f"{who}: an image of {size} (outsize) has {windows.out} windows, not x's {x.shape[2:]}")
+    check_filters(who, x, W, b, groups, ndim, transposed=True)
+    windows = Windows.transposed(who, x.shape[2:], W.shape[2:], stride, pad, dilate, outsize)
     return Deconvolution(windows, groups).apply((x, W) if b is None else (x, W, b))[0]
 
 
@@ -215,12 +212,17 @@ def depthwise_convolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1, pad
         >>> F.depthwise_convolution_2d(np.ones((1, 2, 2, 2)), np.ones((3, 2, 2, 2))).shape
         (1, 6, 1, 1)
     """
+    filters, C = depthwise_filters("depthwise_convolution_2d", W)
+    return _convolve("depthwise_convolution_2d", 2, x, filters, b, stride, pad, False, 1, C)
+
+
+def depthwise_filters(who: str, W: Any) -> tuple[Variable, int]:
+    """The filters (C M, 1, kH, kW) of C groups that M filters for each channel, (M, C, kH, kW), are; and C."""
     W = as_variable(W)
     if W.ndim != 4:
-        raise ValueError(f"depthwise_convolution_2d: W must be (M, C, kH, kW), not {W.shape}")
+        raise ValueError(f"{who}: W must be (M, C, kH, kW), not {W.shape}")
     M, C = W.shape[:2]
-    filters = W.transpose((1, 0, 2, 3)).reshape((C * M, 1, *W.shape[2:]))  # (M, C, …) → (C M, 1, …)
-    return _convolve("depthwise_convolution_2d", 2, x, filters, b, stride, pad, False, 1, C)
+    return W.transpose((1, 0, 2, 3)).reshape((C * M, 1, *W.shape[2:])), C
 
 
 def dilated_convolution_2d(

@@ -9,7 +9,7 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.generic import either, plain, wide
 from mnpar.functions.moments import cast, dtype_of
-from mnpar.functions.pooling import _windows
+from mnpar.functions.pooling import pooling_windows
 from mnpar.functions.window_reduction import Unpooling, _cells
 from mnpar.functions.windows import Windows
 from mnpar.variable import Variable, as_variable
@@ -81,4 +81,4 @@ def lp_pooling_nd(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_al
     x = as_variable(x)
     if p < 1:
         raise ValueError(f"lp_pooling_nd: p = {p} is less than 1, which is no length")
-    return LpPooling(_windows("lp_pooling_nd", None, x, ksize, stride, pad, cover_all), p).apply((x,))[0]
+    return LpPooling(pooling_windows("lp_pooling_nd", None, x, ksize, stride, pad, cover_all), p).apply((x,))[0]

@@ -9,23 +9,21 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.functions.window_reduction import MaxPooling, SumPooling
-from mnpar.functions.windows import Windows, per_axis
+from mnpar.functions.windows import Windows, spatial_axes
 from mnpar.variable import Variable, as_variable
 
 
-def _windows(who: str, ndim: int | None, x: Variable, ksize: Any, stride: Any, pad: Any, cover_all: bool) -> Windows:
-    n = x.ndim - 2
-    if n < 1 or (ndim is not None and n != ndim):
-        raise ValueError(f"{who}: x of shape {x.shape} must be (N, C, …) with {'some' if ndim is None else ndim} spatial axes")
-    K = per_axis(f"{who}: ksize", ksize, n, 1)
-    return Windows.over(who, x.shape[2:], K, K if stride is None else stride, pad, 1, cover_all)
+def pooling_windows(who: str, ndim: int | None, x: Variable, ksize: Any, stride: Any, pad: Any, cover_all: bool) -> Windows:
+    """The windows of a pooling: ``stride=None`` is ksize."""
+    spatial_axes(who, x.shape, ndim)
+    return Windows.over(who, x.shape[2:], ksize, ksize if stride is None else stride, pad, 1, cover_all)
 
 
 def _max(
     who: str, ndim: int | None, x: Any, ksize: Any, stride: Any, pad: Any, cover_all: bool, return_indices: bool
 ) -> Any:  # fmt: skip
     x = as_variable(x)
-    windows = _windows(who, ndim, x, ksize, stride, pad, cover_all)
+    windows = pooling_windows(who, ndim, x, ksize, stride, pad, cover_all)
     for size, K, s, p, o in zip(windows.size, windows.K, windows.stride, windows.pad, windows.out, strict=True):
         if p >= K or (o - 1) * s - p >= size:
             raise ValueError(
@@ -105,7 +103,7 @@ def max_pooling_3d(
 def _average(who: str, ndim: int | None, x: Any, ksize: Any, stride: Any, pad: Any, pad_value: Any) -> Variable:
     x = as_variable(x)
     backend.check_fractions(who, x.array)
-    windows = _windows(who, ndim, x, ksize, stride, pad, False)
+    windows = pooling_windows(who, ndim, x, ksize, stride, pad, False)
     if pad_value not in (0, None):
         raise ValueError(f"{who}: pad_value is 0, or None to leave padding out of the means, not {pad_value!r}")
     scale: Any = 1 / math.prod(windows.K)

@@ -9,11 +9,11 @@ import numpy as np
 
 from mnpar.functions.blockwise import bare, check_block, empty_block, hides, outputs, shared, transposed
 from mnpar.functions.channelwise import bias
-from mnpar.functions.convolution import _check, convolution_nd
+from mnpar.functions.convolution import check_filters, convolution_nd, depthwise_filters
 from mnpar.functions.convolving import Deconvolution
 from mnpar.functions.halo import SpatialGrid, halo_of
 from mnpar.functions.halo_convolution import halo_convolution
-from mnpar.functions.windows import per_axis
+from mnpar.functions.windows import image_of
 from mnpar.plans import Window
 from mnpar.variable import Variable, as_variable
 
@@ -55,7 +55,7 @@ def spatial_convolution_nd(
     """
     who = "spatial_convolution_nd"
     (x, shape), W = check_block(who, x, grid, shape), as_variable(W)
-    n = _check(who, x, W, b, groups, W.shape[1] * groups if W.ndim > 1 else 0, W.shape[0] if W.ndim else 0, len(shape))
+    n = check_filters(who, x, W, b, groups, len(shape))
     window = Window.of(n, W.shape[2:], stride, pad, dilate, cover_all)
     outputs(who, shape, window)
     if grid.comm.size == 1 and mode == "constant" and all([before == after for before, after in window.pad]):
@@ -90,11 +90,7 @@ def spatial_depthwise_convolution_2d(
         >>> mnpar.run(program, ranks=2)
         [(1, 6, 2, 2), (1, 6, 1, 2)]
     """
-    W = as_variable(W)
-    if W.ndim != 4:
-        raise ValueError(f"spatial_depthwise_convolution_2d: W must be (M, C, kH, kW), not {W.shape}")
-    M, C = W.shape[:2]
-    filters = W.transpose((1, 0, 2, 3)).reshape((C * M, 1, *W.shape[2:]))  # (M, C, …) → (C M, 1, …)
+    filters, C = depthwise_filters("spatial_depthwise_convolution_2d", W)
     return spatial_convolution_nd(x, grid, shape, filters, b, stride, pad, groups=C)
 
 
@@ -129,13 +125,9 @@ def spatial_deconvolution_nd(
     """
     who = "spatial_deconvolution_nd"
     (x, shape), W = check_block(who, x, grid, shape), as_variable(W)
-    n = _check(who, x, W, b, groups, W.shape[0] if W.ndim else 0, W.shape[1] * groups if W.ndim > 1 else 0, len(shape))
+    n = check_filters(who, x, W, b, groups, len(shape), transposed=True)
     window = Window.of(n, W.shape[2:], stride, pad, dilate)
-    image = window.image(shape)
-    if outsize is not None:
-        image = per_axis(f"{who}: outsize", outsize, n, 1)
-    if window.outputs(image) != shape:
-        raise ValueError(f"{who}: an image of {image} (outsize) has {window.outputs(image)} windows, not x's {shape}")
+    image = image_of(who, window, shape, outsize)
     W, b = shared(grid.comm, W, b)
 
     def local(chunk: Variable, reached: Any) -> Variable:

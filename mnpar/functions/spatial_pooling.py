@@ -14,7 +14,7 @@ from mnpar.functions.blockwise import bare, check_block, outputs, transposed, wi
 from mnpar.functions.halo import SpatialGrid
 from mnpar.functions.lp_pooling import LpPooling
 from mnpar.functions.window_reduction import MaxPooling, Spread, SumPooling, Unpooling
-from mnpar.functions.windows import per_axis
+from mnpar.functions.windows import image_of
 from mnpar.plans import Box, Window
 from mnpar.variable import Variable
 
@@ -178,10 +178,7 @@ def _unpooled(
     who: str, shape: tuple[int, ...], ksize: Any, stride: Any, pad: Any, outsize: Any, cover_all: bool
 ) -> tuple[Window, tuple[int, ...]]:
     window = Window.of(len(shape), ksize, ksize if stride is None else stride, pad, 1, cover_all)
-    image = window.image(shape) if outsize is None else per_axis(f"{who}: outsize", outsize, len(shape), 1)
-    if window.outputs(image) != shape:
-        raise ValueError(f"{who}: an image of {image} (outsize) has {window.outputs(image)} windows, not x's {shape}")
-    return window, image
+    return window, image_of(who, window, shape, outsize)
 
 
 def spatial_unpooling_nd(

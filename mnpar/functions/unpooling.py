@@ -6,7 +6,7 @@ from typing import Any
 
 from mnpar.backend import Array
 from mnpar.functions.window_reduction import Spread, Unpooling
-from mnpar.functions.windows import Numbers, Windows, get_deconv_outsize, per_axis
+from mnpar.functions.windows import Windows, spatial_axes
 from mnpar.variable import Variable, as_variable
 
 
@@ -14,19 +14,8 @@ def _unpooled(
     who: str, ndim: int | None, x: Variable, ksize: Any, stride: Any, pad: Any, outsize: Any, cover_all: bool
 ) -> Windows:  # fmt: skip
     """The windows of the image that ``x`` has one value for each of."""
-    n, shape = x.ndim - 2, x.shape
-    if n < 1 or (ndim is not None and n != ndim):
-        raise ValueError(f"{who}: x of shape {shape} must be (N, C, …) with {'some' if ndim is None else ndim} spatial axes")
-    K = per_axis(f"{who}: ksize", ksize, n, 1)
-    stride, pad = per_axis(f"{who}: stride", K if stride is None else stride, n, 1), per_axis(f"{who}: pad", pad, n, 0)
-    axes = zip(shape[2:], K, stride, pad, strict=True)
-    size: Numbers = tuple([get_deconv_outsize(a, k, s, p, cover_all) for a, k, s, p in axes])
-    if outsize is not None:
-        size = per_axis(f"{who}: outsize", outsize, n, 1)
-    windows = Windows.over(who, size, K, stride, pad, 1, cover_all)
-    if windows.out != shape[2:]:
-        raise ValueError(f"{who}: an image of {size} (outsize) has {windows.out} windows, not x's {shape[2:]}")
-    return windows
+    spatial_axes(who, x.shape, ndim)
+    return Windows.transposed(who, x.shape[2:], ksize, ksize if stride is None else stride, pad, 1, outsize, cover_all)
 
 
 def _sums(

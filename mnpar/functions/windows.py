@@ -10,12 +10,13 @@ and dilation.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.plans import Window
 
 Numbers = tuple[int, ...]
 
@@ -30,6 +31,21 @@ def per_axis(name: str, value: Any, ndim: int, least: int) -> Numbers:
     if len(numbers) != ndim or any(int(n) != n or n < least for n in numbers):
         raise ValueError(f"{name} = {value!r}: {ndim} numbers from {least} on are needed, or one for all axes")
     return tuple([int(n) for n in numbers])
+
+
+def _numbers(who: str, n: int, K: Any, stride: Any, pad: Any, dilate: Any) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    return (
+        per_axis(f"{who}: ksize", K, n, 1), per_axis(f"{who}: stride", stride, n, 1),
+        per_axis(f"{who}: pad", pad, n, 0), per_axis(f"{who}: dilate", dilate, n, 1),
+    )  # fmt: skip
+
+
+def spatial_axes(who: str, shape: Numbers, ndim: int | None) -> int:
+    """The number of spatial axes of an array (N, C, …); raises ValueError if there are none, or not ``ndim``."""
+    n = len(shape) - 2
+    if n < 1 or (ndim is not None and n != ndim):
+        raise ValueError(f"{who}: x of shape {shape} must be (N, C, …) with {'some' if ndim is None else ndim} spatial axes")
+    return n
 
 
 def get_conv_outsize(size: int, k: int, s: int, p: int, cover_all: bool = False, d: int = 1) -> int:
@@ -54,6 +70,14 @@ def get_deconv_outsize(size: int, k: int, s: int, p: int, cover_all: bool = Fals
     """
     extent = (k - 1) * d + 1
     return s * (size - 1) + extent - (s - 1 if cover_all else 0) - 2 * p
+
+
+def image_of(who: str, window: Window, shape: Sequence[int], outsize: Any) -> Numbers:
+    """The shape of an image in which ``shape`` windows fit: ``outsize`` (else ValueError) or, for None, the smallest."""
+    image = window.image(shape) if outsize is None else per_axis(f"{who}: outsize", outsize, len(shape), 1)
+    if window.outputs(image) != shape:
+        raise ValueError(f"{who}: an image of {image} (outsize) has {window.outputs(image)} windows, not x's {shape}")
+    return image
 
 
 @dataclass(frozen=True)
@@ -83,13 +107,7 @@ class Windows:
         Raises:
             ValueError: they are larger than the padded image.
         """
-        n = len(size)
-        K, stride, pad = (
-            per_axis(f"{who}: ksize", K, n, 1),
-            per_axis(f"{who}: stride", stride, n, 1),
-            per_axis("pad", pad, n, 0),
-        )
-        dilate = per_axis(f"{who}: dilate", dilate, n, 1)
+        K, stride, pad, dilate = _numbers(who, len(size), K, stride, pad, dilate)
         axes = zip(size, K, stride, pad, dilate, strict=True)
         out = tuple([get_conv_outsize(a, k, s, p, cover_all, d) for a, k, s, p, d in axes])
         if any(o < 1 for o in out):
@@ -98,6 +116,25 @@ class Windows:
                 "make the kernel smaller, or pad more"
             )
         return cls(size, K, stride, pad, dilate, out)
+
+    @classmethod
+    def transposed(
+        cls, who: str, out: Numbers, K: Any, stride: Any, pad: Any, dilate: Any, outsize: Any, cover_all: bool = False
+    ) -> Windows:
+        """The windows of an image of ``outsize`` (None: the smallest) that has ``out`` of them.
+
+        Raises:
+            ValueError: it has more, or fewer.
+        """
+        K, stride, pad, dilate = _numbers(who, len(out), K, stride, pad, dilate)
+        axes = zip(out, K, stride, pad, dilate, strict=True)
+        size = tuple([get_deconv_outsize(o, k, s, p, cover_all, d) for o, k, s, p, d in axes])
+        if outsize is not None:
+            size = per_axis(f"{who}: outsize", outsize, len(out), 1)
+        windows = cls.over(who, size, K, stride, pad, dilate, cover_all)
+        if windows.out != out:
+            raise ValueError(f"{who}: an image of {size} (outsize) has {windows.out} windows, not x's {out}")
+        return windows
 
     @property
     def padded(self) -> Numbers:

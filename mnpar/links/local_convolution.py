@@ -59,15 +59,15 @@ class _Untied(Link):
         out = local_windows(type(self).__name__, self.in_size, self.ksize, self.stride).out
         if 0 in out:
             raise ValueError(f"{type(self).__name__}: windows of {self.ksize} do not fit in an image of {self.in_size}")
-        self._make(self.channels, self.filters, self.in_size, out)
-
-    def _make(self, channels: int, filters: int, size: tuple[int, ...], out: tuple[int, ...]) -> None:
-        self.W.initialize((filters, *out, channels, *self.ksize))
+        self._make(self.W, (self.filters, *out, self.channels, *self.ksize))
         if self.b is not None:
-            self.b.initialize(self._bias_shape(channels, filters, size, out))
+            self._make(self.b, self._bias_shape(out))
 
-    def _bias_shape(self, channels: int, filters: int, size: tuple[int, ...], out: tuple[int, ...]) -> tuple[int, ...]:
-        return filters, *out
+    def _make(self, parameter: Parameter, shape: tuple[int, ...]) -> None:
+        parameter.initialize(shape)
+
+    def _bias_shape(self, out: tuple[int, ...]) -> tuple[Any, ...]:
+        return self.filters, *out
 
     @property
     def printable_specs(self) -> Iterator[tuple[str, Any]]:
@@ -181,8 +181,8 @@ class LocalDeconvolution2D(_Untied):
     ) -> None:  # fmt: skip
         super().__init__(out_channels, in_channels, out_size, ksize, stride, nobias, initialW, initial_bias)
 
-    def _bias_shape(self, channels: int, filters: int, size: tuple[int, ...], out: tuple[int, ...]) -> tuple[int, ...]:
-        return channels, *size
+    def _bias_shape(self, out: tuple[int, ...]) -> tuple[Any, ...]:
+        return self.channels, *(self.in_size or ())
 
     def forward(self, x: Any) -> Variable:
         """(N, K, OH, OW) → (N, C, H, W)."""

@@ -22,15 +22,28 @@ if TYPE_CHECKING:
     from mnpar.functions.halo import SpatialGrid
 
 
-def _own(parameter: Parameter, grid: SpatialGrid, shape: tuple[int, ...], first: int) -> None:
-    """Initialize a parameter with this rank's block along its axes ``first`` and ``first + 1``, those of the grid."""
-    box = grid.block(shape[first : first + 2])
-    start, stop = [0] * len(shape), list(shape)
-    start[first : first + 2], stop[first : first + 2] = box.start, box.stop
-    initialize_part(parameter, shape, Box(tuple(start), tuple(stop)))
+class _InBlocks(Divided):
+    """The mixin by which the serial layers own, on each rank, what belongs to the rank's block."""
+
+    def __init__(self, grid: SpatialGrid, *args: Any, **kwargs: Any) -> None:
+        grid_needed(grid, f"{type(self).__name__}(grid, …)")
+        if len(grid.dims) != 2:
+            raise ValueError(f"{type(self).__name__}: images are cut by a grid of two axes, not {grid.dims}")
+        self.grid, self.comm = grid, grid.comm
+        super().__init__(*args, **kwargs)
+
+    def _make(self, parameter: Parameter, shape: tuple[int, ...]) -> None:
+        box = self.grid.block(shape[1:3])  # behind the first axis, filters or channels, are two of the grid
+        start, stop = (0, *box.start, *[0] * len(shape[3:])), (shape[0], *box.stop, *shape[3:])
+        initialize_part(parameter, shape, Box(start, stop))
+
+    @property
+    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+        """Names and values to show in ``repr``."""
+        yield from (*super().printable_specs, ("grid", self.grid.dims))
 
 
-class SpatialLocalConvolution2D(Divided, LocalConvolution2D):
+class SpatialLocalConvolution2D(_InBlocks, LocalConvolution2D):
     """:class:`LocalConvolution2D` of images in blocks; the outputs are in blocks too.
 
     Args:
@@ -59,22 +72,11 @@ class SpatialLocalConvolution2D(Divided, LocalConvolution2D):
         self, grid: SpatialGrid, in_channels: int | None, out_channels: int, in_size: Any = None, ksize: Any = None,
         stride: Any = 1, nobias: bool = False, initialW: Any = None, initial_bias: Any = None,
     ) -> None:  # fmt: skip
-        self.grid, self.comm = _checked(type(self).__name__, grid), grid.comm
-        super().__init__(in_channels, out_channels, in_size, ksize, stride, nobias, initialW, initial_bias)
-
-    def _make(self, channels: int, filters: int, size: tuple[int, ...], out: tuple[int, ...]) -> None:
-        _own(self.W, self.grid, (filters, *out, channels, *self.ksize), 1)
-        if self.b is not None:
-            _own(self.b, self.grid, (filters, *out), 1)
+        super().__init__(grid, in_channels, out_channels, in_size, ksize, stride, nobias, initialW, initial_bias)
 
     def _decoder(self, nobias: bool) -> SpatialLocalDeconvolution2D:
         sizes = self.filters, self.channels, self.in_size, self.ksize, self.stride
         return SpatialLocalDeconvolution2D(self.grid, *sizes, nobias, initialW=0)
-
-    @property
-    def printable_specs(self) -> Iterator[tuple[str, Any]]:
-        """Names and values to show in ``repr``."""
-        yield from (*super().printable_specs, ("grid", self.grid.dims))
 
     def forward(self, x: Any, shape: Sequence[int] | None = None) -> Variable:
         """This rank's block (N, C, …) of an image → its block (N, K, …) of the outputs.
@@ -96,7 +98,7 @@ class SpatialLocalConvolution2D(Divided, LocalConvolution2D):
         return local_convolution_2d(chunk, self.W, self.b, self.stride)
 
 
-class SpatialLocalDeconvolution2D(Divided, LocalDeconvolution2D):
+class SpatialLocalDeconvolution2D(_InBlocks, LocalDeconvolution2D):
     """:class:`LocalDeconvolution2D` from and to blocks.
 
     Args:
@@ -123,20 +125,9 @@ class SpatialLocalDeconvolution2D(Divided, LocalDeconvolution2D):
         self, grid: SpatialGrid, in_channels: int | None, out_channels: int | None, out_size: Any, ksize: Any, stride: Any = 1,
         nobias: bool = False, initialW: Any = None, initial_bias: Any = None,
     ) -> None:  # fmt: skip
-        self.grid, self.comm = _checked(type(self).__name__, grid), grid.comm
         if out_size is None:
             raise ValueError("SpatialLocalDeconvolution2D: out_size, of the whole images that it makes, must be given")
-        super().__init__(in_channels, out_channels, out_size, ksize, stride, nobias, initialW, initial_bias)
-
-    def _make(self, channels: int, filters: int, size: tuple[int, ...], out: tuple[int, ...]) -> None:
-        _own(self.W, self.grid, (filters, *out, channels, *self.ksize), 1)
-        if self.b is not None:
-            _own(self.b, self.grid, (channels, *size), 1)
-
-    @property
-    def printable_specs(self) -> Iterator[tuple[str, Any]]:
-        """Names and values to show in ``repr``."""
-        yield from (*super().printable_specs, ("grid", self.grid.dims))
+        super().__init__(grid, in_channels, out_channels, out_size, ksize, stride, nobias, initialW, initial_bias)
 
     def forward(self, x: Any, shape: Sequence[int] | None = None) -> Variable:
         """This rank's block (N, K, …) of values → its block (N, C, …) of the image; ``shape``, of all values, is not needed."""
@@ -146,10 +137,3 @@ class SpatialLocalDeconvolution2D(Divided, LocalDeconvolution2D):
         chunk = local_deconvolution_2d(x, self.W, None, self.stride, seen)
         y: Variable = exchange(self.grid.comm, chunk, self.grid.halo(self.in_size, window).adjoint)
         return y if self.b is None else y + self.b
-
-
-def _checked(who: str, grid: SpatialGrid) -> SpatialGrid:
-    grid_needed(grid, f"{who}(grid, …)")
-    if len(grid.dims) != 2:
-        raise ValueError(f"{who}: images are cut by a grid of two axes, not {grid.dims}")
-    return grid
