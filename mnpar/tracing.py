@@ -25,7 +25,7 @@ from mnpar.communicators.threads import ThreadTransport
 from mnpar.communicators.transport import ANY
 from mnpar.function_node import FunctionNode
 from mnpar.optimizers import GradientMethod
-from mnpar.parallel.step import Step
+from mnpar.parallel.pipeline_step import Step
 from mnpar.timeline import Event, Timeline
 
 Clock = Callable[[], float]

@@ -50,7 +50,7 @@ LAYERS = """
     training
     extensions
     gradient_check tracing function_hooks link_hooks testing
-    names global_except_hook nccl
+    chainer_names global_except_hook nccl
     __init__ __main__
 """
 LAYER = {name: number for number, line in enumerate(LAYERS.strip().splitlines()) for name in line.split()}

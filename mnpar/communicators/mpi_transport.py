@@ -20,10 +20,10 @@ from mnpar.communicators import message
 from mnpar.communicators.board import Board
 from mnpar.communicators.mpi_reduction import PIECE, Reductions
 from mnpar.communicators.mpi_room import MpiRoom
-from mnpar.communicators.mpi_window import Window
 from mnpar.communicators.operation import complete, wait
 from mnpar.communicators.process import Process
 from mnpar.communicators.rooms import BLOCK, Rooms, sizes_for
+from mnpar.communicators.shared_memory import WindowMemory
 from mnpar.communicators.sites import call_site
 from mnpar.communicators.transport import (
     ANY,
@@ -259,7 +259,7 @@ class MpiTransport(Reductions):
         """A barrier: what comes next blocks in MPI, or writes what others read."""
         wait(self, self.exchange(bytes(BLOCK), 0, Waiting("sharing memory", call_site())))
 
-    def share(self, nbytes: int) -> Window:
+    def share(self, nbytes: int) -> WindowMemory:
         place = self.places()
         if self._machine is None:
             with self.process.blocking("sharing memory", self._world_ranks):
@@ -267,7 +267,7 @@ class MpiTransport(Reductions):
         self._all_come()
         with self.process.blocking("sharing memory", self._world_ranks):
             window = self.MPI.Win.Allocate_shared(max(nbytes, 1) if place[0] == 0 else 0, 1, comm=self._machine)
-        memory = Window(self.MPI, window, place[0] == 0)
+        memory = WindowMemory(self.MPI, window, place[0] == 0)
         memory.sync()
         self._all_come()  # it is filled: nobody's first writes come before
         memory.sync()

@@ -53,6 +53,27 @@ class OwnMemory(MemoryArray):
         del self.array
 
 
+class WindowMemory(MemoryArray):
+    """The memory of processes: a window of MPI's, which a machine's first rank allocates, and all its ranks read and write."""
+
+    def __init__(self, MPI: Any, window: Any, first: bool) -> None:
+        self._window = window
+        window.Lock_all(MPI.MODE_NOCHECK)  # for good: plain loads and stores, put in order by sync
+        super().__init__(window.Shared_query(0)[0])
+        if first:
+            self.array.fill(0)
+
+    def sync(self) -> None:
+        """MPI's memory barrier; it does not wait."""
+        self._window.Sync()
+
+    def free(self) -> None:
+        """Free the window: MPI's call blocks until the other ranks of the machine make it, which are all here."""
+        del self.array
+        self._window.Unlock_all()
+        self._window.Free()
+
+
 def allocate(nbytes: int) -> memoryview:
     """A buffer of zeros."""
     return memoryview(np.zeros(max(nbytes, 1), np.uint8))  # type: ignore[arg-type]

@@ -10,7 +10,6 @@ from mnpar.functions import operators as operators
 
 if TYPE_CHECKING:
     from mnpar.functions.activation import log_softmax, relu, sigmoid, softmax, softplus, tanh
-    from mnpar.functions.alignment import connectionist_temporal_classification
     from mnpar.functions.angles import arccos, arcsin, arctan2, arctanh
     from mnpar.functions.arithmetic import add, floor_divide, identity, linear_interpolate, squared_difference
     from mnpar.functions.attention import embed_id, scaled_dot_product_attention
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
         depthwise_convolution_2d,
         dilated_convolution_2d,
     )
+    from mnpar.functions.ctc import connectionist_temporal_classification
     from mnpar.functions.cumulative import cumprod, cumsum, prod
     from mnpar.functions.decorrelation import decorrelated_batch_normalization, fixed_decorrelated_batch_normalization
     from mnpar.functions.deformable_convolution import deformable_convolution_2d_sampler
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
     from mnpar.functions.lp_pooling import lp_pooling_nd
     from mnpar.functions.matrices import batch_det, batch_inv, batch_l2_norm_squared, batch_matmul, cholesky, det, inv
-    from mnpar.functions.metric import (
+    from mnpar.functions.metric_losses import (
         contrastive,
         cross_covariance,
         decov,
@@ -143,17 +143,17 @@ if TYPE_CHECKING:
     from mnpar.functions.recomputation import forget
     from mnpar.functions.recurrent import lstm, n_step_bigru, n_step_bilstm, n_step_birnn, n_step_gru, n_step_lstm, n_step_rnn
     from mnpar.functions.reduction import argmax, argmin, average, logsumexp, max, mean, min, sum
-    from mnpar.functions.regions import (
+    from mnpar.functions.renormalization import batch_renormalization, fixed_batch_renormalization
+    from mnpar.functions.repeating import repeat, tile
+    from mnpar.functions.replicated import copy_to, reduce_from
+    from mnpar.functions.resize import resize_images
+    from mnpar.functions.roi_pooling import (
         roi_average_align_2d,
         roi_average_pooling_2d,
         roi_max_align_2d,
         roi_max_pooling_2d,
         roi_pooling_2d,
     )
-    from mnpar.functions.renormalization import batch_renormalization, fixed_batch_renormalization
-    from mnpar.functions.repeating import repeat, tile
-    from mnpar.functions.replicated import copy_to, reduce_from
-    from mnpar.functions.resize import resize_images
     from mnpar.functions.rooted import bcast, gather, reduce, scatter
     from mnpar.functions.rounding import ceil, fix, floor, fmod, sign
     from mnpar.functions.rounds import sendrecv, shift

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import HALVES, Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import BroadcastTo
-from mnpar.functions.generic import HALVES, axes_of, axis_of, either, wide
+from mnpar.functions.generic import axes_of, axis_of, either, wide
 from mnpar.functions.indexing import get_item
 from mnpar.functions.joining import concat
 from mnpar.functions.reduction import kept

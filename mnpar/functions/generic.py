@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import HALVES as HALVES
-from mnpar.backend import Array
+from mnpar.backend import HALVES, Array
 from mnpar.function_node import FunctionNode
 from mnpar.variable import Variable, as_variable
 

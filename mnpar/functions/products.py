@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import HALVES, Array
 from mnpar.blas import FEW, elsewhere, product
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import fit
-from mnpar.functions.generic import HALVES, listed
+from mnpar.functions.generic import listed
 from mnpar.functions.rows import ones, sum_over
 from mnpar.functions.shape import reshape, swapaxes
 from mnpar.variable import Variable, as_variable

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
-from mnpar.functions.generic import HALVES
+from mnpar.backend import HALVES, Array
 
 MODEST = 30  # exponentials of numbers up to here, and their sums, are far from both ends of float32: no maximum is needed
 WORTH = 2**13  # elements: fewer are done at once

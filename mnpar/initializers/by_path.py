@@ -2,7 +2,7 @@
 
 They do not depend on the order in which parameters are made, nor on other random numbers that a rank draws: a rank that holds
 one stage of a pipeline, or a part of each layer, gets the values that one process would have there. A divided parameter is
-drawn whole, and cut (links/parts.py).
+drawn whole, and cut (links/divided.py).
 """
 
 from __future__ import annotations

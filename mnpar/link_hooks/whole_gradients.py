@@ -9,7 +9,7 @@ from mnpar.config import no_backprop_mode
 from mnpar.functions.blockwise import shared
 from mnpar.link_hook import ForwardPreprocessCallbackArgs
 from mnpar.link_hooks.substitution import Substitute, SubstitutionHook
-from mnpar.links.parts import Divided
+from mnpar.links.divided import Divided
 from mnpar.parameter import Parameter
 
 Places = list[tuple[dict[str, Any], str, Parameter]]

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mnpar.links.convolution import Convolution1D, Convolution2D, Convolution3D, ConvolutionND, DilatedConvolution2D
     from mnpar.links.deconvolution import Deconvolution1D, Deconvolution2D, Deconvolution3D, DeconvolutionND
     from mnpar.links.deformable_convolution import DeformableConvolution2D, DeformableConvolution2DSampler
+    from mnpar.links.divided import gather_parameter
     from mnpar.links.dropconnect import SimplifiedDropconnect
     from mnpar.links.gated import StatefulMGU, StatefulPeepholeLSTM, StatefulZoneoutLSTM, StatelessMGU
     from mnpar.links.hierarchical_softmax import BinaryHierarchicalSoftmax
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from mnpar.links.parallel_convolution import ChannelParallelConvolution2D, FilterParallelConvolution2D
     from mnpar.links.parallel_embedding import VocabularyParallelEmbedID
     from mnpar.links.parallel_linear import ColumnParallelLinear, RowParallelLinear
-    from mnpar.links.parts import gather_parameter
     from mnpar.links.recurrent import GRU, LSTM, EmbedID, StatefulGRU, StatelessGRU, StatelessLSTM
     from mnpar.links.sample_normalization import GroupNormalization, LayerNormalization
     from mnpar.links.sampled_loss import BlackOut, CRF1d, NegativeSampling

@@ -8,8 +8,8 @@ from mnpar.chain import Chain
 from mnpar.functions import concat, linear_interpolate, separate, sigmoid, tanh, zoneout
 from mnpar.functions.shape import reshape
 from mnpar.links.linear import Linear
-from mnpar.links.memory import Stateful
 from mnpar.links.recurrent import LSTM
+from mnpar.links.stateful import Stateful
 from mnpar.variable import Variable, as_variable
 
 

@@ -19,7 +19,7 @@ from mnpar.communicators.communicator import needed
 from mnpar.functions import bias, convolution_2d, copy_to, gather_from, reduce_from, scatter_to
 from mnpar.functions.owned import ScatterTo
 from mnpar.links.convolution import Convolution2D
-from mnpar.links.parts import Divided, cut_parameter, initialize_part
+from mnpar.links.divided import Divided, cut_parameter, initialize_part
 from mnpar.plans import Box, block
 from mnpar.variable import Variable, as_variable
 

@@ -13,8 +13,8 @@ from mnpar.functions import embed_id, get_item, reduce_from, reduce_scatter
 from mnpar.functions.indexing import ScatterAdd
 from mnpar.functions.sameness import check_same
 from mnpar.initializers import Normal
+from mnpar.links.divided import Divided, initialize_part
 from mnpar.links.parallel_linear import checked_axis
-from mnpar.links.parts import Divided, initialize_part
 from mnpar.parameter import Parameter
 from mnpar.plans import Box, block
 from mnpar.variable import Variable, as_variable

@@ -26,8 +26,8 @@ import numpy as np
 from mnpar.communicators.communicator import needed
 from mnpar.functions import allgather, copy_to, gather_from, linear, reduce_from, reduce_scatter, reshape, scatter_to
 from mnpar.functions.replicated import add_once
+from mnpar.links.divided import Divided, cut_parameter, initialize_part
 from mnpar.links.linear import Linear
-from mnpar.links.parts import Divided, cut_parameter, initialize_part
 from mnpar.plans import Box, block
 from mnpar.variable import Variable, as_variable
 

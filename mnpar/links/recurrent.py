@@ -12,7 +12,7 @@ from mnpar.functions import concat, embed_id, get_item, lstm, sigmoid, tanh
 from mnpar.initializers import Normal
 from mnpar.link import Link
 from mnpar.links.linear import Linear
-from mnpar.links.memory import Stateful
+from mnpar.links.stateful import Stateful
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable, as_variable
 

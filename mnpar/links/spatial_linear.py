@@ -12,7 +12,7 @@ from mnpar.backend import Array
 from mnpar.functions.halo import SpatialGrid, grid_needed
 from mnpar.functions.spatial_reduction import spatial_linear
 from mnpar.link import Link
-from mnpar.links.parts import gather_parameter
+from mnpar.links.divided import gather_parameter
 from mnpar.parameter import Parameter
 from mnpar.plans import Box
 from mnpar.serializer import Deserializer, placed

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar.functions import exchange, halo_exchange, local_convolution_2d, local_deconvolution_2d
 from mnpar.functions.halo import grid_needed
+from mnpar.links.divided import Divided, initialize_part
 from mnpar.links.local_convolution import LocalConvolution2D, LocalDeconvolution2D
-from mnpar.links.parts import Divided, initialize_part
 from mnpar.parameter import Parameter
 from mnpar.plans import Box, Window
 from mnpar.variable import Variable

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mnpar.parallel.models import bcast_data, multi_node_mean_grad
     from mnpar.parallel.multi_node_chain_list import MultiNodeChainList
     from mnpar.parallel.pipeline import Pipeline
+    from mnpar.parallel.pipeline_step import Step
     from mnpar.parallel.placement import Placement
     from mnpar.parallel.reducing import (
         CoalescingReducer,
@@ -31,9 +32,8 @@ if TYPE_CHECKING:
     from mnpar.parallel.shared_variable import SharedVariable
     from mnpar.parallel.simulation import Simulation, draw, simulate
     from mnpar.parallel.spreading import ParallelFunction, parallel_function
-    from mnpar.parallel.step import Step
+    from mnpar.parallel.stage_visit import recv_from_stage, send_to_stage
     from mnpar.parallel.tournament import Round
-    from mnpar.parallel.visit import recv_from_stage, send_to_stage
 else:
     __getattr__, __dir__ = lazy.names(__name__)
 

@@ -10,7 +10,7 @@ from mnpar.optimizers import GradientMethod
 from mnpar.parallel.choosing import choose_bucket_bytes
 from mnpar.parallel.mesh import Mesh
 from mnpar.parallel.placement import Placement
-from mnpar.parallel.quiet import QuietTeam
+from mnpar.parallel.quiet_team import QuietTeam
 from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.samples import samples_of
 from mnpar.parallel.team import Team

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mnpar.links.parts import Part, digest_of
+from mnpar.links.divided import Part, digest_of
 from mnpar.parameter import Parameter
 from mnpar.plans import Box
 

@@ -1,8 +1,8 @@
 """The gradients of leaves that are not the optimizer's own: of inputs, and of other optimizers' parameters.
 
-Backward starts from the loss's weight, which may have to be corrected when the ranks have met (quiet.py). For the optimizer's
-parameters that is done once they are summed over ranks. The gradients of other leaves are not summed: they are put aside until
-the weight is known, and corrected one by one.
+Backward starts from the loss's weight, which may have to be corrected when the ranks have met (quiet_team.py). The gradients
+of the optimizer's parameters are corrected once they are summed over ranks. Those of other leaves are not summed: they are put
+aside until the weight is known, and corrected one by one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A network cut into stages on ranks, and a batch cut into micro-batches that follow each other through them.
 
-Every micro-batch in every stage has a tape of its own (visit.py), so a schedule is an order of forwards and backwards and
+Every micro-batch in every stage has a tape of its own (stage_visit.py), so a schedule is an order of forwards and backwards and
 nothing more, and the gradients are those of one process whatever the order is.
 
 Why no schedule that was accepted can deadlock: an action waits only to receive, never to send, since a send keeps a copy and
@@ -27,10 +27,10 @@ from mnpar.link import Link
 from mnpar.links import MixtureOfExperts, MultiNodeBatchNormalization
 from mnpar.parallel.known_schedules import make_schedule
 from mnpar.parallel.layers import Makers, Stage, check_tied, make_stages, share, tie
-from mnpar.parallel.line import Line
+from mnpar.parallel.pipeline_step import Piece, Step, joined
 from mnpar.parallel.schedule import Action, Schedule
 from mnpar.parallel.simulation import simulate
-from mnpar.parallel.step import Piece, Step, joined
+from mnpar.parallel.stage_messages import StageMessages
 from mnpar.parameter import Parameter
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Pipeline(ChainList):
         everyone = comm.split(0, comm.rank)
         assert everyone is not None
         meets = any([isinstance(link, _MEETING) and link.comm.size > 1 for link in self.links()])
-        self.line = Line(everyone, self.schedule.where, M, skips=not any(everyone.allgather_obj(meets)))
+        self.messages = StageMessages(everyone, self.schedule.where, M, skips=not any(everyone.allgather_obj(meets)))
         self._tied = share(everyone, shared or {}, {})
 
     @classmethod
@@ -158,7 +158,7 @@ class Pipeline(ChainList):
         check_tied([*layers], tied or {})
         elsewhere, shared, owned = tie(stages, tied or {})
         pipeline = cls(comm, stages, schedule, micro_batches, **options)
-        pipeline._tied = share(pipeline.line.comm, shared, owned)
+        pipeline._tied = share(pipeline.messages.comm, shared, owned)
         pipeline._inputs = inputs
         if elsewhere is not None:
             pipeline.insert(0, elsewhere)
@@ -207,10 +207,10 @@ class Pipeline(ChainList):
         """
         step = Step(self, *self._cut(args, kwargs))
         if self._inputs is not None:  # of the whole model, of which each stage takes what it needs
-            check_same(self.line.comm, type(self).__name__, {**{str(i): x for i, x in enumerate(args)}, **kwargs})
+            check_same(self.messages.comm, type(self).__name__, {**{str(i): x for i, x in enumerate(args)}, **kwargs})
         if is_recording():
             return step
-        for action in self.schedule.actions[self.line.comm.rank]:
+        for action in self.schedule.actions[self.messages.comm.rank]:
             if action.kind == "F":
                 step.act(action)
         step.report()
@@ -220,7 +220,9 @@ class Pipeline(ChainList):
         """The pieces of each stage, and the weight of each micro-batch in the mean."""
         lengths = {len(x) for x in [*args, *kwargs.values()] if self._inputs is None or x is not None}
         if len(lengths) > 1:
-            raise ValueError(f"rank {self.line.comm.rank}: the arguments of a batch have different lengths: {sorted(lengths)}")
+            raise ValueError(
+                f"rank {self.messages.comm.rank}: the arguments of a batch have different lengths: {sorted(lengths)}"
+            )
         M, N = self.micro_batches, max(lengths, default=0)
         sizes = self.sizes or [N // M + (i < N % M) for i in range(M)]
         if lengths and sum(sizes) != N:

@@ -140,7 +140,7 @@ class Placement:
         staged: list[str] = []
         for path, link in model.namedlinks():
             if isinstance(link, Pipeline):
-                staged += self.mesh.axes_of(link.line.comm)
+                staged += self.mesh.axes_of(link.messages.comm)
                 tied |= {id(param) for param in link.tied}
             if isinstance(link, Experts) and not link.whole_gradients:
                 alone |= dict.fromkeys(map(id, link.params()), tuple(self.mesh.axes_of(link.comm)))
@@ -160,7 +160,7 @@ class Placement:
         whole = [] if grid is None else [grid.comm]  # whose ranks get whole gradients
         hooks = [getattr(hook, "comm", None) for hook in link.local_link_hooks.values()]  # WholeGradients
         whole += [comm for comm in hooks if isinstance(comm, Communicator)]
-        whole += [link.line.comm] if isinstance(link, Pipeline) else []
+        whole += [link.messages.comm] if isinstance(link, Pipeline) else []
         shares: list[Communicator] = []  # whose ranks get their share, which the optimizer has to sum
         for name, comm in vars(link).items():
             if isinstance(comm, Communicator):

@@ -15,7 +15,7 @@ import numpy as np
 from mnpar.arena import Arena, Arenas
 from mnpar.backend import Array
 from mnpar.communicators.board import FEW
-from mnpar.communicators.noted import NotedSum
+from mnpar.communicators.noted_sum import NotedSum
 from mnpar.graph import Home, Hook, VariableNode
 from mnpar.optimizers.gradient_method import Pieces
 from mnpar.parallel.bucket import Bucket

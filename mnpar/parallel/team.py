@@ -4,7 +4,7 @@ Each rank's loss is a mean over its own n samples; weighted by n / N, with N the
 mean over all, and so do the gradients (law 1): uneven shards and empty ones need nothing else. The weight enters with the loss,
 so a gradient that travels to another rank of a model-parallel model has it already, and no pass over memory applies it.
 The ranks tell each other of their samples before backward; where nothing travels during it they need not
-(:mod:`mnpar.parallel.quiet`). The file is long because all of a step's stages share the state of one object.
+(:mod:`mnpar.parallel.quiet_team`). The file is long because all of a step's stages share the state of one object.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 
 import mnpar
 from mnpar.communicators.board import FEW
-from mnpar.communicators.noted import NotedSum
+from mnpar.communicators.noted_sum import NotedSum
 from mnpar.errors import DeadlockError, MismatchError
 
 PROCESSES = pytest.mark.ranks(2, 3, on="mpi")

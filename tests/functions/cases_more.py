@@ -8,7 +8,7 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import angles, complex_parts, fourier, regions
+from mnpar.functions import angles, complex_parts, fourier, roi_pooling
 
 PAIR = ((N, 3), (N, 3))
 LABELS = [np.array(y, "i4") for y in ([0, 2, 1], [1, 1], [2])]  # of three steps, which 3, 2 and 1 sequences reach
@@ -192,7 +192,7 @@ CASES = [
     ),
     Case(
         "roi_average_pooling_2d",
-        (regions.Pooling, regions.Unpooling),
+        (roi_pooling.Pooling, roi_pooling.Unpooling),
         of_regions("roi_average_pooling_2d"),
         lambda x: pooled(x, np.mean),
         IMAGE,

@@ -9,7 +9,8 @@ from case import Case, N
 from cases_recurrent import pixelwise
 
 import mnpar.functions as F
-from mnpar.functions import alignment, angles, arithmetic, cumulative, elementwise, matrices, recomputation, rounding
+from mnpar.functions import angles, arithmetic, cumulative, elementwise, matrices, recomputation, rounding
+from mnpar.functions.ctc import CTC
 from mnpar.functions.generic import wide
 from mnpar.functions.replicated import AddOnce, SumOnce
 from mnpar.functions.vocabulary_parallel import ShiftedScores
@@ -242,7 +243,7 @@ CASES = [
     score("f1_score", harmonic),
     Case("r2_score", (), F.r2_score, lambda p, t: explained(p, t).mean(), PAIR, differentiable=False),
     Case("r2_score: raw", (), lambda p, t: F.r2_score(p, t, multioutput="raw_values"), explained, PAIR, differentiable=False),
-    Case("connectionist_temporal_classification", (alignment.CTC,), lambda x: ctc_call(x, "no"), ctc, ((4, N, 3),),
+    Case("connectionist_temporal_classification", (CTC,), lambda x: ctc_call(x, "no"), ctc, ((4, N, 3),),
          halves=1e-2),
     Case("connectionist_temporal_classification: mean", (), lambda x: ctc_call(x, "mean"), lambda x: mean_of(ctc(x)),
          ((4, N, 3),), halves=1e-2),

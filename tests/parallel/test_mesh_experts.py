@@ -9,7 +9,7 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar import optimizer_hooks, optimizers
 from mnpar.initializers import initialize_by_path
-from mnpar.links.parts import initialize_part
+from mnpar.links.divided import initialize_part
 from mnpar.plans import Box, block
 from tests.parallel.mesh_models import check_pieces, pieces
 

@@ -21,7 +21,7 @@ from mnpar.config import is_recording, recording
 from mnpar.function_node import FunctionNode
 from mnpar.graph import Gradient, Owed, VariableNode
 from mnpar.parallel.layers import Stage
-from mnpar.parallel.line import Line
+from mnpar.parallel.stage_messages import StageMessages
 from mnpar.tape import Tape
 from mnpar.variable import Variable, as_variable
 
@@ -37,7 +37,7 @@ class Visit:
     """A micro-batch in a stage, from its forward to the end of its backward.
 
     Args:
-        line: for the messages.
+        messages: between the stages.
         stage, micro_batch: which.
         call: what the stage computes: called with what the stage before returned, and with
         args, kwargs: this rank's own piece of the batch.
@@ -45,14 +45,14 @@ class Visit:
 
     def __init__(
         self,
-        line: Line,
+        messages: StageMessages,
         stage: int,
         micro_batch: int,
         call: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> None:
-        self.line, self.stage, self.micro_batch = line, stage, micro_batch
+        self.messages, self.stage, self.micro_batch = messages, stage, micro_batch
         self.call, self.args, self.kwargs = call, args, kwargs
         self.tape = Tape()
         self.result: Any = None  # of the last stage
@@ -68,7 +68,7 @@ class Visit:
 
     def _run(self) -> None:
         y = self._compute()
-        if self.stage + 1 < len(self.line.where):
+        if self.stage + 1 < len(self.messages.where):
             self.give(y, self.stage + 1)
         elif not _is_no_example(y):
             self.result = y
@@ -76,7 +76,7 @@ class Visit:
     def _compute(self) -> Any:
         received = self.take(self.stage - 1) if self.stage else ()
         mine = [*self.args, *self.kwargs.values()]
-        if self.line.skips and (
+        if self.messages.skips and (
             (len(received) == 1 and _is_no_example(received[0])) or (self.stage == 0 and mine and not any(map(len, mine)))
         ):
             return np.zeros(_NO_EXAMPLE, np.uint8)  # nothing is computed, here and in the stages to come
@@ -86,11 +86,11 @@ class Visit:
 
     def give(self, value: Any, stage: int, tag: int = 0) -> None:
         """Send to a stage."""
-        self.line.send(value, self.stage, stage, self.micro_batch, tag)
+        self.messages.send(value, self.stage, stage, self.micro_batch, tag)
 
     def take(self, stage: int, tag: int = 0) -> tuple[Variable, ...]:
         """Receive from a stage."""
-        return self.line.recv(stage, self.stage, self.micro_batch, tag)
+        return self.messages.recv(stage, self.stage, self.micro_batch, tag)
 
     def backward(self, seeds: Seeds, collect: Collect, later: list[Owed]) -> None:
         """Go back along the tape: what is to be computed for weights goes to ``later``, gradients of leaves to ``collect``."""
@@ -119,7 +119,7 @@ class Frugal(Visit):
         shown = iter(again.apply((*[x for xs in self.log for x in xs], anchor)))
         for value, stage, tag in given:
             value = _like(value, shown)
-            if stage < len(self.line.where):
+            if stage < len(self.messages.where):
                 super().give(value, stage, tag)
             elif not _is_no_example(value):
                 self.result = value

@@ -16,7 +16,7 @@ from mnpar.gradients import heard
 from mnpar.graph import Gradient, Owed, VariableNode
 from mnpar.parallel.abreast import reverse_abreast
 from mnpar.parallel.schedule import Action
-from mnpar.parallel.visit import Frugal, Visit
+from mnpar.parallel.stage_visit import Frugal, Visit
 from mnpar.reporter import get_current_reporter, report
 from mnpar.variable import Variable, as_variable
 
@@ -154,7 +154,7 @@ class Step:
     def _forward(self, stage: int, m: int) -> None:
         pipeline = self.pipeline
         kind = Frugal if pipeline.recompute and is_recording() else Visit
-        visit = kind(pipeline.line, stage, m, pipeline._calls[stage], *self.pieces[stage][m])
+        visit = kind(pipeline.messages, stage, m, pipeline._calls[stage], *self.pieces[stage][m])
         reporter, found = get_current_reporter(), {"": m}
         if reporter is None:
             visit.forward()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
 
-class Line:
+class StageMessages:
     """The stages of a pipeline in order, and the messages between them.
 
     Args:
