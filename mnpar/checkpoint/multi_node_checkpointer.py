@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from mnpar.checkpoint import store
@@ -14,7 +17,7 @@ from mnpar.checkpoint.background import Background
 from mnpar.checkpoint.collecting import collect_garbage
 from mnpar.checkpoint.loading import load
 from mnpar.checkpoint.lock import take_lock
-from mnpar.checkpoint.notice import SIGNALS, Notice, SaveAtNotice
+from mnpar.checkpoint.notice import SIGNALS, Notice
 from mnpar.checkpoint.saving import begin as begin_saving
 from mnpar.checkpoint.saving import save
 from mnpar.checkpoint.together import together
@@ -196,7 +199,7 @@ class MultiNodeCheckpointer:
         Args:
             signals: SIGTERM and SIGUSR1, unless it is told otherwise.
         """
-        return SaveAtNotice(self, lambda: Notice(self.comm, signals))
+        return SaveAtNotice(self, signals)
 
     def collect_garbage(self, folder: str) -> None:
         """Remove the checkpoints that are older than the ``cp_interval`` newest good ones. Collective."""
@@ -244,3 +247,42 @@ class MultiNodeCheckpointer:
     def steps(self, trainer: Any = None) -> list[int]:
         """The iterations of the checkpoints that there are."""
         return [name.step for name in store.names(self._folder(trainer))]
+
+
+class SaveAtNotice:
+    """What :meth:`MultiNodeCheckpointer.at_notice` returns."""
+
+    trigger = (1, "iteration")
+    priority = -200  # after the checkpointer
+    default_name = "at_notice"
+
+    def __init__(self, checkpointer: MultiNodeCheckpointer, signals: Sequence[int]) -> None:
+        self.checkpointer, self.signals = checkpointer, signals
+        self.notice: Notice | None = None
+
+    def initialize(self, trainer: Any) -> None:
+        """Listen from now on."""
+        self.notice = Notice(self.checkpointer.comm, self.signals)
+
+    def __call__(self, trainer: Any) -> None:
+        """Save, and end training, if the job is to end. Collective."""
+        if self.notice is None or not self.notice():
+            return
+        iteration = trainer.updater.iteration
+        if self.checkpointer.last != iteration:
+            self.checkpointer.save(trainer, iteration)
+        self.checkpointer.flush()
+        if self.checkpointer.comm.rank == 0:
+            sys.stderr.write(f"mnpar: the job is to end: saved at iteration {iteration}\n")
+        raise SystemExit(128 + signal.SIGTERM)
+
+    def serialize(self, serializer: Any) -> None:
+        """It has no state."""
+
+    def on_error(self, trainer: Any, exc: Exception, tb: TracebackType | None) -> None:
+        """The checkpoints that there are stay."""
+
+    def finalize(self) -> None:
+        """Let signals do what they did before."""
+        if self.notice is not None:
+            self.notice.close()

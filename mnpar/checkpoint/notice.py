@@ -9,9 +9,8 @@ waits for it.
 from __future__ import annotations
 
 import signal
-import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,6 @@ import numpy as np
 from mnpar.communicators.communicator import needed
 
 if TYPE_CHECKING:
-    from mnpar.checkpoint.multi_node_checkpointer import MultiNodeCheckpointer
     from mnpar.communicators import Communicator
     from mnpar.communicators.operation import Operation
 
@@ -94,42 +92,3 @@ class Notice:
             if signal.getsignal(number) == self._heard:
                 signal.signal(number, signal.SIG_DFL if before is None else before)
         self._before = {}
-
-
-class SaveAtNotice:
-    """What :meth:`MultiNodeCheckpointer.at_notice` returns."""
-
-    trigger = (1, "iteration")
-    priority = -200  # after the checkpointer
-    default_name = "at_notice"
-
-    def __init__(self, checkpointer: MultiNodeCheckpointer, make: Callable[[], Notice]) -> None:
-        self.checkpointer, self._make = checkpointer, make
-        self.notice: Notice | None = None
-
-    def initialize(self, trainer: Any) -> None:
-        """Listen from now on."""
-        self.notice = self._make()
-
-    def __call__(self, trainer: Any) -> None:
-        """Save, and end training, if the job is to end. Collective."""
-        if self.notice is None or not self.notice():
-            return
-        iteration = trainer.updater.iteration
-        if self.checkpointer.last != iteration:
-            self.checkpointer.save(trainer, iteration)
-        self.checkpointer.flush()
-        if self.checkpointer.comm.rank == 0:
-            sys.stderr.write(f"mnpar: the job is to end: saved at iteration {iteration}\n")
-        raise SystemExit(128 + signal.SIGTERM)
-
-    def serialize(self, serializer: Any) -> None:
-        """It has no state."""
-
-    def on_error(self, trainer: Any, exc: Exception, tb: TracebackType | None) -> None:
-        """The checkpoints that there are stay."""
-
-    def finalize(self) -> None:
-        """Let signals do what they did before."""
-        if self.notice is not None:
-            self.notice.close()

@@ -33,19 +33,13 @@ class Maximum(FunctionNode):
         return lambda: fit(gz * self.first, x.shape), lambda: fit(gz * ~self.first, y.shape)
 
 
-class Minimum(FunctionNode):
-    """``z = min(x, y)``; where ``x ≤ y``, ``gx = gz`` and ``gy = 0``, elsewhere the reverse."""
-
-    generic = True
+class Minimum(Maximum):
+    """``z = min(x, y)``; where ``x ≤ y``, ``gx = gz`` and ``gy = 0``, elsewhere the reverse: backward is the same."""
 
     def forward(self, x: Array, y: Array) -> Array:
         if self.differentiable:
             self.first = x <= y
         return backend.get_array_module(x, y).minimum(x, y)
-
-    def backward(self, gz: Any) -> Any:
-        x, y = self.inputs
-        return lambda: fit(gz * self.first, x.shape), lambda: fit(gz * ~self.first, y.shape)
 
 
 class Clip(FunctionNode):
@@ -77,8 +71,7 @@ def maximum(x1: Any, x2: Any, *xs: Any) -> Variable:
         >>> F.maximum(np.array([1.0, 4.0]), np.array([2.0, 3.0])).array
         array([2., 4.])
     """
-    z: Variable = reduce(lambda x, y: Maximum().apply(_pair(x, y))[0], (x2, *xs), x1)
-    return z
+    return _of_all(Maximum, x1, x2, *xs)
 
 
 def minimum(x1: Any, x2: Any, *xs: Any) -> Variable:
@@ -92,12 +85,12 @@ def minimum(x1: Any, x2: Any, *xs: Any) -> Variable:
         >>> F.minimum(np.array([1.0, 4.0]), np.array([2.0, 3.0])).array
         array([1., 3.])
     """
-    z: Variable = reduce(lambda x, y: Minimum().apply(_pair(x, y))[0], (x2, *xs), x1)
+    return _of_all(Minimum, x1, x2, *xs)
+
+
+def _of_all(function: type[Maximum], *xs: Any) -> Variable:
+    z: Variable = reduce(lambda x, y: function().apply((operand(x, y), operand(y, x)))[0], xs)
     return z
-
-
-def _pair(x: Any, y: Any) -> tuple[Any, Any]:
-    return operand(x, y), operand(y, x)
 
 
 def clip(x: Any, x_min: float | None, x_max: float | None) -> Variable:

@@ -15,7 +15,7 @@ from mnpar.config import recording
 from mnpar.function_hook import around_pull, function_hooks
 from mnpar.functions.products import Linear
 from mnpar.gradients import Gradients
-from mnpar.graph import Deliver, Gradient, Owed, VariableNode, put_off
+from mnpar.graph import Gradient, Owed, VariableNode, put_off
 from mnpar.tape import Tape
 
 Seeds = Iterable[tuple[VariableNode, Gradient]]
@@ -37,23 +37,23 @@ def reverse_abreast(tapes: Sequence[Tape], seeds: Sequence[Seeds], later: list[O
             for row in itertools.zip_longest(*walks):
                 if None not in row and _share_matrix(row):
                     _pull_joined(row, walks, later)
-                    continue
-                for step, walk, tape in zip(row, walks, tapes, strict=True):
-                    if step is not None:
-                        with tape:
-                            _pull(step, later, walk.add)
+                else:
+                    _pull_each(row, walks, tapes, later)
     finally:  # after an error, too: some were visited, and nobody can visit them again
         for tape in tapes:
             tape.clear()
     return [walk.totals for walk in walks]
 
 
-def _pull(step: tuple[Any, list[Gradient]], later: list[Owed], deliver: Deliver) -> None:
-    """Visit a function by itself."""
-    function, gys = step
-    wanted = put_off(function, gys, [x.requires_grad for x in function.inputs], later)
-    if function.communicates or True in wanted:
-        _puller(function)(gys, wanted, False, deliver)
+def _pull_each(row: Sequence[Any], walks: Sequence[Gradients], tapes: Sequence[Tape], later: list[Owed]) -> None:
+    """Visit each function by itself; None where a tape has come to its end."""
+    for step, walk, tape in zip(row, walks, tapes, strict=True):
+        if step is not None:
+            function, gys = step
+            wanted = put_off(function, gys, [x.requires_grad for x in function.inputs], later)
+            if function.communicates or True in wanted:
+                with tape:
+                    _puller(function)(gys, wanted, False, walk.add)
 
 
 def _puller(function: Any) -> Callable[..., None]:

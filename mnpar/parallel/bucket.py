@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mnpar.arena import Arena
@@ -10,7 +11,6 @@ from mnpar.backend import Array
 if TYPE_CHECKING:
     from mnpar.communicators.operation import Operation
     from mnpar.communicators.vectors import Vectors
-    from mnpar.parallel.reducer import Reducer
 
 
 class Bucket:
@@ -30,11 +30,11 @@ class Bucket:
         self.operation: Operation | None = None
         self.awaited = 0  # parameters whose gradients are not final yet
 
-    def pack(self, reducer: Reducer) -> Array:
+    def pack(self, weight: float, wire: Callable[[Array, Array], Array]) -> Array:
         """Apply the weight, and convert to the wire dtype; returns what is sent, which may be the gradients themselves."""
-        if reducer.weight != 1:
-            self.grad *= reducer.weight
-        self.sent = reducer.wire(self.grad, self.sent)
+        if weight != 1:
+            self.grad *= weight
+        self.sent = wire(self.grad, self.sent)
         return self.sent
 
     def share(self, vectors: Vectors | None) -> None:

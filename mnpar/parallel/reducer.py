@@ -183,7 +183,7 @@ class Reducer:
 
     def _leave(self) -> None:
         bucket = self.buckets[self.left]
-        sent = bucket.pack(self)
+        sent = bucket.pack(self.weight, self.wire)
         bucket.operation = self.channel_of(bucket.summed).iallreduce(sent, out=sent)
         self.left += 1
 
@@ -225,7 +225,7 @@ class Reducer:
             self.attach(arenas)
         first, noted = self._first, self._noted
         if noted is None or first is None or first.grad is not noted.x:
-            sent = _NOTHING if first is None else first.pack(self)
+            sent = _NOTHING if first is None else first.pack(self.weight, self.wire)
             if noted is None or noted.x is not sent:
                 self._noted = noted = NotedSum(self.comm, sent)
         return noted
@@ -268,7 +268,7 @@ class Reducer:
     def _reduce_at_once(self, arenas: Arenas, buckets: list[Bucket]) -> None:
         """Sum buckets one after the other, and then the gradients of parameters that are in no arena."""
         for bucket in buckets:
-            sent = bucket.pack(self)
+            sent = bucket.pack(self.weight, self.wire)
             if bucket is self._first:
                 self.comm.allreduce_noted(sent, b"", lambda notes: True, sent)
             else:
