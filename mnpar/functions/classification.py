@@ -15,7 +15,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import Softmax, log_softmax
-from mnpar.functions.generic import either, listed, wide
+from mnpar.functions.generic import check_option, either, listed, wide
 from mnpar.functions.reduction import mean as mean_of
 from mnpar.functions.rows import MODEST, row_sums
 from mnpar.variable import Variable, as_variable
@@ -129,7 +129,7 @@ def softmax_cross_entropy(
         >>> F.softmax_cross_entropy(x, np.array([0, 1]), reduce="no").array
         array([0.69314718, 0.        ])
     """
-    check_options(_NAME, reduce)
+    check_option(_NAME, "reduce", reduce, "mean", "no")
     x, t = as_variable(x), t if type(t) is np.ndarray else as_variable(t).array
     shape = x.shape[:1] + x.shape[2:]
     if x.ndim < 2:
@@ -150,12 +150,6 @@ def softmax_cross_entropy(
         mean = 1 / max(count, 1)
     weight = label_weights(_NAME, labels, valid, class_weight, x.shape[1], wide(x.array[:0]).dtype)
     return SoftmaxCrossEntropy(labels, weight, mean, cache_score).apply((x,))[0]
-
-
-def check_options(who: str, reduce: str) -> None:
-    """Raises ValueError if there is no such reduction."""
-    if reduce not in ("mean", "no"):
-        raise ValueError(f"{who}: reduce is 'mean' or 'no', not {reduce!r}")
 
 
 def checked_labels(who: str, t: Array, classes: int, ignore_label: int | None) -> tuple[Array, Array | None]:
@@ -201,8 +195,7 @@ def _checked_weight(who: str, class_weight: Array, classes: int) -> Array:
 
 
 def _soft(x: Variable, t: Array, normalize: bool, class_weight: Array, reduce: str, kind: str) -> Variable:
-    if kind not in ("cross-entropy", "kl-divergence"):
-        raise ValueError(f"softmax_cross_entropy: soft_target_loss is 'cross-entropy' or 'kl-divergence', not {kind!r}")
+    check_option(_NAME, "soft_target_loss", kind, "cross-entropy", "kl-divergence")
     if t.shape != x.shape:
         raise ValueError(
             f"softmax_cross_entropy: soft targets of shape {t.shape} must have x's shape {x.shape}; labels are integers"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mnpar.backend import Array
-from mnpar.functions.generic import listed, plain
+from mnpar.functions.generic import check_option, listed, plain
 from mnpar.functions.indexing import get_item
 from mnpar.functions.joining import concat
 from mnpar.functions.reduction import logsumexp, mean
@@ -44,8 +44,7 @@ def crf1d(cost: Any, xs: Sequence[Any], ys: Sequence[Any], reduce: str = "mean")
     Source:
         Lafferty, McCallum and Pereira, "Conditional random fields", ICML 2001.
     """
-    if reduce not in ("mean", "no"):
-        raise ValueError(f"crf1d: reduce is 'mean' or 'no', not {reduce!r}")
+    check_option("crf1d", "reduce", reduce, "mean", "no")
     W, steps, labels = as_variable(cost), [as_variable(x) for x in xs], [plain(y) for y in ys]
     _check("crf1d", W, steps)
     if [y.shape for y in labels] != [x.shape[:1] for x in steps]:

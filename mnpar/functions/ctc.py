@@ -18,7 +18,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import log_softmax
-from mnpar.functions.generic import listed, plain, wide
+from mnpar.functions.generic import check_option, listed, plain, wide
 from mnpar.functions.indexing import get_item, where
 from mnpar.functions.joining import concat, stack
 from mnpar.functions.reduction import logsumexp, mean
@@ -179,8 +179,7 @@ def connectionist_temporal_classification(
         Graves et al., "Connectionist temporal classification", ICML 2006.
     """
     name = "connectionist_temporal_classification"
-    if reduce not in ("mean", "no"):
-        raise ValueError(f"{name}: reduce is 'mean' or 'no', not {reduce!r}")
+    check_option(name, "reduce", reduce, "mean", "no")
     x = stack([as_variable(step) for step in x], axis=0) if isinstance(x, tuple | list) else as_variable(x)
     labels = as_variable(t).array
     backend.check_fractions(name, x.array)

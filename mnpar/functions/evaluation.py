@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.functions.generic import fractional, listed
+from mnpar.functions.generic import check_option, fractional, listed
 from mnpar.variable import Variable, as_variable
 
 
@@ -179,8 +179,7 @@ def r2_score(pred: Any, true: Any, sample_weight: Any = None, multioutput: str =
     pred, true = as_variable(pred).array, as_variable(true).array
     if sample_weight is not None:
         raise NotImplementedError("r2_score: sample_weight is None, all samples count alike")
-    if multioutput not in ("uniform_average", "raw_values"):
-        raise ValueError(f"r2_score: multioutput is 'uniform_average' or 'raw_values', not {multioutput!r}")
+    check_option("r2_score", "multioutput", multioutput, "uniform_average", "raw_values")
     if pred.shape != true.shape or pred.ndim < 1:
         raise ValueError(f"r2_score: shapes {listed([pred.shape, true.shape])} must be the same (N, …)")
     xp, p, t = backend.get_array_module(pred), pred.astype("d"), true.astype("d")

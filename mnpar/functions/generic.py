@@ -150,6 +150,20 @@ def check_labels(who: str, labels: Array, classes: int, lowest: int = 0) -> None
         raise ValueError(f"{who}: labels {labels.min()} … {labels.max()} are not all in {lowest} … {classes - 1}")
 
 
+def check_option(who: str, option: str, value: Any, *known: Any) -> None:
+    """Raises ValueError if the value of an option is none of those that are known.
+
+    Example:
+        >>> check_option("hinge", "norm", "L3", "L1", "L2")
+        Traceback (most recent call last):
+        ...
+        ValueError: hinge: norm is 'L1' or 'L2', not 'L3'
+    """
+    if value not in known:
+        *others, last = map(repr, known)
+        raise ValueError(f"{who}: {option} is {', '.join(others)} or {last}, not {value!r}")
+
+
 def listed(shapes: Any) -> str:
     """Shapes as an error shows them.
 

@@ -14,7 +14,7 @@ from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import softplus
 from mnpar.functions.elementwise import absolute, exp
 from mnpar.functions.extrema import Clip
-from mnpar.functions.generic import check_labels, either, listed
+from mnpar.functions.generic import check_labels, check_option, either, listed
 from mnpar.functions.reduction import mean as mean_of
 from mnpar.functions.reduction import sum as sum_of
 from mnpar.random import generator
@@ -22,8 +22,7 @@ from mnpar.variable import Variable, as_variable
 
 
 def _reduced(who: str, loss: Variable, reduce: str) -> Variable:
-    if reduce not in ("sum", "mean", "no"):
-        raise ValueError(f"{who}: reduce is 'sum', 'mean' or 'no', not {reduce!r}")
+    check_option(who, "reduce", reduce, "sum", "mean", "no")
     return loss if reduce == "no" else sum_of(loss) if reduce == "sum" else mean_of(loss) if loss.size else sum_of(loss)
 
 
@@ -110,8 +109,7 @@ def huber_loss(x: Any, t: Any, delta: float, reduce: str = "sum_along_second_axi
         >>> F.huber_loss(np.array([[0.5, 3.0]]), np.zeros((1, 2)), 1.0).array
         array([2.625])
     """
-    if reduce not in ("sum_along_second_axis", "no"):
-        raise ValueError(f"huber_loss: reduce is 'sum_along_second_axis' or 'no', not {reduce!r}")
+    check_option("huber_loss", "reduce", reduce, "sum_along_second_axis", "no")
     x, t = _alike("huber_loss", x, t)
     loss = HuberLoss(delta).apply((x, t))[0]
     return loss if reduce == "no" else sum_of(loss, axis=1)
@@ -165,16 +163,12 @@ def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
     if x.ndim != 2 or labels.shape != x.shape[:1] or labels.dtype.kind not in "iu":
         raise ValueError(f"hinge: scores (N, C) and integer labels (N,), not {listed((x.shape, labels.shape))}")
     check_labels("hinge", labels, x.shape[1])
-    if norm not in ("L1", "L2"):
-        raise ValueError(f"hinge: norm is 'L1' or 'L2', not {norm!r}")
+    check_option("hinge", "norm", norm, "L1", "L2")
+    check_option("hinge", "reduce", reduce, "mean", "no")
     sign = x.xp.ones(x.shape, x.dtype)
     sign[x.xp.arange(len(labels)), labels] = -1
     loss = Hinge(sign, norm == "L2").apply((x,))[0]
-    if reduce == "no":
-        return loss
-    if reduce != "mean":
-        raise ValueError(f"hinge: reduce is 'mean' or 'no', not {reduce!r}")
-    return sum_of(mean_of(loss, axis=0))  # the whole sum would be too large for float16
+    return loss if reduce == "no" else sum_of(mean_of(loss, axis=0))  # the whole sum would be too large for float16
 
 
 def gaussian_kl_divergence(mean: Any, ln_var: Any, reduce: str = "sum") -> Variable:

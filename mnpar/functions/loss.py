@@ -12,7 +12,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import Sigmoid, soft_positive
-from mnpar.functions.generic import either, fractional, listed, wide
+from mnpar.functions.generic import check_option, either, fractional, listed, wide
 from mnpar.variable import Variable, as_variable
 
 
@@ -143,8 +143,7 @@ def sigmoid_cross_entropy(x: Any, t: Any, normalize: bool = True, reduce: str = 
         >>> F.sigmoid_cross_entropy(np.array([0.0, 1000.0]), np.array([1, 1]), reduce="no").array
         array([0.69314718, 0.        ])
     """
-    if reduce not in ("mean", "no"):
-        raise ValueError(f"sigmoid_cross_entropy: reduce is 'mean' or 'no', not {reduce!r}")
+    check_option("sigmoid_cross_entropy", "reduce", reduce, "mean", "no")
     x, labels = as_variable(x), as_variable(t).array
     _same("sigmoid_cross_entropy", x, labels)
     if labels.dtype.kind not in "iub":

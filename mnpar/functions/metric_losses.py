@@ -7,7 +7,7 @@ from typing import Any
 from mnpar import backend
 from mnpar.functions.activation import relu
 from mnpar.functions.elementwise import absolute, sqrt
-from mnpar.functions.generic import listed, plain, wide
+from mnpar.functions.generic import check_option, listed, plain, wide
 from mnpar.functions.indexing import where
 from mnpar.functions.products import matmul
 from mnpar.functions.reduction import mean, sum
@@ -25,8 +25,7 @@ def _alike(name: str, *xs: Any) -> list[Variable]:
 
 def _reduced(name: str, loss: Variable, reduce: str) -> Variable:
     """The mean over the samples that this rank has, 0 for none; or each."""
-    if reduce not in ("mean", "no"):
-        raise ValueError(f"{name}: reduce is 'mean' or 'no', not {reduce!r}")
+    check_option(name, "reduce", reduce, "mean", "no")
     return loss if reduce == "no" else mean(loss)
 
 
@@ -146,8 +145,7 @@ def discriminative_margin_based_clustering_loss(
     name = "discriminative_margin_based_clustering_loss"
     if x.ndim != 4 or x.shape[1] != D or D < 1 or t.shape != (x.shape[0], *x.shape[2:]):
         raise ValueError(f"{name}: shapes {listed((x.shape, t.shape))} are not (N, D, H, W) and (N, H, W), D = {D}")
-    if norm not in (1, 2):
-        raise ValueError(f"{name}: norm is 1 or 2, not {norm!r}")
+    check_option(name, "norm", norm, 1, 2)
     if t.dtype.kind not in "iub":
         raise TypeError(f"{name}: labels are integers, not {t.dtype}")
 
@@ -170,8 +168,7 @@ def discriminative_margin_based_clustering_loss(
 
 
 def _half_squares(name: str, loss: Variable, reduce: str) -> Variable:
-    if reduce not in ("half_squared_sum", "no"):
-        raise ValueError(f"{name}: reduce is 'half_squared_sum' or 'no', not {reduce!r}")
+    check_option(name, "reduce", reduce, "half_squared_sum", "no")
     y: Variable = loss if reduce == "no" else sum(loss * loss) * 0.5
     return y
 

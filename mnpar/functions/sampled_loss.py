@@ -11,7 +11,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.functions.activation import log_softmax, softplus
 from mnpar.functions.elementwise import exp, log
-from mnpar.functions.generic import check_labels, listed
+from mnpar.functions.generic import check_labels, check_option, listed
 from mnpar.functions.indexing import get_item
 from mnpar.functions.joining import concat
 from mnpar.functions.products import matmul
@@ -108,8 +108,7 @@ def negative_sampling(
     Source:
         Mikolov et al., "Distributed representations of words and phrases and their compositionality", NIPS 2013.
     """
-    if reduce not in ("sum", "no"):
-        raise ValueError(f"negative_sampling: reduce is 'sum' or 'no', not {reduce!r}")
+    check_option("negative_sampling", "reduce", reduce, "sum", "no")
     x, labels, W = _checked("negative_sampling", x, t, W, -1)
     xp = x.xp
     samples = backend.beside(sampler((len(x), sample_size + 1)), x.array).copy()
@@ -147,8 +146,7 @@ def black_out(x: Any, t: Any, W: Any, samples: Any, reduce: str = "mean") -> Var
         Ji et al., "BlackOut: Speeding up recurrent neural network language models with very large vocabularies",
         arXiv 1511.06909.
     """
-    if reduce not in ("mean", "no"):
-        raise ValueError(f"black_out: reduce is 'mean' or 'no', not {reduce!r}")
+    check_option("black_out", "reduce", reduce, "mean", "no")
     x, labels, W = _checked("black_out", x, t, W, 0)
     drawn = as_variable(samples).array
     if drawn.ndim != 2 or len(drawn) != len(x):

@@ -14,9 +14,9 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators.communicator import needed
 from mnpar.function_node import FunctionNode
-from mnpar.functions.classification import check_options, checked_labels, label_weights, softmax_cross_entropy, to_rows
+from mnpar.functions.classification import checked_labels, label_weights, softmax_cross_entropy, to_rows
 from mnpar.functions.elementwise import exp, log
-from mnpar.functions.generic import plain
+from mnpar.functions.generic import check_option, plain
 from mnpar.functions.replicated import reduce_from
 from mnpar.functions.sameness import check_same
 from mnpar.variable import Variable, as_variable
@@ -109,7 +109,7 @@ def vocabulary_parallel_softmax_cross_entropy(
         [(0.693, [[0.25, 0.25]]), (0.693, [[-0.5]])]
     """
     needed(comm, "vocabulary_parallel_softmax_cross_entropy(comm, x, t)")
-    check_options(_NAME, reduce)
+    check_option(_NAME, "reduce", reduce, "mean", "no")
     x, t = as_variable(x), as_variable(t)
     if t.dtype.kind not in "iu":
         raise ValueError(f"{_NAME}: the labels have dtype {t.dtype}; they are integers, soft targets are not divided")
