@@ -24,7 +24,7 @@ class Tape:
         ...     y.backward()
     """
 
-    LONG = 100_000  # as many communications without a backward are most likely an evaluation that records
+    LONG = 100_000  # so many communications without a backward are most likely an evaluation that records
 
     def __init__(self) -> None:
         self.records: list[Any] = []  # FunctionNodes; this file is below them

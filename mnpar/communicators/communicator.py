@@ -10,12 +10,12 @@ The contract, for whatever carries the bytes (tests/communicators/test_contract.
 6. Waiting longer than the patience raises a DeadlockError that says who waits for what and where.
 7. An uncaught error on one rank ends all of them, with that rank's traceback.
 
-Every method that exchanges anything has a non-blocking twin with an ``i`` before its name: it starts the same, returns an
-:class:`Operation` at once, and ``operation.wait()`` gives the result. All ranks start their collectives in the same order,
+Every method that exchanges anything has a non-blocking twin with an ``i`` before its name: it starts the same exchange,
+returns an :class:`Operation` at once, and ``operation.wait()`` gives the result. All ranks start their collectives in the same order,
 blocking or not; they may wait for them in any. An array must not be changed before its operation is done.
 
 The file is long because MPI has many methods; each of them is one line here, its steps are in calls.py, its twin for Python
-objects is in objects.py, and what is done in memory that ranks have in common is in in_memory.py. Nothing here is
+objects is in objects.py, and what is done in memory that ranks share is in in_memory.py. Nothing here is
 differentiable: ``mnpar.functions`` has the same operations for Variables.
 """
 
@@ -113,7 +113,7 @@ class Communicator(InMemory):
         """The mpi4py communicator that it was made from.
 
         Raises:
-            AttributeError: it does not work by MPI.
+            AttributeError: it does not use MPI.
         """
         if self.name != "mpi":
             raise AttributeError(f"{self!r} has no mpi_comm: no MPI is behind it; it has barrier(), allreduce(x, op) and so on")
@@ -128,7 +128,7 @@ class Communicator(InMemory):
         """Make a communicator for each color; all ranks call it.
 
         Args:
-            color: ranks with the same one come together; None for no group.
+            color: ranks with the same one form a group; None for no group.
             key: orders the ranks of a group (ties by rank).
 
         Returns:
