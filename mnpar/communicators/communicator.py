@@ -11,8 +11,8 @@ The contract, for whatever carries the bytes (tests/communicators/test_contract.
 7. An uncaught error on one rank ends all of them, with that rank's traceback.
 
 Every method that exchanges anything has a non-blocking twin with an ``i`` before its name: it starts the same exchange,
-returns an :class:`Operation` at once, and ``operation.wait()`` gives the result. All ranks start their collectives in the same order,
-blocking or not; they may wait for them in any. An array must not be changed before its operation is done.
+returns an :class:`Operation` at once, and ``operation.wait()`` gives the result. All ranks start their collectives in the same
+order, blocking or not; they may wait for them in any. An array must not be changed before its operation is done.
 
 The file is long because MPI has many methods; each of them is one line here, its steps are in calls.py, its twin for Python
 objects is in objects.py, and what is done in memory that ranks share is in in_memory.py. Nothing here is
