@@ -29,7 +29,7 @@ from mnpar.function_hook import FunctionHook, get_function_hooks
 from mnpar.function_node import FunctionNode
 from mnpar.link import Link
 from mnpar.link_hook import LinkHook
-from mnpar.parallel import models as models  # it gives communicators methods that take models
+from mnpar.parallel import model_methods as model_methods  # it gives communicators methods that take models
 from mnpar.parameter import Parameter
 from mnpar.sequential import Sequential
 from mnpar.tape import Tape

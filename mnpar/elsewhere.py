@@ -27,8 +27,6 @@ _DENSITIES = "F.gaussian, F.gaussian_kl_divergence, F.gaussian_nll and F.bernoul
 
 _NO_LAYOUT = "arrays in C order: there is one layout"
 _NUMPY_AND_CUPY = "numpy's and CuPy's arrays only"
-_TABLES = "mnpar.datasets.TupleDataset and DictDataset"
-_PYTEST = "pytest's parametrize, and mnpar.gradient_check"
 _ONE_FORWARD = "one forward(self, *xs), with xp = mnpar.backend.get_array_module(*xs)"
 
 _ARRAYS = "Allgather Allreduce Bcast Exscan Gather Reduce Scan Iallgather Iallreduce Ibcast Igather Ireduce"

@@ -33,9 +33,9 @@ from mnpar.communicators.message import UPDATE
 from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import bytes_of_reduction, reduce_arrays
 from mnpar.communicators.shared_memory import SharedMemory
+from mnpar.communicators.shared_vectors import Vectors
 from mnpar.communicators.sites import call_site
 from mnpar.communicators.transport import Pending, Waiting, nothing
-from mnpar.communicators.vectors import Vectors
 from mnpar.communicators.watch import polling
 from mnpar.errors import DeadlockError
 

@@ -75,7 +75,7 @@ class Communicator(InMemory):
         array([3, 3])
     """
 
-    if TYPE_CHECKING:  # methods that work on models: parallel/models.py adds them to this class
+    if TYPE_CHECKING:  # methods that work on models: parallel/model_methods.py adds them to this class
         bcast_data: Callable[..., None]
         broadcast_data: Callable[..., None]
         multi_node_mean_grad: Callable[..., None]

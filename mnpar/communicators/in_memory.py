@@ -13,7 +13,7 @@ from mnpar.communicators.board import NOTE, Board
 from mnpar.communicators.message import UPDATE
 from mnpar.communicators.objects import Objects
 from mnpar.communicators.shared_memory import SharedMemory
-from mnpar.communicators.vectors import Vectors, share_vectors
+from mnpar.communicators.shared_vectors import Vectors, share_vectors
 
 
 class InMemory(Objects):

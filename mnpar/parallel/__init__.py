@@ -9,17 +9,7 @@ if TYPE_CHECKING:
     from mnpar.parallel.answers import Answers
     from mnpar.parallel.averaging import ElasticAveraging, ParameterAveraging, ParameterServer
     from mnpar.parallel.balancing import balance, measure
-    from mnpar.parallel.data_parallel import create_multi_node_optimizer
-    from mnpar.parallel.distributed import DistributedDataParallel
-    from mnpar.parallel.ensemble import Ensemble
-    from mnpar.parallel.known_schedules import SCHEDULES, eager, gpipe, interleaved, make_schedule, one_f_one_b, zb1p, zbv
-    from mnpar.parallel.mesh import Mesh
-    from mnpar.parallel.models import bcast_data, multi_node_mean_grad
-    from mnpar.parallel.multi_node_chain_list import MultiNodeChainList
-    from mnpar.parallel.pipeline import Pipeline
-    from mnpar.parallel.pipeline_step import Step
-    from mnpar.parallel.placement import Placement
-    from mnpar.parallel.reducing import (
+    from mnpar.parallel.coalescing import (
         CoalescingReducer,
         InlineReducer,
         allreduce_gradients,
@@ -27,6 +17,16 @@ if TYPE_CHECKING:
         allreduce_parameters,
         distribute_module_grads,
     )
+    from mnpar.parallel.data_parallel import create_multi_node_optimizer
+    from mnpar.parallel.distributed import DistributedDataParallel
+    from mnpar.parallel.ensemble import Ensemble
+    from mnpar.parallel.known_schedules import SCHEDULES, eager, gpipe, interleaved, make_schedule, one_f_one_b, zb1p, zbv
+    from mnpar.parallel.mesh import Mesh
+    from mnpar.parallel.model_methods import bcast_data, multi_node_mean_grad
+    from mnpar.parallel.multi_node_chain_list import MultiNodeChainList
+    from mnpar.parallel.pipeline import Pipeline
+    from mnpar.parallel.pipeline_step import Step
+    from mnpar.parallel.placement import Placement
     from mnpar.parallel.schedule import Action, Schedule, own_schedule
     from mnpar.parallel.shared_data import SharedData
     from mnpar.parallel.shared_variable import SharedVariable

@@ -10,7 +10,7 @@ from mnpar.backend import Array
 
 if TYPE_CHECKING:
     from mnpar.communicators.operation import Operation
-    from mnpar.communicators.vectors import Vectors
+    from mnpar.communicators.shared_vectors import Vectors
 
 
 class Bucket:

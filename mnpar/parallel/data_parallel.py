@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar.communicators.communicator import described, needed
 from mnpar.optimizers import GradientMethod
-from mnpar.parallel.choosing import choose_bucket_bytes
+from mnpar.parallel.bucket_choice import choose_bucket_bytes
 from mnpar.parallel.mesh import Mesh
 from mnpar.parallel.placement import Placement
 from mnpar.parallel.quiet_team import QuietTeam

@@ -21,7 +21,7 @@ from mnpar.graph import Deliver, Gradient, VariableNode, tick
 from mnpar.link import Link
 from mnpar.optimizers.members import Members
 from mnpar.parallel.agreement import Copies, shared
-from mnpar.parallel.choosing import choose_bucket_bytes
+from mnpar.parallel.bucket_choice import choose_bucket_bytes
 from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.samples import samples_of
 from mnpar.tape import Tape, current_tape

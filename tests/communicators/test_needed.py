@@ -46,7 +46,7 @@ def test_swapped_arguments_are_told_with_the_right_order(call):
 
 def test_a_model_comes_before_its_communicator():
     """As in scatter_dataset, create_multi_node_optimizer and ChainerMN's create_mnbn_model; but comm.bcast_data(model)."""
-    of_communicators = {method.__name__ for method in mnpar.parallel.models.METHODS.values()}
+    of_communicators = {method.__name__ for method in mnpar.parallel.model_methods.METHODS.values()}
     names = set()
     for module in (mnpar, L, mnpar.parallel, mnpar.checkpoint, mnpar.extensions, mnpar.datasets, mnpar.iterators):
         for name in module.__all__:

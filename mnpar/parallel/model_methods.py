@@ -11,7 +11,7 @@ from mnpar import backend
 from mnpar.communicators.communicator import Communicator, needed
 from mnpar.config import is_debugging
 from mnpar.parallel.agreement import broadcast_model
-from mnpar.parallel.reducing import allreduce_gradients
+from mnpar.parallel.coalescing import allreduce_gradients
 
 if TYPE_CHECKING:
     from mnpar.link import Link
