@@ -1,5 +1,5 @@
-"""Names of other libraries, PyTorch above all, for things that have other names in mnpar: AttributeErrors tell mnpar's.
-Of Chainer's own names there are a few that mnpar has not.
+"""Names that other libraries, PyTorch above all, have for things with other names in mnpar: AttributeErrors tell mnpar's.
+A few of them are Chainer's own, for what mnpar does not have.
 
 A class gets a descriptor for each of these names, which raises AttributeError; a ``__getattr__`` would make all attributes of
 the class several times slower. Packages have one already (lazy.py).

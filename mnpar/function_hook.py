@@ -1,4 +1,4 @@
-"""Function hooks: code of the user's that runs before and after functions, forward and backward.
+"""Function hooks: user code that runs before and after functions, forward and backward.
 
 A hook is either one rank's, for all functions inside a ``with hook:`` block, or one node's (``node.add_hook``). Functions
 without hooks are not slowed down: a rank's hooks are in a context variable that each forward and each whole backward looks up

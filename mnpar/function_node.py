@@ -18,7 +18,7 @@ from mnpar.variable import Variable, as_variable
 
 @elsewhere.one_protocol
 class FunctionNode(Hookable):
-    """A differentiable function; to write one's own, define ``forward`` and ``backward``.
+    """A differentiable function; to write your own, define ``forward`` and ``backward``.
 
     ``forward(self, *xs)`` takes arrays and returns an array or a tuple of them. It names the arrays that backward needs by
     :meth:`retain_inputs` and :meth:`retain_outputs`; all others can be freed. ``backward(self, *gys)`` takes the gradients of

@@ -1,4 +1,4 @@
-"""Chainer's ``initializer`` module: what an initializer of one's own is made of."""
+"""Chainer's ``initializer`` module: what initializers of your own are made of."""
 
 from mnpar.initializers import Initializer, get_fans
 

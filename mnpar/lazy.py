@@ -1,7 +1,7 @@
 """Packages whose names are imported when they are first asked for: ``import mnpar`` stays short however much there is.
 
-A package writes its imports as ever, where type checkers, editors and the tests of the layers read them, and lets :func:`names`
-carry them out one by one (PEP 562)::
+A package writes its imports as usual, where type checkers, editors and the tests of the layers read them, and lets
+:func:`names` carry them out one by one (PEP 562)::
 
     if TYPE_CHECKING:
         from mnpar.links.linear import Linear

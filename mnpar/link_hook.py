@@ -1,4 +1,4 @@
-"""Link hooks: code of the user's that runs before and after links.
+"""Link hooks: user code that runs before and after links.
 
 A hook is either one rank's, for all links called inside a ``with hook:`` block, or one link's (``link.add_hook``).
 """

@@ -1,4 +1,4 @@
-"""Small helpers of Chainer's ``utils`` that functions and layers of one's own are written with."""
+"""Small helpers of Chainer's ``utils`` for writing functions and layers of your own."""
 
 from __future__ import annotations
 

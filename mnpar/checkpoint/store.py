@@ -6,7 +6,7 @@
 
 A folder with a hidden name is filled, brought to the disk (fsync), and then renamed. So a folder whose name does not begin with
 a dot is a whole checkpoint, whenever the job is killed. A step that is saved again becomes ``step-00000120.2``. The latest
-one is found by the names alone: there is no file that points to it, and could be wrong.
+one is found by the names alone: there is no pointer to it that could be wrong.
 
 Or the checkpoint has a name that the user has chosen, and replaces one of that name: the new one is first called ``name~2``,
 then the old one is removed, and then the new one is renamed. At each moment there is a whole one, and readers find it.

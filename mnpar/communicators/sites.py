@@ -1,4 +1,4 @@
-"""The line of the user's program at which a rank is: errors name it, and headers of messages hold it."""
+"""The source line of the user's program that a rank is at: errors name it, and message headers carry it."""
 
 from __future__ import annotations
 

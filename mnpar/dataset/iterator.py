@@ -6,7 +6,7 @@ from typing import Any, Self
 
 
 class Iterator:
-    """Gives batches of examples and keeps count of the epochs; the base of mnpar's iterators and of one's own.
+    """Gives batches of examples and keeps count of the epochs; the base of mnpar's iterators and of your own.
 
     A subclass defines ``__next__``, and these attributes: ``epoch`` (complete sweeps so far, an int), ``is_new_epoch`` (did
     the last batch complete one?), ``epoch_detail`` (sweeps as a fraction), ``previous_epoch_detail`` (the same, one batch ago;

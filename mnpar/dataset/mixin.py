@@ -1,6 +1,6 @@
 """Indexing for data sets that know how to read one example.
 
-A data set is anything with ``len`` and ``[i]``: a list, an array, a class of one's own. A class that reads example number
+A data set is anything with ``len`` and ``[i]``: a list, an array, a class of your own. A class that reads example number
 ``i`` (from a file, say) gets slices, lists of indices and negative indices from here.
 """
 
@@ -15,7 +15,7 @@ from mnpar.backend import Array
 
 
 class DatasetMixin:
-    """A data set of one's own: define ``__len__`` and ``get_example(i)``, and index it like a list.
+    """A data set of your own: define ``__len__`` and ``get_example(i)``, and index it like a list.
 
     Example:
         >>> from mnpar.dataset import DatasetMixin

@@ -1,6 +1,6 @@
 """Image files, each read when it is asked for, by Pillow.
 
-Pillow is optional: it is looked for when a data set is made, so that one without it says so at once.
+Pillow is optional; if it is missing, an error says so as soon as a data set is made.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Complex numbers: their parts, and their conjugates.
 
-A gradient g of complex numbers z is such that the loss changes by Re(g · dz), as with JAX; so that of what came from real
-numbers is its real part.
+The gradient g of complex numbers z is such that the loss changes by Re(g · dz), as in JAX; so the gradient of real numbers that
+became complex is its real part.
 """
 
 from __future__ import annotations

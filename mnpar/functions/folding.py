@@ -1,4 +1,4 @@
-"""Reductions over ranks other than the sum: every rank's array is gathered, and they are reduced by differentiable functions.
+"""Reductions over ranks other than the sum: all ranks' arrays are gathered, and reduced by differentiable functions.
 
 So max and min give the gradient to the lowest rank that holds the extremum (``maximum`` and ``minimum`` prefer their first
 argument), prod follows the product rule, zeros included, and all can be differentiated any number of times.

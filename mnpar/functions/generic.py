@@ -1,4 +1,4 @@
-"""Helpers of generic functions, whose one ``backward`` serves all orders of differentiation.
+"""Helpers of generic functions, whose one ``backward`` serves all orders of differentiation; checks of their arguments.
 
 mnpar's functions are *generic*: their backward is written once, in terms that arrays and Variables share, and runs on plain
 arrays unless it is to be differentiated itself. Operators, ``sum``, ``reshape``, ``transpose`` and indexing are such terms

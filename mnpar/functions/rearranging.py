@@ -1,4 +1,4 @@
-"""Turning, permuting and picking: views and copies of other functions' making."""
+"""Turning, permuting and picking: views and copies that other functions make."""
 
 from __future__ import annotations
 

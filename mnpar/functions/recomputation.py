@@ -1,6 +1,6 @@
 """forget: what was computed on the way is forgotten, and computed again when backward needs it.
 
-The function is run once as ever, which shows the parameters that it reads; they become inputs of the one node that is left in
+The function is run once as usual, which shows the parameters that it reads; they become inputs of the one node that is left in
 the graph, beside its arguments. Backward runs it again, with the same random numbers, and walks that graph. So memory is paid
 for one such function at a time, and gradients are those of the plain call: of parameters too, of higher orders too.
 

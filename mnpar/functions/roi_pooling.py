@@ -2,7 +2,7 @@
 
 Each is a linear map of a region, A · region · Bᵀ, with matrices that average or interpolate rows and columns; those by maxima
 then pick one of several candidates for each cell. Once it is known which, that is linear too: so one function and its transpose
-serve all five. Regions are data: nothing flows back to their edges. A cell that has nothing to see is 0.
+serve all five. Regions are data: nothing flows back to their edges. A cell that sees nothing is 0.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Maxima and sums are taken over slices of the whole image, one for each offset within a window along one axis and then the
 next, and never over windows: several times faster. Where a maximum was is found by slices too, one for each offset, and only if
-somebody asks for the gradient; to be differentiated again it is a picture of offsets, by which values are picked or spread, the
+somebody asks for the gradient; to be differentiated again it is an array of offsets, by which values are picked or spread, the
 two being each other's transposes.
 """
 

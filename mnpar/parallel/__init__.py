@@ -1,4 +1,4 @@
-"""Models spread over ranks: as parts, as stages of a pipeline, and as copies that learn together or agree at times."""
+"""Models spread over ranks: as parts, as stages of a pipeline, and as copies that learn together or agree now and then."""
 
 from typing import TYPE_CHECKING
 

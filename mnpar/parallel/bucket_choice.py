@@ -1,4 +1,4 @@
-"""Whether gradients are reduced in buckets during backward, or after it: what is faster here, as a measurement shows."""
+"""Whether gradients are reduced in buckets during backward, or after it: whichever a measurement shows to be faster here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model as a list of parts on ranks, with who hands what to whom: ChainerMN's way to describe a model-parallel network."""
+"""A model as a list of parts on ranks, and who hands what to whom: ChainerMN's way to describe a model-parallel network."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A network is cut into *stages* and a batch into *micro-batches*; an action is one stage's work on one micro-batch. Which stage
 is on which rank and in which order a rank acts is all that distinguishes GPipe, 1F1B, the interleaved and the zero-bubble
-schedules (known_schedules.py makes them), and a list of one's own is as good. It is checked before it runs (simulation.py).
+schedules (known_schedules.py makes them), and a list of your own works just as well. Every schedule is checked before it runs
+(simulation.py).
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Schedule:
 
 
 def own_schedule(actions: Sequence[str | Iterable[str | Action]], name: str = "own") -> Schedule:
-    """A schedule of one's own.
+    """A schedule of your own.
 
     Args:
         actions: for each rank its actions, in order, as Actions or as text: ``'1F0'`` is the forward of stage 1 on micro-batch

@@ -1,6 +1,6 @@
 """What a schedule will do, known before it runs: whether it can end, how long it takes, what it keeps, where its bubbles are.
 
-A schedule's messages are known: a forward needs the forward of the stage before, a backward the one of the stage behind. So
+A schedule's messages are known: a forward needs the forward of the stage before, a backward that of the stage after. So
 each rank's list is walked through in turn as far as it can go. If all lists end, no run of it can deadlock: sends never wait,
 so what a rank waits for is only what the walk has waited for. If they do not end, it says who waits for what, and no message
 was sent.

@@ -3,7 +3,7 @@
 The session collects the tests once and forks. Each process takes one file of tests after another from a queue: first the files
 of hundreds of tests, or one process would be left alone with such a file at the end; then the others, from the last to the
 first. It sends its reports to the session, which shows, counts and writes them as if it had run the tests itself, so
-``-x``, ``--junitxml``, ``--durations`` and exit codes work as ever. A file is never divided: its fixtures are made once. Each
+``-x``, ``--junitxml``, ``--durations`` and exit codes work as usual. A file is never divided: its fixtures are made once. Each
 process has a pool of mpiexec ranks of its own, started when a test needs it. If a process dies, the test that it ran fails, and
 another process goes on after that test.
 
