@@ -16,7 +16,7 @@ from mnpar.chain import Chain
 from mnpar.communicators.communicator import needed
 from mnpar.config import is_recording
 from mnpar.function_node import FunctionNode
-from mnpar.functions.split_collective import Half
+from mnpar.functions.halves import Half
 from mnpar.graph import Deliver, Gradient, VariableNode, tick
 from mnpar.link import Link
 from mnpar.optimizers.members import Members

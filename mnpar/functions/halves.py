@@ -4,7 +4,7 @@ Each half is a function of its own on the tape, with its own number in time, and
 the adjoint collective where forward finished the collective, finishes it where forward started it, and computes in between.
 That cannot deadlock: forward, every rank finished after every rank had started (the opening message ensures that), so in the
 reversed order of events every rank starts before any rank has to finish (docs/backward_order.md). Ranks finish collectives in
-different orders, though, so they start the adjoints in different orders: see communicators/adjoint_channel.py.
+different orders, though, so they start the adjoints in different orders: see communicators/answer.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Half(FunctionNode):
     generic = True
     communicates = True
 
-    def __init__(self, whole: SplitCollective) -> None:
+    def __init__(self, whole: Halves) -> None:
         self.whole = whole
         self.op = whole.what.op
 
@@ -45,18 +45,18 @@ class Start(Half):
     """The first half: starts the collective with the inputs; it has no outputs."""
 
     def backward(self) -> Any:
-        return self.whole.taken_adjoint().finish()[: len(self.inputs)]
+        return self.whole.taken_answer().finish()[: len(self.inputs)]
 
 
 class Finish(Half):
     """The second half: waits for the results; it has no inputs."""
 
     def backward(self, *gys: Any) -> Any:
-        self.whole.start_adjoint(gys)
+        self.whole.give_answer(gys)
         return ()
 
 
-class SplitCollective:
+class Halves:
     """A collective under way.
 
     Args:
@@ -66,10 +66,10 @@ class SplitCollective:
 
     def __init__(self, what: Communication, number: int | None = None) -> None:
         self.what = what
-        what.later, what.adjoint_of = True, number
+        what.later, what.answers = True, number
         self.number = number
         self._first, self._second = Start(self), Finish(self)
-        self._adjoint: SplitCollective | None = None
+        self._answer: Halves | None = None
 
     def start(self, inputs: tuple[Any, ...]) -> None:
         """Give the values, and return at once."""
@@ -104,25 +104,25 @@ class SplitCollective:
         second.behind = first.inputs
         return second.connect([], [], ys)
 
-    def start_adjoint(self, gys: tuple[Any, ...]) -> None:
+    def give_answer(self, gys: tuple[Any, ...]) -> None:
         """Start the adjoint."""
-        self._adjoint = SplitCollective(self.what.mirror(), self.number)
-        self._adjoint.start(self.what.given(gys))
+        self._answer = Halves(self.what.mirror(), self.number)
+        self._answer.start(self.what.given(gys))
 
-    def taken_adjoint(self) -> SplitCollective:
+    def taken_answer(self) -> Halves:
         """The adjoint that was started."""
-        adjoint, self._adjoint = self._adjoint, None
-        assert adjoint is not None, f"{self.what.label} was visited by half"
-        return adjoint
+        answer, self._answer = self._answer, None
+        assert answer is not None, f"{self.what.label} was visited by half"
+        return answer
 
 
 def started(what: Communication, inputs: tuple[Any, ...], after: Callable[[tuple[Variable, ...]], Any]) -> Once:
     """Start a collective whose results become those of ``after``, where they are first used."""
-    collective = SplitCollective(what)
-    collective.start(inputs)
+    halves = Halves(what)
+    halves.start(inputs)
 
     def finish() -> tuple[Variable, ...]:
-        result = after(collective.finish())
+        result = after(halves.finish())
         return result if isinstance(result, tuple) else (result,)
 
     return when_used(finish)
