@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.config import get_dtype
 from mnpar.datasets.download import KnownFile, cache_folder, fetch
-from mnpar.datasets.tuple_dataset import TupleDataset
+from mnpar.datasets.images import check_labels, labelled_images
 from mnpar.errors import DatasetError
 
 MIRRORS = ("https://www.cs.toronto.edu/~kriz/",)
@@ -124,10 +123,10 @@ def _read_both(
 
     def part(names: tuple[str, ...]) -> Any:
         records = np.concatenate([_records(form, *files.read(name)) for name in names])
-        images = records[:, len(form.classes) :].astype(get_dtype(dtype))
-        np.multiply(images, scale / 255, out=images, casting="unsafe")
-        images = images.reshape(-1, 3, 32, 32) if ndim == 3 else images
-        return TupleDataset(images, records[:, which].astype(label_dtype)) if withlabel else images
+        pixels, labels = records[:, len(form.classes) :].reshape(-1, 3, 32, 32), records[:, which]
+        return labelled_images(
+            pixels, labels, 255, withlabel=withlabel, ndim=ndim, scale=scale, dtype=dtype, label_dtype=label_dtype
+        )
 
     return part(form.train), part(form.test)
 
@@ -183,10 +182,5 @@ def _records(form: Form, name: str, data: bytes) -> Array:
         )
     records = np.frombuffer(data, np.uint8).reshape(-1, form.record)
     for i, classes in enumerate(form.classes):
-        wrong = np.flatnonzero(records[:, i] >= classes)
-        if wrong.size:
-            raise DatasetError(
-                f"{name}: at byte {wrong[0] * form.record + i}: expected a label in 0 … {classes - 1}, found "
-                f"{records[wrong[0], i]} ({wrong.size} of {len(records)} labels are out of range)"
-            )
+        check_labels(name, records[:, i], classes, i, form.record)
     return records

@@ -16,7 +16,7 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.datasets.download import KnownFile, cache_folder, fetch
 from mnpar.datasets.idx import read_idx
-from mnpar.datasets.images import check_ndim, labelled_images
+from mnpar.datasets.images import check_labels, check_ndim, labelled_images
 from mnpar.errors import DatasetError
 
 CLASSES = 10
@@ -87,10 +87,5 @@ def _read_pair(images_path: Path, labels_path: Path) -> tuple[Array, Array]:
         )
     if len(images) == 0:
         raise DatasetError(f"{images_path}: at byte 4: expected at least one image, found 0")
-    wrong = np.flatnonzero(labels >= CLASSES)
-    if wrong.size:
-        raise DatasetError(
-            f"{labels_path}: at byte {LABELS_BEGIN + wrong[0]}: expected a label in 0 … {CLASSES - 1}, "
-            f"found {labels[wrong[0]]} ({wrong.size} of {len(labels)} labels are out of range)"
-        )
+    check_labels(labels_path, labels, CLASSES, LABELS_BEGIN)
     return images, labels

@@ -9,7 +9,15 @@ if TYPE_CHECKING:
     from mnpar.links.batch_normalization import BatchNormalization, BatchRenormalization, DecorrelatedBatchNormalization
     from mnpar.links.bilinear import Bilinear
     from mnpar.links.classifier import Classifier
-    from mnpar.links.convolution import Convolution1D, Convolution2D, Convolution3D, ConvolutionND, DilatedConvolution2D
+    from mnpar.links.convolution import (
+        Convolution1D,
+        Convolution2D,
+        Convolution3D,
+        ConvolutionND,
+        DepthwiseConvolution2D,
+        DilatedConvolution2D,
+        MLPConvolution2D,
+    )
     from mnpar.links.deconvolution import Deconvolution1D, Deconvolution2D, Deconvolution3D, DeconvolutionND
     from mnpar.links.deformable_convolution import DeformableConvolution2D, DeformableConvolution2DSampler
     from mnpar.links.divided import gather_parameter
@@ -40,7 +48,6 @@ if TYPE_CHECKING:
     from mnpar.links.sample_normalization import GroupNormalization, LayerNormalization
     from mnpar.links.sampled_loss import BlackOut, CRF1d, NegativeSampling
     from mnpar.links.small import Bias, Highway, Maxout, Parameter, PReLU, Scale, Swish
-    from mnpar.links.small_convolutions import DepthwiseConvolution2D, MLPConvolution2D
     from mnpar.links.spatial_convolution import (
         SpatialConvolution1D,
         SpatialConvolution2D,

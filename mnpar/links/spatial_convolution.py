@@ -16,9 +16,8 @@ from mnpar.functions.spatial_convolution import (
     spatial_deconvolution_nd,
     spatial_depthwise_convolution_2d,
 )
-from mnpar.links.convolution import Convolution1D, Convolution2D, Convolution3D, ConvolutionND
+from mnpar.links.convolution import Convolution1D, Convolution2D, Convolution3D, ConvolutionND, DepthwiseConvolution2D
 from mnpar.links.deconvolution import Deconvolution1D, Deconvolution2D, Deconvolution3D, DeconvolutionND
-from mnpar.links.small_convolutions import DepthwiseConvolution2D
 from mnpar.plans import Window, output_shape, transposed_shape
 from mnpar.variable import Variable
 
