@@ -194,6 +194,14 @@ def test_three_workers_take_every_third_of_batches_that_three_do_not_divide(laye
     assert "parameters are the same" in text
 
 
+def test_workers_that_have_drifted_apart_are_an_error(monkeypatch):
+    """The exercise throws the result of its check away."""
+    monkeypatch.setattr(sys, "argv", ["pathway2ai_mlp.py", *SMALL, "--batch-size", "20", "--stop", "1", "--threads", "2"])
+    monkeypatch.setattr(mnpar, "create_multi_node_optimizer", lambda optimizer, comm: optimizer)
+    with pytest.raises(SystemExit, match="the workers' parameters are not the same"):
+        mnpar.run(exercise.main, ranks=2, args=(exercise.parse(),))
+
+
 # ---- pathway2ai's products (X2) ----
 
 
@@ -366,6 +374,7 @@ BAD = {
     "half a layer": ("pathway2ai_mlp.py", ["--n-layers", "1.5"], "invalid int value"),
     "no batch": ("pathway2ai_mlp.py", ["--train-size", "100"], "0.1 of 100 samples are no batch of 64"),
     "few features": ("pathway2ai_mlp.py", ["--dim-in", "8"], "8 features are too few for 32 classes"),
+    "two ways": ("pathway2ai_mlp.py", ["--world-size", "2", "--threads", "3"], "not allowed with argument --world-size"),
     "late stop": ("pathway2ai_mlp.py", ["--stop", "2000"], "--stop is at most --niters, 1000, not 2000"),
     "two axes": ("parallel_matmul.py", ["--shape", "3x4"], "--shape is rows of A x columns of A x columns of B, not 3x4"),
     "no shape": ("parallel_matmul.py", ["--shape", "3,4"], "a grid is numbers from 1 on"),
