@@ -94,11 +94,11 @@ def main(comm, args):
     """Train; returns the model."""
     if args.check:
         mnpar.config.dtype = np.dtype("f8")  # so that weights can be compared digit for digit
+    if args.tutorial and args.samples < comm.size:
+        raise SystemExit(f"--tutorial: {args.samples} samples are none for each of {comm.size} ranks")
     if comm.is_root:
         print(f"{comm.size} rank(s), {args.samples} samples, each rank one at a time", flush=True)
     if args.tutorial:
-        if args.samples < comm.size:
-            raise SystemExit(f"--tutorial: {args.samples} samples are none for each of {comm.size} ranks")
         return train(comm, args, [slice(i, i + 1) for i in range(args.samples // comm.size)], comm.is_root)
     mine = mnpar.datasets.partition_by_round_robin(args.samples, comm.rank, comm.size, allow_empty=True)
     steps = -(-args.samples // comm.size)

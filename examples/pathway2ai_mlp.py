@@ -99,9 +99,10 @@ def main(comm, args):
         step(i)
         times.append(time.perf_counter() - start)
     lines.append(report(i + 1, 1e3 * float(np.median(times))))
-    same = comm.size == 1 or mnpar.check_parameter_closeness(model, comm)
+    if not mnpar.check_parameter_closeness(model, comm):
+        raise SystemExit("the workers' parameters are not the same")
     if comm.is_root and comm.size > 1:
-        print(f"the workers' parameters are {'the same' if same else 'not the same'}", flush=True)
+        print("the workers' parameters are the same", flush=True)
     return lines
 
 
@@ -119,8 +120,9 @@ def parse():
     parser.add_argument("--batch-mean", action="store_true", help="count the short last batch like the others in train_loss")
     parser.add_argument("--train-fraction", type=float, default=0.1, help="of the samples, trained on (0.1)")
     parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of the weights (0)")
-    parser.add_argument("--world-size", type=int, default=1, help="workers to start where no launcher has started several (1)")
-    parser.add_argument("--threads", type=int, metavar="N", help="workers that are threads of this process")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--world-size", type=int, default=1, help="workers to start where no launcher has started several (1)")
+    where.add_argument("--threads", type=int, metavar="N", help="workers that are threads of this process")
     names = [name.replace("-", "_") for name in (*numbers, "stop", "world-size", "threads")]
     args = mnpar.launch.parse_args(parser, **dict.fromkeys(names, 1))
     if args.stop and args.stop > args.niters:

@@ -6,8 +6,8 @@
 
 A step is Synkhronos': a function computes the gradient of the rank's rows as one vector, one reduction makes the mean over
 all rows of it, and each rank updates its copy. No loss is reduced in a step: that of an epoch is, once. The mean counts
-rows, so any number of ranks learns what one does (``--model cnn``; the perceptron's dropout is each rank's own). Validation
-goes through the test images in ``--slices`` pieces.
+rows, and the perceptron's dropout drops of each row what it drops in one process: so any number of ranks learns what one
+does. Validation goes through the test images in ``--slices`` pieces.
 
 The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead from ``--data DIR``, or where MNPAR_DATA says.
 """
@@ -21,18 +21,26 @@ import numpy as np
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
+from mnpar.plans import block
 
 
 class MLP(mnpar.Chain):
     """800 - 800 - 10, with dropout."""
+
+    batch = 0, slice(0)  # how many rows the batch has on all ranks, and which of them are here
 
     def __init__(self, n_units):
         super().__init__()
         self.l1, self.l2, self.l3 = L.Linear(None, n_units), L.Linear(None, n_units), L.Linear(None, 10)
 
     def forward(self, x):
-        h = F.dropout(F.relu(self.l1(F.dropout(x, 0.2))), 0.5)
-        return self.l3(F.dropout(F.relu(self.l2(h)), 0.5))
+        h = F.relu(self.l1(self.dropout(x, 0.2)))
+        h = F.relu(self.l2(self.dropout(h, 0.5)))
+        return self.l3(self.dropout(h, 0.5))
+
+    def dropout(self, x, ratio):
+        n, rows = self.batch
+        return F.dropout(x, ratio, whole=(n, *x.shape[1:]), part=rows)
 
 
 class CNN(mnpar.Chain):
@@ -68,7 +76,6 @@ def main(comm, args):
     with mnpar.no_backprop_mode(), mnpar.using_config("train", False):
         model(np.array(x[:1]))  # finds out the sizes; the seed is everyone's, so the weights are
     optimizer = mnpar.optimizers.NesterovAG(args.lr, momentum=0.9).setup(model)
-    mnpar.random.seed([args.seed, comm.rank])
     params = list(model.params())
     losses = mnpar.meters.AverageValueMeter()
 
@@ -101,7 +108,10 @@ def main(comm, args):
     for epoch in range(1, args.epoch + 1):
         start, order = time.perf_counter(), rng.permutation(len(x))
         for first in range(0, len(x), args.batchsize):
-            update(f_grad(x=x, t=t, batch=order[first : first + args.batchsize]))
+            batch = order[first : first + args.batchsize]
+            model.batch = len(batch), slice(*block(len(batch), comm.size, comm.rank))
+            mnpar.random.seed([args.seed, epoch, first])  # the same on all ranks
+            update(f_grad(x=x, t=t, batch=batch))
         seconds = time.perf_counter() - start
         losses.sync(comm)
         loss, accuracy = map(float, f_validate(x=x_test, t=t_test, num_slices=args.slices))

@@ -288,7 +288,11 @@ ELEMENTWISE = [
 ]
 
 
-@pytest.mark.parametrize("make", ELEMENTWISE, ids=lambda make: make.__name__)
+def with_momentum():
+    return mnpar.optimizers.apply_momentum(mnpar.optimizers.Adam(), nesterov=True)
+
+
+@pytest.mark.parametrize("make", [*ELEMENTWISE, with_momentum], ids=lambda make: make.__name__)
 def test_a_whole_arena_is_updated_as_each_parameter_would_be(make):
     """A hook that does nothing on one of the rules keeps the twin's parameters from being updated together."""
     together, each = make().setup(Net()), make().setup(Net())

@@ -36,8 +36,9 @@ class Dropout(FunctionNode):
 
 
 def dropout(
-    x: Any, ratio: float = 0.5, *, mask: Array = None, return_mask: bool = False, rng: np.random.Generator | None = None
-) -> Any:
+    x: Any, ratio: float = 0.5, *, mask: Array = None, return_mask: bool = False, rng: np.random.Generator | None = None,
+    whole: tuple[int, ...] | None = None, part: Any = None,
+) -> Any:  # fmt: skip
     """Set elements to 0 with probability ``ratio`` and divide the others by ``1 - ratio``, while ``config.train`` is on.
 
     Args:
@@ -47,18 +48,25 @@ def dropout(
         return_mask: whether to return the mask too.
         rng: where the numbers are drawn from; None takes this rank's :func:`mnpar.random.generator`. They are drawn on the
             host, so that the same seed drops the same elements on every kind of device.
+        whole, part: ``x`` is the part ``whole_array[part]`` of an array of this shape that is divided among ranks. The mask is
+            that part of the whole array's, as in one process, where all ranks were seeded alike; each draws all its numbers.
 
     Returns:
         A Variable, ``x`` itself while ``config.train`` is off; with ``return_mask``, a pair with the mask (then None).
 
     Raises:
-        ValueError: the ratio is outside [0, 1), or the mask has another shape than ``x``.
+        ValueError: the ratio is outside [0, 1), or the mask, or that part, has another shape than ``x``.
         TypeError: ``x`` is of integers, and a mask is to be drawn.
 
     Example:
-        >>> import numpy as np, mnpar.functions as F
+        >>> import numpy as np, mnpar, mnpar.functions as F
         >>> F.dropout(np.ones(4), mask=np.array([2.0, 0.0, 0.0, 2.0])).array
         array([2., 0., 0., 2.])
+        >>> def program(comm):  # three features on each rank
+        ...     mine = np.s_[:, 3 * comm.rank : 3 * comm.rank + 3]
+        ...     return F.dropout(np.ones((1, 3)), whole=(1, 6), part=mine, rng=np.random.default_rng(0)).array
+        >>> np.hstack(mnpar.run(program, ranks=2)), F.dropout(np.ones((1, 6)), rng=np.random.default_rng(0)).array
+        (array([[2., 2., 2., 0., 0., 0.]]), array([[2., 2., 2., 0., 0., 0.]]))
 
     Source:
         Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 15 (2014).
@@ -70,7 +78,7 @@ def dropout(
         return (x, None) if return_mask else x
     if mask is None:
         backend.check_fractions("dropout", x.array)
-        mask = _draw(x, ratio, rng or generator())
+        mask = _draw(x, ratio, rng or generator(), whole, part)
     elif mask.shape != x.shape:
         raise ValueError(f"dropout: a mask of shape {mask.shape} does not fit x of shape {x.shape}")
     (y,) = Dropout(mask).apply((x,))
@@ -234,6 +242,11 @@ def simplified_dropconnect(
     return y if b is None else y + b
 
 
-def _draw(x: Array, ratio: float, rng: np.random.Generator) -> Array:
-    stay = rng.random(x.shape, np.float32) >= ratio
+def _draw(x: Array, ratio: float, rng: np.random.Generator, whole: tuple[int, ...] | None, part: Any) -> Array:
+    if (whole is None) != (part is None):
+        raise ValueError("dropout: a part of an array is given by its shape and an index, whole=(N, D), part=np.s_[:, 2:5]")
+    numbers = rng.random(x.shape if whole is None else whole, np.float32)
+    stay = (numbers if whole is None else numbers[part]) >= ratio
+    if stay.shape != x.shape:
+        raise ValueError(f"dropout: part={part} of an array of shape {whole} has shape {stay.shape}, and x has {x.shape}")
     return backend.like(np.multiply(stay, 1 / (1 - ratio), dtype=x.dtype), x)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from mnpar.optimizers.gradient_method import GradientMethod, Team
     from mnpar.optimizers.loss_scaling import LossScaling
     from mnpar.optimizers.moments import LAMB, MSVAG, AdaMax, Novograd
-    from mnpar.optimizers.momentum import CorrectedMomentumSGD, NesterovAG
+    from mnpar.optimizers.momentum import CorrectedMomentumSGD, NesterovAG, apply_momentum
     from mnpar.optimizers.optimizer import Optimizer
     from mnpar.optimizers.sgd import SGD, MomentumSGD
     from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule
@@ -42,4 +42,5 @@ __all__ = [
     "RMSpropGraves",
     "Team",
     "UpdateRule",
+    "apply_momentum",
 ]

@@ -1,6 +1,15 @@
-"""Two variants of SGD with momentum: corrected momentum, and Nesterov's accelerated gradient."""
+"""Momentum beyond MomentumSGD: corrected, Nesterov's, and that which can be given to any other optimizer.
+
+:func:`apply_momentum` derives classes: the optimizer's own rule with one more state, the velocity. So all that is done with
+rules and their states (float32 updates, shards, meshes, snapshots, whole arenas) is done with these as with any other.
+"""
 
 from __future__ import annotations
+
+import functools
+from typing import Any, TypeVar
+
+import numpy as np
 
 from mnpar.optimizers.blocks import blocks
 from mnpar.optimizers.gradient_method import GradientMethod, hyperparameter
@@ -94,3 +103,98 @@ class NesterovAG(GradientMethod):
     def create_update_rule(self) -> UpdateRule:
         """The rule for one parameter."""
         return NesterovAGRule(self.hyperparam)
+
+
+class _Derived:
+    """Of a class that :func:`_derived` makes: it has no name to be found by, so copies and pickles make it again."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _blank, type(self).__bases__, self.__getstate__()
+
+
+class RuleWithMomentum(_Derived, UpdateRule):
+    """s: the step of the rule beside which this class stands;  v ← μ v + s,  p ← p + v, or Nesterov's p ← p + μ v + s"""
+
+    def init_state(self, param: Parameter) -> None:
+        """The other rule's state, and the velocity, 0 at first."""
+        super().init_state(param)
+        self.state["velocity"] = zeros_like(param)
+
+    def update_core(self, param: Parameter) -> None:
+        momentum, nesterov = self.hyperparam.get("momentum"), self.hyperparam.get("nesterov")
+        before, after = param.array, param.array.astype(np.float64)  # in 64 bits, whose difference is the step to the last bit
+        _set(param, "array", after)
+        try:
+            super().update_core(param)
+        finally:
+            _set(param, "array", before)
+        for p, _, v, moved in blocks(param, self.state["velocity"], after):
+            step = (moved - p).astype(v.dtype)
+            v *= momentum
+            v += step
+            p += momentum * v + step if nesterov else v
+
+
+class WithMomentum(_Derived, GradientMethod):
+    """What :func:`apply_momentum` adds to an optimizer."""
+
+    momentum = hyperparameter("momentum")
+    nesterov = hyperparameter("nesterov")
+
+    def create_update_rule(self) -> UpdateRule:
+        """The rule for one parameter."""
+        rule = super().create_update_rule()
+        _mix(RuleWithMomentum, rule)
+        return rule
+
+
+Given = TypeVar("Given", bound=GradientMethod)
+
+
+def apply_momentum(optimizer: Given, momentum: float = 0.9, nesterov: bool = False) -> Given:
+    """Give an optimizer momentum: with s, the step that its rule would take, v ← μ v + s,  p ← p + v.
+
+    Its ``momentum`` and ``nesterov`` are hyperparameters from then on. Whatever the rule does to a parameter is in s, AdamW's
+    decay of weights too. MomentumSGD and NesterovAG are what this makes of SGD.
+
+    Args:
+        optimizer: without momentum of its own, and before ``setup``. It is changed.
+        momentum: μ.
+        nesterov: p ← p + μ v + s instead, with the new v (Nesterov's, as in :class:`NesterovAG`).
+
+    Returns:
+        the optimizer.
+
+    Raises:
+        ValueError: it has momentum of its own; RuntimeError: it was set up already.
+
+    Example:
+        >>> import mnpar, mnpar.links as L
+        >>> optimizer = mnpar.optimizers.apply_momentum(mnpar.optimizers.RMSprop(lr=0.01))
+        >>> optimizer.setup(L.Linear(2, 1)).momentum
+        0.9
+    """
+    name = type(optimizer).__name__
+    if "momentum" in optimizer.hyperparam.get_dict():
+        raise ValueError(f"{name} has momentum already ({optimizer.hyperparam.momentum}): set its attribute momentum")
+    if optimizer.target is not None:
+        raise RuntimeError(f"{name} was set up, with rules that have no momentum: apply_momentum(optimizer).setup(model)")
+    _mix(WithMomentum, optimizer)
+    optimizer.hyperparam.momentum, optimizer.hyperparam.nesterov = momentum, nesterov
+    return optimizer
+
+
+def _mix(mixin: type, one: Any) -> None:
+    one.__class__ = _derived(mixin, one.__class__)
+
+
+@functools.cache
+def _derived(mixin: type, kind: type) -> type:
+    return type(f"{kind.__name__}WithMomentum", (mixin, kind), {"__doc__": kind.__doc__, "__module__": mixin.__module__})
+
+
+def _blank(mixin: type, kind: type) -> Any:
+    return object.__new__(_derived(mixin, kind))
+
+
+_set = object.__setattr__  # the parameter has its array back before anybody looks: no change of the model

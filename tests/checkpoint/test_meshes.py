@@ -25,10 +25,14 @@ class Places:
         self.iterator.serialize(serializer)
 
 
-def train(comm, axes, name, folder, steps, options):
+def with_momentum():
+    return optimizers.apply_momentum(optimizers.Adam(), nesterov=True)
+
+
+def train(comm, axes, name, folder, steps, options, rule=optimizers.Adam):
     with mnpar.using_config("dtype", np.dtype("f8")):
         mesh = mnpar.Mesh(comm, **axes)
-        model, optimizer = make(mesh, name, optimizers.Adam, **options)
+        model, optimizer = make(mesh, name, rule, **options)
         mnpar.random.seed(3)  # the same on all ranks, whatever they drew for their parts
         everything = {"model": model, "optimizer": optimizer, "places": Places()}
         checkpointer = mnpar.create_multi_node_checkpointer("run", comm, path=str(folder))
@@ -56,12 +60,19 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "written", "read", "before", "after"), PAIRS, ids=[f"{p[0]}-{p[1]}-{p[2]}" for p in PAIRS])
-def test_training_goes_on_on_another_mesh(name, written, read, before, after, tmp_path):
+RULES = [with_momentum if "sharded" in pair[3] else optimizers.Adam for pair in PAIRS]
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "read", "before", "after", "rule"),
+    [(*pair, rule) for pair, rule in zip(PAIRS, RULES, strict=True)],
+    ids=[f"{p[0]}-{p[1]}-{p[2]}" for p in PAIRS],
+)
+def test_training_goes_on_on_another_mesh(name, written, read, before, after, rule, tmp_path):
     with mnpar.using_config("dtype", np.dtype("f8")):
-        curve, _, weights = reference(name, optimizers.Adam, LAST)
-    mnpar.run(train, ranks=ranks(written), args=(written, name, tmp_path, FIRST, before))
-    results = mnpar.run(train, ranks=ranks(read), args=(read, name, tmp_path, LAST - FIRST, after))
+        curve, _, weights = reference(name, rule, LAST)
+    mnpar.run(train, ranks=ranks(written), args=(written, name, tmp_path, FIRST, before, rule))
+    results = mnpar.run(train, ranks=ranks(read), args=(read, name, tmp_path, LAST - FIRST, after, rule))
     assert {begun for begun, _, _ in results} == {FIRST}
     found = [losses for _, losses, _ in results if None not in losses]
     for losses in found:

@@ -113,22 +113,28 @@ def steps(model, optimizer, put, batches):
     return [p.array for p in model.params()]
 
 
+def optimizer_by(rule):
+    name, _, momentum = rule.partition(" with ")
+    optimizer = getattr(optimizers, name)()
+    return optimizers.apply_momentum(optimizer) if momentum else optimizer
+
+
 def network(lazy):
     return mnpar.Sequential(L.Linear(None if lazy else 3, 4, nobias=True), L.BatchNormalization(4), F.tanh, L.Linear(4, 2))
 
 
 @pytest.mark.parametrize("order", ["model first", "optimizer first"])
-@pytest.mark.parametrize("rule", ["Adam", "Novograd", "MomentumSGD"])
+@pytest.mark.parametrize("rule", ["Adam", "Novograd", "MomentumSGD", "AdaGrad with momentum"])
 def test_training_goes_on_on_a_device_from_what_was_saved_on_the_host(rule, order):
     """What the optimizer has kept for a lazy parameter waits on the host until that has an array."""
     batches = floats(4, 4, 3)
-    pages, model, optimizer = (io.BytesIO(), io.BytesIO()), network(False), getattr(optimizers, rule)()
+    pages, model, optimizer = (io.BytesIO(), io.BytesIO()), network(False), optimizer_by(rule)
     steps(model, optimizer.setup(model), HERE[0], batches[:2])
     for page, what in zip(pages, (model, optimizer), strict=True):
         serializers.save_npz(page, what)
     expected = steps(model, optimizer, HERE[0], batches[2:])
 
-    twin, other = network(True).to_device("@cupy:0"), getattr(optimizers, rule)()
+    twin, other = network(True).to_device("@cupy:0"), optimizer_by(rule)
     other.setup(twin)
     for page, what in list(zip(pages, (twin, other), strict=True))[:: 1 if order == "model first" else -1]:
         page.seek(0)

@@ -1,5 +1,6 @@
 """Linear layers divided among ranks, against one Linear: outputs, gradients, gradients of gradients, first weights."""
 
+import copy
 import itertools
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
+from mnpar.plans import block
 from tests.parts import mine
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -165,3 +167,68 @@ def test_what_nobody_uses_does_not_hang(comm):
 def test_an_axis_that_is_not_there_is_named(function):
     with pytest.raises(ValueError, match=r"x of shape \(2,\) has no axis 1"):
         function(mnpar.create_communicator("self"), np.ones(2), axis=1)
+
+
+# ---- neon's vecpar (N8), also where nothing divides anything ----
+
+
+def found(model, x):
+    """The output, the gradient of x, and of each parameter: its whole shape, which part of it this is, that part's gradient."""
+    x = mnpar.Variable(x)
+    y = model(x)
+    F.sum(F.sin(y) * y).backward()
+    parts = [(p.whole or p.shape, ... if p.box is None else p.box.index, p.grad) for p in model.params()]
+    return y.array, x.grad, parts
+
+
+def check(own, truth, cells=...):
+    """Of x a rank has these cells."""
+    np.testing.assert_allclose(own[0], truth[0], rtol=1e-10)
+    np.testing.assert_allclose(own[1], truth[1][cells], rtol=1e-10, atol=1e-12)
+    for (whole, index, part), (_, _, grad) in zip(own[2], truth[2], strict=True):
+        np.testing.assert_allclose(part, grad.reshape(whole)[index], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("make", [L.RowParallelLinear, L.ColumnParallelLinear], ids=["by inputs", "by outputs"])
+@pytest.mark.parametrize("ranks", range(1, 7))
+def test_neons_network_784_100_10_has_the_outputs_and_gradients_of_one_process(ranks, make):
+    """5 does not divide 784; 3 and 6 do not divide 100; 3, 4 and 6 do not divide 10."""
+    x = np.random.default_rng(0).standard_normal((3, 784))
+
+    def network(make, *comm):
+        mnpar.random.seed(3)
+        one, two = [make(*comm, *sizes, initial_bias=mnpar.initializers.Normal()) for sizes in ((784, 100), (100, 10))]
+        return mnpar.Sequential(one, F.sigmoid, two)
+
+    truth = found(network(L.Linear), x)
+    for rank, own in enumerate(mnpar.run(lambda comm: found(network(make, comm), x), ranks=ranks)):
+        check(own, truth)
+        n = np.diff(block(784 if make is L.RowParallelLinear else 100, ranks, rank))[0]
+        assert own[2][0][2].size == n * (100 if make is L.RowParallelLinear else 784)
+
+
+@pytest.mark.parametrize("dims", [(1, 1), (2, 1), (1, 3), (2, 2), (5, 1), (3, 2)], ids=str)
+def test_between_a_convolution_and_the_linear_layer_after_it_nothing_travels(dims):
+    """The linear layer is cut as the image is: its inputs stay where they are, and only its outputs are added up."""
+    x, P = np.random.default_rng(0).standard_normal((3, 2, 12, 11)), dims[0] * dims[1]
+
+    def network(conv, fc, *shapes):
+        mnpar.random.seed(3)
+        net = mnpar.Sequential(conv(), F.relu, fc())
+        net.forward = lambda x: net[2](F.relu(net[0](x, *shapes[:1])), *shapes[1:])
+        return net
+
+    truth = found(network(lambda: L.Convolution2D(2, 3, 5), lambda: L.Linear(3 * 8 * 7, 10)), x)
+
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, dims)
+        conv, fc = lambda: L.SpatialConvolution2D(grid, 2, 3, 5), lambda: L.SpatialLinear(grid, (3, 8, 7), 10)
+        net, cells = network(conv, fc, (12, 11), (8, 7)), (..., *grid.block((12, 11)).index)
+        h, before = F.relu(net[0](x[cells], (12, 11))), copy.copy(comm.traffic)
+        net[2](h, (8, 7)).unchain_backward()
+        sent = [getattr(comm.traffic, name) - getattr(before, name) for name in ("messages", "collectives", "collective_bytes")]
+        return cells, sent, found(net, x[cells])
+
+    for cells, sent, own in mnpar.run(program, ranks=P):
+        assert sent == [0, P > 1, (P - 1) * truth[0].nbytes]
+        check(own, truth, cells)

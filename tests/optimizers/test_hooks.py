@@ -211,6 +211,7 @@ NORMS = {
     "LARS": (opt.SGD, hooks.GradientLARS()),
     "LAMB": (opt.LAMB, None),
     "Novograd": (opt.Novograd, None),
+    "LAMB with momentum": (lambda: opt.apply_momentum(opt.LAMB()), None),
 }
 
 

@@ -1,5 +1,7 @@
 """Update rules against their closed forms, and what an optimizer does around them."""
 
+import copy
+import pickle
 from types import SimpleNamespace
 
 import numpy as np
@@ -142,6 +144,19 @@ def msvag(p, gs, hs):
     return p
 
 
+def applied(closed):
+    """Momentum over a rule whose steps do not depend on the parameter: they are the differences of its path from 0."""
+
+    def path(p, gs, hs):
+        at, v = [closed(0 * p, gs[:t], hs[:t]) for t in range(len(gs) + 1)], 0 * p
+        for before, after, h in zip(at, at[1:], hs, strict=False):
+            v = h.momentum * v + (after - before)
+            p = p + (h.momentum * v + (after - before) if h.nesterov else v)
+        return p
+
+    return path
+
+
 # The optimizer, its closed form, and what its hyperparameters become before the fourth step.
 CASES = {
     "SGD": (lambda: opt.SGD(0.1), sgd, {"lr": 0.02}),
@@ -182,6 +197,15 @@ CASES = {
         lamb,
         {"alpha": 0.02, "beta1": 0.8, "beta2": 0.9, "eps": 0.1, "weight_decay_rate": 0.0},
     ),
+}
+CASES |= {
+    f"{name}, momentum{' of Nesterov' * nesterov}": (
+        lambda make=CASES[name][0], nesterov=nesterov: opt.apply_momentum(make(), 0.8, nesterov),
+        applied(CASES[name][1]),
+        {**CASES[name][2], "momentum": 0.5},
+    )
+    for name in ("SGD", "AdaGrad", "RMSprop", "AdaDelta", "Adam", "AdaMax")
+    for nesterov in (False, True)
 }
 MAKERS = {name: make for name, (make, _, _) in CASES.items()}
 
@@ -308,6 +332,38 @@ PEERS = {f"{peer} {name}": row for peer, rows in (("PyTorch", TORCH), ("Chainer"
 def test_five_steps_equal_those_of_pytorch_and_chainer(make, expected):
     p, _ = five_steps(make(), np.array(P), [np.array(g) for g in GS])
     np.testing.assert_allclose(p.array, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize(("twin", "nesterov"), [(opt.MomentumSGD, False), (opt.NesterovAG, True)])
+def test_momentum_applied_to_sgd_is_momentum_sgd(twin, nesterov, dtype):
+    """To the last bit where 64 bits hold what a parameter and a step need: small steps add up in the velocity."""
+    start, *gs = numbers((220, 150), dtype)
+    p, _ = five_steps(opt.apply_momentum(opt.SGD(0.001), 0.8, nesterov), start.copy(), gs, {"lr": 0.01, "momentum": 0.5})
+    expected, _ = five_steps(twin(0.001, 0.8), start.copy(), gs, {"lr": 0.01, "momentum": 0.5})
+    rounding = 1e-15 * (dtype == "f8")
+    np.testing.assert_allclose(p.array, expected.array, rtol=rounding, atol=rounding)
+    np.testing.assert_allclose(p.update_rule.state["velocity"], expected.update_rule.state["v"], rtol=0, atol=rounding)
+
+
+def test_momentum_is_applied_once_and_before_setup():
+    for optimizer in (opt.MomentumSGD(), opt.RMSpropGraves(), opt.apply_momentum(opt.SGD())):
+        with pytest.raises(ValueError, match=r"has momentum already \(0\.9\): set its attribute momentum"):
+            opt.apply_momentum(optimizer)
+    with pytest.raises(RuntimeError, match=r"SGD was set up, .*: apply_momentum\(optimizer\)\.setup\(model\)"):
+        opt.apply_momentum(opt.SGD().setup(L.Linear(1, 1)))
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copy", "pickle"])
+def test_an_optimizer_with_momentum_can_be_copied_and_pickled(again):
+    model = L.Linear(2, 1, initialW=1)
+    optimizer = opt.apply_momentum(opt.Adam(0.1), 0.5).setup(model)
+    optimizer.update(lambda: F.sum(model.W**2))
+    other = again(optimizer)
+    assert (type(other), repr(other)) == (type(optimizer), repr(optimizer))
+    for one in (optimizer, other):
+        one.update(lambda W=one.target.W: F.sum(W**2))
+    np.testing.assert_array_equal(other.target.W.array, model.W.array)
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)

@@ -52,6 +52,7 @@ WHOLE = {  # what looks at norms of the whole model, or of whole parameters
     "LARS": (lambda: optimizers.SGD(0.5), (lambda: hooks.GradientLARS(weight_decay=0.01),)),
     "LAMB": (lambda: optimizers.LAMB(0.01), ()),
     "Novograd": (lambda: optimizers.Novograd(), ()),
+    "LAMB with momentum": (lambda: optimizers.apply_momentum(optimizers.LAMB(0.01)), ()),
 }
 
 

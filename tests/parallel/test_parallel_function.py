@@ -167,6 +167,16 @@ def test_the_collectives_on_variables(comm):
 
 
 @RANKS
+@pytest.mark.parametrize("rows", [1000, 10, 1])
+def test_variables_and_arguments_are_cut_in_one_way(comm, rows):
+    (x,) = on_root(comm, X[:rows])
+    s = SharedVariable(np.zeros((1, 10)), comm)
+    s.scatter(x)
+    seen = one(comm, lambda x: x, ["x"], outputs=[("x", None)])(x=x)
+    np.testing.assert_array_equal(s.array, np.zeros((0, 10)) if seen is None else seen)
+
+
+@RANKS
 def test_unequal_lengths_are_gathered_whole(comm):
     s = SharedVariable(np.full((comm.rank, 2), comm.rank), comm)
     np.testing.assert_array_equal(s.all_gather()[:, 0], np.repeat(range(comm.size), range(comm.size)))

@@ -21,6 +21,13 @@ RULES = {
     "adam": lambda: mnpar.optimizers.Adam(1e-3),
     "adamax": lambda: mnpar.optimizers.AdaMax(2e-3),
 }
+RULES |= {  # those that have no momentum of their own
+    f"{name}, apply_{kind}": lambda make=RULES[name], kind=kind: mnpar.optimizers.apply_momentum(
+        make(), 0.9, kind == "nesterov"
+    )
+    for name in ("sgd", "adagrad", "rmsprop", "adadelta", "adam", "adamax")
+    for kind in ("momentum", "nesterov")
+}
 RNG = np.random.default_rng(0)
 X, T = RNG.standard_normal((50, 7, 3)), RNG.standard_normal((50, 7, 2))  # steps of seven rows
 WEIGHTS = [RNG.standard_normal(shape) for shape in ((4, 3), (4,), (2, 4), (2,))]
@@ -142,10 +149,26 @@ FORMULAS = {  # as Synkhronos documents them, on one flat vector: p, its gradien
 }
 
 
+def applied(formula, kind):
+    def rule(p, g, s, t, rate):
+        step = formula(p, g, s, t, rate) - p
+        s[2] = 0.9 * s[2] + step
+        return p + (s[2] if kind == "momentum" else 0.9 * s[2] + step)
+
+    return rule
+
+
+FORMULAS |= {
+    f"{name}, apply_{kind}": (applied(formula, kind), rate)
+    for name, (formula, rate) in FORMULAS.items()
+    for kind in ("momentum", "nesterov")
+}
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_five_steps_are_those_of_synkhronos_formulas(name):
     formula, rate = FORMULAS[name]
-    net, kept = chain(), [0, 0]
+    net, kept = chain(), [0, 0, 0]
     p = values(net)
     for step in range(5):
         net.cleargrads()

@@ -14,7 +14,10 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 RANKS = pytest.mark.ranks(1, 2, 3, 4, on="threads")
 CLASSES = [getattr(opt, name) for name in opt.__all__]
-OPTIMIZERS = {c.__name__: c for c in CLASSES if issubclass(c, opt.GradientMethod) and c is not opt.GradientMethod}
+OPTIMIZERS = {c.__name__: c for c in CLASSES if isinstance(c, type) and issubclass(c, opt.GradientMethod)}
+del OPTIMIZERS["GradientMethod"]
+OPTIMIZERS["LAMB with momentum"] = lambda: opt.apply_momentum(opt.LAMB())  # reads the parameter, and its norm
+OPTIMIZERS["Adam with momentum"] = lambda: opt.apply_momentum(opt.Adam(), nesterov=True)
 HOOKS = {
     "WeightDecay": lambda: hooks.WeightDecay(0.1),
     "Lasso": lambda: hooks.Lasso(0.1),
@@ -105,7 +108,7 @@ class Loaded(Saved, mnpar.serializer.Deserializer):
 
 
 @RANKS
-@pytest.mark.parametrize("make", [opt.Adam, opt.Novograd, opt.LAMB])
+@pytest.mark.parametrize("make", [opt.Adam, opt.Novograd, opt.LAMB, OPTIMIZERS["Adam with momentum"]])
 def test_what_is_saved_is_whole_and_continues_on_any_number_of_ranks(comm, make):
     optimizer = run(sharded(comm, make()).setup(Net()), comm, steps=2)
     saved = Saved()

@@ -66,6 +66,25 @@ def test_a_shift_may_be_of_another_optimizer_and_attribute():
     assert adam.beta1 == 0.4
 
 
+@pytest.mark.parametrize(
+    "make", [mnpar.optimizers.MomentumSGD, lambda lr: mnpar.optimizers.apply_momentum(mnpar.optimizers.SGD(lr))]
+)
+def test_neons_linear_monotone_momentum_is_a_linear_shift(make):
+    """The first coefficient before its start, linear to the last one, then held: and steps are taken with it."""
+    link = mnpar.Link()
+    link.p = mnpar.Parameter(np.zeros(1))
+    optimizer, p, v = make(0.1).setup(link), 0.0, 0.0
+    shift = E.LinearShift("momentum", (0.5, 0.9), (2, 6), optimizer)
+    shift.initialize(SimpleNamespace())
+    for momentum in np.interp(range(9), (2, 6), (0.5, 0.9)):
+        link.p.grad = np.ones(1)
+        optimizer.update()
+        v = momentum * v - 0.1
+        p += v
+        np.testing.assert_allclose(link.p.array, p, rtol=1e-14)
+        shift(SimpleNamespace())
+
+
 @pytest.mark.parametrize("order", [1, -1], ids=["warm-up first", "warm-up last"])
 def test_a_warm_up_leaves_the_value_to_another_shift(order, tmp_path):
     def make(stop):
