@@ -1,4 +1,4 @@
-"""Rows of the last axis, in blocks that stay in the cache with what is made of them."""
+"""Sums of rows and columns; and large arrays in blocks, which stay in the cache with what is made of them."""
 
 from __future__ import annotations
 
@@ -111,6 +111,28 @@ def ones(size: int, dtype: Any) -> Array:
     return np.ones(size, dtype)
 
 
+def parts(N: int, n: int) -> Iterator[slice]:
+    """N in pieces of nearly one size, at most n.
+
+    Example:
+        >>> list(parts(5, 4))
+        [slice(0, 3, None), slice(3, 5, None)]
+    """
+    step = -(-N // -(-N // max(n, 1))) if N else 1
+    return (slice(i, min(i + step, N)) for i in range(0, N, step))
+
+
+def cut(n: int, *xs: Array) -> Iterator[tuple[Array, ...]]:
+    """Each array in pieces of at most ``n`` along its first axis, side by side.
+
+    Example:
+        >>> import numpy as np
+        >>> [(x.tolist(), y.tolist()) for x, y in cut(2, np.arange(3), np.arange(3) ** 2)]
+        [([0, 1], [0, 1]), ([2], [4])]
+    """
+    return (tuple([x[k] for x in xs]) for k in parts(len(xs[0]), n))
+
+
 def row_blocks(*xs: Array) -> Iterator[tuple[Array, ...]]:
     """Some rows of each array, and room for as many.
 
@@ -123,6 +145,4 @@ def row_blocks(*xs: Array) -> Iterator[tuple[Array, ...]]:
     rows = [x.reshape(-1, C) for x in xs]
     N, n = len(rows[0]), max(1, backend.block_bytes(xs[0]) // 8 // xs[0].itemsize // C)
     room = backend.scratch((min(n, N), C), xs[0].dtype, backend.get_array_module(*xs))
-    for start in range(0, N, n):
-        parts = [x[start : start + n] for x in rows]
-        yield *parts, room[: len(parts[0])]
+    return ((*blocks, room[: len(blocks[0])]) for blocks in cut(n, *rows))
