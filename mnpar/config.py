@@ -36,6 +36,9 @@ class Setting(Generic[T]):
         self.check(value)
         self.variable.set(value)
 
+    def __delete__(self, instance: object) -> None:
+        self.variable.set(self.default)
+
     def check(self, value: T) -> None:
         """Raise TypeError if the setting cannot have this value."""
 

@@ -64,6 +64,15 @@ def test_an_assignment_lasts_in_its_context_only():
     assert mnpar.config.train is True
 
 
+def test_a_setting_that_is_deleted_has_its_default_again():
+    def program():
+        mnpar.config.train = False
+        del mnpar.config.train
+        return mnpar.config.train
+
+    assert contextvars.Context().run(program) is True
+
+
 def test_a_new_thread_starts_from_the_defaults():
     seen = []
     with mnpar.using_config("train", False):

@@ -100,6 +100,13 @@ class TextDataset(DatasetMixin):
         self.__dict__.update(state)
         self._lock = threading.Lock()
 
+    def close(self) -> None:
+        """Close the files. The next example that is asked for opens them anew."""
+        with self._lock:
+            for file in self._files or []:
+                file.close()
+            self._files = None
+
     def __del__(self) -> None:
         for file in self._files or []:
             file.close()

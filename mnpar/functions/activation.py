@@ -15,7 +15,7 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.elementwise import Exp
 from mnpar.functions.generic import either, floating, wide
-from mnpar.functions.rows import MODEST, add_up, by_rows, row_blocks, sum_over
+from mnpar.functions.rows import MODEST, add_up, by_rows, cut, row_blocks, sum_over
 from mnpar.variable import Variable
 
 
@@ -50,7 +50,12 @@ class Sigmoid(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         (y,) = self.get_retained_outputs()
-        return lambda: in_blocks(lambda y, gy: (1 - y) * y * gy, y, gy)  # in this order numpy needs no second array
+        return lambda: (1 - y) * y * gy if isinstance(gy, Variable) else in_blocks(self._pull, y, gy)
+
+    @staticmethod
+    def _pull(xp: Any, y: Array, gy: Array, gx: Array) -> None:
+        xp.multiply(xp.subtract(1, y, out=gx), y, out=gx)
+        gx *= gy
 
 
 class Tanh(FunctionNode):
@@ -64,7 +69,12 @@ class Tanh(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         (y,) = self.get_retained_outputs()
-        return lambda: in_blocks(lambda y, gy: (1 - y * y) * gy, y, gy)
+        return lambda: (1 - y * y) * gy if isinstance(gy, Variable) else in_blocks(self._pull, y, gy)
+
+    @staticmethod
+    def _pull(xp: Any, y: Array, gy: Array, gx: Array) -> None:
+        xp.subtract(1, xp.multiply(y, y, out=gx), out=gx)
+        gx *= gy
 
 
 class Softplus(FunctionNode):
@@ -150,14 +160,15 @@ class LogSoftmax(FunctionNode):
         return lambda: gy - either(Exp(), y) * sum_over(gy, self.axis, keepdims=True)
 
 
-def in_blocks(f: Callable[[Any, Any], Any], y: Any, gy: Any) -> Any:
-    """``f(y, gy)``, place by place, of arrays or Variables; of large arrays in blocks, which stay in the cache."""
-    if isinstance(gy, Variable) or y.nbytes <= backend.block_bytes(y) or not (y.flags.c_contiguous and gy.flags.c_contiguous):
-        return f(y, gy)
-    gx, n = backend.get_array_module(y).empty(y.shape, y.dtype), backend.block_bytes(y) // 8 // y.itemsize
-    parts, to = (y.reshape(-1), gy.reshape(-1)), gx.reshape(-1)
-    for start in range(0, y.size, n):
-        to[start : start + n] = f(*[part[start : start + n] for part in parts])
+def in_blocks(pull: Callable[[Any, Array, Array, Array], None], y: Array, gy: Array) -> Array:
+    """The gx into which ``pull(xp, y, gy, gx)`` writes, place by place; of large arrays in blocks, which stay in the cache."""
+    xp = backend.get_array_module(y)
+    gx = xp.empty_like(y)
+    if y.nbytes <= (most := backend.block_bytes(y) // 8) or not (y.flags.c_contiguous and gy.flags.c_contiguous):
+        pull(xp, y, gy, gx)
+    else:
+        for block in cut(most // y.itemsize, y.reshape(-1), gy.reshape(-1), gx.reshape(-1)):
+            pull(xp, *block)
     return gx
 
 
@@ -165,32 +176,27 @@ def logistic(x: Array) -> Array:
     """1 / (1 + e⁻ˣ) of an array; where e⁻ˣ is ∞ it is 0. In blocks that stay in the cache."""
     xp, x = backend.get_array_module(x), floating(x)
     y = xp.empty(x.shape, x.dtype if x.dtype.kind == "f" else "d")
-    from_, to = x.reshape(-1), y.reshape(-1)
-    n = backend.block_bytes(x) // 32
     with np.errstate(over="ignore"):
-        for start in range(0, to.size, n):
-            part = to[start : start + n]
-            z = part if part.dtype.char != "e" else wide(part)
-            xp.exp(xp.negative(from_[start : start + n], out=z), out=z)
+        for from_, to in cut(backend.block_bytes(x) // 32, x.reshape(-1), y.reshape(-1)):
+            z = to if to.dtype.char != "e" else wide(to)
+            xp.exp(xp.negative(from_, out=z), out=z)
             z += 1
             xp.divide(1, z, out=z)
-            if z is not part:
-                part[...] = z
+            if z is not to:
+                to[...] = z
     return y
 
 
 def soft_positive(x: Array) -> Array:
     """log(1 + eˣ) of an array, as max(x, 0) + log(1 + e⁻ˡˣˡ). In blocks that stay in the cache."""
     xp = backend.get_array_module(x)
-    y = xp.empty(x.shape, x.dtype if x.dtype.kind == "f" else "d")
-    from_, to, n = x.reshape(-1), y.reshape(-1), backend.block_bytes(x) // 32
+    y, n = xp.empty(x.shape, x.dtype if x.dtype.kind == "f" else "d"), backend.block_bytes(x) // 32
     room = backend.scratch((min(n, y.size),), y.dtype, xp)
-    for start in range(0, y.size, n):
-        part = from_[start : start + n]
-        e = room[: part.size]
-        xp.negative(xp.absolute(part, out=e), out=e)
+    for from_, to in cut(n, x.reshape(-1), y.reshape(-1)):
+        e = room[: to.size]
+        xp.negative(xp.absolute(from_, out=e), out=e)
         xp.log1p(xp.exp(e, out=e), out=e)
-        xp.add(xp.maximum(part, 0), e, out=to[start : start + n])
+        xp.add(xp.maximum(from_, 0), e, out=to)
     return y
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.functions.rows import parts
 from mnpar.functions.windows import Numbers, Windows
 from mnpar.tape import go_on
 
@@ -33,17 +34,6 @@ class Buffers:
         if name not in self.kept or self.kept[name].size < size:
             self.kept[name] = backend.scratch((size,), self.dtype, self.xp)
         return self.kept[name][:size].reshape(shape)
-
-
-def parts(N: int, n: int) -> Iterator[slice]:
-    """N in pieces of nearly one size, at most n.
-
-    Example:
-        >>> list(parts(5, 4))
-        [slice(0, 3, None), slice(3, 5, None)]
-    """
-    step = -(-N // -(-N // max(n, 1))) if N else 1
-    return (slice(i, min(i + step, N)) for i in range(0, N, step))
 
 
 def in_turn(pieces: Iterable[slice]) -> Iterator[slice]:

@@ -13,6 +13,7 @@ from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import Sigmoid
 from mnpar.functions.broadcasting import Shape, fit
 from mnpar.functions.generic import either, fractional, wide
+from mnpar.functions.rows import cut
 from mnpar.variable import Variable, as_variable
 
 
@@ -72,8 +73,7 @@ class Swish(FunctionNode):
         if not self.shape:
             xs = tuple([x.reshape(-1) for x in xs])
         n = max(1, backend.block_bytes(xs[0]) // 32 // max(1, xs[0][:1].size))
-        for start in range(0, len(xs[0]), n):
-            yield tuple([x[start : start + n] for x in xs])
+        return cut(n, *xs)
 
 
 def _one_and_exp(xp: Any, x: Array, slope: Array, z: Array) -> Array:

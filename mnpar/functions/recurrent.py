@@ -21,6 +21,7 @@ from mnpar.functions.indexing import get_item
 from mnpar.functions.joining import Concat, Stack, concat, split_axis, stack
 from mnpar.functions.noise import dropout
 from mnpar.functions.products import linear
+from mnpar.functions.rows import parts
 from mnpar.variable import Variable, as_variable
 
 
@@ -58,8 +59,7 @@ class LSTMCell(FunctionNode):
         ifo = xp.empty((3, *c_prev.shape), c_prev.dtype)
         a, c, memory, h = [xp.empty(c_prev.shape, c_prev.dtype) for _ in range(4)]
         n = max(1, backend.block_bytes(gates) // 8 // gates[:1].nbytes)
-        for start in range(0, len(gates), n):
-            k = slice(start, start + n)
+        for k in parts(len(gates), n):
             (i, f, new, o), z = self._gates(gates[k]), ifo[:, k]
             for gate, to in zip((i, f, o), z, strict=True):
                 xp.negative(gate, out=to)

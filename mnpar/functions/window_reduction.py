@@ -17,8 +17,8 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.functions.blocks import parts
 from mnpar.functions.generic import either, plain, wide
+from mnpar.functions.rows import parts
 from mnpar.functions.windows import Windows
 from mnpar.variable import Variable
 

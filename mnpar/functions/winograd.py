@@ -26,7 +26,8 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.functions.blocks import Buffers, in_turn, parts
+from mnpar.functions.blocks import Buffers, in_turn
+from mnpar.functions.rows import parts
 from mnpar.functions.windows import Numbers, Windows
 
 POINTS = {3: (0.0, 0.625, -0.625, 1.5, -1.5)}

@@ -69,7 +69,7 @@ class SpectralNormalization(WeightSubstitution):
 
     def _prepare(self, link: Any) -> None:
         W = getattr(link, self.weight_name).array
-        rows = W.shape[self.output_axis]
+        rows = W.shape[self.axis]
         link.add_persistent(self.vector_name, backend.like(generator().standard_normal(rows).astype(W.dtype), W))
         if self.use_gamma:
             xp = backend.get_array_module(W)

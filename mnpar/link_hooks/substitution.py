@@ -60,11 +60,11 @@ class WeightSubstitution(SubstitutionHook):
     def added(self, link: Any) -> None:
         if not isinstance(getattr(link, self.weight_name, None), Parameter):
             raise ValueError(f"{type(link).__name__} has no parameter {self.weight_name!r} for {self.name}")
-        self.output_axis = 1 if isinstance(link, DeconvolutionND) else 0
+        self.axis = 1 if isinstance(link, DeconvolutionND) else 0
 
     def matrix(self, W: Any) -> Any:
         """The weight, an array or a Variable, as a matrix with a row for each output channel: (K, …) → (K, D)."""
-        if self.output_axis:
+        if self.axis:
             W = W.transpose((1, 0, *range(2, W.ndim)))
         return W.reshape((W.shape[0], W.size // max(W.shape[0], 1)))
 

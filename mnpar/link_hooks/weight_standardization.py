@@ -39,10 +39,10 @@ class WeightStandardization(WeightSubstitution):
         self.eps = eps
 
     def check(self, W: Parameter) -> None:
-        W.check_whole(self.name, "use a layer that is divided by outputs", but=self.output_axis)
+        W.check_whole(self.name, "use a layer that is divided by outputs", but=self.axis)
 
     def of(self, link: object, W: Variable) -> Variable:
-        axes = tuple([axis for axis in range(W.ndim) if axis != self.output_axis])
+        axes = tuple([axis for axis in range(W.ndim) if axis != self.axis])
         d = W - mean(W, axis=axes, keepdims=True)
         y: Variable = d * rsqrt(mean(d * d, axis=axes, keepdims=True) + self.eps)
         return y

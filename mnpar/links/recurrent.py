@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from mnpar import initializers
+from mnpar.backend import Array
 from mnpar.chain import Chain
 from mnpar.functions import concat, embed_id, get_item, lstm, sigmoid, tanh
 from mnpar.initializers import Normal
@@ -42,6 +41,37 @@ class EmbedID(Link):
         return embed_id(x, self.W, self.ignore_label)
 
 
+class _ByGate:
+    """An initializer for the weights of four gates (4H, D) that fills them as four matrices (H, D) with fans of their own.
+
+    An array may be that of all (4H, D).
+    """
+
+    def __init__(self, initializer: Any) -> None:
+        self.initializer = initializers._get_initializer(initializer)
+        self.dtype = getattr(self.initializer, "dtype", None)
+
+    def __call__(self, array: Array) -> None:
+        """Fill ``array``."""
+        whole = getattr(getattr(self.initializer, "fill_value", None), "shape", ()) == array.shape
+        for block in (array,) if whole else array.reshape(4, -1, array.shape[1]):
+            self.initializer(block)
+
+
+class _GateBiases:
+    """An initializer for biases (4H,), those of the gates a, i, f, o of each unit, of which f is the gate that forgets."""
+
+    def __init__(self, bias_init: Any, forget_bias_init: Any) -> None:
+        self.rest, self.forget = initializers._get_initializer(bias_init, 0), initializers._get_initializer(forget_bias_init, 1)
+        self.dtype = getattr(self.rest, "dtype", None)
+
+    def __call__(self, array: Array) -> None:
+        """Fill ``array``."""
+        gates = array.reshape(1, -1, 4, 1)
+        for gate, initializer in enumerate((self.rest, self.rest, self.forget, self.rest)):
+            initializer(gates[:, :, gate])  # (1, H, 1), of which fans can be computed
+
+
 class _Gates(Chain):
     """The weights of an LSTM's gates: for the input, with the bias, and for the last output."""
 
@@ -55,15 +85,8 @@ class _Gates(Chain):
         if out_size is None or out_size < 1:
             raise ValueError(f"{type(self).__name__}({in_size}, {out_size}): sizes are 1 or more")
         self.state_size = out_size
-        self.upward = Linear(in_size, 4 * out_size, initialW=upward_init)
-        self.lateral = Linear(out_size, 4 * out_size, nobias=True, initialW=lateral_init)
-        assert self.upward.b is not None
-        of_units = self.upward.b.array.reshape(out_size, 4)  # a, i, f, o of each unit
-        rest = np.empty((out_size, 3), of_units.dtype)
-        initializers._get_initializer(bias_init, 0)(rest)
-        forget = np.empty(out_size, of_units.dtype)
-        initializers._get_initializer(forget_bias_init, 1)(forget)
-        of_units[:, [0, 1, 3]], of_units[:, 2] = rest, forget
+        self.upward = Linear(in_size, 4 * out_size, False, _ByGate(upward_init), _GateBiases(bias_init, forget_bias_init))
+        self.lateral = Linear(out_size, 4 * out_size, nobias=True, initialW=_ByGate(lateral_init))
 
     def step(self, c: Any, h: Any, x: Any) -> tuple[Variable, Variable]:
         """(c, h, x) → (c, h): cell state and output of the last step (None: zeros), input → those of this step."""

@@ -144,6 +144,14 @@ def test_lines_of_several_files_are_tuples_and_may_be_filtered(texts):
     assert again[:] == pairs[:]
 
 
+def test_a_text_that_is_closed_opens_its_files_anew(texts):
+    lines = TextDataset(texts / "en")
+    first, files = lines[0], lines._files
+    lines.close()
+    assert all(file.closed for file in files)
+    assert lines[0] == first
+
+
 def test_texts_that_do_not_fit_are_refused(texts):
     with pytest.raises(ValueError, match="at least one file"):
         TextDataset([])

@@ -32,12 +32,20 @@ def test_softmax_in_blocks_of_rows(turned, size, room, dtype, tolerance, monkeyp
 
 
 @pytest.mark.parametrize("keepdims", [False, True])
-@pytest.mark.parametrize("axis", [None, 0, -1, (1, 2), (2, 1), (0, 2), (0, 1, 2), ()])
+@pytest.mark.parametrize(
+    "axis", [None, 0, -1, 1, -2, (1, 2), (2, 1), (0, 2), (0, 1), (0, 1, 2), (0, -1), (1, 3), (0, 2, 3), ()]
+)
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_sums_over_short_rows_are_numpys(order, axis, keepdims, monkeypatch):
+@pytest.mark.parametrize("limit", [2, 3, 1024])
+def test_sums_over_any_axes_are_numpys(limit, order, axis, keepdims, monkeypatch):
     monkeypatch.setattr(rows, "WORTH", 1)
-    x = np.asarray(np.random.default_rng(0).standard_normal((6, 5, 4)), order=order)
-    np.testing.assert_allclose(rows.add_up(x, axis, keepdims), x.sum(axis=axis, keepdims=keepdims), rtol=1e-14, strict=True)
+    monkeypatch.setattr(rows, "PIECE", limit)
+    monkeypatch.setattr(rows, "KEPT", limit)
+    monkeypatch.setattr(rows, "piece", rows.piece.__wrapped__)
+    for shape in (6, 5, 4, 36), (2, 1, 37, 64):
+        x = np.asarray(np.random.default_rng(0).standard_normal(shape), order=order)
+        expected = x.sum(axis=axis, keepdims=keepdims)
+        np.testing.assert_allclose(rows.add_up(x, axis, keepdims), expected, rtol=1e-12, atol=1e-12, strict=True)
 
 
 def test_sums_of_no_rows_and_of_empty_rows(monkeypatch):
@@ -46,9 +54,11 @@ def test_sums_of_no_rows_and_of_empty_rows(monkeypatch):
     assert rows.add_up(np.ones((2, 0)), -1).tolist() == [0, 0]
 
 
-def test_a_short_sum_in_float32_keeps_its_digits():
-    x = np.random.default_rng(0).random((200, 128), "f4")
-    np.testing.assert_allclose(F.sum(x, axis=1).array, x.astype("d").sum(1), rtol=3e-7)
+@pytest.mark.parametrize("shape", [(200, 128), (64, 1024), (20, 50_000), (5, 4099), (16384, 3)])
+def test_sums_in_float32_keep_their_digits(shape):
+    x = np.random.default_rng(0).random(shape, "f4")
+    for axis in 0, 1, None:
+        np.testing.assert_allclose(F.sum(x, axis=axis).array, x.astype("d").sum(axis), rtol=2e-6 if axis == 0 else 5e-7)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("f4", 2e-6), ("f8", 1e-14)])

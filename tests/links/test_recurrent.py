@@ -6,7 +6,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.initializers import Normal
+from mnpar.initializers import HeNormal, Normal, Orthogonal, initialize_by_path
 
 RNG = np.random.default_rng(0)
 W = Normal(0.7, "d")
@@ -38,6 +38,29 @@ def test_an_lstms_forget_gates_begin_open():
     assert layer.upward.b.array.reshape(2, 4).tolist() == [[0.5, 0.5, 1.0, 0.5]] * 2
     layer(np.ones((1, 3), "f4"))
     assert layer.upward.W.shape == (8, 3)
+
+
+@pytest.mark.parametrize("in_size", [5, None])
+def test_the_weights_of_an_lstms_gates_are_four_matrices_to_initializers(in_size):
+    layer = L.LSTM(in_size, 4, Orthogonal(1, "d"), Orthogonal(1, "d"), Normal(1, "d"), HeNormal(dtype="d"))
+    layer(np.ones((1, 5)))
+    for W in layer.lateral.W.array, layer.upward.W.array:
+        assert W.shape[0] == 16
+        for gate in W.reshape(4, 4, -1):
+            np.testing.assert_allclose(gate @ gate.T, np.eye(4), atol=1e-12)
+    assert np.unique(layer.upward.b.array).size == 16
+
+
+def test_an_array_for_an_lstms_gates_is_one_gates_or_all():
+    one, all_ = RNG.standard_normal((2, 3)), RNG.standard_normal((8, 3))
+    layer = L.LSTM(3, 2, upward_init=one, lateral_init=all_[:, :2])
+    np.testing.assert_array_equal(layer.upward.W.array, np.tile(one, (4, 1)).astype("f4"))
+    np.testing.assert_array_equal(layer.lateral.W.array, all_[:, :2].astype("f4"))
+
+
+def test_forget_gates_that_are_drawn_by_path_begin_open_too():
+    layer = initialize_by_path(L.LSTM(3, 2), seed=0)
+    assert layer.upward.b.array.reshape(2, 4).tolist() == [[0, 0, 1, 0]] * 2
 
 
 def test_a_gru_is_its_formula():

@@ -139,6 +139,15 @@ def test_a_table_may_have_a_log_of_its_own_and_shows_it_again_after_a_resumption
     assert [line.split() for line in second.writes] == [["iteration", "x"], ["4", "3.5"], ["8", "31.5"], ["12", "91.5"]]
 
 
+def test_a_log_that_is_an_extension_and_a_tables_own_has_each_iteration_once(tmp_path):
+    out, trainer = Stream(), counting(tmp_path, (12, "iteration"), length=4, x=X)
+    log = extensions.LogReport()
+    trainer.extend(log)
+    trainer.extend(extensions.PrintReport(["iteration", "x"], log, out), trigger=(1, "iteration"))
+    trainer.run()
+    assert [line.split() for line in out.writes] == [["iteration", "x"], ["4", "3.5"], ["8", "31.5"], ["12", "91.5"]]
+
+
 def test_a_table_shows_words(tmp_path):
     out = Stream()
     logged(tmp_path, extensions.PrintReport(["word"], out=out), postprocess=lambda entry: entry.update(word="yes"))
