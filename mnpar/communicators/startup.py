@@ -4,13 +4,14 @@
 that leaves without MPI is no failure to them. So an uncaught error ends its process in a way that is one (:func:`install`). For
 all other ends: each rank on a machine is a child process of its launcher there, or in a wrapper that is one and lasts as long,
 and the launcher has told how many there are. While a rank is in ``MPI_Init``, a thread counts those children (``mpi.py``
-calls MPI without the GIL); if some are missing, it says which, and ends this process. Where the launcher or its children cannot
-be seen (other machines, systems without ``/proc``, kernels that list no children, containers that hide processes, Slurm),
-nothing is watched.
+calls MPI without the GIL); if some are missing, it says which, and ends this process. Ranks on other machines leave notices for
+each other at MPICH's launcher (notices.py). Where the launcher or its children cannot be seen (systems without ``/proc``,
+kernels that list no children, containers that hide processes, Slurm), nothing is watched.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import select
@@ -23,14 +24,17 @@ from pathlib import Path
 from types import TracebackType
 
 from mnpar.communicators import sites, traces
-from mnpar.communicators.launcher import launched_rank, launched_ranks, launched_ranks_here
+from mnpar.communicators.launcher import launched_rank, launched_ranks, launched_ranks_here, under_open_mpi
 from mnpar.communicators.neighbours import stat_of
+from mnpar.communicators.notices import Notices
 from mnpar.communicators.watch import speak, speak_at_once
 
-_LAUNCHERS = ("hydra_pmi_proxy", "prterun", "prted", "orterun", "orted", "mpiexec", "mpirun")  # what starts ranks on a machine
+_MPICHS = "hydra_pmi_proxy"
+_LAUNCHERS = (_MPICHS, "prterun", "prted", "orterun", "orted", "mpiexec", "mpirun")  # what starts ranks on a machine
 _ALIKE = 0.8  # s: if all ranks fail alike, rank 0 speaks for them, and ends the job
 _SPEAK = 0.2  # s for a launcher to pass on what a rank wrote
 _PULSE = 0.2  # s
+_ENDING = 1.0  # s in which a launcher that has lost a rank kills the others
 _STARTING = 1.5  # s without a new rank, after which a launcher starts no more; and as long as this rank has taken to come here
 _TURN = 12  # looks by which the lowest rank comes first, to speak for all
 
@@ -60,14 +64,62 @@ def install() -> None:
             MPI.COMM_WORLD.Abort(1)
 
     sys.excepthook = on_error
+    atexit.register(_leave, _notices())
+
+
+def _notices() -> Notices | None:
+    """How this process learns of ranks on other machines; None if there are none, no way to, or it is not a rank itself."""
+    if launched_ranks_here() == launched_ranks() or not os.environ.get("PMI_FD", "").isdigit():
+        return None
+    launcher, rank = _launcher()
+    if launcher is None or rank != os.getpid() or _name(launcher) != _MPICHS:  # a wrapper may start another process, that comes
+        return None
+    with contextlib.suppress(OSError):
+        return Notices(int(os.environ["PMI_FD"]))
+    return None
+
+
+def _leave(notices: Notices | None) -> None:
+    """At exit: if this process never was in MPI, and another rank waits for it there, end the job."""
+    launcher, rank = _launcher()
+    MPI = sys.modules.get("mpi4py.MPI")
+    if launcher is None or rank != os.getpid() or (_has_mpi(rank) if MPI is None else MPI.Is_initialized()):
+        return
+    if under_open_mpi() and any(_has_mpi(pid) for pid in _children(launcher)):
+        time.sleep(_ENDING / 2)  # the launcher may take this end for a failure: see _await_others
+    if notices is None or (waits := notices.one_waits(launched_rank() or 0)) is None:
+        return
+    first = f"mnpar: rank {launched_rank()} of {launched_ranks()} has ended before it made a communicator, the job ends"
+    speak(f"{first}\n  rank {waits}: waits for ever for the start of MPI\n")
+    time.sleep(_SPEAK)
+    notices.end_job()
+    time.sleep(_ENDING)
+    _end(launcher)
+
+
+def _has_mpi(pid: int) -> bool:
+    """Whether a process has loaded an MPI library, and so may have a connection to the launcher."""
+    with contextlib.suppress(OSError):
+        return "/libmpi" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+    return False
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[None]:
-    """Around ``MPI_Init``: Ctrl-C ends it, and this process ends if another one has before it came so far."""
+def watched(library: str) -> Iterator[None]:
+    """Around ``MPI_Init``: Ctrl-C ends it, and this process ends if another one has before it came so far.
+
+    Args:
+        library: MPI's name and version.
+    """
     if launched_ranks() < 2:
         yield
         return
+    notices = _notices() if library.startswith("MPICH") else None
+    if notices is not None and (left := notices.one_has_left(launched_rank() or 0)) is not None:
+        speak(_report(sites.call_site(), f"rank {left}"))
+        time.sleep(_SPEAK)
+        _end(_launcher()[0])
+    _await_others()
     main = threading.current_thread() is threading.main_thread()
     wakes, wake = os.pipe()  # the numbers of signals, of which Python itself would learn only after MPI_Init
     os.set_blocking(wake, False)
@@ -85,6 +137,16 @@ def watched() -> Iterator[None]:
         thread.join()
         os.close(wake)
         os.close(wakes)
+
+
+def _await_others() -> None:
+    """Give the launcher time to end this rank if another one is gone: Open MPI's hangs if a rank connects to it meanwhile."""
+    launcher, mine = _launcher()
+    deadline = time.monotonic() + _ENDING
+    while launcher is not None and mine in (there := _children(launcher)) and time.monotonic() < deadline:
+        if len(there) >= launched_ranks_here():
+            return
+        time.sleep(_SPEAK / 10)
 
 
 def _watch(over: threading.Event, wakes: int, site: str) -> None:
@@ -115,7 +177,7 @@ def _watch(over: threading.Event, wakes: int, site: str) -> None:
         found = found or len(ranks)
         first = len(ranks) == found and not any(rank is not None and rank < (launched_rank() or 0) for rank in ranks)
         if looks > (0 if first else _TURN):
-            speak_at_once(_report(site, expected, ranks))
+            speak_at_once(_report(site, _missing(expected, ranks)))
             time.sleep(_SPEAK)
             _end(launcher)
 
@@ -135,13 +197,16 @@ def _tidy(launcher: int | None) -> None:
             traces.remove(traces.segments(pid))
 
 
-def _report(site: str, expected: int, ranks: list[int | None]) -> str:
-    """What is told of the ranks that are not among ``ranks``, those that are here."""
+def _missing(expected: int, ranks: list[int | None]) -> str:
+    """The ranks of this machine that are not among ``ranks``, those that are there."""
     size, lost = launched_ranks(), expected - len(ranks)
     gone = sorted(set(range(size)).difference(ranks)) if expected == size else []
-    who = f"rank {', '.join(map(str, gone))}" if len(gone) == lost else f"{lost} of the {expected} ranks on this machine"
-    first = f"mnpar: rank {launched_rank()} of {size} waits for ever for the start of MPI at {site}, the job ends"
-    return f"{first}\n  {who}: has ended before it made a communicator\n"
+    return f"rank {', '.join(map(str, gone))}" if len(gone) == lost else f"{lost} of the {expected} ranks on this machine"
+
+
+def _report(site: str, gone: str) -> str:
+    first = f"mnpar: rank {launched_rank()} of {launched_ranks()} waits for ever for the start of MPI at {site}, the job ends"
+    return f"{first}\n  {gone}: has ended before it made a communicator\n"
 
 
 def _ancestors() -> Iterator[int]:
@@ -157,12 +222,18 @@ def _launcher() -> tuple[int | None, int]:
     """(What has started this rank on this machine, None if it cannot be seen; its child, which is the rank or its wrapper.)"""
     mine = os.getpid()
     for pid in _ancestors():
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip() in _LAUNCHERS:
-                told = _rank_of(mine)  # None of a program that runs with another user's rights
-                return pid if told in (launched_rank(), None) else None, mine
+        if _name(pid) in _LAUNCHERS:
+            told = _rank_of(mine)  # None of a program that runs with another user's rights
+            return pid if told in (launched_rank(), None) else None, mine
         mine = pid
     return None, mine
+
+
+def _name(pid: int) -> str:
+    """That of a process's program; empty if it cannot be seen."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    return ""
 
 
 def _is_helper() -> bool:
