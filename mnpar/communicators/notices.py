@@ -39,21 +39,21 @@ class Notices:
 
     def one_waits(self, rank: int) -> int | None:
         """Publish that this rank has left; a rank that waits, if one does. If none does the connection is closed."""
+        waits = None
         with contextlib.suppress(OSError, ValueError, KeyError):
             waits = self._publish(_LEFT, rank, _WAITS, _LIMIT)
-            if waits is None:
+        if waits is None:
+            with contextlib.suppress(OSError, ValueError):
                 self._ask("finalize", _LIMIT)  # or the launcher would take this end for a failure
-            return waits
-        return None
+        return waits
 
     def end_job(self) -> None:
-        """Let the launcher end all ranks, this one too."""
-        with contextlib.suppress(OSError):
-            os.write(self._number, b"cmd=abort exitcode=1\n")
+        """Let the launcher end all ranks, this one too, in a moment."""
+        with contextlib.suppress(OSError, ValueError):
+            self._ask("init pmi_version=1 pmi_subversion=1", _LIMIT)
+            self._ask("abort exitcode=1", 0)
 
     def _publish(self, mine: str, rank: int, other: str, limit: float | None) -> int | None:
-        if _socket(self._number) != self._file:
-            return None
         self._ask("init pmi_version=1 pmi_subversion=1", limit)
         job = self._ask("get_my_kvsname", limit)["kvsname"]  # jobs that this one has spawned have the same launcher
         self._ask(f"publish_name service={mine}_{job} port={rank}", limit)  # a second one is refused, and not needed
@@ -66,6 +66,8 @@ class Notices:
         Raises:
             OSError: there is none.
         """
+        if _socket(self._number) != self._file:
+            raise OSError("the connection is closed")
         os.write(self._number, f"cmd={what}\n".encode())
         answer = b""
         while not answer.endswith(b"\n"):

@@ -58,7 +58,7 @@ def install() -> None:
         time.sleep(_SPEAK)
         MPI = sys.modules.get("mpi4py.MPI")
         if MPI is None or not MPI.Is_initialized():
-            _end(_launcher()[0])
+            _end(_launcher()[0], _notices())
         elif not MPI.Is_finalized() and MPI.COMM_WORLD.Get_size() > 1:
             _tidy(_launcher()[0])
             MPI.COMM_WORLD.Abort(1)
@@ -92,9 +92,7 @@ def _leave(notices: Notices | None) -> None:
     first = f"mnpar: rank {launched_rank()} of {launched_ranks()} has ended before it made a communicator, the job ends"
     speak(f"{first}\n  rank {waits}: waits for ever for the start of MPI\n")
     time.sleep(_SPEAK)
-    notices.end_job()
-    time.sleep(_ENDING)
-    _end(launcher)
+    _end(launcher, notices)
 
 
 def _has_mpi(pid: int) -> bool:
@@ -118,7 +116,7 @@ def watched(library: str) -> Iterator[None]:
     if notices is not None and (left := notices.one_has_left(launched_rank() or 0)) is not None:
         speak(_report(sites.call_site(), f"rank {left}"))
         time.sleep(_SPEAK)
-        _end(_launcher()[0])
+        _end(_launcher()[0], notices)
     _await_others()
     main = threading.current_thread() is threading.main_thread()
     wakes, wake = os.pipe()  # the numbers of signals, of which Python itself would learn only after MPI_Init
@@ -182,10 +180,13 @@ def _watch(over: threading.Event, wakes: int, site: str) -> None:
             _end(launcher)
 
 
-def _end(launcher: int | None) -> None:
+def _end(launcher: int | None, notices: Notices | None = None) -> None:
     """End this process so that its launcher ends the others, and first what these would leave behind: of a process that leaves
     by itself the launcher may think nothing."""
     _tidy(launcher)
+    if notices is not None:
+        notices.end_job()
+        time.sleep(_ENDING)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -557,6 +557,8 @@ AT_THE_START = {  # what rank 1 does when the others make a communicator already
 
 def start(name):
     print("ready", flush=True)
+    if name == "start_nowhere":
+        return
     if launched_rank() == 1:
         AT_THE_START[name]()
     mnpar.create_communicator().barrier()
