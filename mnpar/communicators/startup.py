@@ -22,12 +22,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn
 
 from mnpar.communicators import sites, traces
 from mnpar.communicators.launcher import launched_rank, launched_ranks, launched_ranks_here, under_open_mpi
 from mnpar.communicators.neighbours import stat_of
 from mnpar.communicators.notices import Notices
 from mnpar.communicators.watch import speak, speak_at_once
+
+if TYPE_CHECKING:
+    from mnpar.communicators.rendezvous import Session
 
 _MPICHS = "hydra_pmi_proxy"
 _LAUNCHERS = (_MPICHS, "prterun", "prted", "orterun", "orted", "mpiexec", "mpirun")  # what starts ranks on a machine
@@ -103,11 +107,12 @@ def _has_mpi(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def watched(library: str) -> Iterator[None]:
+def watched(library: str, session: Session | None) -> Iterator[None]:
     """Around ``MPI_Init``: Ctrl-C ends it, and this process ends if another one has before it came so far.
 
     Args:
         library: MPI's name and version.
+        session: of a job without a launcher.
     """
     if launched_ranks() < 2:
         yield
@@ -123,7 +128,7 @@ def watched(library: str) -> Iterator[None]:
     os.set_blocking(wake, False)
     before = signal.set_wakeup_fd(wake) if main else -1
     over = threading.Event()
-    thread = threading.Thread(target=_watch, args=(over, wakes, sites.call_site()), name="mnpar start", daemon=True)
+    thread = threading.Thread(target=_watch, args=(over, wakes, sites.call_site(), session), name="mnpar start", daemon=True)
     thread.start()
     try:
         yield
@@ -147,8 +152,8 @@ def _await_others() -> None:
         time.sleep(_SPEAK / 10)
 
 
-def _watch(over: threading.Event, wakes: int, site: str) -> None:
-    """In a thread: end this process at Ctrl-C, or if a rank of this machine is gone."""
+def _watch(over: threading.Event, wakes: int, site: str, session: Session | None) -> None:
+    """In a thread: end this process at Ctrl-C, or if a rank of this machine is gone, or if a job without a launcher ends."""
     expected, most, found, looks, last = launched_ranks_here(), 0, 0, 0, set[int]()
     launcher, mine = _launcher()
     begun, starting = launcher and _begun(launcher), _STARTING + _age(_begun(os.getpid()))
@@ -158,6 +163,8 @@ def _watch(over: threading.Event, wakes: int, site: str) -> None:
             return
         if signal.SIGINT in told and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             _end(launcher)
+        if session is not None:
+            session.obey(_exit)
         if launcher is None or not begun:
             continue
         if _begun(launcher) not in (begun, None):  # it has died
@@ -188,6 +195,12 @@ def _end(launcher: int | None, notices: Notices | None = None) -> None:
         notices.end_job()
         time.sleep(_ENDING)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _exit(code: int) -> NoReturn:
+    """End this process alone."""
+    traces.remove(traces.segments())
+    os._exit(code)
 
 
 def _tidy(launcher: int | None) -> None:
