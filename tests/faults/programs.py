@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+if "MNPAR_TEST_GROUP" in os.environ:
+    os.setegid(int(os.environ["MNPAR_TEST_GROUP"]))  # this may be a fork of a process that is in another one
 if sys.argv[1] == "start_before_any_import" and os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
     os._exit(0)
 
