@@ -105,6 +105,10 @@ JOBS = {
     "error_that_nobody_reads": Row("1", BAD, "mnpar: rank 1 of 2 failed, and has not come to its end", limit=5, once=""),
     "start_error": fails("1", "start", 4)._replace(fresh=True),
     "start_error_where_mpi4py_was_first": fails("1", "start")._replace(fresh=True),
+    "start_error_in_a_thread_that_nobody_reads": Row("3", BAD, once=""),
+    "start_exit_0_where_mpi4py_was_first": Row(
+        "5", BAD, rf"mnpar: rank 0 of 2 waits for ever for all ranks at {HERE}, the job ends\n  rank 1: has ended", once=""
+    ),
     "start_exit_0": ends_at_the_start("5", 4),
     "start_exit_3": ends_at_the_start("4"),
     "start_os_exit_0": ends_at_the_start("6"),

@@ -12,6 +12,7 @@ from mnpar.communicators.launcher import launched_rank
 from mnpar.communicators.neighbours import stat_of
 
 MPICHS = "hydra_pmi_proxy"
+LEAVES = "mnpar leaves"  # the name of a rank that has come to its end without a communicator; of 15 letters at most
 _LAUNCHERS = (MPICHS, "prterun", "prted", "orterun", "orted", "mpiexec", "mpirun")  # what starts ranks on a machine
 
 
@@ -40,6 +41,12 @@ def name(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
     return ""
+
+
+def leave() -> None:
+    """Let the other ranks see that this one, whose main thread calls, makes no communicator any more: MPI may still wait."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(LEAVES, encoding="ascii")
 
 
 def is_helper() -> bool:

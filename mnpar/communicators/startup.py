@@ -22,7 +22,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mnpar.communicators import siblings, sites, traces
 from mnpar.communicators.launcher import launched_rank, launched_ranks, launched_ranks_here, under_open_mpi
@@ -97,19 +97,21 @@ def _notices() -> Notices | None:
 
 
 def _leave(notices: Notices | None) -> None:
-    """At exit: if this process never was in MPI, and another rank waits for it there, end the job."""
+    """At exit of a rank that has made no communicator: tell others, who may wait for it; end the job if one is known to."""
     launcher, rank = siblings.launcher()
     MPI = sys.modules.get("mpi4py.MPI")
-    if launcher is None or rank != os.getpid() or (siblings.has_mpi(rank) if MPI is None else MPI.Is_initialized()):
-        return
+    if launcher is None or rank != os.getpid():
+        return None
+    if siblings.has_mpi(rank) if MPI is None else MPI.Is_initialized():
+        return siblings.leave()
     if under_open_mpi() and any(siblings.has_mpi(pid) for pid in siblings.children(launcher)):
         time.sleep(_ENDING / 2)  # the launcher may take this end for a failure: see _await_others
     if notices is None or (waits := notices.one_waits(launched_rank() or 0)) is None:
-        return
+        return None
     first = f"mnpar: rank {launched_rank()} of {launched_ranks()} has ended before it made a communicator, the job ends"
     speak(f"{first}\n  rank {waits}: waits for ever for the start of MPI\n")
     time.sleep(_SPEAK)
-    _end(launcher, notices)
+    return _end(launcher, notices)
 
 
 @contextlib.contextmanager
@@ -125,7 +127,7 @@ def watched(library: str, session: Session | None) -> Iterator[None]:
         return
     notices = _notices() if library.startswith("MPICH") else None
     if notices is not None and (left := notices.one_has_left(launched_rank() or 0)) is not None:
-        speak(_report(sites.call_site(), f"rank {left}"))
+        speak(_report("the start of MPI", sites.call_site(), f"rank {left}"))
         time.sleep(_SPEAK)
         _end(siblings.launcher()[0], notices)
     _await_others()
@@ -146,6 +148,27 @@ def watched(library: str, session: Session | None) -> Iterator[None]:
         thread.join()
         os.close(wake)
         os.close(wakes)
+
+
+def wait_for_all(MPI: Any, request: Any) -> None:
+    """Wait for a request that is done when all ranks make a communicator; end the job if one on this machine never will, who
+    has started MPI before, and so is waited for in ``MPI_Finalize``."""
+    launcher, seen, next_look = siblings.launcher()[0], 0, time.monotonic() + _PULSE
+    while not request.Test():
+        time.sleep(0.0001)
+        if launcher is None or time.monotonic() < next_look:
+            continue
+        next_look = time.monotonic() + _PULSE
+        names = {siblings.rank_of(pid): siblings.name(pid) for pid in siblings.children(launcher)}
+        gone = sorted([rank for rank, name in names.items() if rank is not None and name == siblings.LEAVES])
+        seen += bool(gone)
+        first = min([rank for rank in names if rank is not None and rank not in gone], default=None)
+        if seen > (0 if first == launched_rank() else _TURN):
+            speak(_report("all ranks", sites.call_site(), f"rank {', '.join(map(str, gone))}"))
+            time.sleep(_SPEAK)
+            _tidy(launcher)
+            MPI.COMM_WORLD.Abort(1)
+    atexit.unregister(_leave)
 
 
 def _await_others() -> None:
@@ -188,7 +211,7 @@ def _watch(over: threading.Event, wakes: int, site: str, session: Session | None
         found = found or len(ranks)
         first = len(ranks) == found and not any(rank is not None and rank < (launched_rank() or 0) for rank in ranks)
         if looks > (0 if first else _TURN):
-            speak_at_once(_report(site, _missing(expected, ranks)))
+            speak_at_once(_report("the start of MPI", site, _missing(expected, ranks)))
             time.sleep(_SPEAK)
             _end(launcher)
 
@@ -224,6 +247,6 @@ def _missing(expected: int, ranks: list[int | None]) -> str:
     return f"rank {', '.join(map(str, gone))}" if len(gone) == lost else f"{lost} of the {expected} ranks on this machine"
 
 
-def _report(site: str, gone: str) -> str:
-    first = f"mnpar: rank {launched_rank()} of {launched_ranks()} waits for ever for the start of MPI at {site}, the job ends"
+def _report(what: str, site: str, gone: str) -> str:
+    first = f"mnpar: rank {launched_rank()} of {launched_ranks()} waits for ever for {what} at {site}, the job ends"
     return f"{first}\n  {gone}: has ended before it made a communicator\n"

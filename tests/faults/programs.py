@@ -24,7 +24,7 @@ if sys.argv[1] == "start_before_any_import" and os.environ.get("PMI_RANK", os.en
 
 import mnpar
 import mnpar.functions as F
-from mnpar.communicators import process
+from mnpar.communicators import process, startup
 from mnpar.communicators.launcher import launched_rank
 
 if {
@@ -32,6 +32,7 @@ if {
     "forks_where_mpi4py_was_first",
     "alone_it_forks_where_mpi4py_was_first",
     "start_error_where_mpi4py_was_first",
+    "start_exit_0_where_mpi4py_was_first",
 } & set(sys.argv):
     from mpi4py import MPI  # noqa: F401  where many scripts have it
 
@@ -547,9 +548,18 @@ def boom():
     raise ValueError("boom")
 
 
+def error_in_a_thread_that_nobody_reads():
+    startup._LAST_WORDS = 1.0
+    sys.stderr = os.fdopen(os.pipe()[1], "w")
+    threading.Thread(target=lambda: (_ for _ in ()).throw(ValueError("boom" * 2**16))).start()
+    time.sleep(30)
+
+
 AT_THE_START = {  # what rank 1 does when the others make a communicator already
     "start_error": boom,
     "start_error_where_mpi4py_was_first": boom,
+    "start_error_in_a_thread_that_nobody_reads": error_in_a_thread_that_nobody_reads,
+    "start_exit_0_where_mpi4py_was_first": lambda: sys.exit(0),
     "start_exit_0": lambda: sys.exit(0),
     "start_exit_3": lambda: sys.exit(3),
     "start_os_exit_0": lambda: os._exit(0),
