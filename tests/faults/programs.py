@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from multiprocessing import forkserver
-from pathlib import Path
 
 import numpy as np
 
@@ -24,7 +23,7 @@ if sys.argv[1] == "start_before_any_import" and os.environ.get("PMI_RANK", os.en
 
 import mnpar
 import mnpar.functions as F
-from mnpar.communicators import process, startup
+from mnpar.communicators import process, startup, traces
 from mnpar.communicators.launcher import launched_rank
 
 if {
@@ -459,8 +458,8 @@ def loads_in_processes(comm):
         with multiprocessing.get_context(method).Pool(1) as pool:
             assert pool.map(abs, range(-3, 3)) == [3, 2, 1, 0, 1, 2]
             began = [pool._pool[0].pid, forkserver._forkserver._forkserver_pid or 0]
-        for pid in began:  # MPICH's, of processes that load mpi4py and end, as multiprocessing's do, without MPI_Finalize
-            Path(f"/dev/shm/mpich_shm_{pid:x}_0").unlink(missing_ok=True)
+            files = [file for pid in began for file in traces.segments(pid)]
+        traces.remove(files)  # of processes that load mpi4py and end, as multiprocessing's do, without MPI_Finalize
         comm.barrier()
     child = [sys.executable, "-c", "from mpi4py import MPI; print(MPI.COMM_WORLD.Get_size())"]
     assert subprocess.run(child, capture_output=True, text=True, check=True).stdout.split() == ["1"]
