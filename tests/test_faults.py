@@ -27,6 +27,10 @@ LIMIT = 5.0  # s from the start of a job to its end, the start of Python and MPI
 CROWD = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # of programs that use the machine too
 BAD = "not 0"
 MPICH = "HYDRA" in subprocess.run([find_mpiexec(PYTHON), "--version"], capture_output=True, text=True, check=False).stdout
+ELSEWHERE = (  # rank 1 has a launcher of its own, as on another machine
+    ("-launcher", "ssh", "-launcher-exec", f"{Path(__file__).parent}/faults/elsewhere.sh", "-hosts", "127.0.0.1:1,127.0.0.2:1")
+    if MPICH else ()
+)  # fmt: skip
 
 
 def interrupt(job):
@@ -101,10 +105,20 @@ JOBS = {
     "error_that_nobody_reads": Row("1", BAD, "mnpar: rank 1 of 2 failed, and has not come to its end", limit=5, once=""),
     "start_error": fails("1", "start", 4)._replace(fresh=True),
     "start_error_where_mpi4py_was_first": fails("1", "start")._replace(fresh=True),
+    "start_error_in_a_thread_that_nobody_reads": Row("3", BAD, once=""),
+    "start_exit_0_where_mpi4py_was_first": Row(
+        "5", BAD, rf"mnpar: rank 0 of 2 waits for ever for all ranks at {HERE}, the job ends\n  rank 1: has ended", once=""
+    ),
     "start_exit_0": ends_at_the_start("5", 4),
     "start_exit_3": ends_at_the_start("4"),
     "start_os_exit_0": ends_at_the_start("6"),
     "start_before_any_import": ends_at_the_start("5"),
+    "start_exit_0, elsewhere": Row(
+        "5", BAD, rf"mnpar: rank (0 of 2 waits for ever for the start of MPI at {HERE}, the job ends\n  rank 1: has ended"
+        r"|1 of 2 has ended before it made a communicator, the job ends\n  rank 0: waits for ever for the)" if MPICH else (),
+        options=ELSEWHERE, once="",
+    ),
+    "start_nowhere, elsewhere": works("", out="ready")._replace(options=ELSEWHERE, fresh=True),
     "start_waits": Row("12", BAD, ranks=3, act=interrupt, limit=3, once=""),
     "error_while_others_receive": fails("1", "error_while_others_receive")._replace(fresh=True),
     "error_while_others_reduce": fails("1", "error_while_others_reduce", 3),

@@ -84,7 +84,7 @@ def load() -> Any:
             raise LauncherError(f"Open MPI's launcher started {told} ranks, but their MPI library is {library}. {own}")
         if told > 1 and sys.argv[:1] in ([""], ["-"]) and not launched_after_first():
             watch.speak(_FROM_STDIN)
-        with startup.watched():
+        with startup.watched(library, Process.session):
             _initialize(MPI)
     if MPI.COMM_WORLD.Get_size() == 1 and told > 1:
         atexit.register(_finalize, MPI)  # or a file would stay in shared memory

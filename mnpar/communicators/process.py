@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mnpar import waiter
-from mnpar.communicators import neighbours, sites, traces
+from mnpar.communicators import neighbours, sites, startup, traces
 from mnpar.communicators.neighbours import CARD, Heartbeat, Look, Neighbours
 from mnpar.communicators.transport import untaken
 from mnpar.communicators.watch import Watch, speak, speak_at_once
@@ -67,8 +67,7 @@ class Process:
         self.active: list[Any] = []  # operations under way, in the order of their start
         self.operations: dict[Any, Any] = {}  # MPI operations of our own, by dtype and reduction: MPI has room for few
         self._control, request = MPI.COMM_WORLD.Idup()
-        while not request.Test():
-            time.sleep(0.0001)
+        startup.wait_for_all(MPI, request)
         self.rank, self.size, self._pid = self._control.Get_rank(), self._control.Get_size(), os.getpid()
         self._letters: deque[tuple[Any, bytes]] = deque()
         self._status = MPI.Status()

@@ -2,13 +2,14 @@
 
 An MPI library knows of its job what its launcher tells it, over a connection that the process inherits (PMI 1, the protocol of
 MPICH's launcher): how many ranks there are, which one this is, which of them share a machine, and by which addresses the others
-can be reached. So rank 0 starts this file as a script, in a process of its own; all ranks connect to it, and hand this line to
-MPI. What they become is a job like any other.
+can be reached. So rank 0 starts this file as a script, in a process of its own; all ranks connect to it. What they become is a
+job like any other.
 
-A line says first ``token {"rank": 1, "size": 4, …}``, and is told, as JSON, who is missing, what is wrong, or that the job
-begins. From then on it speaks PMI. As any launcher does, this one ends all ranks if one fails or leaves: it writes
-``cmd=mnpar_end``, which ranks look for four times a second, and after a while it kills those on its own machine. It ends with
-the last line. It imports nothing of mnpar. (The file is long: as a script of its own it holds all that the protocol is.)
+Both ends of a line first prove that they know the token in the file, which nobody sends. A rank says ``{"rank": 1, "size": 4,
+…}``, and is told, as JSON, who is missing, what is wrong, or that the job begins. Then it opens a second line, for MPI, which
+speaks PMI there. As any launcher does, this one ends all ranks if one fails or leaves: it writes ``cmd=mnpar_end`` on the first
+lines, where ranks look four times a second, and after a while it kills those on its own machine. It ends with the last line. It
+imports nothing of mnpar. (The file is long: as a script of its own it holds all that the protocol is.)
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import contextlib
 import hmac
 import json
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -33,6 +35,7 @@ _GRACE = 2.0  # s for ranks to end, once they were told
 _HELLO = 10.0  # s for those who connect to say who they are
 _LONGEST = 2**16  # bytes of a line
 _VALUE = 900  # bytes of a value, in a line of at most 1024
+_OWN_FILES = 32  # of this process, beside its lines
 _KILLED = 1  # the exit code of ranks that end because another one has left
 
 
@@ -45,6 +48,11 @@ def end_of(line: str) -> tuple[int, str]:
     """(exit code, text) of an :func:`end_line`."""
     told = _fields(line)
     return int(told["code"]), urllib.parse.unquote(told["text"])
+
+
+def proof(token: str, who: str, *said: str) -> str:
+    """What only one who knows the token can say, after these words of both ends."""
+    return hmac.new(token.encode(), "\n".join([who, *said]).encode(), "sha256").hexdigest()
 
 
 def numbers(ranks: Sequence[int]) -> str:
@@ -88,6 +96,8 @@ class Line:
         self.socket = connection
         self.since = time.monotonic()
         self.about: dict[str, Any] = {}
+        self.is_mpis = False
+        self.challenge: tuple[str, str] | None = None  # the other end's, and ours
         self.finalized = False
         self.end = "has ended without a word"
         self._bytes = b""
@@ -119,7 +129,7 @@ class Manager:
 
     Args:
         listener: where the ranks come.
-        token: what they know from the file; who does not is sent away.
+        token: what they know from the file; who does not prove it is sent away.
         size: how many there will be.
         timeout: seconds for all to come.
         path: the file, which is removed when they have, or will not.
@@ -133,7 +143,9 @@ class Manager:
         self._selector.register(listener, selectors.EVENT_READ)
         self._lines: list[Line] = []  # all that are open
         self._ranks: dict[int, Line] = {}
+        self._mpis: dict[int, Line] = {}
         self._begun = False
+        self._name = os.urandom(8).hex()
         self._values: dict[str, str] = {}
         self._at_barrier: list[Line] = []
         self._left: tuple[float, str] | None = None  # when that will be told, and what
@@ -149,8 +161,8 @@ class Manager:
                     self._read(key.data)
             self._look_at_clock()
         self.remove_file()
-        for line in self._lines:
-            if self._begun and not line.finalized and line.about.get("node") == self._node:
+        for line in self._ranks.values():
+            if self._begun and line in self._lines and not line.finalized and line.about["node"] == self._node:
                 with contextlib.suppress(OSError):  # its line is open, so it lives
                     os.kill(line.about["pid"], signal.SIGKILL)
 
@@ -186,11 +198,20 @@ class Manager:
         return [rank for rank in range(self._size) if rank not in self._ranks]
 
     def _hear(self, line: Line, text: str) -> None:
-        """Who it is."""
-        token, _, about = text.partition(" ")
-        if not hmac.compare_digest(token.encode(), self._token.encode()) or self._begun or line.about:
+        """Who it is, once it has proved that it knows the file."""
+        if line.challenge is None:
+            line.challenge = text, os.urandom(16).hex()
+            return line.write(f"{line.challenge[1]} {proof(self._token, 'manager', *line.challenge)}\n".encode())
+        proved, _, about = text.partition(" ")
+        if not hmac.compare_digest(proved.encode(), proof(self._token, "rank", *line.challenge, about).encode()):
             return self._close(line)
-        line.about = json.loads(about)
+        told = json.loads(about)
+        line.is_mpis = told["mpi"]
+        if line.is_mpis != self._begun or (line.is_mpis and told["rank"] in self._mpis):
+            return self._close(line)
+        line.about = told
+        if line.is_mpis:
+            return self._hear_mpi(line)
         if wrong := self._wrong_with(line):
             return self._refuse(wrong)
         self._ranks[line.about["rank"]] = line
@@ -200,6 +221,14 @@ class Manager:
         if not missing and self._ends is None:
             self._begin()
         return None
+
+    def _hear_mpi(self, line: Line) -> None:
+        """The second line of a rank; after the last one nobody can come any more."""
+        self._mpis[line.about["rank"]] = line
+        line.tell(begin=True)
+        if len(self._mpis) == self._size:
+            self._selector.unregister(self._listener)
+            self._listener.close()
 
     def _wrong_with(self, line: Line) -> str:
         about, other = line.about, self._ranks.get(line.about["rank"])
@@ -222,8 +251,6 @@ class Manager:
     def _begin(self) -> None:
         self.remove_file()
         self._begun = True
-        self._selector.unregister(self._listener)
-        self._listener.close()
         lines = [self._ranks[rank] for rank in range(self._size)]
         vector = mapping([line.about["node"] for line in lines])
         if len(vector) <= _VALUE:  # else MPI compares the names of the machines
@@ -236,10 +263,12 @@ class Manager:
     def _read(self, line: Line) -> None:
         lines = line.read()
         for text in lines or ():
-            if self._begun and line.about:
+            if line.is_mpis:
                 self._answer(line, text)
-            else:
+            elif not line.about:
                 self._hear(line, text)
+            elif text.startswith(END):
+                self._end(text.encode() + b"\n", line)
         if lines is None:
             self._close(line)
 
@@ -266,8 +295,8 @@ class Manager:
         """Tell all ranks to end, but the one that has told this."""
         if self._ends is None:
             self._ends = time.monotonic() + _GRACE
-            for line in self._lines:
-                if line is not sender:
+            for line in self._ranks.values():
+                if line is not sender and line in self._lines:
                     line.write(told)
 
     # ---- PMI ----
@@ -285,7 +314,7 @@ class Manager:
             case "get_universe_size":
                 line.write(b"cmd=universe_size rc=0 size=%d\n" % self._size)
             case "get_my_kvsname":
-                line.write(f"cmd=my_kvsname rc=0 kvsname=mnpar_{self._token[:16]}\n".encode())
+                line.write(f"cmd=my_kvsname rc=0 kvsname=mnpar_{self._name}\n".encode())
             case "put":
                 self._values[told["key"]] = text.partition(" value=")[2]
                 line.write(b"cmd=put_result rc=0 msg=success\n")
@@ -300,13 +329,11 @@ class Manager:
                         other.write(b"cmd=barrier_out rc=0\n")
                     self._at_barrier.clear()
             case "finalize":
-                line.finalized = True
+                self._ranks[line.about["rank"]].finalized = True
                 line.write(b"cmd=finalize_ack rc=0\n")
             case "abort":
-                code = int(told.get("exitcode", "1"))
-                self._end(end_line(code, f"mnpar: {line} of {self._size} called MPI_Abort({code}), the job ends\n"), line)
-            case "mnpar_end":
-                self._end(text.encode() + b"\n", line)
+                code, caller = int(told.get("exitcode", "1")), self._ranks[line.about["rank"]]
+                self._end(end_line(code, f"mnpar: {line} of {self._size} called MPI_Abort({code}), the job ends\n"), caller)
             case None if "endcmd" not in told:  # more of a command of several lines, to spawn
                 pass
             case what:  # there are no such services here
@@ -321,9 +348,24 @@ def listen() -> socket.socket:
     return socket.create_server(("", 0), backlog=1024)
 
 
+def make_room(size: int) -> None:
+    """Let this process open as many files as so many ranks need.
+
+    Raises:
+        SystemExit: the system does not allow it.
+    """
+    needed = 2 * size + _OWN_FILES
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < needed:
+        sys.exit(f"{size} ranks need {needed} open files there, and the system allows {most}: raise ulimit -Hn, or use mpiexec")
+    if allowed != resource.RLIM_INFINITY and allowed < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
+
+
 def main() -> None:
     """Read the settings of :class:`Manager`, print the port, and go on as a process that is nobody's child."""
     settings = json.load(sys.stdin)
+    make_room(settings["size"])
     listener = listen()
     if os.fork():
         return

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hmac
 import json
 import os
 import socket
@@ -23,7 +24,7 @@ from typing import Any, NoReturn
 
 from mnpar.communicators import process_manager
 from mnpar.communicators.neighbours import boot
-from mnpar.communicators.process_manager import END, REMEDY, end_line, end_of, numbers
+from mnpar.communicators.process_manager import REMEDY, end_line, end_of, numbers, proof
 from mnpar.communicators.watch import speak
 from mnpar.errors import LauncherError
 
@@ -38,50 +39,50 @@ _LAUNCHERS_MARKS = ("PMI_", "PMIX_", "MPI_LOCAL", "HYDI_", "OMPI_COMM_WORLD_")
 
 
 class Session:
-    """The line of this process to the process manager: by it the job ends everywhere.
+    """The lines of this process to the process manager: by the first one the job ends everywhere.
 
     Attributes:
         path, rank, size: what was asked for.
-        mpis: the number of the file through which the MPI library uses the same line.
+        mpis: the number of the file of the second one, which the MPI library uses, and may close.
     """
 
-    def __init__(self, line: socket.socket, path: str, rank: int, size: int) -> None:
+    def __init__(self, line: socket.socket, mpis: socket.socket, path: str, rank: int, size: int) -> None:
         self._line, self.path, self.rank, self.size = line, path, rank, size
-        self.mpis = os.dup(line.fileno())
+        line.setblocking(False)
+        self.mpis = mpis.detach()
+        self._which = os.fstat(self.mpis)
+        self._told = b""
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._close)
+            os.register_at_fork(after_in_child=self.close)
 
-    def _close(self) -> None:
-        """In a child, or the line of a rank that has gone would seem open."""
+    def close(self) -> None:
+        """In a child, or the lines of a rank that has gone would seem open."""
         with contextlib.suppress(OSError):
-            if os.path.sameopenfile(self._line.fileno(), self.mpis):  # else MPI has closed it
+            if os.path.samestat(os.fstat(self.mpis), self._which):
                 os.close(self.mpis)
         self._line.close()
 
     def obey(self, leave: Callable[[int], object]) -> None:
         """Say why and ``leave(exit code)`` if the job has ended: another rank has failed, or the process manager is gone."""
         try:
-            told = self._line.recv(2**16, socket.MSG_PEEK | socket.MSG_DONTWAIT).decode(errors="replace")
+            more = self._line.recv(2**16)
         except BlockingIOError:
             return
         except OSError:
-            told = ""
-        if END in told:  # perhaps after an answer that MPI has yet to read
-            line, newline, _ = told[told.index(END) :].partition("\n")
-            if not newline:  # the rest is on its way
-                return
-            code, text = end_of(line)
-        elif not told:
-            code = 1
-            text = f"mnpar: rank {self.rank} of {self.size} has lost the process manager of this job, the job ends\n"
-        else:
+            more = b""
+        self._told += more
+        if more and not self._told.endswith(b"\n"):  # the rest is on its way
             return
+        code, text = 1, f"mnpar: rank {self.rank} of {self.size} has lost the process manager of this job, the job ends\n"
+        if more:
+            code, text = end_of(self._told.decode(errors="replace").splitlines()[0])
         speak(text)
         leave(code)
 
     def end(self, code: int, text: str) -> None:
         """End all ranks, which say this text."""
         with contextlib.suppress(OSError):
+            self._line.settimeout(_ANSWER)
             self._line.sendall(end_line(code, text))
 
 
@@ -100,7 +101,7 @@ def join(path: str, rank: int, size: int, timeout: float, library: str) -> Sessi
     path = os.path.abspath(path)
     if not library.startswith("MPICH"):
         _refuse(path, rank, size, library)
-    session = Session(meet(path, rank, size, timeout, library), path, rank, size)
+    session = Session(*meet(path, rank, size, timeout, library), path, rank, size)
     for name in [name for name in os.environ if name.startswith(_LAUNCHERS_MARKS)]:
         del os.environ[name]  # of a launcher that has started this process alone, or for another MPI
     os.environ |= {"PMI_FD": str(session.mpis), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}
@@ -111,16 +112,17 @@ def _refuse(path: str, rank: int, size: int, library: str) -> NoReturn:
     """This process has an MPI library that cannot take part: tell the others, if they are there."""
     if rank:
         with contextlib.suppress(LauncherError):
-            meet(path, rank, size, _REFUSAL, library)
+            for line in meet(path, rank, size, _REFUSAL, library):
+                line.close()
     raise LauncherError(
         f"rank {rank} of {size} has {library}, and only MPICH lets ranks meet by a file: pip install mpich in place of it, or "
         f"start them together: mpiexec -n {size} python …, or python -m mnpar run -n {size} --hosts FILE …"
     )
 
 
-def meet(path: str, rank: int, size: int, timeout: float, library: str) -> socket.socket:
-    """A connection to the process manager, once all ranks have one; arguments and errors as of :func:`join`."""
-    return _Meeting(path, rank, size, timeout, library).line()
+def meet(path: str, rank: int, size: int, timeout: float, library: str) -> tuple[socket.socket, socket.socket]:
+    """Two connections to the process manager, ours and MPI's, once all ranks have come; arguments and errors as of join."""
+    return _Meeting(path, rank, size, timeout, library).lines()
 
 
 class _Meeting:
@@ -130,13 +132,15 @@ class _Meeting:
         self._path, self._rank, self._size, self._timeout = path, rank, size, timeout
         self._about = {
             "rank": rank, "size": size, "pid": os.getpid(), "host": socket.gethostname(), "node": node(), "library": library,
+            "mpi": False,
         }  # fmt: skip
         self._began = time.monotonic()
         self._next_report = self._began + _REPORT
         self._waits_for = ""
+        self._there: dict[str, Any] = {}  # what the file said of who has answered
 
-    def line(self) -> socket.socket:
-        """Connected, and all other ranks are too.
+    def lines(self) -> tuple[socket.socket, socket.socket]:
+        """Connected twice, and all other ranks are there too.
 
         Raises:
             LauncherError: they did not come in time, or something is wrong with one of them.
@@ -150,8 +154,12 @@ class _Meeting:
                 with contextlib.ExitStack() as undo:
                     undo.callback(line.close)
                     if self._all_come(line):
+                        mpis = self._connect(self._there, mpi=True)
+                        if mpis is None or _next_line(mpis) is None:
+                            raise LauncherError(f"rank {self._rank} of {self._size} has lost the process manager of this job")
                         undo.pop_all()
-                        return line
+                        mpis.settimeout(None)
+                        return line, mpis
             self._look_at_clock()
             time.sleep(_POLL)
 
@@ -232,17 +240,17 @@ class _Meeting:
 
     # ---- the process manager ----
 
-    def _connect(self, told: dict[str, Any]) -> socket.socket | None:
-        """A line to who has published the file; None if nobody answers."""
+    def _connect(self, told: dict[str, Any], mpi: bool = False) -> socket.socket | None:
+        """A line to who has published the file, for MPI or not; None if nobody answers who knows what stands in it."""
         first = ["localhost"] if told["node"] == self._about["node"] else []
         for host in [*first, *told["hosts"]]:
             line = None
             with contextlib.suppress(OSError):
                 line = socket.create_connection((host, told["port"]), _CONNECT)
-                line.sendall(f"{told['token']} {json.dumps(self._about)}\n".encode())
                 line.settimeout(_ANSWER)
-                if line.recv(1, socket.MSG_PEEK) == b"{":
+                if _greet(line, told["token"], json.dumps(self._about | {"mpi": mpi})):
                     process_manager.keep_alive(line)
+                    self._there = told
                     return line
             if line is not None:
                 line.close()
@@ -265,9 +273,19 @@ class _Meeting:
             if "error" in told:
                 raise LauncherError(told["error"])
             if "begin" in told:
-                line.settimeout(None)  # MPI reads it, too
                 return True
             self._waits_for = numbers(told["missing"]) if told["missing"] else "the job's beginning"
+
+
+def _greet(line: socket.socket, token: str, about: str) -> bool:
+    """Say who this is, if the other end proves that it knows the token, and prove it too."""
+    mine = os.urandom(16).hex()
+    line.sendall(f"{mine}\n".encode())
+    its, _, proved = (_next_line(line) or b"").decode(errors="replace").strip().partition(" ")
+    if not hmac.compare_digest(proved.encode(), proof(token, "manager", mine, its).encode()):
+        return False
+    line.sendall(f"{proof(token, 'rank', mine, its, about)} {about}\n".encode())
+    return line.recv(1, socket.MSG_PEEK) == b"{"
 
 
 def _next_line(line: socket.socket) -> bytes | None:

@@ -43,14 +43,14 @@ def meet(path, *ranks, timeout=20.0):
     with ThreadPoolExecutor(len(ranks)) as threads:
         results = list(threads.map(one, ranks))
     for result in results:
-        if isinstance(result, socket.socket):
-            result.close()
+        for line in result if isinstance(result, tuple) else ():
+            line.close()
     return results
 
 
 def test_all_have_a_line_in_whatever_order_they_come_and_the_file_is_gone(tmp_path):
     for order in (range(4), range(3, -1, -1)):
-        assert all(isinstance(one, socket.socket) for one in meet(tmp_path / "meet", *[(rank, 4) for rank in order]))
+        assert all(isinstance(one, tuple) for one in meet(tmp_path / "meet", *[(rank, 4) for rank in order]))
 
 
 STALE = {"token": "1" * 32, "hosts": ["localhost"], "port": 9, "node": "another"}
@@ -59,7 +59,7 @@ STALE = {"token": "1" * 32, "hosts": ["localhost"], "port": 9, "node": "another"
 @pytest.mark.parametrize("text", ["", json.dumps(STALE)], ids=["empty", "of an earlier job"])
 def test_a_file_at_which_nobody_answers_is_replaced(tmp_path, text):
     (tmp_path / "meet").write_text(text)
-    assert all(isinstance(one, socket.socket) for one in meet(tmp_path / "meet", (1, 2), (0, 2)))
+    assert all(isinstance(one, tuple) for one in meet(tmp_path / "meet", (1, 2), (0, 2)))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_rank_that_leaves_may_come_again(tmp_path):
         first = threads.submit(meet, tmp_path / "meet", (0, 3))
         told = published(tmp_path / "meet")
         rendezvous._Meeting(str(tmp_path / "meet"), 1, 3, 20.0, MPICH)._connect(told).close()
-        assert all(isinstance(one, socket.socket) for one in [*meet(tmp_path / "meet", (1, 3), (2, 3)), *first.result()])
+        assert all(isinstance(one, tuple) for one in [*meet(tmp_path / "meet", (1, 3), (2, 3)), *first.result()])
 
 
 def test_who_does_not_know_the_file_is_sent_away(tmp_path):
@@ -106,10 +106,46 @@ def test_who_does_not_know_the_file_is_sent_away(tmp_path):
         told = published(tmp_path / "meet")
         assert (tmp_path / "meet").stat().st_mode & 0o777 == 0o600
         with socket.create_connection(("localhost", told["port"])) as stranger:
+            stranger.sendall(b"1234\n")
+            assert told["token"] not in stranger.recv(1000).decode()
             stranger.sendall(b'wrong {"rank": 1, "size": 2, "pid": 1, "host": "x", "node": "x", "library": "x"}\n')
             assert stranger.recv(1) == b""
+        with socket.create_connection(("localhost", told["port"])) as stranger:
+            assert not rendezvous._greet(stranger, "wrong", "{}")
         meet(tmp_path / "meet", (1, 2))
-        assert isinstance(first.result()[0], socket.socket)
+        assert isinstance(first.result()[0], tuple)
+
+
+def test_who_cannot_prove_to_know_the_file_is_told_nothing_by_ranks(tmp_path):
+    heard = []
+
+    def impostor(listener):
+        connection = listener.accept()[0]
+        listener.close()
+        with connection:
+            heard.append(connection.recv(1000))
+            connection.sendall(heard[0].strip() + b" " + heard[0])  # what it was asked
+            heard.append(connection.recv(1000))
+
+    with socket.create_server(("localhost", 0)) as listener, ThreadPoolExecutor() as threads:
+        threads.submit(impostor, listener)
+        there = {"hosts": ["localhost"], "port": listener.getsockname()[1], "node": rendezvous.node()}
+        (tmp_path / "notes").write_text(json.dumps(STALE | there))
+        [told] = meet(tmp_path / "notes", (1, 2), timeout=0.2)
+        assert "rank 1 of 2 has waited" in told
+    assert len(heard[0]) == 33
+    assert heard[1] == b""
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"), [("-n 50", "100 ranks need 232 open files there, and the system allows 50"), ("-Sn 50", "")]
+)
+def test_many_ranks_get_as_many_files_as_the_system_allows(tmp_path, limits, says):
+    program = "from mnpar.communicators import process_manager as m; m.make_room(100); print(m.resource.getrlimit(7)[0])"
+    command = ["sh", "-c", f'ulimit {limits}; exec "$@"', "sh", sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(mnpar.__file__).parents[1])
+    assert says in done.stderr
+    assert (done.returncode, done.stdout) == ((1, "") if says else (0, "232\n"))
 
 
 def test_what_is_no_such_file_is_left_alone(tmp_path):
@@ -141,12 +177,14 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkey
         return open(*arguments, **keywords)
 
     monkeypatch.setattr(rendezvous, "open", replaced, raising=False)
-    assert all(isinstance(one, socket.socket) for one in meet(tmp_path / "meet", (1, 2), (0, 2)))
+    assert all(isinstance(one, tuple) for one in meet(tmp_path / "meet", (1, 2), (0, 2)))
 
 
 def test_the_end_of_a_job_is_obeyed_once_it_is_told_in_full():
     line, manager = socket.socketpair()
-    session, codes, text = rendezvous.Session(line, "path", 0, 2), [], "é" * 70_000
+    mpis, other = socket.socketpair()
+    other.close()
+    session, codes, text = rendezvous.Session(line, mpis, "path", 0, 2), [], "é" * 70_000
     told = process_manager.end_line(130, text)
     assert len(told) < process_manager._LONGEST
     with manager:
@@ -155,7 +193,7 @@ def test_the_end_of_a_job_is_obeyed_once_it_is_told_in_full():
             manager.sendall(piece)
             assert not codes
         session.obey(codes.append)
-    session._close()
+    session.close()
     assert codes == [130]
     assert text.startswith(process_manager.end_of(told.decode())[1][:-5])
 
@@ -203,9 +241,9 @@ comm = mnpar.create_communicator("file", path=path, rank=rank, size=size)
 """
 
 
-def start(tmp_path, program, size, order=None):
+def start(tmp_path, program, size, order=None, before=""):
     """A process for each rank, in this order."""
-    (tmp_path / "program.py").write_text(HEAD + program)
+    (tmp_path / "program.py").write_text(HEAD.replace("comm =", f"{before}comm =") + program)
     environment = clean_environment(os.environ) | {"PYTHONPATH": str(Path(mnpar.__file__).parents[1])}
     command = [sys.executable, str(tmp_path / "program.py")]
     processes = {
@@ -299,6 +337,19 @@ def test_ranks_end_when_one_is_killed_even_if_they_hear_nothing(tmp_path):
     (deaf, *_), (killed, *_), (last, _, errors) = ends(processes)
     assert (deaf, killed, last) == (-signal.SIGKILL, -signal.SIGKILL, 1)
     assert "rank 1" in errors
+
+
+KILLED_IN_INIT = """if rank == 1:
+    from mnpar.communicators import mpi
+    mpi._initialize = lambda MPI: os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_ranks_say_who_is_missing_if_one_is_killed_while_mpi_starts(tmp_path):
+    (first, _, said), (killed, _, _), (last, _, errors) = ends(start(tmp_path, "", 3, before=KILLED_IN_INIT))
+    assert (first, killed, last) == (1, -signal.SIGKILL, 1)
+    for text in (said, errors):
+        assert re.fullmatch(r"mnpar: rank 1 \(process \d+ on .*\) of 3 has ended without a word, the job ends\n", text), text
 
 
 def test_who_has_started_mpi_already_is_told(tmp_path):

@@ -19,12 +19,12 @@ import os, signal, subprocess, sys, time
 from mnpar.communicators import startup
 startup._STARTING = -1e9  # the launcher starts no more
 parent = os.getppid()
-with startup.watched():
+with startup.watched("a library", None):
     os.write(1, b"waits\\n")
     time.sleep(1)
 print(*sys.argv[1:], os.getppid() == parent)
 """
-HIDDEN = WAITS.replace("parent =", "startup._children = lambda launcher: {}\nparent =")
+HIDDEN = WAITS.replace("parent =", "startup.siblings.children = lambda launcher: {}\nparent =")
 LEFT = WAITS.replace(
     "    time.sleep(1)",
     """    open(f"{sys.argv[0]}.begun", "w").close()

@@ -13,16 +13,17 @@ import sys
 import threading
 import time
 from multiprocessing import forkserver
-from pathlib import Path
 
 import numpy as np
 
+if "MNPAR_TEST_GROUP" in os.environ:
+    os.setegid(int(os.environ["MNPAR_TEST_GROUP"]))  # this may be a fork of a process that is in another one
 if sys.argv[1] == "start_before_any_import" and os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
     os._exit(0)
 
 import mnpar
 import mnpar.functions as F
-from mnpar.communicators import process
+from mnpar.communicators import process, startup, traces
 from mnpar.communicators.launcher import launched_rank
 
 if {
@@ -30,6 +31,7 @@ if {
     "forks_where_mpi4py_was_first",
     "alone_it_forks_where_mpi4py_was_first",
     "start_error_where_mpi4py_was_first",
+    "start_exit_0_where_mpi4py_was_first",
 } & set(sys.argv):
     from mpi4py import MPI  # noqa: F401  where many scripts have it
 
@@ -456,8 +458,8 @@ def loads_in_processes(comm):
         with multiprocessing.get_context(method).Pool(1) as pool:
             assert pool.map(abs, range(-3, 3)) == [3, 2, 1, 0, 1, 2]
             began = [pool._pool[0].pid, forkserver._forkserver._forkserver_pid or 0]
-        for pid in began:  # MPICH's, of processes that load mpi4py and end, as multiprocessing's do, without MPI_Finalize
-            Path(f"/dev/shm/mpich_shm_{pid:x}_0").unlink(missing_ok=True)
+            files = [file for pid in began for file in traces.segments(pid)]
+        traces.remove(files)  # of processes that load mpi4py and end, as multiprocessing's do, without MPI_Finalize
         comm.barrier()
     child = [sys.executable, "-c", "from mpi4py import MPI; print(MPI.COMM_WORLD.Get_size())"]
     assert subprocess.run(child, capture_output=True, text=True, check=True).stdout.split() == ["1"]
@@ -545,9 +547,18 @@ def boom():
     raise ValueError("boom")
 
 
+def error_in_a_thread_that_nobody_reads():
+    startup._LAST_WORDS = 1.0
+    sys.stderr = os.fdopen(os.pipe()[1], "w")
+    threading.Thread(target=lambda: (_ for _ in ()).throw(ValueError("boom" * 2**16))).start()
+    time.sleep(30)
+
+
 AT_THE_START = {  # what rank 1 does when the others make a communicator already
     "start_error": boom,
     "start_error_where_mpi4py_was_first": boom,
+    "start_error_in_a_thread_that_nobody_reads": error_in_a_thread_that_nobody_reads,
+    "start_exit_0_where_mpi4py_was_first": lambda: sys.exit(0),
     "start_exit_0": lambda: sys.exit(0),
     "start_exit_3": lambda: sys.exit(3),
     "start_os_exit_0": lambda: os._exit(0),
@@ -557,6 +568,8 @@ AT_THE_START = {  # what rank 1 does when the others make a communicator already
 
 def start(name):
     print("ready", flush=True)
+    if name == "start_nowhere":
+        return
     if launched_rank() == 1:
         AT_THE_START[name]()
     mnpar.create_communicator().barrier()

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.faults.job import PYTHON, Job
+from tests.faults.job import GROUP, PYTHON, Job
 
 KINDS = ("fine", "error", "os._exit", "SIGSEGV", "kill -9 a rank", "kill -9 mpiexec", "Ctrl-C")
 SHARED = ("mpich_", "ucx_", "sm_segment", "vader_segment", "osc_", "psm")
@@ -20,8 +20,16 @@ PROGRAMS = {"fine": "fine", "error": "error_while_others_receive", "os._exit": "
 
 
 def traces(folder, prefixes):
-    """What MPI and mnpar have there."""
-    return {str(path) for path in Path(folder).glob("*") if path.name.startswith(prefixes)}
+    """What MPI and mnpar have there, for jobs of this process if these can be told from others."""
+    return {str(path) for path in Path(folder).glob("*") if path.name.startswith(prefixes) and is_ours(path)}
+
+
+def is_ours(path):
+    """Whether a file may be of a job of this process."""
+    try:
+        return path.lstat().st_gid == GROUP or GROUP is None
+    except OSError:  # it has gone
+        return False
 
 
 def used():
