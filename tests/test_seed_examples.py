@@ -119,9 +119,8 @@ def test_the_perceptron_learns_as_a_replica(way, flags):
 
 
 @pytest.mark.grid
-@pytest.mark.parametrize(("way", "flags"), [(ALONE, []), (MPI, ["--tutorial", "alike"])], ids=["one rank", "two alike"])
-def test_the_perceptron_is_in_the_bands_of_the_tutorial(way, flags, n_epochs):
-    ranks = max(way[0], 1)
+def test_the_perceptron_is_in_the_bands_of_the_tutorial(tutorial_ranks, n_epochs):
+    ranks, way, flags = tutorial_ranks, *((ALONE, []), (MPI, ["--tutorial", "alike"]))[tutorial_ranks - 1]
     text = run(way, "flashlight_perceptron.py", "-e", str(n_epochs), *flags, timeout=1200)
     errors = numbers(r"mean squared error ([\d.]+)", text)
     assert len(errors) == n_epochs
@@ -157,7 +156,7 @@ TWO = {0: 3.71, 100: 0.732, 200: 0.261, 300: 0.2355, 900: 0.220}
 
 @pytest.fixture
 def stop(request):
-    return 900 if request.config.getoption("--sweep") else 200
+    return 900 if request.config.getoption("--sweep") else 100
 
 
 @pytest.mark.grid
@@ -196,7 +195,7 @@ def test_three_workers_take_every_third_of_batches_that_three_do_not_divide(laye
 
 
 @pytest.mark.parametrize("way", [MPI, *[(0, ["--threads", str(n)]) for n in (1, 3, 4, 5)]], ids=str)
-@pytest.mark.parametrize("flags", [["--shape", "1000x777x513", "--dtype", "f8"], ["--shape", "3x2x4"]], ids=" ".join)
+@pytest.mark.parametrize("flags", [["--shape", "500x389x257", "--dtype", "f8"], ["--shape", "3x2x4"]], ids=" ".join)
 def test_products_of_ranks_and_their_gradients_are_those_of_one(way, flags):
     text = run(way, "parallel_matmul.py", *flags)
     found = np.array(re.findall(r"C (\S+), dA (\S+), dB (\S+)", text)).astype(float)
@@ -271,12 +270,6 @@ def test_resnet_50_has_the_layers_of_its_paper(monkeypatch):
     ]
 
 
-def test_resnet_50_makes_a_step_whole():
-    text = run(ALONE, "resnet50.py", *TINY)
-    assert "ResNet-50 of 25,557,032 parameters" in text
-    assert re.search(r"loss at first \d+\.\d+, at last \d+\.\d+$", text, re.M)
-
-
 def narrow(folder, blocks):
     """The example with other blocks in its stages."""
     text = (ROOT / "examples" / "resnet50.py").read_text()
@@ -290,9 +283,19 @@ DEEP = ((3, 8), (4, 16), (6, 32), (3, 64))  # as deep as it is, and an eighth as
 
 
 def pytest_generate_tests(metafunc):
+    if "tutorial_ranks" in metafunc.fixturenames:  # two are compared with the replica, which is with the page
+        two = [2] if metafunc.config.getoption("--sweep") else []
+        metafunc.parametrize("tutorial_ranks", [1, *two], ids=["one rank", "two alike"][: 1 + len(two)])
     if "blocks" in metafunc.fixturenames:  # as wide as it is it takes half a minute
         whole = {"whole": resnet50.BLOCKS} if metafunc.config.getoption("--sweep") else {}
         metafunc.parametrize("blocks", [DEEP, *whole.values()], ids=["narrow", *whole])
+
+
+@pytest.mark.grid
+def test_resnet_50_makes_a_step(tmp_path, blocks):
+    text = run(ALONE, narrow(tmp_path, blocks), *TINY)
+    assert ("ResNet-50 of 25,557,032 parameters" in text) == (blocks == resnet50.BLOCKS)
+    assert re.search(r"loss at first \d+\.\d+, at last \d+\.\d+$", text, re.M)
 
 
 @pytest.mark.grid
