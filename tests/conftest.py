@@ -57,11 +57,12 @@ def pytest_configure(config):
 
 def start_alike():
     """What tests start finds the same wherever they run: it prints whole lines, its idle threads sleep, its MPI looks for no
-    network (which takes a rank a sixth of its start), and Ctrl-C ends it.
+    network and watches no memory (which takes a rank a sixth of its start), and Ctrl-C ends it.
     """
     os.environ.pop("PYTHONUNBUFFERED", None)  # print writes its arguments one by one then, and those of several ranks mix
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # 2 ** 20 cycles, and not 2 ** 28: to spin 0.1 s without work
     os.environ.setdefault("UCX_TLS", "posix,self")
+    os.environ.setdefault("UCX_MEM_EVENTS", "n")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as nohup and the shell's & leave it: programs inherit that
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
