@@ -1,8 +1,8 @@
 """Random programs over ranks have the gradients of one process; spoilt ones are reported, never wrong and never hanging.
 
 ``MNPAR_PROGRAMS=10000 pytest tests/test_random_programs.py`` runs more of them, ``MNPAR_PROGRAMS_MPI`` more on processes;
-``--sweep`` runs four times as many on threads as a plain run, and twice as many on processes. ``--detection`` prints at the end how many of the spoilt ones were
-reported.
+``--sweep`` runs four times as many on threads as a plain run, and twice as many on processes. ``--detection`` prints at the end
+how many of the spoilt ones were reported.
 """
 
 import os
