@@ -80,7 +80,7 @@ def test_a_batch_larger_than_the_data_is_all_of_it_once(example, flags, line, tm
     assert re.search(line, done.stdout, re.M), done.stdout
 
 
-SHORT = ["--epoch", "2", "--unit", "16"]
+SHORT = ["--epoch", "2", "--unit", "16", "--batchsize", "64"]
 WAYS = {
     "python, which starts four": ({"ranks": 0}, [], 4),
     "mpiexec without a number": ({"ranks": 0, "bare_mpiexec": True}, [], 4),

@@ -1,8 +1,8 @@
 """Random programs over ranks have the gradients of one process; spoilt ones are reported, never wrong and never hanging.
 
 ``MNPAR_PROGRAMS=10000 pytest tests/test_random_programs.py`` runs more of them, ``MNPAR_PROGRAMS_MPI`` more on processes;
-``--sweep`` runs twice as many on threads as a plain run. ``--detection`` prints at the end how many of the spoilt ones were
-reported.
+``--sweep`` runs four times as many on threads as a plain run, and twice as many on processes. ``--detection`` prints at the end
+how many of the spoilt ones were reported.
 """
 
 import os
@@ -21,7 +21,7 @@ PIECE = 50
 def pytest_generate_tests(metafunc):
     if "first" in metafunc.fixturenames:
         on_mpi = "comm" in metafunc.fixturenames
-        number = 400 if metafunc.config.getoption("--sweep") and not on_mpi else 200
+        number = (200 if on_mpi else 400) if metafunc.config.getoption("--sweep") else 100
         number = int(os.environ.get("MNPAR_PROGRAMS_MPI" if on_mpi else "MNPAR_PROGRAMS", number))
         metafunc.parametrize("first", range(0, number, PIECE))
 
@@ -44,6 +44,7 @@ def test_gradients_of_random_programs_on_thread_ranks_equal_those_of_one_process
             raise
 
 
+@pytest.mark.grid
 @pytest.mark.ranks(4, on="mpi")
 def test_gradients_of_random_programs_on_processes_equal_those_of_one_process(comm, first):
     for seed in range(first, first + PIECE):

@@ -177,7 +177,7 @@ def test_bad_flags_are_usage_errors(flags, message, capsys, monkeypatch):
 
 # ---- GB ----
 
-SHORT = ["--train", "8", "--test", "10", "--batchsize", "4", "--pretrain", "1", "--initial", "1", "--epoch", "1"]
+SHORT = ["--train", "5", "--test", "10", "--batchsize", "4", "--pretrain", "1", "--initial", "1", "--epoch", "1"]
 
 
 def smaller(load):
@@ -231,7 +231,7 @@ def test_gb_has_the_costs_of_one_process_for_colour_images_of_32_by_32():
 
 
 def test_gb_draws_a_plot(tmp_path):
-    done = run(0, "gb_autoencoder.py", [*SHORT, "--train", "6", "--out", str(tmp_path)])
+    done = run(0, "gb_autoencoder.py", [*SHORT, "--out", str(tmp_path)])
     assert done.returncode == 0, done.stderr
     picture = (tmp_path / "gb_autoencoder.png").read_bytes()
     assert picture.startswith(PNG)

@@ -94,8 +94,11 @@ def test_an_empty_data_set_that_is_to_repeat_is_refused(make):
         make([], 2).next()
 
 
-@pytest.mark.parametrize("read", [0, 1, 2])
-@every_kind
+@pytest.mark.parametrize(
+    ("make", "read"),
+    [*[(KINDS["threads"], n) for n in range(3)], *[(KINDS[kind], 2) for kind in PROCESSES]],
+    ids=[*[f"threads-{n}" for n in range(3)], *PROCESSES],
+)
 def test_what_was_read_ahead_before_a_state_was_loaded_is_forgotten(make, read):
     def made(make):
         return make(list(range(6)), 4, order_sampler=ShuffleOrderSampler(7))
@@ -168,8 +171,9 @@ def test_an_order_sampler_is_asked_as_by_a_serial_iterator(make):
     assert program(make) == program(SerialIterator)
 
 
-@both_kinds
-@pytest.mark.parametrize("length", [2, 7])
+@pytest.mark.parametrize(
+    ("make", "length"), [(TWO["threads"], 2), *[(make, 7) for make in TWO.values()]], ids=["threads, short", *TWO]
+)
 def test_an_epoch_is_as_long_as_the_order_that_the_sampler_drew(make, length):
     def program(make, **how):
         def sampler(order, position):

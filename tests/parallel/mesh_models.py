@@ -236,7 +236,8 @@ def check_pieces(ranks, expected, tolerance):
             want = expected[path]
             assert whole in (None, want.shape)
             want = want if box is None else want[tuple(slice(a, b) for a, b in zip(box.start, box.stop, strict=True))]
-            np.testing.assert_allclose(array, want, rtol=tolerance, atol=tolerance, err_msg=path)
+            if array.shape != want.shape or not (abs(array - want) <= tolerance * (1 + abs(want))).all():
+                np.testing.assert_allclose(array, want, rtol=tolerance, atol=tolerance, err_msg=path)  # which takes long
             found.setdefault(path, set()).add(box)
     assert sorted(found) == sorted(expected)
 
