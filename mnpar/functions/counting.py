@@ -9,13 +9,14 @@ Functions that are waited for later ask, and judge when they are waited for: a c
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mnpar.communicators.sites import call_site
-from mnpar.config import is_recording
+from mnpar.config import is_debugging, is_recording
 from mnpar.errors import MismatchError
 from mnpar.functions.arithmetic import Add, AddConstant, AddSeveral, Div, Mul, MulConstant, Neg, PowConstant
 from mnpar.functions.broadcasting import BroadcastTo
@@ -82,6 +83,8 @@ def check_loss(comm: Communicator, loss: Any) -> None:
 
     Raises:
         MismatchError: there is one; on all ranks of ``comm``.
+
+    In debug mode the first of them warns if ranks have losses of their own, which add up: it may not be meant.
     """
     watch = current_watch()
     if watch is None or comm.size == 1:
@@ -99,6 +102,9 @@ def check_loss(comm: Communicator, loss: Any) -> None:
             if len(values) == len(ranks) > 1 and np.allclose(values, values[0], 100 * eps, 0):
                 why = f"loss, of which it is a term, and so the{TWICE[op, 1].format(P=len(ranks))}"
                 raise MismatchError(f"{op} at {site}: each of {len(ranks)} ranks has the same {why}")
+    losses = {rank: value for rank, (value, _) in found.items() if value is not None}
+    if is_debugging() and comm.rank == 0 and losses and np.ptp([*losses.values()]) > eps**0.5 * abs(value or 0.0):
+        warnings.warn(_DIFFER.format(losses), stacklevel=2)
 
 
 def _ends(loss: Variable) -> Iterator[Any]:
@@ -160,6 +166,11 @@ def _terms(x: Any) -> Iterator[VariableNode]:
             node.creator.alike = True
 
 
+_DIFFER = (
+    "ranks that have samples in common have losses of their own, {}, which add up. That is right for penalties of each rank's "
+    "own weights, losses of parts and the like. If they should have one loss, they compute it from parts that nobody has added "
+    "up (reduce_from) or joined (gather_from)"
+)
 _TERM = (
     "each of {P} ranks adds the same {name} to its part, so that the sum has it {P} times, and not so its gradient: add it "
     "once, to the sum"

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from mnpar.backend import Array
     from mnpar.communicators.communicator import Communicator
     from mnpar.functions.communication import Communication
-    from mnpar.link import Link
 
 
 class Watch:
@@ -46,10 +45,10 @@ class Watch:
     Args:
         ranks: those that have samples and a loss in common with this one, by their numbers in the world.
         everyone: all of the mesh.
-        model: what is updated.
+        model: the link that is updated.
     """
 
-    def __init__(self, ranks: Sequence[int], everyone: Sequence[int], model: Link) -> None:
+    def __init__(self, ranks: Sequence[int], everyone: Sequence[int], model: Any) -> None:
         self.ranks, self.everyone, self.model = frozenset(ranks), frozenset(everyone), model
 
     def covers(self, comm: Communicator) -> bool:
