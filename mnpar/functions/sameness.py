@@ -11,8 +11,8 @@ other: in debug mode, and on a mesh in those updates after which gradients are c
 On a mesh the loss is one that some of the ranks have in common, which says more: whether ranks own something together that have
 other samples, and what should count once (functions/counting.py).
 
-An error stops a run, so what may be meant is let pass: losses that differ (they add up: penalties of divided
-weights, a task for each rank), sums that nothing is differentiated through, equal parts that are plain.
+An error stops a run, so what may be meant is let pass: losses that differ (they add up: penalties of divided weights, a task
+for each rank), sums that nothing is differentiated through, equal parts that are plain, a number whose gradient is the same.
 """
 
 from __future__ import annotations

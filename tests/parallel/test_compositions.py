@@ -384,7 +384,7 @@ COMPOSITIONS = {
 
 
 def train(comm, axes, program, options, wrong=None):
-    """Three updates; first gradients, before they are clipped, and last weights."""
+    """Two updates; first gradients, before they are clipped, and last weights."""
     with mnpar.using_config("dtype", np.dtype("f8")):
         mesh = mnpar.Mesh(comm, **axes)
         mnpar.random.seed(0)
@@ -394,7 +394,7 @@ def train(comm, axes, program, options, wrong=None):
         optimizer.add_hook(mnpar.optimizer_hooks.GradientClipping(0.05))
         optimizer.add_hook(mnpar.optimizer_hooks.WeightDecay(0.01))
         gradients = None
-        for _ in range(3):
+        for _ in range(2):
             optimizer.update(*call)
             gradients = gradients or pieces(model, "grad")
         return gradients, pieces(model, "array")
