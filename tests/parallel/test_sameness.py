@@ -658,6 +658,26 @@ def test_updates_that_are_not_compared_send_nothing_for_it():
     assert few < more
 
 
+def test_in_debug_mode_each_update_is_looked_at():
+    """The fourth, too, which is otherwise not compared."""
+    calls = []
+
+    def program(mesh):
+        m = pair(mesh.model)
+        part = lambda: F.linear(F.tanh(m.wide(X)), m.out.W)
+
+        def lossfun():
+            calls.append(mesh.comm.rank)
+            return loss((F.reduce_from if calls.count(mesh.comm.rank) < 4 else F.allreduce)(mesh.model, part()))
+
+        return m, lossfun
+
+    mnpar.run(update, ranks=2, args=({"model": 2}, program, 4))
+    calls.clear()
+    with mnpar.using_config("debug", True), pytest.raises(MismatchError, match=r"allreduce at .*: each of 2 ranks has"):
+        mnpar.run(update, ranks=2, args=({"model": 2}, program, 4))
+
+
 def test_in_debug_mode_it_is_told_without_a_mesh():
     def program(comm):
         with mnpar.using_config("debug", True):
