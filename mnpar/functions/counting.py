@@ -103,7 +103,7 @@ def check_loss(comm: Communicator, loss: Any) -> None:
                 why = f"loss, of which it is a term, and so the{TWICE[op, 1].format(P=len(ranks))}"
                 raise MismatchError(f"{op} at {site}: each of {len(ranks)} ranks has the same {why}")
     losses = {rank: value for rank, (value, _) in found.items() if value is not None}
-    if is_debugging() and comm.rank == 0 and losses and np.ptp([*losses.values()]) > eps**0.5 * abs(value or 0.0):
+    if is_debugging() and comm.rank == 0 and not np.allclose([*losses.values()], [*losses.values()][:1], 1e-4, 0, True):
         warnings.warn(_DIFFER.format(losses), stacklevel=2)
 
 

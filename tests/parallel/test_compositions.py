@@ -332,6 +332,25 @@ def tied_heads_in_stages(mesh, wrong):
     return m, m, mine(mesh.data, WORDS), mine(mesh.data, LABELS)
 
 
+class WeightedHead(mnpar.Chain):
+    """The loss of each word is multiplied by a number; the mean over sequences of the sums of these."""
+
+    def __init__(self):
+        super().__init__(last=L.Linear(D, V))
+
+    def forward(self, h, t, w):
+        each = F.softmax_cross_entropy(F.reshape(self.last(h, 2), (-1, V)), t.ravel(), reduce="no")
+        return F.sum(each * w.ravel()) / len(t)
+
+
+def masked_micro_batches(mesh, wrong):
+    """Micro-batches with other numbers of words without padding, each of which counts alike."""
+    layers = {"embed": lambda: L.EmbedID(V, D), "tanh": lambda: F.tanh, "head": WeightedHead}
+    m = mnpar.Pipeline.of(mesh.pipe, layers, "1f1b", 2, labels=2)
+    there = MASKED >= 0
+    return m, m, *[mine(mesh.data, a) for a in (WORDS, MASKED, there * (N / there.sum()))]
+
+
 def tokens(x, t):
     """What a loss is the mean of."""
     return (t >= 0).sum()
@@ -379,6 +398,7 @@ COMPOSITIONS = {
         },
     ),
     balance_of_own_tokens: (({"expert": 2}, {"expert": 4}), {"axes": ("data", "expert"), "samples": size}, {}),
+    masked_micro_batches: (({"pipe": 2}, {"pipe": 2, "data": 2}), {}, {}),
     tied_heads_in_stages: (({"pipe": 2}, {"pipe": 2, "data": 2}), {"samples": size}, {}),
 }
 
