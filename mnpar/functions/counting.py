@@ -104,7 +104,7 @@ def check_loss(comm: Communicator, loss: Any) -> None:
                 raise MismatchError(f"{op} at {site}: each of {len(ranks)} ranks has the same {why}")
     losses = {rank: value for rank, (value, _) in found.items() if value is not None}
     if is_debugging() and comm.rank == 0 and not np.allclose([*losses.values()], [*losses.values()][:1], 1e-4, 0, True):
-        warnings.warn(_DIFFER.format(losses), stacklevel=2)
+        warnings.warn(_DIFFER.format([*losses]), stacklevel=2)
 
 
 def _ends(loss: Variable) -> Iterator[Any]:
@@ -167,7 +167,7 @@ def _terms(x: Any) -> Iterator[VariableNode]:
 
 
 _DIFFER = (
-    "ranks that have samples in common have losses of their own, {}, which add up. That is right for penalties of each rank's "
+    "ranks {} have samples in common, and losses of their own, which add up. That is right for penalties of each rank's "
     "own weights, losses of parts and the like. If they should have one loss, they compute it from parts that nobody has added "
     "up (reduce_from) or joined (gather_from)"
 )
