@@ -21,10 +21,10 @@ from mnpar import backend
 from mnpar.communicators.algorithms import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER, SCANS
 from mnpar.communicators.communicator import needed
 from mnpar.functions.communication import Collective, Communication
+from mnpar.functions.counting import check_once, check_terms
 from mnpar.functions.folding import FOLDS, check_op, fold
 from mnpar.functions.generic import axis_of
 from mnpar.functions.joining import concat, split_axis
-from mnpar.functions.sameness import check_once
 from mnpar.plans import block
 from mnpar.variable import Variable, as_variable
 
@@ -44,11 +44,10 @@ class AllGather(Collective):
 class ReduceScatter(Collective):
     """Every rank has P arrays, one for each, and wants the sum of those for itself. Adjoint: every rank gets all gradients."""
 
-    op, algorithm, several = "reduce_scatter", REDUCE_SCATTER, True
+    op, algorithm, several, asks_from = "reduce_scatter", REDUCE_SCATTER, True, 1
 
     def forward(self, *xs: Any) -> Any:
-        if self.order:
-            check_once(self, *xs)
+        check_once(self, *xs)
         return super().forward(*xs)
 
     def mirror(self) -> Communication:
@@ -58,16 +57,14 @@ class ReduceScatter(Collective):
 class AllReduce(Collective):
     """Every rank has an array and wants the sum of all. Its own adjoint: ``gx`` is the sum of all ranks' ``gy``."""
 
-    op, algorithm = "allreduce", ALLREDUCE
+    op, algorithm, asks_from = "allreduce", ALLREDUCE, 0
 
     def __init__(self, comm: Communicator, of: AllReduce | None = None) -> None:
         super().__init__(comm, of)
-        self.alike: bool = (
-            of is not None and of.alike
-        )  # all ranks are known to have the same: a multiple of it is no sum of parts
+        self.alike = of is not None and of.alike  # (a multiple of what all have is no sum of parts)
 
     def forward(self, *xs: Any) -> Any:
-        self.alike = self.alike or check_once(self, *xs)
+        check_once(self, *xs)
         return super().forward(*xs)
 
     def mirror(self) -> Communication:
@@ -222,7 +219,9 @@ def reduce_scatter(comm: Communicator, xs: Any, op: str = "sum", axis: int | Non
         >>> mnpar.run(lambda comm: F.reduce_scatter(comm, np.arange(3.0), axis=0).array, ranks=2)
         [array([0., 2.]), array([4.])]
     """
-    xs = xs if axis is None else blocks_along(comm, xs, axis)
+    if axis is not None:
+        check_terms(comm, "reduce_scatter", xs)
+        xs = blocks_along(comm, xs, axis)
     if op == "sum":
         return ReduceScatter(comm).apply(tuple(xs))[0]
     what, inputs, after = reducing_and_scattering(comm, op, xs)

@@ -55,6 +55,8 @@ class Communication(FunctionNode):
     op: str
     reduction = "sum"
     later = False  # a collective that is waited for elsewhere than where it starts
+    asks_from = 2  # the first order of those that check_once looks at
+    alike = False  # all ranks are known to have the same, or the same gradient
     answers: int | None = None  # if this is the adjoint of such a collective: the number of that
 
     def __init__(self, comm: Communicator, of: Communication | None = None) -> None:

@@ -12,11 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from mnpar.communicators.algorithms import ALLGATHER
+from mnpar.communicators.answer import Answer
 from mnpar.communicators.operation import Operation
 from mnpar.config import is_recording
 from mnpar.function_hook import FunctionHook, function_hooks
 from mnpar.function_node import FunctionNode
 from mnpar.functions.communication import Communication
+from mnpar.functions.counting import ask_once, asks_in, judge_once
+from mnpar.functions.sameness import question
 from mnpar.future import Future, Once, when_used
 from mnpar.graph import tick
 from mnpar.variable import Variable
@@ -62,12 +66,13 @@ class Halves:
     Args:
         what: the collective as a function that would wait for it at once; it says what is done, and what is the adjoint.
         number: the number of the collective whose adjoint it is; in forward it gets one.
+        asked: the number of the question that may be asked before that (``_ask``); in forward it gets one.
     """
 
-    def __init__(self, what: Communication, number: int | None = None) -> None:
+    def __init__(self, what: Communication, number: int | None = None, asked: int | None = None) -> None:
         self.what = what
         what.later, what.answers = True, number
-        self.number = number
+        self.number, self.asked = number, asked
         self._first, self._second = Start(self), Finish(self)
         self._answer: Halves | None = None
 
@@ -80,11 +85,24 @@ class Halves:
         arrays = tuple(given)
         for hook in self._hooks():
             hook.forward_preprocess(first, arrays)
+        self._question = self._ask(arrays)
         if self.number is None:
             self.number = what.channel.next_number
         self._operation = Operation(what.comm.transport, what.steps(*arrays))
         for hook in self._hooks():
             hook.forward_postprocess(first, arrays)
+
+    def _ask(self, arrays: tuple[Any, ...]) -> Operation | None:
+        """Ask, in an update that is looked at, whether ranks add up what they have in common (sameness.check_once)."""
+        what, comm, row = self.what, self.what.comm, ask_once(self.what, *arrays)
+        channel = comm.channel(what.order)
+        if self.asked is not None:
+            channel = Answer(channel, self.asked)
+        elif self.number is not None:  # the adjoint of one that was called where nothing is looked at
+            return None
+        elif asks_in(comm):  # (the adjoint's question has a number in any case)
+            self.asked = channel.next_number if row is not None else channel.next_exchange()
+        return None if row is None else Operation(comm.transport, channel.steps(ALLGATHER, row, question(what, True)))
 
     def _hooks(self) -> Iterable[FunctionHook]:
         """The function hooks to call: none for an adjoint that is not recorded, which is part of a backward."""
@@ -95,10 +113,13 @@ class Halves:
         for hook in self._hooks():
             hook.forward_preprocess(self._second, ())
         ys = self._operation.wait()
+        if self._question is not None:
+            judge_once(self.what, self._question.wait()[0])
         for hook in self._hooks():
             hook.forward_postprocess(self._second, ())
         first, second, nodes = self._first, self._second, self._nodes
-        del self._first, self._second, self._nodes, self._operation  # the halves keep this alive, and not the arrays
+        del self._first, self._second, self._nodes  # the halves keep this alive, and not the arrays
+        del self._operation, self._question
         first.differentiable = second.differentiable = self.what.differentiable
         first.connect(nodes, [], ())
         second.behind = first.inputs
@@ -106,7 +127,7 @@ class Halves:
 
     def give_answer(self, gys: tuple[Any, ...]) -> None:
         """Start the adjoint."""
-        self._answer = Halves(self.what.mirror(), self.number)
+        self._answer = Halves(self.what.mirror(), self.number, self.asked)
         self._answer.start(self.what.given(gys))
 
     def taken_answer(self) -> Halves:

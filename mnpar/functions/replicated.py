@@ -13,6 +13,7 @@ from mnpar.function_node import FunctionNode
 from mnpar.functions.arithmetic import Identity
 from mnpar.functions.broadcasting import BroadcastTo
 from mnpar.functions.communication import Collective, Communication
+from mnpar.functions.counting import check_terms
 from mnpar.functions.generic import either
 from mnpar.functions.sameness import check_alike, check_parts
 from mnpar.variable import Variable
@@ -32,7 +33,9 @@ class CopyTo(Communication):
         return x
 
     def mirror(self) -> Communication:
-        return ReduceFrom(self.comm, of=self)
+        sum_of_gradients = ReduceFrom(self.comm, of=self)
+        sum_of_gradients.alike = self.alike
+        return sum_of_gradients
 
 
 class ReduceFrom(Collective):
@@ -136,7 +139,9 @@ def reduce_from(comm: Communicator, x: Any) -> Variable:
     Example:
         See :func:`copy_to`.
     """
-    return _function(comm, ReduceFrom, x).apply((x,))[0]
+    function = _function(comm, ReduceFrom, x)
+    check_terms(comm, "reduce_from", x)
+    return function.apply((x,))[0]
 
 
 def _function(comm: Communicator, kind: type[Communication], x: Any) -> FunctionNode:

@@ -9,6 +9,7 @@ import numpy as np
 from mnpar.communicators.algorithms import ALLREDUCE, BCAST, GATHER, SCATTER
 from mnpar.functions.collective import Reducing, averaged, first
 from mnpar.functions.communication import Collective, Communication, peer
+from mnpar.functions.counting import check_once
 from mnpar.functions.folding import FOLDS, check_op, fold
 from mnpar.variable import Variable
 
@@ -56,7 +57,11 @@ class ToRoot(Rooted):
 class Reduce(ToRoot):
     """Every rank has an array, the root wants their sum. Adjoint: every rank gets the root's gradient."""
 
-    op, algorithm = "reduce", ALLREDUCE
+    op, algorithm, asks_from = "reduce", ALLREDUCE, 1
+
+    def forward(self, *xs: Any) -> Any:
+        check_once(self, *xs)
+        return super().forward(*xs)
 
     def mirror(self) -> Communication:
         return Bcast(self.comm, self.root, of=self)

@@ -8,11 +8,11 @@ many, parts along another axis than the one they are joined on – every rank ge
 makes the wrong thing equal on all ranks. So it is looked for where the value passes, by a few sums that the ranks tell each
 other: in debug mode, and on a mesh in those updates after which gradients are compared (parallel/likeness.py).
 
-On a mesh the loss is one that some of the ranks have in common, which says more: whether a sum should have been one whose
-result counts once, and whether ranks own something together that have other samples.
+On a mesh the loss is one that some of the ranks have in common, which says more: whether ranks own something together that have
+other samples, and what should count once (functions/counting.py).
 
-An error stops a run, so what may be meant is let pass: losses that differ (they add up: penalties of divided
-weights, a task for each rank), sums that nothing is differentiated through, equal parts that are plain.
+An error stops a run, so what may be meant is let pass: losses that differ (they add up: penalties of divided weights, a task
+for each rank), sums that nothing is differentiated through, equal parts that are plain, a number whose gradient is the same.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ class Watch:
     Args:
         ranks: those that have samples and a loss in common with this one, by their numbers in the world.
         everyone: all of the mesh.
+        model: the link that is updated.
     """
 
-    def __init__(self, ranks: Sequence[int], everyone: Sequence[int]) -> None:
-        self.ranks, self.everyone = frozenset(ranks), frozenset(everyone)
+    def __init__(self, ranks: Sequence[int], everyone: Sequence[int], model: Any) -> None:
+        self.ranks, self.everyone, self.model = frozenset(ranks), frozenset(everyone), model
 
     def covers(self, comm: Communicator) -> bool:
         """Whether a communicator is of such ranks only."""
@@ -60,6 +61,7 @@ class Watch:
 
 
 _watch: ContextVar[Watch | None] = ContextVar("mnpar.watch", default=None)
+current_watch = _watch.get
 
 
 @contextmanager
@@ -72,9 +74,9 @@ def watching(watch: Watch) -> Iterator[None]:
         _watch.reset(token)
 
 
-def _watched(comm: Communicator) -> bool:
+def watched(comm: Communicator) -> bool:
     """Whether what passes between its ranks is to be checked; all of them have the same answer."""
-    watch = _watch.get()
+    watch = current_watch()
     return comm.size > 1 and (is_debugging() or (watch is not None and watch.covers(comm)))
 
 
@@ -84,12 +86,12 @@ def check_alike(function: Communication, x: Array | None) -> None:
     Raises:
         MismatchError: it differs by more than rounding; on a mesh, some ranks have samples of their own; on all ranks.
     """
-    comm, order, watch = function.comm, function.order, _watch.get()
+    comm, order, watch = function.comm, function.order, current_watch()
     if watch is not None and (x is not None if order else function.differentiable) and watch.divides(comm):
         raise MismatchError(f"{_name(function)} at {function.site}: {_APART.format(comm)}")
-    if _watched(comm) and (order or is_recording()):
+    if watched(comm) and (order or is_recording()):
         what, remedy = ("the gradient of its output", _CONTINUE) if order else ("its input", _ALIKE)
-        _find_difference(comm, _told(function, x), f"{_name(function)} at {function.site}: {what}", remedy)
+        _find_difference(comm, told(function, row_of(x)), f"{_name(function)} at {function.site}: {what}", remedy)
 
 
 def check_same(comm: Communicator, who: str, given: Mapping[str, Any]) -> None:
@@ -97,15 +99,15 @@ def check_same(comm: Communicator, who: str, given: Mapping[str, Any]) -> None:
 
     What is no array of numbers, or zeros only, or not there on all ranks, is not looked at: a rank may not need it.
     """
-    if not (is_recording() and _watched(comm)):
+    if not (is_recording() and watched(comm)):
         return
     arrays = {name: x.array if isinstance(x, Variable) else x for name, x in given.items()}
     numbers = {name: x for name, x in arrays.items() if backend.is_array(x) and x.dtype.kind not in "OSU"}
-    told = comm.allgather_obj({name: _row(x) for name, x in numbers.items() if x.any()})
-    for name in told[0]:
-        if all([name in rows for rows in told]):
+    found = comm.allgather_obj({name: row_of(x) for name, x in numbers.items() if x.any()})
+    for name in found[0]:
+        if all([name in rows for rows in found]):
             text = f"{who} at {call_site(1)}: its argument {name}"
-            _find_difference(comm, [rows[name] for rows in told], text, _ALIKE)
+            _find_difference(comm, [rows[name] for rows in found], text, _ALIKE)
 
 
 def check_parts(function: Communication, x: Array | None) -> None:
@@ -114,38 +116,37 @@ def check_parts(function: Communication, x: Array | None) -> None:
     Raises:
         MismatchError: each rank has the same, to the last digit, and not by chance; on all ranks.
     """
-    if not (_is_first(function) and _watched(function.comm)):
+    if not (is_first(function) and watched(function.comm)):
         return
-    if _are_copies(function, x) and (function.order or function.differentiable):
-        raise MismatchError(_twice(function))
+    rows = told(function, np.append(row_of(x), function.alike))
+    if (
+        alike_on_all(rows)
+        and not any([row[-1] for row in rows])
+        and (rows[0][3] > 1 if function.order else function.differentiable)
+    ):  # (a number may be so by chance)
+        raise MismatchError(counted_twice(function))
 
 
-def check_once(function: Communication, *xs: Array | None) -> bool:
-    """Of a sum or mean, of values or of gradients: on a mesh, ranks that have a loss in common have each a part of it.
-
-    Returns:
-        In forward, whether each rank has the same: their mean, or sum divided by P, is that again, and has its gradient.
+def check_blocks(comm: Communicator, who: str, what: str, x: Variable) -> None:
+    """Of blocks that ranks have of an array, of which a gradient is wanted: that none has the whole of it in place of a block.
 
     Raises:
-        MismatchError: each rank has the whole gradient, which would be added up; on all ranks.
+        MismatchError: each rank has the same, to the last digit, and not by chance; on all ranks.
     """
-    comm, watch = function.comm, _watch.get()
-    if watch is None or comm.size == 1 or not (_is_first(function) and watch.covers(comm)):
-        return False
-    copies = _are_copies(function, *xs)
-    if copies and function.order:
-        raise MismatchError(_twice(function))
-    return copies
+    if is_recording() and watched(comm):
+        rows = comm.allgather(np.append(row_of(x.array), x.node.requires_grad))
+        if alike_on_all(rows) and all([row[-1] for row in rows]):
+            raise MismatchError(f"{who} at {call_site(1)}: {_WHOLE.format(P=comm.size, what=what)} ({comm!r})")
 
 
-def _is_first(function: Communication) -> bool:
+def is_first(function: Communication) -> bool:
     """Whether it carries a value that gradients may be wanted of, or a gradient; not a gradient's gradient."""
     return function.order == 1 or (function.order == 0 and is_recording())
 
 
-def _are_copies(function: Communication, *xs: Array | None) -> bool:
-    told = [_told(function, x) for x in xs]
-    return bool(told) and all([row[3] > 0 and not row[4] and (row == rows[0]).all() for rows in told for row in rows])
+def alike_on_all(rows: Sequence[Array]) -> bool:
+    """Whether all ranks have the same, to the last digit, and not by chance."""
+    return all([row[3] > 0 and not row[4] and (row == rows[0]).all() for row in rows])
 
 
 def _find_difference(comm: Communicator, rows: Sequence[Array], text: str, remedy: str) -> None:
@@ -159,14 +160,18 @@ def _find_difference(comm: Communicator, rows: Sequence[Array], text: str, remed
             raise MismatchError(f"{text} is {one} on rank 0 and {other} on rank {rank} of {comm!r}: {remedy}")
 
 
-def _told(function: Communication, x: Array | None) -> tuple[Array, ...]:
-    """Every rank's row."""
-    call = Call("likeness", function.site, order=function.order)
-    rows: tuple[Array, ...] = function.comm.channel(function.order).now(ALLGATHER, _row(x), call)[0]
+def told(function: Communication, mine: Array) -> tuple[Array, ...]:
+    """What every rank tells."""
+    rows: tuple[Array, ...] = function.comm.channel(function.order).now(ALLGATHER, mine, question(function))[0]
     return rows
 
 
-def _row(x: Array | None) -> Array:
+def question(function: Communication, later: bool = False) -> Call:
+    """How ranks ask each other; ``later``: about what they wait for later."""
+    return Call("likeness", function.site, order=function.order, later=later)
+
+
+def row_of(x: Array | None) -> Array:
     """What a rank tells of an array: three sums, how many numbers they are of, whether equal ones may be chance, and eps."""
     if x is None:
         return np.array([0.0, 0.0, 0.0, -1.0, 1.0, 0.0])
@@ -189,16 +194,16 @@ def _name(function: Communication) -> str:
     return _ADJOINTS[function.op] if function.order % 2 else function.op
 
 
-def _twice(function: Communication) -> str:
+def counted_twice(function: Communication) -> str:
     """What is wrong if each rank has the same."""
     name, comm = _name(function), function.comm
-    why = _TWICE[name, function.order].format(P=comm.size)
+    why = TWICE[name, function.order].format(P=comm.size)
     return f"{name} at {function.site}: each of {comm.size} ranks has the same{why} ({comm!r})"
 
 
 _ADJOINTS = {
     "copy_to": "reduce_from", "reduce_from": "copy_to", "scatter_to": "gather_from", "gather_from": "scatter_to",
-    "allreduce": "allreduce", "reduce_scatter": "allgather",
+    "allreduce": "allreduce", "reduce_scatter": "allgather", "reduce": "bcast",
 }  # fmt: skip
 _ALIKE = (
     "all ranks of its communicator take the same. Let them have the same samples and random numbers, and add up what are "
@@ -214,7 +219,7 @@ _APART = (
     "losses: allreduce, allgather, scatter, bcast"
 )
 _COUNTS_AGAIN = " gradient of its result, which they have in common, so that it would count {{P}} times: take {} in its place"
-_TWICE = {
+TWICE = {
     ("reduce_from", 0): ", so that the sum is {P} times what it should be: a value that all ranks have alike is whole, and not "
     "a part",
     ("gather_from", 0): " part: cut and join along the same axis of the mesh",
@@ -222,4 +227,9 @@ _TWICE = {
     "the ranks do different parts of the work with it",
     ("allreduce", 1): _COUNTS_AGAIN.format("reduce_from, and for a mean divide what it gives,"),
     ("allgather", 1): _COUNTS_AGAIN.format("gather_from"),
+    ("bcast", 1): _COUNTS_AGAIN.format("what each can compute by itself, or let one rank alone have the loss,"),
 }
+_WHOLE = (
+    "each of {P} ranks has the same {what}, and not a block of them: take them as they are before they are gathered, such as "
+    "with ColumnParallelLinear(…, gather_output=False)"
+)

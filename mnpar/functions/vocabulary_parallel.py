@@ -18,7 +18,7 @@ from mnpar.functions.classification import checked_labels, label_weights, softma
 from mnpar.functions.elementwise import exp, log
 from mnpar.functions.generic import check_option, plain
 from mnpar.functions.replicated import reduce_from
-from mnpar.functions.sameness import check_same
+from mnpar.functions.sameness import check_blocks, check_same
 from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ def vocabulary_parallel_softmax_cross_entropy(
     if comm.size == 1:
         return softmax_cross_entropy(x, t, normalize, cache_score, class_weight, ignore_label, reduce)
     check_same(comm, _NAME, {"t": t})
+    check_blocks(comm, _NAME, "scores", x)
     rows: Variable = to_rows(x)
     top, sizes = _largest(comm, rows.array)
     labels, valid = checked_labels(_NAME, plain(t), sum(sizes), ignore_label)

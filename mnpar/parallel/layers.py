@@ -114,13 +114,15 @@ def tie(stages: list[Stage], tied: Mapping[str, str]) -> tuple[Stage | None, dic
     owned: dict[str, bool] = {}
     for path, owner in tied.items():
         mine, theirs = [_find(stages, one) for one in (path, owner)]
-        if mine is not None and theirs is not None:
-            setattr(mine[0], mine[1], getattr(*theirs))
         there = theirs or mine
-        if there is not None:
-            shared[owner], owned[owner] = getattr(*there), theirs is not None
-            if theirs is None:
-                _graft(elsewhere, owner, shared[owner])
+        if there is None:
+            continue
+        weight = getattr(*there) if theirs or owner not in shared else shared[owner]  # several layers here may have it
+        if mine is not None:
+            setattr(*mine, weight)
+        if theirs is None and owner not in shared:
+            _graft(elsewhere, owner, weight)
+        shared[owner], owned[owner] = weight, theirs is not None
     return (elsewhere if [*elsewhere.children()] else None), shared, owned
 
 

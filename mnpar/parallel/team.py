@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from mnpar.config import is_debugging
+from mnpar.functions.counting import check_loss
 from mnpar.functions.sameness import Watch, watching
 from mnpar.graph import structure
 from mnpar.optimizers import GradientMethod
@@ -136,9 +137,10 @@ class Team:
     def watching(self) -> AbstractContextManager[None]:
         """Around forward and backward: in an update after which gradients are compared, so is what ranks own together."""
         placement = self._placement
-        if placement is None or not self._is_due(self.optimizer.t):
+        if placement is None or not (self._is_due(self.optimizer.t) or is_debugging()):
             return _AS_EVER
-        return watching(Watch(*[comm.transport.world_ranks for comm in (placement.copy, placement.mesh.comm)]))
+        ranks, everyone = [comm.transport.world_ranks for comm in (placement.copy, placement.mesh.comm)]
+        return watching(Watch(ranks, everyone, self.optimizer.target))
 
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
         """The loss on this rank, to be differentiated; None where there are no samples."""
@@ -154,6 +156,8 @@ class Team:
         if any([row.stale for row in rows]) and not self._only_synchronizes:
             restore(before)
             loss = lossfun(*args, **kwds)  # the first was of other parameters
+        if self.on_mesh and self._placement is not None:
+            check_loss(self._placement.copy, loss)
         share = self._share(rows)
         others = None if self._factor == 1 else self._others  # what stands there is part of what a model reduces in backward
         return weighted(loss, own, share, self.optimizer.loss_scale, others)

@@ -258,6 +258,99 @@ def experts_of_other_samples(mesh):
     return m, lambda: loss(m(X + mesh.model.rank))
 
 
+def scores_that_were_gathered(mesh):
+    m = L.ColumnParallelLinear(mesh.model, 6, 9)
+    return m, lambda: F.vocabulary_parallel_softmax_cross_entropy(mesh.model, m(X), T)
+
+
+def biased(mesh):
+    m = pair(mesh.model)
+    m.out.b.array[...] = np.arange(6) / 7
+    return m, lambda: F.linear(F.tanh(m.wide(m.before(X))), m.out.W)
+
+
+def a_bias_in_each_part(mesh):
+    m, part = biased(mesh)
+    return m, lambda: loss(F.reduce_from(mesh.model, part() + m.out.b))
+
+
+def a_fraction_of_the_bias_in_each_part(mesh):
+    """The sum is right, and the gradient of b half of what it should be."""
+    m, part = biased(mesh)
+    return m, lambda: loss(F.reduce_from(mesh.model, part() + m.out.b / 2))
+
+
+def a_bias_in_each_part_of_a_layer(mesh):
+    m, _ = biased(mesh)
+    return m, lambda: loss(F.reduce_from(mesh.model, F.linear(F.tanh(m.wide(m.before(X))), m.out.W, m.out.b)))
+
+
+def a_bias_in_each_part_of_a_cut_sequence(mesh):
+    m, part = biased(mesh)
+    return m, lambda: F.sum(F.gather_from(mesh.model, F.reduce_scatter(mesh.model, part() + m.out.b, axis=0), axis=0) ** 2)
+
+
+def a_penalty_in_each_part(mesh):
+    m = pair(mesh.model)
+    return m, lambda: loss(run(m)) + F.reduce_from(mesh.model, F.sum(m.wide.W**2) + F.sum(m.before.W**2))
+
+
+def an_allreduce_that_is_awaited_later(mesh):
+    m = pair(mesh.model)
+    return m, lambda: loss(F.iallreduce(mesh.model, F.linear(F.tanh(m.wide(X)), m.out.W)))
+
+
+def a_mean_that_is_awaited_later(mesh):
+    m = pair(mesh.model)
+    return m, lambda: loss(F.iallreduce(mesh.model, F.linear(F.tanh(m.wide(X)), m.out.W), op="mean"))
+
+
+def an_allgather_that_is_awaited_later(mesh):
+    m = L.ColumnParallelLinear(mesh.model, 6, 8, gather_output=False)
+    return m, lambda: loss(F.iallgather(mesh.model, m(X), axis=1))
+
+
+def a_broadcast_where_a_loss_follows(mesh):
+    m = pair(mesh.model, nobias=True)
+    return m, lambda: loss(F.bcast(mesh.model, F.reduce(mesh.model, F.linear(F.tanh(m.wide(X)), m.out.W))))
+
+
+def a_broadcast_that_is_awaited_later(mesh):
+    m = pair(mesh.model, nobias=True)
+    return m, lambda: loss(F.ibcast(mesh.model, F.reduce(mesh.model, F.linear(F.tanh(m.wide(X)), m.out.W))))
+
+
+def squares(mesh):
+    m = pair(mesh.model)
+    return m, lambda: F.sum(m.wide(m.before(X)) ** 2)
+
+
+def a_sum_that_is_the_loss(mesh):
+    m, part = squares(mesh)
+    return m, lambda: F.log(F.allreduce(mesh.model, part()) / 8)
+
+
+def a_later_sum_that_is_the_loss(mesh):
+    m, part = squares(mesh)
+    return m, lambda: F.iallreduce(mesh.model, part()) / 8
+
+
+def a_sum_in_the_loss(mesh):
+    m, part = squares(mesh)
+    return m, lambda: loss(run(m)) + 0.5 * F.allreduce(mesh.model, part())
+
+
+def a_loss_that_is_sent(mesh):
+    m = pair(mesh.model)
+    y = lambda: F.reduce(mesh.model, F.linear(F.tanh(m.wide(X)), m.out.W))
+
+    def lossfun():
+        whole = y()
+        return F.bcast(mesh.model, None if mesh.model.rank else loss(whole))
+
+    return m, lossfun
+
+
 WRONG = {
     other_samples: r"copy_to at .*: its input is 24 numbers, .* on rank 0 and .* on rank 1 of .*the same samples",
     other_labels: r"reduce_from at .*: the gradient of its output is 24 numbers, .* on rank 0 and .* on rank 1",
@@ -278,7 +371,7 @@ WRONG = {
     joined_with_other_samples: r"gather_from at .* has ranks with samples of their own",
     summed_with_other_samples: r"reduce_from at .* has ranks with samples of their own",
     layers_of_other_axes: r"the gradients of /wide/W are not the same on ranks .0, 2. of model=2,space=2",
-    words_and_scores_of_other_axes: r"reduce_from at .*: each of 2 ranks has the same",
+    words_and_scores_of_other_axes: r"cross_entropy at .*: each of 2 ranks has the same scores, and not a block",
     copied_twice: r"copy_to at .*: each of 2 ranks has the same gradient of its result, so that it would count 2 times",
     copied_for_the_whole_work: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
     a_weight_copied_for_the_whole_work: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
@@ -295,6 +388,21 @@ WRONG = {
     an_allgather_where_a_loss_follows: r"allgather at .*: each of 2 ranks has the same gradient .*take gather_from",
     a_weight_inside_and_outside: r"the gradients of /W are not the same",
     statistics_of_a_part: r"the gradients of /gamma are not the same",
+    scores_that_were_gathered: r"cross_entropy at .*: each of 2 ranks has the same scores, .*gather_output=False",
+    a_bias_in_each_part: r"reduce_from at .*: each of 2 ranks adds the same /out/b to its part, so that the sum has it 2 times",
+    a_fraction_of_the_bias_in_each_part: r"reduce_from at .*: each of 2 ranks adds the same /out/b",
+    a_bias_in_each_part_of_a_layer: r"reduce_from at .*: each of 2 ranks adds the same /out/b",
+    a_bias_in_each_part_of_a_cut_sequence: r"reduce_scatter at .*: each of 2 ranks adds the same /out/b",
+    a_penalty_in_each_part: r"reduce_from at .*: each of 2 ranks adds the same /before/W",
+    an_allreduce_that_is_awaited_later: r"allreduce at .*: each of 2 ranks has the same gradient",
+    a_mean_that_is_awaited_later: r"allreduce at .*: each of 2 ranks has the same gradient",
+    an_allgather_that_is_awaited_later: r"allgather at .*: each of 2 ranks has the same gradient",
+    a_broadcast_where_a_loss_follows: r"bcast at .*: each of 2 ranks has the same gradient",
+    a_broadcast_that_is_awaited_later: r"bcast at .*: each of 2 ranks has the same gradient",
+    a_sum_that_is_the_loss: r"allreduce at .*: each of 2 ranks has the same loss, of which it is a term, and so the gradient",
+    a_later_sum_that_is_the_loss: r"allreduce at .*: each of 2 ranks has the same loss",
+    a_sum_in_the_loss: r"allreduce at .*: each of 2 ranks has the same loss",
+    a_loss_that_is_sent: r"bcast at .*: each of 2 ranks has the same loss",
     experts_of_other_samples: r"scatter_to at .*: its input is 24 numbers",
 }
 MODEL_AND_SPACE, DATA_AND_MODEL, PIPE_AND_MODEL = {"model": 2, "space": 2}, {"data": 2, "model": 2}, {"pipe": 2, "model": 2}
@@ -430,9 +538,89 @@ def right_gradient_of_a_sum_of_gradients(mesh):
     return m, lossfun
 
 
+def right_sums_in_losses_that_differ(mesh):
+    """Losses that add up, to each of which a P-th of a sum is added: its gradient is the same on all ranks, and whole."""
+    head = L.Linear(6, 3)
+    m = mnpar.Chain(trunk=L.Linear(6, 6), **{f"head{mesh.model.rank}": head})
+
+    def lossfun():
+        own = loss(head(F.copy_to(mesh.model, m.trunk(X))), (T + mesh.model.rank) % 3)
+        return own + F.allreduce(mesh.model, F.sum(head.W**2)) / (3 * mesh.model.size)
+
+    return m, lossfun
+
+
+def right_sum_in_a_part(mesh):
+    """A number that all ranks use alike for their parts, a P-th of it each."""
+    m = pair(mesh.model)
+
+    def lossfun():
+        total = F.allreduce(mesh.model, F.sum(m.wide.W**2))
+        return F.reduce_from(mesh.model, F.sum(m.wide(m.before(X)) ** 2) + 0.3 * total / mesh.model.size)
+
+    return m, lossfun
+
+
+def right_bias_added_once_by_hand(mesh):
+    m, part = biased(mesh)
+    b = lambda: m.out.b if mesh.model.rank == 0 else m.out.b + -m.out.b.array
+    return m, lambda: loss(F.reduce_from(mesh.model, part() + b()))
+
+
+def right_bias_copied(mesh):
+    m, part = biased(mesh)
+    return m, lambda: loss(F.reduce_from(mesh.model, part() + F.copy_to(mesh.model, m.out.b) / mesh.model.size))
+
+
+def right_ensemble_in_a_sum(mesh):
+    """Each rank has a member of its own, with a bias."""
+    m = mnpar.Chain(**{f"member{mesh.model.rank}": L.Linear(6, 3)})
+    (member,) = m.children()
+    member.b.array[...] = np.random.default_rng(mesh.model.rank).normal(size=3)
+    return m, lambda: loss(F.reduce_from(mesh.model, member(X)) / mesh.model.size)
+
+
+def right_blocks_of_scores(mesh):
+    m = L.ColumnParallelLinear(mesh.model, 6, 8, initialW=0.1, gather_output=False)
+    return m, lambda: F.vocabulary_parallel_softmax_cross_entropy(mesh.model, m(X), T)
+
+
+def right_sums_that_are_awaited_in_another_order(mesh):
+    """Of what is alike, and divided; one is used first on one rank, and the other one on another."""
+    m = pair(mesh.model)
+
+    def lossfun():
+        y = run(m)
+        sums = [F.iallreduce(mesh.model, y), F.iallreduce(mesh.model, y * y)]
+        for each in sums if mesh.model.rank else sums[::-1]:
+            each.array  # noqa: B018
+        return loss((sums[0] + sums[1]) / mesh.model.size)
+
+    return m, lossfun
+
+
+def right_message_between_the_start_and_the_end_of_a_sum(mesh):
+    """One rank starts a sum before, the other one after the first has sent it something."""
+    m, r = pair(mesh.model), mesh.model.rank
+
+    def lossfun():
+        y = run(m)
+        if r:
+            F.recv(mesh.model, 0)
+        total = F.iallreduce(mesh.model, y)
+        if not r:
+            F.send(y * 2, mesh.model, 1)
+        return loss(total / mesh.model.size)
+
+    return m, lossfun
+
+
 @pytest.mark.parametrize(
     "program",
     [
+        right_sums_in_losses_that_differ, right_sum_in_a_part, right_bias_added_once_by_hand, right_bias_copied,
+        right_ensemble_in_a_sum, right_blocks_of_scores, right_sums_that_are_awaited_in_another_order,
+        right_message_between_the_start_and_the_end_of_a_sum,
         right_pair, right_parts, right_sums_over_two_axes, right_losses_of_parts, right_by_chance, right_scalars_by_chance,
         right_penalty_of_parts, right_task_for_each_rank, right_means_of_what_is_alike, right_counts, right_gradient_penalty,
         right_counts_as_gradients, right_gradient_of_a_sum_of_gradients,
@@ -468,6 +656,26 @@ def test_updates_that_are_not_compared_send_nothing_for_it():
     """The fourth of them: it is after 0, 1, 2 and 4 updates that gradients are compared."""
     few, more = (sum(mnpar.run(update, ranks=2, args=({"model": 2}, right_pair, times))) for times in (4, 5))
     assert few < more
+
+
+def test_in_debug_mode_each_update_is_looked_at():
+    """The fourth, too, which is otherwise not compared."""
+    calls = []
+
+    def program(mesh):
+        m = pair(mesh.model)
+        part = lambda: F.linear(F.tanh(m.wide(X)), m.out.W)
+
+        def lossfun():
+            calls.append(mesh.comm.rank)
+            return loss((F.reduce_from if calls.count(mesh.comm.rank) < 4 else F.allreduce)(mesh.model, part()))
+
+        return m, lossfun
+
+    mnpar.run(update, ranks=2, args=({"model": 2}, program, 4))
+    calls.clear()
+    with mnpar.using_config("debug", True), pytest.raises(MismatchError, match=r"allreduce at .*: each of 2 ranks has"):
+        mnpar.run(update, ranks=2, args=({"model": 2}, program, 4))
 
 
 def test_in_debug_mode_it_is_told_without_a_mesh():
