@@ -166,11 +166,35 @@ if hasattr(library, "mallopt"):
         x = np.empty(mib << 20, np.uint8)
         assert not ctypes.c_size_t.from_address(x.ctypes.data - 8).value & 2, mib  # it was not mapped for itself alone
 """
+LARGE_PAGES = """
+import os
+import numpy as np
+from mnpar.communicators import create
+
+def marked(x):
+    "Whether the system was asked for large pages at an address."
+    inside = False
+    for line in open("/proc/self/smaps"):
+        first, *flags = line.split()
+        if "-" in first:
+            start, end = (int(place, 16) for place in first.split("-"))
+            inside = start <= x.ctypes.data + x.nbytes // 2 < end
+        elif inside and first == "VmFlags:":
+            return "hg" in flags
+
+create.keep_memory()
+create.keep_memory()  # a second communicator
+arrays = [np.empty(3 << 20, np.uint8) for _ in range(50)]  # smaller than those for which numpy asks
+if os.path.exists("/sys/kernel/mm/transparent_hugepage"):
+    assert all(map(marked, arrays[5:]))
+"""
 
 
-@pytest.mark.parametrize("library", ["new", "old"])
-def test_large_arrays_lie_in_memory_that_is_kept(tmp_path, library):
-    (tmp_path / "script.py").write_text(KEPT)
+@pytest.mark.parametrize(
+    ("script", "library"), [(KEPT, "new"), (KEPT, "old"), (LARGE_PAGES, "new")], ids=["new", "old", "large pages"]
+)
+def test_large_arrays_lie_in_memory_that_is_kept(tmp_path, script, library):
+    (tmp_path / "script.py").write_text(script)
     usual = ("MALLOC_TRIM_THRESHOLD_", "MNPAR_KEEP_MEMORY")
     environment = {name: value for name, value in os.environ.items() if name not in usual}
     done = run_script(tmp_path / "script.py", [library], environment, tmp_path)
