@@ -615,9 +615,42 @@ def right_message_between_the_start_and_the_end_of_a_sum(mesh):
     return m, lossfun
 
 
+def right_losses_that_are_shown(mesh):
+    m = pair(mesh.model)
+
+    def lossfun():
+        mine = loss(run(m))
+        for show in (F.allreduce, F.iallreduce, F.bcast, F.ibcast, F.allgather, F.iallgather):
+            show(mesh.model, mine)
+        return F.allreduce(mesh.model, mine, op="mean")
+
+    return m, lossfun
+
+
+def right_number_in_each_part(mesh):
+    """Its gradient may be the same on all ranks by chance; and terms of each rank's own weights."""
+    m = pair(mesh.model)
+    m.scale = mnpar.Parameter(np.array(1.3))
+    part = lambda: F.sum(m.wide(m.before(X)) ** 2) + F.sum(m.wide.W**2) + F.sum(m.wide.b) + np.arange(6.0).sum() / 7
+    return m, lambda: F.reduce_from(mesh.model, part() + F.copy_to(mesh.model, m.scale) / 3)
+
+
+def right_gradient_penalty_that_is_awaited_later(mesh):
+    m = pair(mesh.model)
+
+    def lossfun():
+        x = mnpar.Variable(X)
+        y = F.iallreduce(mesh.model, run(m, x)) / mesh.model.size
+        (gx,) = mnpar.grad([F.sum(y**2)], [x], enable_double_backprop=True)
+        return loss(y) + F.sum(gx**2)
+
+    return m, lossfun
+
+
 @pytest.mark.parametrize(
     "program",
     [
+        right_losses_that_are_shown, right_number_in_each_part, right_gradient_penalty_that_is_awaited_later,
         right_sums_in_losses_that_differ, right_sum_in_a_part, right_bias_added_once_by_hand, right_bias_copied,
         right_ensemble_in_a_sum, right_blocks_of_scores, right_sums_that_are_awaited_in_another_order,
         right_message_between_the_start_and_the_end_of_a_sum,
