@@ -3,6 +3,7 @@
 What a program raises says "boom": the tests look for it, for the name of the function and for the rank.
 """
 
+import atexit
 import ctypes
 import gc
 import multiprocessing
@@ -14,6 +15,7 @@ import tempfile
 import threading
 import time
 from multiprocessing import forkserver
+from pathlib import Path
 
 import numpy as np
 
@@ -21,6 +23,8 @@ if "MNPAR_TEST_GROUP" in os.environ:
     os.setegid(int(os.environ["MNPAR_TEST_GROUP"]))  # this may be a fork of a process that is in another one
 if sys.argv[1] == "start_before_any_import" and os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
     os._exit(0)
+if sys.argv[1] == "start_exit_0_early" and os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
+    atexit.register(lambda: open(os.path.join(tempfile.gettempdir(), "left"), "w").close())  # after what mnpar registers
 
 import mnpar
 import mnpar.functions as F
@@ -566,6 +570,7 @@ AT_THE_START = {  # what rank 1 does when the others make a communicator already
     "start_error_in_a_thread_that_nobody_reads": error_in_a_thread_that_nobody_reads,
     "start_exit_0_where_mpi4py_was_first": lambda: sys.exit(0),
     "start_exit_0": lambda: sys.exit(0),
+    "start_exit_0_early": lambda: sys.exit(0),
     "start_exit_3": lambda: sys.exit(3),
     "start_os_exit_0": lambda: os._exit(0),
     "start_waits": lambda: time.sleep(30),
@@ -578,6 +583,11 @@ def start(name):
         return
     if launched_rank() == 1:
         AT_THE_START[name]()
+    if name == "start_exit_0_early":
+        left = Path(tempfile.gettempdir(), "left")
+        while not left.exists():
+            time.sleep(0.01)
+        left.unlink()
     mnpar.create_communicator().barrier()
 
 
