@@ -3,6 +3,7 @@
 What a program raises says "boom": the tests look for it, for the name of the function and for the rank.
 """
 
+import atexit
 import ctypes
 import gc
 import multiprocessing
@@ -10,9 +11,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from multiprocessing import forkserver
+from pathlib import Path
 
 import numpy as np
 
@@ -20,6 +23,8 @@ if "MNPAR_TEST_GROUP" in os.environ:
     os.setegid(int(os.environ["MNPAR_TEST_GROUP"]))  # this may be a fork of a process that is in another one
 if sys.argv[1] == "start_before_any_import" and os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
     os._exit(0)
+if sys.argv[1] == "start_exit_0_early" and os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
+    atexit.register(lambda: open(os.path.join(tempfile.gettempdir(), "left"), "w").close())  # after what mnpar registers
 
 import mnpar
 import mnpar.functions as F
@@ -454,15 +459,20 @@ def slow_steps(comm):
 
 def loads_in_processes(comm):
     """This script has mpi4py loaded when it is imported; its children must not take themselves for ranks."""
-    for method in ("fork", "forkserver", "spawn"):
-        with multiprocessing.get_context(method).Pool(1) as pool:
-            assert pool.map(abs, range(-3, 3)) == [3, 2, 1, 0, 1, 2]
-            began = [pool._pool[0].pid, forkserver._forkserver._forkserver_pid or 0]
-            files = [file for pid in began for file in traces.segments(pid)]
-        traces.remove(files)  # of processes that load mpi4py and end, as multiprocessing's do, without MPI_Finalize
-        comm.barrier()
-    child = [sys.executable, "-c", "from mpi4py import MPI; print(MPI.COMM_WORLD.Get_size())"]
-    assert subprocess.run(child, capture_output=True, text=True, check=True).stdout.split() == ["1"]
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TMPDIR"] = folder  # Open MPI leaves folders of those who are no ranks, and files
+        for method in ("fork", "forkserver", "spawn"):
+            with multiprocessing.get_context(method).Pool(1) as pool:
+                assert pool.map(abs, range(-3, 3)) == [3, 2, 1, 0, 1, 2]
+                began = [pool._pool[0].pid, forkserver._forkserver._forkserver_pid or 0]
+                files = [file for pid in began for file in traces.segments(pid)]
+            traces.remove(files)  # of processes that load mpi4py and end, as multiprocessing's do, without MPI_Finalize
+            comm.barrier()
+        child = "from mpi4py import MPI; print(MPI.COMM_WORLD.Get_size(), open('/proc/self/maps').read())"
+        done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True)
+        size, *words = done.stdout.split()
+        assert size == "1"
+        traces.remove([word for word in set(words) if word.startswith("/dev/shm/sm_segment.")])
     print("done", flush=True)
 
 
@@ -560,6 +570,7 @@ AT_THE_START = {  # what rank 1 does when the others make a communicator already
     "start_error_in_a_thread_that_nobody_reads": error_in_a_thread_that_nobody_reads,
     "start_exit_0_where_mpi4py_was_first": lambda: sys.exit(0),
     "start_exit_0": lambda: sys.exit(0),
+    "start_exit_0_early": lambda: sys.exit(0),
     "start_exit_3": lambda: sys.exit(3),
     "start_os_exit_0": lambda: os._exit(0),
     "start_waits": lambda: time.sleep(30),
@@ -572,6 +583,11 @@ def start(name):
         return
     if launched_rank() == 1:
         AT_THE_START[name]()
+    if name == "start_exit_0_early":
+        left = Path(tempfile.gettempdir(), "left")
+        while not left.exists():
+            time.sleep(0.01)
+        left.unlink()
     mnpar.create_communicator().barrier()
 
 
