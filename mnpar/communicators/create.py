@@ -240,7 +240,7 @@ def keep_memory() -> bool:
 def _in_large_pages(library: Any, size: int) -> None:
     """Ask for pages of 2 MiB for the next ``size`` bytes that the C library hands out, as numpy does for each array of 4 MiB.
 
-    In pages of 4 KiB a training step on arrays of some MiB takes 4 to 8 % longer: most of their addresses are looked up anew
+    In pages of 4 KiB a training step on arrays of some MiB takes 1 to 8 % longer: most of their addresses are looked up anew
     each time. The memory is only marked here: it is asked for, not touched, and freed, and the library keeps its addresses.
     """
     malloc, free, madvise = (getattr(library, name, None) for name in ("malloc", "free", "madvise"))
