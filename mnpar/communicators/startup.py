@@ -87,9 +87,9 @@ def _notices() -> Notices | None:
     if launched_ranks_here() == launched_ranks() or not os.environ.get("PMI_FD", "").isdigit():
         return None
     launcher, rank = siblings.launcher()
-    if (
-        launcher is None or rank != os.getpid() or siblings.name(launcher) != siblings.MPICHS
-    ):  # a wrapper may start another process, that comes
+    if rank != os.getpid():  # a wrapper may start another process, that comes
+        return None
+    if launcher is None or siblings.name(launcher) != siblings.MPICHS:
         return None
     with contextlib.suppress(OSError):
         return Notices(int(os.environ["PMI_FD"]))
