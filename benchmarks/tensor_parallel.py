@@ -1,10 +1,11 @@
 """A training step of an MLP and of a transformer block, divided among ranks, beside torch.distributed.tensor over gloo.
 
-    python benchmarks/tensor_parallel.py --ranks 1 2 4 [--rounds 9] [--times 5] [--networks mlp block] [--torch PYTHON]
+    python benchmarks/tensor_parallel.py --ranks 1 2 4 [--jobs 3] [--rounds 5] [--times 5] [--networks mlp] [--torch PYTHON]
 
 Forward, backward and SGD in float32, one BLAS thread for each rank. ``cut`` also divides the sequence between the layers
 (Megatron-LM's sequence parallelism). PyTorch runs the same network by parallelize_module with its Colwise-, Rowwise- and
-SequenceParallel, in the same processes and in turn with mnpar; a time is the slowest rank's, the median of the rounds. On one
+SequenceParallel. Each toolkit has jobs of its own, in turn (mnpar, PyTorch, mnpar …): a process gets memory in one way, and
+mnpar's (kept, in large pages) helps PyTorch, too. A time is the slowest rank's, the median of the rounds of all jobs. On one
 rank there is also PyTorch without torch.distributed.tensor (``torch plain``). The products of matrices are most of a step:
 PyTorch's are MKL's, and numpy's OpenBLAS's, which takes longer, unless MKL is installed (the extra ``mkl``).
 
@@ -17,6 +18,7 @@ gradients, and activations, each the whole ones and 1/P of the divided ones (``f
 import argparse
 import gc
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -36,7 +38,7 @@ from mnpar.link_hooks import WholeGradients  # noqa: E402
 N, T, D, HEADS = 4, 128, 512, 8
 WIDTH = D // HEADS
 SIZES = f"{N} sequences of {T}, {D} features, {HEADS} heads, {4 * D} hidden"
-NAMES = ("mlp", "block")
+NAMES, TOOLKITS = ("mlp", "block"), ("mnpar", "torch")
 
 
 class MLP(mnpar.Chain):
@@ -176,22 +178,26 @@ def formula(name, ranks, cut):
 
 
 def timing(comm, args):
-    """Times of all ways in turn, and the bytes that mnpar's ranks sent."""
-    torch = torch_over_gloo(comm)
-    slowest = lambda values: float(statistics.median(comm.allreduce(np.array(values), op="max").tolist()))
+    """Times of one toolkit's ways, each round the slowest rank's, and the bytes that mnpar's ranks sent."""
+    torch = torch_over_gloo(comm) if args.toolkit == "torch" else None
+    if args.toolkit == "torch" and torch is None:
+        return
     for name in args.networks:
         ways, sent = {}, {}
         for cut in (False, True):
+            way = f"{args.toolkit} cut" if cut else args.toolkit
+            if torch:
+                ways[way] = theirs(torch, comm, name, cut)
+                continue
             own = comm.split(0, comm.rank)  # a communicator of its own counts this way's bytes
-            ways["mnpar cut" if cut else "mnpar"] = step = ours(own, name, cut)
+            ways[way] = step = ours(own, name, cut)
             step()
             before = own.traffic.collective_bytes
             step()
-            sent["mnpar cut" if cut else "mnpar"] = int(comm.allreduce(np.array(own.traffic.collective_bytes - before)))
-            if torch:
-                ways["torch cut" if cut else "torch"] = theirs(torch, comm, name, cut)
+            sent[way] = int(comm.allreduce(np.array(own.traffic.collective_bytes - before)))
         if torch and comm.size == 1:
             ways["torch plain"] = theirs(torch, comm, name, False, plain=True)
+        slowest = lambda values: comm.allreduce(np.array(values), op="max").tolist()
         found = in_turn(ways, args.times, args.rounds, comm.barrier, pick=slowest)
         if comm.is_root:
             print(json.dumps([name, found, sent]), flush=True)
@@ -230,11 +236,14 @@ def memory(comm, args):
         torch.distributed.destroy_process_group()
 
 
-def started(ranks, args, *flags):
+def started(ranks, args, toolkit, *flags):
     """What a job of so many ranks prints, line by line."""
     from mnpar.launch import mpiexec_command
 
     command, environment = mpiexec_command(ranks, args.torch)
+    if toolkit == "torch":  # has memory in its own way
+        environment = {**(environment or os.environ), "MNPAR_KEEP_MEMORY": "0"}
+    flags = ["--toolkit", toolkit, *flags]
     program = [__file__, "--job", "--rounds", str(args.rounds), "--times", str(args.times), *flags]
     done = subprocess.run([*command, args.torch, *program], env=environment, capture_output=True, text=True, check=False)
     if done.returncode:  # (otherwise there are only warnings)
@@ -242,18 +251,32 @@ def started(ranks, args, *flags):
     return [json.loads(line) for line in done.stdout.splitlines() if line[:1] == "[" or line[:1].isdigit()]
 
 
+def measured(ranks, args):
+    """The median seconds of each network's ways, and the bytes that mnpar's ranks sent, by jobs in turn."""
+    found = {name: ({}, {}) for name in args.networks}
+    for _ in range(args.jobs):
+        for toolkit in TOOLKITS:
+            for name, times, sent in started(ranks, args, toolkit, "--networks", *args.networks):
+                for way, seconds in times.items():
+                    found[name][0].setdefault(way, []).extend(seconds)
+                found[name][1].update(sent)
+    return {
+        name: ({way: statistics.median(all_) for way, all_ in times.items()}, sent) for name, (times, sent) in found.items()
+    }
+
+
 def show(ranks, args):
     print(f"{ranks} ranks; {SIZES}", flush=True)
-    for name, found, sent in started(ranks, args, "--networks", *args.networks):
+    for name, (found, sent) in measured(ranks, args).items():
         for way, seconds in found.items():
-            flags = ["--networks", name, "--way", way]
-            (taken,) = started(ranks, args, *flags)
+            toolkit, flags = way.split()[0], ["--networks", name, "--way", way]
+            (taken,) = started(ranks, args, toolkit, *flags)
             text = f"  {name:6} {way:11} {1e3 * seconds:8.1f} ms"
             if way in sent:
                 theirs = way.replace("mnpar", "torch")
                 text += f" = {seconds / found[theirs]:.2f} of torch's" if theirs in found else ""
                 text += f" ({seconds / found['torch plain']:.2f} of plain torch's)" if "torch plain" in found else ""
-                least, (arrays,) = minimum(name, ranks), started(ranks, args, *flags, "--arrays")
+                least, (arrays,) = minimum(name, ranks), started(ranks, args, toolkit, *flags, "--arrays")
                 text += f"   sent {sent[way] / 1e6:6.2f} MB" + (f" = {sent[way] / least:.3f} of the minimum" if least else "")
                 share = arrays / formula(name, ranks, "cut" in way)
                 text += f"   arrays {arrays / 1e6:6.1f} MB = {share:.3f} of the formula"
@@ -263,11 +286,13 @@ def show(ranks, args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4], help="of the jobs, one after the other")
-    parser.add_argument("--rounds", type=int, default=9, help="measurements of each way")
+    parser.add_argument("--jobs", type=int, default=3, help="of each toolkit")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each way in a job")
     parser.add_argument("--times", type=int, default=5, help="steps in a measurement")
     parser.add_argument("--networks", nargs="+", choices=NAMES, default=list(NAMES))
     parser.add_argument("--torch", default=sys.executable, metavar="PYTHON", help="a Python that has PyTorch, numpy and mpi4py")
     parser.add_argument("--job", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--toolkit", choices=TOOLKITS, help=argparse.SUPPRESS)
     parser.add_argument("--way", help=argparse.SUPPRESS)
     parser.add_argument("--arrays", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
