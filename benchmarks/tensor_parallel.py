@@ -18,7 +18,6 @@ gradients, and activations, each the whole ones and 1/P of the divided ones (``f
 import argparse
 import gc
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -242,7 +241,7 @@ def started(ranks, args, toolkit, *flags):
 
     command, environment = mpiexec_command(ranks, args.torch)
     if toolkit == "torch":  # has memory in its own way
-        environment = {**(environment or os.environ), "MNPAR_KEEP_MEMORY": "0"}
+        environment = {**environment, "MNPAR_KEEP_MEMORY": "0"}
     flags = ["--toolkit", toolkit, *flags]
     program = [__file__, "--job", "--rounds", str(args.rounds), "--times", str(args.times), *flags]
     done = subprocess.run([*command, args.torch, *program], env=environment, capture_output=True, text=True, check=False)
