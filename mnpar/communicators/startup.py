@@ -159,7 +159,10 @@ def wait_for_all(MPI: Any, request: Any) -> None:
         if launcher is None or time.monotonic() < next_look:
             continue
         next_look = time.monotonic() + _PULSE
-        names = {siblings.rank_of(pid): siblings.name(pid) for pid in siblings.children(launcher)}
+        there = siblings.children(launcher)
+        if len(there) > launched_ranks_here():  # MPI_Comm_spawn's too, and a rank that leaves may be of the other job
+            continue
+        names = {siblings.rank_of(pid): siblings.name(pid) for pid in there}
         gone = sorted([rank for rank, name in names.items() if rank is not None and name == siblings.LEAVES])
         seen += bool(gone)
         first = min([rank for rank in names if rank is not None and rank not in gone], default=None)

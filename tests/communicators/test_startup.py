@@ -24,6 +24,16 @@ with startup.watched("a library", None):
     time.sleep(1)
 print(*sys.argv[1:], os.getppid() == parent)
 """
+FOR_ALL = """
+import os, sys, time
+from types import SimpleNamespace
+from mnpar.communicators import startup
+parent, until = os.getppid(), time.monotonic() + 1
+os.write(1, b"waits\\n")
+world, request = SimpleNamespace(Abort=os._exit), SimpleNamespace(Test=lambda: time.monotonic() > until)
+startup.wait_for_all(SimpleNamespace(COMM_WORLD=world), request)
+print(*sys.argv[1:], os.getppid() == parent)
+"""
 HIDDEN = WAITS.replace("parent =", "startup.siblings.children = lambda launcher: {}\nparent =")
 LEFT = WAITS.replace(
     "    time.sleep(1)",
@@ -59,6 +69,9 @@ FILE = 'for i in $(seq 200); do [ -e "$2.{}" ] && break; sleep 0.05; done'
 LEAVES = f'sh -c \'"$@" & {FILE.format("begun")}\' sh "$@"; {FILE.format("done")}'
 
 
+SPAWNS = """sh -c 'printf "mnpar leaves" > /proc/$$/comm; sleep 2' & PMI_RANK=1 sleep 2 & "$@"; wait"""
+
+
 @pytest.mark.parametrize(
     ("name", "script", "program", "variables", "parent"),
     [
@@ -67,6 +80,7 @@ LEAVES = f'sh -c \'"$@" & {FILE.format("begun")}\' sh "$@"; {FILE.format("done")
         ("mpiexec", '"$@"; true', WAITS, {"MPI_LOCALNRANKS": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "True"),
         ("mpiexec", LEAVES, LEFT, {"MPI_LOCALNRANKS": "1"}, "False"),
         ("mpirun", 'PMI_RANK=1 sh -c \'PMI_RANK=0 "$@"; true\' sh "$@"; true', WAITS, {"MPI_LOCALNRANKS": "2"}, "True"),
+        ("mpiexec", f"PMI_RANK=2 {SPAWNS}", FOR_ALL, {"MPI_LOCALNRANKS": "2"}, "True"),
         ("anything", '"$@"; true', WAITS, {"MPI_LOCALNRANKS": "2"}, "True"),
     ],
     ids=[
@@ -75,6 +89,7 @@ LEAVES = f'sh -c \'"$@" & {FILE.format("begun")}\' sh "$@"; {FILE.format("done")
         "two launchers' numbers",
         "a wrapper that leaves",
         "another's child",
+        "another job's rank leaves",
         "no launcher",
     ],
 )
