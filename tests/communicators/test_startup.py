@@ -46,7 +46,7 @@ LEFT += "open(f'{sys.argv[0]}.done', 'w').close()"
 HELPER = """
 import subprocess, sys
 import mnpar
-done = subprocess.run([sys.executable, "-c", "import mnpar; 1 / 0"], stderr=subprocess.PIPE, text=True)
+done = subprocess.run([sys.executable, "-c", "import mnpar, threading\\n" + sys.argv[1]], stderr=subprocess.PIPE, text=True)
 print(done.returncode, done.stderr.splitlines()[0])
 """
 
@@ -104,9 +104,17 @@ def test_one_that_waits_for_a_lost_rank_ends(tmp_path):
     assert "\n  rank 1: has ended before it made a communicator\n" in errors
 
 
-def test_an_error_of_a_process_that_a_rank_has_started_is_its_own(tmp_path):
-    code, said, errors = end_of(tmp_path, "mpiexec", '"$@"; true', HELPER, **TOLD, MPI_LOCALNRANKS="1")
-    assert (code, said, errors) == (0, "1 Traceback (most recent call last):\n", "")
+@pytest.mark.parametrize(
+    ("fails", "says"),
+    [
+        ("1 / 0", "1 Traceback (most recent call last):"),
+        ("threading.Thread(target=lambda: 1 / 0, name='its own').start()", "0 Exception in thread its own:"),
+    ],
+    ids=["main thread", "another thread"],
+)
+def test_an_error_of_a_process_that_a_rank_has_started_is_its_own(tmp_path, fails, says):
+    code, said, errors = end_of(tmp_path, "mpiexec", '"$@"; true', HELPER, fails, **TOLD, MPI_LOCALNRANKS="1")
+    assert (code, said, errors) == (0, f"{says}\n", "")
 
 
 def test_a_launcher_says_how_many_ranks_are_here(monkeypatch):
