@@ -61,6 +61,7 @@ LATE = {
     "blas.py": {"threadpoolctl"},
     "communicators/mpi.py": {"mpi4py"},
     "communicators/create.py": {"mnpar", "threadpoolctl"},
+    "communicators/kept_memory.py": {"resource"},
     "serializers/hdf5.py": {"h5py"},
     "datasets/digits.py": {"sklearn"},
     "datasets/download.py": {"urllib"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import warnings
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import numpy as np
 from mnpar import random
 from mnpar.communicators import launcher, mpi
 from mnpar.communicators.communicator import Communicator, described
+from mnpar.communicators.kept_memory import keep_memory
 from mnpar.communicators.mpi_transport import MpiTransport
 from mnpar.communicators.process import Process
 from mnpar.communicators.threads import ThreadTransport, current_transport, run_threads
@@ -22,7 +22,6 @@ from mnpar.errors import LauncherError
 from mnpar.tape import Tape
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-_KEPT = 2**29  # bytes of freed memory that the C library does not give back
 _NAMES = ("auto", "mpi", "threads", "self", "env", "none", "file")
 _INSTEAD = (
     "start the ranks with mpiexec -n 4 python …, python -m mnpar run -n 4 …, or srun (with its MPI plugin); or let them meet "
@@ -210,50 +209,6 @@ def share_cores(comm: Communicator) -> int | None:
     threads = max(1, len(mine) // sum(not mine.isdisjoint(cores) for cores in others))
     threadpoolctl.threadpool_limits(threads)
     return threads
-
-
-def keep_memory() -> bool:
-    """Let the C library keep the memory of large arrays that are freed, up to 512 MiB, instead of giving it back to the system.
-
-    To get it again costs 2 µs for each 4 KiB, more than to receive a message of that size; in a virtual machine whose host has
-    got it back 10 µs. It is in large pages where the system has them. (GNU's C library; others are left as they are, and so is
-    everything if the user has set ``MALLOC_TRIM_THRESHOLD_`` or ``MNPAR_KEEP_MEMORY=0``.)
-
-    Returns:
-        Whether it was done.
-    """
-    if "MALLOC_TRIM_THRESHOLD_" in os.environ or os.environ.get("MNPAR_KEEP_MEMORY") == "0":
-        return False
-    library = ctypes.CDLL(None)
-    mallopt = getattr(library, "mallopt", None)
-    trim_threshold, top_pad, mmap_threshold, mmap_max = -1, -2, -3, -4  # <malloc.h>: M_TRIM_THRESHOLD, M_TOP_PAD …
-    if mallopt is None or not mallopt(trim_threshold, _KEPT):
-        return False
-    mallopt(top_pad, _KEPT)  # once it has more, it gives back what is above that, and not all
-    # before version 2.35 the threshold is 32 MiB at most: then no array, however large, is mapped for itself alone
-    kept = bool(mallopt(mmap_threshold, _KEPT) or mallopt(mmap_max, 0))
-    if kept:
-        _in_large_pages(library, _KEPT - 2**21)  # so much is not mapped for itself alone, either
-    return kept
-
-
-def _in_large_pages(library: Any, size: int) -> None:
-    """Ask for pages of 2 MiB for the next ``size`` bytes that the C library hands out, as numpy does for each array of 4 MiB.
-
-    In pages of 4 KiB a training step on arrays of some MiB takes 1 to 8 % longer: most of their addresses are looked up anew
-    each time. The memory is only marked here: it is asked for, not touched, and freed, and the library keeps its addresses.
-    """
-    malloc, free, madvise = (getattr(library, name, None) for name in ("malloc", "free", "madvise"))
-    if malloc is None or free is None or madvise is None:
-        return
-    malloc.restype, malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-    free.restype, free.argtypes = None, [ctypes.c_void_p]
-    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    page, huge = 2**21, 14  # MADV_HUGEPAGE
-    place = malloc(size)
-    if place:
-        madvise(place + -place % page, size - page, huge)  # a system without such pages refuses
-        free(place)
 
 
 def run(program: Callable[..., Any], ranks: int = 2, args: tuple[Any, ...] = ()) -> list[Any]:

@@ -47,10 +47,16 @@ def install() -> None:
         return
     show, show_of_thread, process = sys.excepthook, threading.excepthook, os.getpid()
 
+    def is_rank() -> bool:  # a child's errors are its own
+        return os.getpid() == process and not siblings.is_helper()
+
     def on_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if os.getpid() != process or siblings.is_helper():  # a child's errors are its own
+        if is_rank():
+            end_job(kind, error, trace)
+        else:
             show(kind, error, trace)
-            return
+
+    def end_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         with contextlib.suppress(RuntimeError):  # to write may block, where nobody reads
             deadline = threading.Timer(_LAST_WORDS, _end, [siblings.launcher()[0], _notices()])
             deadline.daemon = True
@@ -73,10 +79,10 @@ def install() -> None:
             MPI.COMM_WORLD.Abort(1)
 
     def on_thread_error(args: threading.ExceptHookArgs) -> None:
-        if os.getpid() != process or args.exc_value is None or issubclass(args.exc_type, SystemExit):
+        if args.exc_value is None or issubclass(args.exc_type, SystemExit) or not is_rank():
             show_of_thread(args)
         else:
-            on_error(args.exc_type, args.exc_value, args.exc_traceback)
+            end_job(args.exc_type, args.exc_value, args.exc_traceback)
 
     sys.excepthook, threading.excepthook = on_error, on_thread_error
     atexit.register(_leave, _notices())
@@ -99,19 +105,19 @@ def _notices() -> Notices | None:
 def _leave(notices: Notices | None) -> None:
     """At exit of a rank that has made no communicator: tell others, who may wait for it; end the job if one is known to."""
     launcher, rank = siblings.launcher()
-    MPI = sys.modules.get("mpi4py.MPI")
     if launcher is None or rank != os.getpid():
-        return None
+        return
+    MPI = sys.modules.get("mpi4py.MPI")
     if siblings.has_mpi(rank) if MPI is None else MPI.Is_initialized():
-        return siblings.leave()
+        siblings.leave()
+        return
     if under_open_mpi() and any(siblings.has_mpi(pid) for pid in siblings.children(launcher)):
         time.sleep(_ENDING / 2)  # the launcher may take this end for a failure: see _await_others
-    if notices is None or (waits := notices.one_waits(launched_rank() or 0)) is None:
-        return None
-    first = f"mnpar: rank {launched_rank()} of {launched_ranks()} has ended before it made a communicator, the job ends"
-    speak(f"{first}\n  rank {waits}: waits for ever for the start of MPI\n")
-    time.sleep(_SPEAK)
-    return _end(launcher, notices)
+    if notices is not None and (waits := notices.one_waits(launched_rank() or 0)) is not None:
+        first = f"mnpar: rank {launched_rank()} of {launched_ranks()} has ended before it made a communicator, the job ends"
+        speak(f"{first}\n  rank {waits}: waits for ever for the start of MPI\n")
+        time.sleep(_SPEAK)
+        _end(launcher, notices)
 
 
 @contextlib.contextmanager
@@ -159,7 +165,10 @@ def wait_for_all(MPI: Any, request: Any) -> None:
         if launcher is None or time.monotonic() < next_look:
             continue
         next_look = time.monotonic() + _PULSE
-        names = {siblings.rank_of(pid): siblings.name(pid) for pid in siblings.children(launcher)}
+        there = siblings.children(launcher)
+        if len(there) > launched_ranks_here():  # MPI_Comm_spawn's too, and a rank that leaves may be of the other job
+            continue
+        names = {siblings.rank_of(pid): siblings.name(pid) for pid in there}
         gone = sorted([rank for rank, name in names.items() if rank is not None and name == siblings.LEAVES])
         seen += bool(gone)
         first = min([rank for rank in names if rank is not None and rank not in gone], default=None)

@@ -150,7 +150,7 @@ def test_a_rank_alone_on_its_machine_takes_part_when_the_others_share_cores(monk
 KEPT = """
 import ctypes, os, sys
 import numpy as np
-from mnpar.communicators import create
+from mnpar.communicators import kept_memory
 
 library = ctypes.CDLL(None)
 
@@ -159,9 +159,9 @@ class Old:  # GNU's before 2.35
         return 0 if what == -3 and value > 2**25 else library.mallopt(what, value)
 
 if "old" in sys.argv:
-    create.ctypes.CDLL = lambda name: Old()
+    kept_memory.ctypes.CDLL = lambda name: Old()
 if hasattr(library, "mallopt"):
-    assert create.keep_memory()
+    assert kept_memory.keep_memory()
     for mib in (1, 33, 256, 400):
         x = np.empty(mib << 20, np.uint8)
         assert not ctypes.c_size_t.from_address(x.ctypes.data - 8).value & 2, mib  # it was not mapped for itself alone
@@ -169,7 +169,7 @@ if hasattr(library, "mallopt"):
 LARGE_PAGES = """
 import os
 import numpy as np
-from mnpar.communicators import create
+from mnpar.communicators import kept_memory
 
 def marked(x):
     "Whether the system was asked for large pages at an address."
@@ -182,16 +182,29 @@ def marked(x):
         elif inside and first == "VmFlags:":
             return "hg" in flags
 
-create.keep_memory()
-create.keep_memory()  # a second communicator
+kept_memory.keep_memory()
+kept_memory.keep_memory()  # a second communicator
 arrays = [np.empty(3 << 20, np.uint8) for _ in range(50)]  # smaller than those for which numpy asks
 if os.path.exists("/sys/kernel/mm/transparent_hugepage"):
     assert all(map(marked, arrays[5:]))
 """
+LIMITED = """
+import ctypes, os, resource
+import numpy as np
+from mnpar.communicators import kept_memory
+
+if hasattr(ctypes.CDLL(None), "mallopt"):
+    addresses = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (addresses + 2**28, resource.RLIM_INFINITY))
+    assert not kept_memory.keep_memory()
+    [np.empty(2**14, np.uint8) for _ in range(2**12)]  # a quarter of what there is
+"""
 
 
 @pytest.mark.parametrize(
-    ("script", "library"), [(KEPT, "new"), (KEPT, "old"), (LARGE_PAGES, "new")], ids=["new", "old", "large pages"]
+    ("script", "library"),
+    [(KEPT, "new"), (KEPT, "old"), (LARGE_PAGES, "new"), (LIMITED, "new")],
+    ids=["new", "old", "large pages", "limited addresses"],
 )
 def test_large_arrays_lie_in_memory_that_is_kept(tmp_path, script, library):
     (tmp_path / "script.py").write_text(script)

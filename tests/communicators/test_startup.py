@@ -24,6 +24,16 @@ with startup.watched("a library", None):
     time.sleep(1)
 print(*sys.argv[1:], os.getppid() == parent)
 """
+FOR_ALL = """
+import os, sys, time
+from types import SimpleNamespace
+from mnpar.communicators import startup
+parent, until = os.getppid(), time.monotonic() + 1
+os.write(1, b"waits\\n")
+world, request = SimpleNamespace(Abort=os._exit), SimpleNamespace(Test=lambda: time.monotonic() > until)
+startup.wait_for_all(SimpleNamespace(COMM_WORLD=world), request)
+print(*sys.argv[1:], os.getppid() == parent)
+"""
 HIDDEN = WAITS.replace("parent =", "startup.siblings.children = lambda launcher: {}\nparent =")
 LEFT = WAITS.replace(
     "    time.sleep(1)",
@@ -36,7 +46,7 @@ LEFT += "open(f'{sys.argv[0]}.done', 'w').close()"
 HELPER = """
 import subprocess, sys
 import mnpar
-done = subprocess.run([sys.executable, "-c", "import mnpar; 1 / 0"], stderr=subprocess.PIPE, text=True)
+done = subprocess.run([sys.executable, "-c", "import mnpar, threading\\n" + sys.argv[1]], stderr=subprocess.PIPE, text=True)
 print(done.returncode, done.stderr.splitlines()[0])
 """
 
@@ -59,6 +69,9 @@ FILE = 'for i in $(seq 200); do [ -e "$2.{}" ] && break; sleep 0.05; done'
 LEAVES = f'sh -c \'"$@" & {FILE.format("begun")}\' sh "$@"; {FILE.format("done")}'
 
 
+SPAWNS = """sh -c 'printf "mnpar leaves" > /proc/$$/comm; sleep 2' & PMI_RANK=1 sleep 2 & "$@"; wait"""
+
+
 @pytest.mark.parametrize(
     ("name", "script", "program", "variables", "parent"),
     [
@@ -67,6 +80,7 @@ LEAVES = f'sh -c \'"$@" & {FILE.format("begun")}\' sh "$@"; {FILE.format("done")
         ("mpiexec", '"$@"; true', WAITS, {"MPI_LOCALNRANKS": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "True"),
         ("mpiexec", LEAVES, LEFT, {"MPI_LOCALNRANKS": "1"}, "False"),
         ("mpirun", 'PMI_RANK=1 sh -c \'PMI_RANK=0 "$@"; true\' sh "$@"; true', WAITS, {"MPI_LOCALNRANKS": "2"}, "True"),
+        ("mpiexec", f"PMI_RANK=2 {SPAWNS}", FOR_ALL, {"MPI_LOCALNRANKS": "2"}, "True"),
         ("anything", '"$@"; true', WAITS, {"MPI_LOCALNRANKS": "2"}, "True"),
     ],
     ids=[
@@ -75,6 +89,7 @@ LEAVES = f'sh -c \'"$@" & {FILE.format("begun")}\' sh "$@"; {FILE.format("done")
         "two launchers' numbers",
         "a wrapper that leaves",
         "another's child",
+        "another job's rank leaves",
         "no launcher",
     ],
 )
@@ -89,9 +104,17 @@ def test_one_that_waits_for_a_lost_rank_ends(tmp_path):
     assert "\n  rank 1: has ended before it made a communicator\n" in errors
 
 
-def test_an_error_of_a_process_that_a_rank_has_started_is_its_own(tmp_path):
-    code, said, errors = end_of(tmp_path, "mpiexec", '"$@"; true', HELPER, **TOLD, MPI_LOCALNRANKS="1")
-    assert (code, said, errors) == (0, "1 Traceback (most recent call last):\n", "")
+@pytest.mark.parametrize(
+    ("fails", "says"),
+    [
+        ("1 / 0", "1 Traceback (most recent call last):"),
+        ("threading.Thread(target=lambda: 1 / 0, name='its own').start()", "0 Exception in thread its own:"),
+    ],
+    ids=["main thread", "another thread"],
+)
+def test_an_error_of_a_process_that_a_rank_has_started_is_its_own(tmp_path, fails, says):
+    code, said, errors = end_of(tmp_path, "mpiexec", '"$@"; true', HELPER, fails, **TOLD, MPI_LOCALNRANKS="1")
+    assert (code, said, errors) == (0, f"{says}\n", "")
 
 
 def test_a_launcher_says_how_many_ranks_are_here(monkeypatch):
