@@ -647,10 +647,25 @@ def right_gradient_penalty_that_is_awaited_later(mesh):
     return m, lossfun
 
 
+def right_sums_of_data(mesh):
+    """In Variables, which have a gradient that nobody's update is."""
+    m = pair(mesh.model)
+
+    def lossfun():
+        given = lambda: mnpar.Variable(X * (mesh.model.rank + 1))
+        sums = [F.sum(kind(mesh.model, given() ** 2)) for kind in (F.allreduce, F.iallreduce, F.bcast)]
+        scale = F.tanh(F.allreduce(mesh.model, given(), op="mean")) + F.copy_to(mesh.model, mnpar.Variable(X))
+        joined = F.allgather(mesh.model, given(), axis=0)
+        return loss(run(m) * scale) + 0.1 * sum(sums) + 0.1 * F.sum(joined**2)
+
+    return m, lossfun
+
+
 @pytest.mark.parametrize(
     "program",
     [
-        right_losses_that_are_shown, right_number_in_each_part, right_gradient_penalty_that_is_awaited_later,
+        right_sums_of_data, right_losses_that_are_shown, right_number_in_each_part,
+        right_gradient_penalty_that_is_awaited_later,
         right_sums_in_losses_that_differ, right_sum_in_a_part, right_bias_added_once_by_hand, right_bias_copied,
         right_ensemble_in_a_sum, right_blocks_of_scores, right_sums_that_are_awaited_in_another_order,
         right_message_between_the_start_and_the_end_of_a_sum,
