@@ -85,7 +85,8 @@ def check_loss(comm: Communicator, loss: Any) -> None:
     Raises:
         MismatchError: there is one; on all ranks of ``comm``.
 
-    In debug mode the first of them warns if ranks have losses of their own, which add up: it may not be meant.
+    In debug mode the first of them warns if ranks have losses of their own, which add up: it may not be meant. It is where they
+    have other parameters, such as members of an ensemble or heads for other tasks.
     """
     watch = current_watch()
     if watch is None or comm.size == 1:
@@ -98,8 +99,9 @@ def check_loss(comm: Communicator, loss: Any) -> None:
             if function.op in _EACH and not function.alike and watch.covers(function.comm):
                 term = (function.op, function.site, tuple(function.comm.transport.world_ranks))
                 mine[term] = mine.get(term, False) or watch.has_behind(function)
-    found = dict(zip(comm.transport.world_ranks, comm.allgather_obj((value, mine)), strict=True))
-    for _, terms in found.values():
+    names = tuple(sorted([path for path, _ in watch.model.namedparams()])) if is_debugging() else ()
+    found = dict(zip(comm.transport.world_ranks, comm.allgather_obj((value, mine, names)), strict=True))
+    for _, terms, _ in found.values():
         for term in terms:
             op, site, ranks = term
             values = [found[rank][0] for rank in ranks if term in found[rank][1]]
@@ -107,9 +109,13 @@ def check_loss(comm: Communicator, loss: Any) -> None:
             if counts and len(values) == len(ranks) > 1 and np.allclose(values, values[0], 100 * eps, 0):
                 why = f"loss, of which it is a term, and so the{TWICE[op, 1].format(P=len(ranks))}"
                 raise MismatchError(f"{op} at {site}: each of {len(ranks)} ranks has the same {why}")
-    losses = {rank: value for rank, (value, _) in found.items() if value is not None}
-    if is_debugging() and comm.rank == 0 and not np.allclose([*losses.values()], [*losses.values()][:1], 1e-4, 0, True):
-        warnings.warn(_DIFFER.format([*losses]), stacklevel=2)
+    losses: dict[Any, dict[int, float]] = {}  # of ranks that have parameters of the same names
+    for rank, (value, _, names) in found.items():
+        if value is not None:
+            losses.setdefault(names, {})[rank] = value
+    for some in losses.values() if is_debugging() and comm.rank == 0 else ():
+        if not np.allclose([*some.values()], [*some.values()][:1], 1e-4, 0, True):
+            warnings.warn(_DIFFER.format([*some]), stacklevel=2)
 
 
 def _ends(loss: Variable) -> Iterator[Any]:

@@ -726,6 +726,18 @@ def test_in_debug_mode_each_update_is_looked_at():
         mnpar.run(update, ranks=2, args=({"model": 2}, program, 4))
 
 
+def test_in_debug_mode_losses_of_their_own_are_told_but_not_of_models_of_their_own(recwarn):
+    def own_losses(mesh):
+        m = pair(mesh.model)
+        return m, lambda: loss(run(m)) + F.sum(m.wide.W**2)
+
+    with mnpar.using_config("debug", True):
+        mnpar.run(update, ranks=2, args=({"model": 2}, right_task_for_each_rank))
+        assert not recwarn.list
+        mnpar.run(update, ranks=2, args=({"model": 2}, own_losses))
+    assert [str(w.message)[:48] for w in recwarn] == ["ranks [0, 1] have samples in common, and losses "]
+
+
 def test_in_debug_mode_it_is_told_without_a_mesh():
     def program(comm):
         with mnpar.using_config("debug", True):
