@@ -92,6 +92,19 @@ def watching(watch: Watch) -> Iterator[None]:
         _watch.reset(token)
 
 
+_cut: ContextVar[bool] = ContextVar("mnpar.cut", default=False)
+
+
+@contextmanager
+def cut_graph() -> Iterator[None]:
+    """Inside a ``with`` block a backward ends at leaves that stand for what was computed elsewhere, as those of forget do."""
+    token = _cut.set(True)
+    try:
+        yield
+    finally:
+        _cut.reset(token)
+
+
 def watched(comm: Communicator) -> bool:
     """Whether what passes between its ranks is to be checked; all of them have the same answer."""
     watch = current_watch()
@@ -165,7 +178,9 @@ def is_first(function: Communication) -> bool:
 def updates(function: Communication) -> bool:
     """Whether a gradient may go to a parameter that is updated; where nobody knows, True."""
     watch = current_watch()
-    return watch is None or function.of is None or watch.has_behind(function.of)
+    if watch is None or function.of is None or _cut.get():
+        return True
+    return watch.has_behind(function.of)
 
 
 def alike_on_all(rows: Sequence[Array]) -> bool:

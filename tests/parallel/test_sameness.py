@@ -165,6 +165,12 @@ def copied_twice(mesh):
     return m, lambda: loss(m.out(m.wide(F.copy_to(mesh.model, m.before(X)))))
 
 
+def copied_twice_in_what_is_forgotten(mesh):
+    m = pair(mesh.model)
+    rest = lambda h: m.out(m.wide(F.copy_to(mesh.model, h)))
+    return m, lambda: loss(F.forget(rest, m.before(X), comm=mesh.model))
+
+
 def copied_for_the_whole_work(mesh):
     m = mnpar.Chain(l=L.Linear(6, 6), k=L.Linear(6, 6))
     return m, lambda: loss(m.k(F.copy_to(mesh.model, m.l(X))))
@@ -373,6 +379,7 @@ WRONG = {
     layers_of_other_axes: r"the gradients of /wide/W are not the same on ranks .0, 2. of model=2,space=2",
     words_and_scores_of_other_axes: r"cross_entropy at .*: each of 2 ranks has the same scores, and not a block",
     copied_twice: r"copy_to at .*: each of 2 ranks has the same gradient of its result, so that it would count 2 times",
+    copied_twice_in_what_is_forgotten: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
     copied_for_the_whole_work: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
     a_weight_copied_for_the_whole_work: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
     whole_gradients_of_the_whole_work: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
