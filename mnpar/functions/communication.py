@@ -62,7 +62,7 @@ class Communication(FunctionNode):
     def __init__(self, comm: Communicator, of: Communication | None = None) -> None:
         if not isinstance(comm, Communicator):
             needed(comm, f"{self.op}(comm, …)")
-        self.comm = comm
+        self.comm, self.of = comm, of
         self.order: int = 0 if of is None else of.order + 1
         self.site: str = call_site(1) if of is None else of.site
 

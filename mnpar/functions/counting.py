@@ -24,7 +24,7 @@ from mnpar.functions.communication import Communication
 from mnpar.functions.convolving import Convolution
 from mnpar.functions.products import Linear
 from mnpar.functions.reduction import Mean, Sum
-from mnpar.functions.sameness import TWICE, alike_on_all, counted_twice, current_watch, is_first, row_of, told, watched
+from mnpar.functions.sameness import TWICE, alike_on_all, counted_twice, current_watch, is_first, row_of, told, updates, watched
 from mnpar.functions.shape import Cast, Reshape
 from mnpar.variable import Variable
 
@@ -46,13 +46,14 @@ def asks_in(comm: Communicator) -> bool:
 def ask_once(function: Communication, *xs: Array | None) -> Array | None:
     """What a rank tells before a sum or mean, of values or of gradients, for :func:`check_once`; None if nothing is asked."""
     asks = function.asks_from <= function.order and not function.alike and is_first(function) and asks_in(function.comm)
-    return np.array([row_of(x) for x in xs]) if asks else None
+    return np.array([[*row_of(x), updates(function)] for x in xs]) if asks else None
 
 
 def judge_once(function: Communication, told: Sequence[Array]) -> None:
     """The second half of :func:`check_once`, by what :func:`ask_once` gave on each rank."""
-    copies = all([alike_on_all(rows) for rows in zip(*told, strict=True)])
-    if copies and function.order and sum(told[0][:, 3]) > 1:  # a number may be so by chance: see check_loss
+    copies = all([alike_on_all(rows) for rows in zip(*[rows[:, :-1] for rows in told], strict=True)])
+    counts = any([rows[:, -1].any() for rows in told])
+    if copies and counts and function.order and sum(told[0][:, 3]) > 1:  # a number may be so by chance: see check_loss
         raise MismatchError(counted_twice(function))
     function.alike = copies
 
@@ -84,27 +85,37 @@ def check_loss(comm: Communicator, loss: Any) -> None:
     Raises:
         MismatchError: there is one; on all ranks of ``comm``.
 
-    In debug mode the first of them warns if ranks have losses of their own, which add up: it may not be meant.
+    In debug mode the first of them warns if ranks have losses of their own, which add up: it may not be meant. It is where they
+    have other parameters, such as members of an ensemble or heads for other tasks.
     """
     watch = current_watch()
     if watch is None or comm.size == 1:
         return
-    mine, value, eps = [], None, 0.0
+    mine: dict[Any, bool] = {}  # what is a term on this rank, and whether a parameter is behind it here
+    value, eps = None, 0.0
     if isinstance(loss, Variable) and loss.array is not None and loss.size == 1 and loss.dtype.kind == "f":
         value, eps = float(loss.array), float(np.finfo(loss.dtype).eps)
         for function in _ends(loss):
             if function.op in _EACH and not function.alike and watch.covers(function.comm):
-                mine.append((function.op, function.site, tuple(function.comm.transport.world_ranks)))
-    found = dict(zip(comm.transport.world_ranks, comm.allgather_obj((value, mine)), strict=True))
-    for _, terms in found.values():
-        for op, site, ranks in terms:
-            values = [found[rank][0] for rank in ranks if (op, site, ranks) in found[rank][1]]
-            if len(values) == len(ranks) > 1 and np.allclose(values, values[0], 100 * eps, 0):
+                term = (function.op, function.site, tuple(function.comm.transport.world_ranks))
+                mine[term] = mine.get(term, False) or watch.has_behind(function)
+    names = tuple(sorted([path for path, _ in watch.model.namedparams()])) if is_debugging() else ()
+    found = dict(zip(comm.transport.world_ranks, comm.allgather_obj((value, mine, names)), strict=True))
+    for _, terms, _ in found.values():
+        for term in terms:
+            op, site, ranks = term
+            values = [found[rank][0] for rank in ranks if term in found[rank][1]]
+            counts = any([found[rank][1].get(term) for rank in ranks])
+            if counts and len(values) == len(ranks) > 1 and np.allclose(values, values[0], 100 * eps, 0):
                 why = f"loss, of which it is a term, and so the{TWICE[op, 1].format(P=len(ranks))}"
                 raise MismatchError(f"{op} at {site}: each of {len(ranks)} ranks has the same {why}")
-    losses = {rank: value for rank, (value, _) in found.items() if value is not None}
-    if is_debugging() and comm.rank == 0 and not np.allclose([*losses.values()], [*losses.values()][:1], 1e-4, 0, True):
-        warnings.warn(_DIFFER.format([*losses]), stacklevel=2)
+    losses: dict[Any, dict[int, float]] = {}  # of ranks that have parameters of the same names
+    for rank, (value, _, names) in found.items():
+        if value is not None:
+            losses.setdefault(names, {})[rank] = value
+    for some in losses.values() if is_debugging() and comm.rank == 0 else ():
+        if not np.allclose([*some.values()], [*some.values()][:1], 1e-4, 0, True):
+            warnings.warn(_DIFFER.format([*some]), stacklevel=2)
 
 
 def _ends(loss: Variable) -> Iterator[Any]:

@@ -122,7 +122,7 @@ class Halves:
         del self._operation, self._question
         first.differentiable = second.differentiable = self.what.differentiable
         first.connect(nodes, [], ())
-        second.behind = first.inputs
+        second.behind = self.what.inputs = first.inputs
         return second.connect([], [], ys)
 
     def give_answer(self, gys: tuple[Any, ...]) -> None:

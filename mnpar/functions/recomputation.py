@@ -21,6 +21,7 @@ from mnpar.communicators.communicator import ANY_SOURCE, Communicator, needed
 from mnpar.config import config, force_backprop_mode, is_recording, using_config
 from mnpar.function_hook import FunctionHook
 from mnpar.function_node import FunctionNode
+from mnpar.functions.sameness import cut_graph
 from mnpar.graph import VariableNode, tick
 from mnpar.random import generator
 from mnpar.tape import Tape, current_tape
@@ -112,7 +113,7 @@ class Forget(FunctionNode):
             ys = _listed(self.run(*inputs))
         seeds = [(y, as_variable(gy)) for y, gy in zip(ys, gys, strict=True) if gy is not None and y.requires_grad]
         targets = [*inputs, *[Variable.of(None, node) for node in self.read]]
-        with tape, _unheard(self.read):
+        with tape, _unheard(self.read), cut_graph():
             found = grad([y for y, _ in seeds], targets, [gy for _, gy in seeds], enable_double_backprop=record)
         for entrance in entrances:
             entrance.shut = False

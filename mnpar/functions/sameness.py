@@ -59,6 +59,24 @@ class Watch:
         """Whether a communicator is of the mesh, and has ranks with other samples."""
         return not self.covers(comm) and self.everyone.issuperset(comm.transport.world_ranks)
 
+    def has_behind(self, function: Communication) -> bool:
+        """Whether a parameter of the model is behind what a rank gives: gradients of data are nobody's update.
+
+        What has come from another rank may be computed from one there.
+        """
+        params = {param.node for param in self.model.params(include_uninit=False)}
+        nodes, seen = [*function.inputs], set()
+        while nodes:
+            node = nodes.pop()
+            if node in params:
+                return True
+            if node.creator is not None and node.creator.number not in seen:
+                seen.add(node.creator.number)
+                if node.creator.communicates and not node.creator.inputs:
+                    return True
+                nodes += [x for x in (*node.creator.inputs, *node.creator.behind) if x.requires_grad]
+        return False
+
 
 _watch: ContextVar[Watch | None] = ContextVar("mnpar.watch", default=None)
 current_watch = _watch.get
@@ -72,6 +90,19 @@ def watching(watch: Watch) -> Iterator[None]:
         yield
     finally:
         _watch.reset(token)
+
+
+_cut: ContextVar[bool] = ContextVar("mnpar.cut", default=False)
+
+
+@contextmanager
+def cut_graph() -> Iterator[None]:
+    """Inside a ``with`` block a backward ends at leaves that stand for what was computed elsewhere, as those of forget do."""
+    token = _cut.set(True)
+    try:
+        yield
+    finally:
+        _cut.reset(token)
 
 
 def watched(comm: Communicator) -> bool:
@@ -118,7 +149,7 @@ def check_parts(function: Communication, x: Array | None) -> None:
     """
     if not (is_first(function) and watched(function.comm)):
         return
-    rows = told(function, np.append(row_of(x), function.alike))
+    rows = told(function, np.append(row_of(x), function.alike or not updates(function)))
     if (
         alike_on_all(rows)
         and not any([row[-1] for row in rows])
@@ -142,6 +173,14 @@ def check_blocks(comm: Communicator, who: str, what: str, x: Variable) -> None:
 def is_first(function: Communication) -> bool:
     """Whether it carries a value that gradients may be wanted of, or a gradient; not a gradient's gradient."""
     return function.order == 1 or (function.order == 0 and is_recording())
+
+
+def updates(function: Communication) -> bool:
+    """Whether a gradient may go to a parameter that is updated; where nobody knows, True."""
+    watch = current_watch()
+    if watch is None or function.of is None or _cut.get():
+        return True
+    return watch.has_behind(function.of)
 
 
 def alike_on_all(rows: Sequence[Array]) -> bool:

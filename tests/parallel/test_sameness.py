@@ -165,6 +165,12 @@ def copied_twice(mesh):
     return m, lambda: loss(m.out(m.wide(F.copy_to(mesh.model, m.before(X)))))
 
 
+def copied_twice_in_what_is_forgotten(mesh):
+    m = pair(mesh.model)
+    rest = lambda h: m.out(m.wide(F.copy_to(mesh.model, h)))
+    return m, lambda: loss(F.forget(rest, m.before(X), comm=mesh.model))
+
+
 def copied_for_the_whole_work(mesh):
     m = mnpar.Chain(l=L.Linear(6, 6), k=L.Linear(6, 6))
     return m, lambda: loss(m.k(F.copy_to(mesh.model, m.l(X))))
@@ -373,6 +379,7 @@ WRONG = {
     layers_of_other_axes: r"the gradients of /wide/W are not the same on ranks .0, 2. of model=2,space=2",
     words_and_scores_of_other_axes: r"cross_entropy at .*: each of 2 ranks has the same scores, and not a block",
     copied_twice: r"copy_to at .*: each of 2 ranks has the same gradient of its result, so that it would count 2 times",
+    copied_twice_in_what_is_forgotten: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
     copied_for_the_whole_work: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
     a_weight_copied_for_the_whole_work: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
     whole_gradients_of_the_whole_work: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
@@ -647,10 +654,25 @@ def right_gradient_penalty_that_is_awaited_later(mesh):
     return m, lossfun
 
 
+def right_sums_of_data(mesh):
+    """In Variables, which have a gradient that nobody's update is."""
+    m = pair(mesh.model)
+
+    def lossfun():
+        given = lambda: mnpar.Variable(X * (mesh.model.rank + 1))
+        sums = [F.sum(kind(mesh.model, given() ** 2)) for kind in (F.allreduce, F.iallreduce, F.bcast)]
+        scale = F.tanh(F.allreduce(mesh.model, given(), op="mean")) + F.copy_to(mesh.model, mnpar.Variable(X))
+        joined = F.allgather(mesh.model, given(), axis=0)
+        return loss(run(m) * scale) + 0.1 * sum(sums) + 0.1 * F.sum(joined**2)
+
+    return m, lossfun
+
+
 @pytest.mark.parametrize(
     "program",
     [
-        right_losses_that_are_shown, right_number_in_each_part, right_gradient_penalty_that_is_awaited_later,
+        right_sums_of_data, right_losses_that_are_shown, right_number_in_each_part,
+        right_gradient_penalty_that_is_awaited_later,
         right_sums_in_losses_that_differ, right_sum_in_a_part, right_bias_added_once_by_hand, right_bias_copied,
         right_ensemble_in_a_sum, right_blocks_of_scores, right_sums_that_are_awaited_in_another_order,
         right_message_between_the_start_and_the_end_of_a_sum,
@@ -709,6 +731,18 @@ def test_in_debug_mode_each_update_is_looked_at():
     calls.clear()
     with mnpar.using_config("debug", True), pytest.raises(MismatchError, match=r"allreduce at .*: each of 2 ranks has"):
         mnpar.run(update, ranks=2, args=({"model": 2}, program, 4))
+
+
+def test_in_debug_mode_losses_of_their_own_are_told_but_not_of_models_of_their_own(recwarn):
+    def own_losses(mesh):
+        m = pair(mesh.model)
+        return m, lambda: loss(run(m)) + F.sum(m.wide.W**2)
+
+    with mnpar.using_config("debug", True):
+        mnpar.run(update, ranks=2, args=({"model": 2}, right_task_for_each_rank))
+        assert not recwarn.list
+        mnpar.run(update, ranks=2, args=({"model": 2}, own_losses))
+    assert [str(w.message)[:48] for w in recwarn] == ["ranks [0, 1] have samples in common, and losses "]
 
 
 def test_in_debug_mode_it_is_told_without_a_mesh():
