@@ -48,6 +48,21 @@ def test_sums_over_any_axes_are_numpys(limit, order, axis, keepdims, monkeypatch
         np.testing.assert_allclose(rows.add_up(x, axis, keepdims), expected, rtol=1e-12, atol=1e-12, strict=True)
 
 
+@pytest.mark.parametrize("axis", [2, -3, (0, 2), (0, -2), (0, 0), 1.0, True])
+@pytest.mark.parametrize("f", [F.sum, F.mean, F.softmax])
+def test_axes_that_a_large_array_does_not_have_are_told_as_of_a_small_one(f, axis):
+    with pytest.raises((ValueError, TypeError)) as small:
+        f(np.ones((2, 2)), axis=axis)
+    with pytest.raises(small.type):
+        f(np.ones((100, 100)), axis=axis)
+
+
+def test_a_sum_over_no_axis_is_a_copy_and_an_axis_may_be_numpys_integer():
+    x = np.ones((100, 100))
+    assert not np.shares_memory(F.sum(x, axis=()).array, x)
+    assert F.sum(x, axis=np.int64(1)).shape == (100,)
+
+
 def test_sums_of_no_rows_and_of_empty_rows(monkeypatch):
     monkeypatch.setattr(rows, "WORTH", 0)
     assert rows.add_up(np.ones((0, 3)), 1).shape == (0,)

@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -137,6 +138,16 @@ def test_a_table_may_have_a_log_of_its_own_and_shows_it_again_after_a_resumption
     load(saved(trainer), again)
     again.run()
     assert [line.split() for line in second.writes] == [["iteration", "x"], ["4", "3.5"], ["8", "31.5"], ["12", "91.5"]]
+
+
+def test_a_log_keeps_no_trainer_alive(tmp_path):
+    log = extensions.LogReport()
+    trainer = counting(tmp_path, (2, "iteration"), length=4, x=X)
+    trainer.extend(log)
+    trainer.run()
+    seen = weakref.ref(trainer)
+    del trainer
+    assert seen() is None
 
 
 def test_a_log_that_is_an_extension_and_a_tables_own_has_each_iteration_once(tmp_path):

@@ -48,7 +48,7 @@ class LogReport(Extension):
         self._asked = filename is not None or log_name != "log"
         self._log: list[dict[str, Any]] = []
         self._summary = DictSummary()
-        self._seen: tuple[Any, int] | None = None  # the trainer and the iteration of the last call
+        self._seen: Any = None  # the observation of the last call: each iteration has one of its own
 
     @property
     def log(self) -> list[dict[str, Any]]:
@@ -56,10 +56,10 @@ class LogReport(Extension):
         return self._log
 
     def __call__(self, trainer: Any) -> None:
-        observation, now = trainer.observation, (trainer, trainer.updater.iteration)
-        if self._seen == now and not trainer.is_before_training:  # an extension, and called by PrintReport, too
+        observation = trainer.observation
+        if self._seen is observation:  # an extension, and called by PrintReport, too
             return
-        self._seen = now
+        self._seen = observation
         keys = observation if self._keys is None else [key for key in self._keys if key in observation]
         self._summary.add({key: observation[key] for key in keys})
         if not (self._trigger(trainer) or trainer.is_before_training):
