@@ -57,9 +57,9 @@ def install() -> None:
             show(kind, error, trace)
 
     def end_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        deadline = threading.Timer(_LAST_WORDS, _end, [siblings.launcher()[0], _notices()])
+        deadline.daemon = True
         with contextlib.suppress(RuntimeError):  # to write may block, where nobody reads
-            deadline = threading.Timer(_LAST_WORDS, _end, [siblings.launcher()[0], _notices()])
-            deadline.daemon = True
             deadline.start()
         what = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed, the job ends"
         if launched_rank() and what != "interrupted":
@@ -77,6 +77,7 @@ def install() -> None:
         elif not MPI.Is_finalized() and MPI.COMM_WORLD.Get_size() > 1:
             _tidy(siblings.launcher()[0])
             MPI.COMM_WORLD.Abort(1)
+        deadline.cancel()  # MPI is over, or there is this rank alone: it goes on
 
     def on_thread_error(args: threading.ExceptHookArgs) -> None:
         if args.exc_value is None or issubclass(args.exc_type, SystemExit) or not is_rank():

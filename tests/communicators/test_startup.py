@@ -6,12 +6,15 @@ A rank here is a child of a script of the launcher's name, which says what launc
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import mnpar
-from mnpar.communicators import launcher
+from mnpar.communicators import launcher, startup
 from mnpar.launch import clean_environment
 
 WAITS = """
@@ -115,6 +118,23 @@ def test_one_that_waits_for_a_lost_rank_ends(tmp_path):
 def test_an_error_of_a_process_that_a_rank_has_started_is_its_own(tmp_path, fails, says):
     code, said, errors = end_of(tmp_path, "mpiexec", '"$@"; true', HELPER, fails, **TOLD, MPI_LOCALNRANKS="1")
     assert (code, said, errors) == (0, f"{says}\n", "")
+
+
+def test_a_rank_whose_mpi_is_over_goes_on_after_the_error_of_a_thread(monkeypatch):
+    over, ends = SimpleNamespace(Is_initialized=lambda: True, Is_finalized=lambda: True), []
+    for where, name, value in (
+        (startup, "launched_ranks", lambda: 2), (startup, "_end", lambda *given: ends.append(given)),
+        (startup, "_LAST_WORDS", 0.01), (startup, "_ALIKE", 0), (startup, "_SPEAK", 0), (startup, "speak", lambda _="": 0),
+        (startup.siblings, "is_helper", lambda: False), (startup.atexit, "register", lambda *given: None),
+        (sys, "excepthook", sys.excepthook), (threading, "excepthook", threading.excepthook),
+    ):  # fmt: skip
+        monkeypatch.setattr(where, name, value)
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", over)
+    startup.install()
+    error = ValueError("of a thread")
+    threading.excepthook(SimpleNamespace(exc_type=ValueError, exc_value=error, exc_traceback=None, thread=None))
+    time.sleep(0.1)
+    assert not ends
 
 
 def test_a_launcher_says_how_many_ranks_are_here(monkeypatch):
