@@ -31,6 +31,15 @@ class Notices:
     def __init__(self, number: int) -> None:
         self._number, self._file = number, _socket(number)
 
+    def job(self, limit: float | None = None) -> str:
+        """The launcher's name of this job: those that it has spawned have the same launcher.
+
+        Raises:
+            OSError, KeyError: the launcher does not tell.
+        """
+        self._ask("init pmi_version=1 pmi_subversion=1", limit)
+        return self._ask("get_my_kvsname", limit)["kvsname"]
+
     def one_has_left(self, rank: int) -> int | None:
         """Publish that this rank waits; a rank that has left before, if one has. It asks as MPI will: without a limit."""
         with contextlib.suppress(OSError, ValueError, KeyError):
@@ -54,8 +63,7 @@ class Notices:
             self._ask("abort exitcode=1", 0)
 
     def _publish(self, mine: str, rank: int, other: str, limit: float | None) -> int | None:
-        self._ask("init pmi_version=1 pmi_subversion=1", limit)
-        job = self._ask("get_my_kvsname", limit)["kvsname"]  # jobs that this one has spawned have the same launcher
+        job = self.job(limit)
         self._ask(f"publish_name service={mine}_{job} port={rank}", limit)  # a second one is refused, and not needed
         told = self._ask(f"lookup_name service={other}_{job}", limit)
         return int(told["port"]) if told.get("rc") == "0" else None

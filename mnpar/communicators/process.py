@@ -107,6 +107,7 @@ class Process:
             traces.remove(traces.launchers_file(os.getppid()))
             if len({raw[rank][CARD + _NAME :] for rank in here}) == 1:  # all have mapped the same
                 traces.remove(names)
+        startup.settled()
         traces.hide_launcher()
 
     def _install(self) -> None:

@@ -38,6 +38,7 @@ _LAST_WORDS = 5.0  # s to write what went wrong, which nobody may read
 _PULSE = 0.2  # s
 _ENDING = 1.0  # s in which a launcher that has lost a rank kills the others
 _STARTING = 1.5  # s without a new rank, after which a launcher starts no more; and as long as this rank has taken to come here
+_MPIS_OWN = "MPIR_CVAR_PMI_VERSION"  # another protocol
 _TURN = 12  # looks by which the lowest rank comes first, to speak for all
 
 
@@ -89,6 +90,28 @@ def install() -> None:
     atexit.register(_leave, _notices())
 
 
+_remover: traces.Remover | None = None  # of what a rank would leave that is killed before all have met
+
+
+def _remove_if_killed(session: Session | None) -> None:
+    """From now on until :func:`settled`: what MPICH and its launcher have made is removed if this process is killed."""
+    global _remover
+    launcher = siblings.launcher()[0]
+    if session is None and (launcher is None or siblings.name(launcher) != siblings.MPICHS or _MPIS_OWN in os.environ):
+        return
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        job = Notices(int(os.environ["PMI_FD"])).job()
+        _remover = traces.Remover(traces.job_segments(job), traces.launchers_file(launcher) if launcher else [])
+
+
+def settled() -> None:
+    """All ranks have met, and removed what they have in common."""
+    global _remover
+    if _remover is not None:
+        _remover.release()
+        _remover = None
+
+
 def _notices() -> Notices | None:
     """How this process learns of ranks on other machines; None if there are none, no way to, or it is not a rank itself."""
     if launched_ranks_here() == launched_ranks() or not os.environ.get("PMI_FD", "").isdigit():
@@ -138,6 +161,8 @@ def watched(library: str, session: Session | None) -> Iterator[None]:
         time.sleep(_SPEAK)
         _end(siblings.launcher()[0], notices)
     _await_others()
+    if library.startswith("MPICH"):
+        _remove_if_killed(session)
     main = threading.current_thread() is threading.main_thread()
     wakes, wake = os.pipe()  # the numbers of signals, of which Python itself would learn only after MPI_Init
     os.set_blocking(wake, False)

@@ -103,6 +103,10 @@ class Job:
                 continue  # it has just ended, or is another user's
         return found
 
+    def ranks(self):
+        """The processes of its ranks."""
+        return [pid for pid in self.left() if f"{PYTHON}\0" in Path(f"/proc/{pid}/cmdline").read_text()]
+
     @staticmethod
     def kill(pids):
         for pid in pids:

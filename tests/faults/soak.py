@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.faults.job import GROUP, PYTHON, Job
+from tests.faults.job import GROUP, Job
 
 KINDS = ("fine", "error", "os._exit", "SIGSEGV", "kill -9 a rank", "kill -9 mpiexec", "Ctrl-C")
 SHARED = ("mpich_", "ucx_", "sm_segment", "vader_segment", "osc_", "psm")
@@ -50,8 +50,7 @@ def cycle(kind, folder):
     if kind not in PROGRAMS:
         job.expect("ready", 3)
         if kind == "kill -9 a rank":
-            ranks = [pid for pid in job.left() if f"{PYTHON}\0" in Path(f"/proc/{pid}/cmdline").read_text()]
-            os.kill(max(ranks), signal.SIGKILL)
+            os.kill(max(job.ranks()), signal.SIGKILL)
         elif kind == "kill -9 mpiexec":
             job.process.kill()
         else:
