@@ -4,8 +4,10 @@ python benchmarks/functions.py [part of a name …] [--chainer PYTHON]
 
 Images are in PyTorch's channels_last form for PyTorch. PYTHON is one that has Chainer; the rows are the same for both, because
 the names are. × is the time of another toolkit relative to mnpar's: above 1 mnpar is faster.
-"A view": Chainer leaves in ``x.grad`` a view of the program's ``y.grad``, or an array that cannot be written to; what mnpar
-leaves has its own memory, and that takes a copy. "Inside" is the same followed by a multiplication, as within a network.
+A gradient that is left in ``x.grad`` can be written to and has its own memory. Where Chainer or PyTorch leaves there the
+program's ``y.grad``, a view of it or an array that cannot be written to, "and backward" includes a copy of it, which mnpar has
+made already. Such functions have two more rows: "and backward, as it is left", without that copy, so mnpar's work is more; and
+"inside", with a multiplication after the function, as within a network.
 """
 
 import functools
@@ -39,6 +41,7 @@ WORDS = RNG.integers(0, 10_000, (32, 32)).astype("i4")
 BITS, MASK = RNG.integers(0, 2, (256, 1000)).astype("i4"), RNG.integers(0, 2, ROWS_512) > 0
 PICK, COLUMNS = RNG.integers(0, 1024, 512), RNG.integers(0, 512, 1024).astype("i4")
 PLACES = RNG.integers(0, 4, (32, 64, 16, 16)).astype("i4")
+FORWARD, BACKWARD, AS_LEFT, INSIDE = "forward", "and backward", "and backward, as it is left", "inside"
 NO_DERIVATIVE = ("argmax", "argmin", "accuracy", "binary_accuracy")
 
 
@@ -302,7 +305,7 @@ def inputs(name):
 
 
 def ours(name, i):
-    """What is timed: ``forward``, ``and backward`` or ``inside``; AttributeError if Chainer's gradients are not ``a view``."""
+    """What is timed; AttributeError where gradients would be left just so, because they own their memory."""
     xs, function = [toolkit.Variable(x) for x in inputs(name)], ROWS[name][1]
     gy = np.ones_like(function(*xs).array)
 
@@ -311,22 +314,27 @@ def ours(name, i):
             function(*xs)
 
     def both():
-        y = function(*xs) * 2 if i == "inside" else function(*xs)
+        y = function(*xs) * 2 if i == INSIDE else function(*xs)
         y.grad = gy
         y.backward()
+        for x in lent if i == BACKWARD else ():
+            x.grad.copy()
         for x in xs:
             x.cleargrad()
 
-    if i == "a view":
+    if i != FORWARD:
         y = function(*xs)
         y.grad = gy
         y.backward()
-        if not any(x.grad is not None and (np.shares_memory(x.grad, gy) or not x.grad.flags.writeable) for x in xs):
+        given = [x for x in xs if x.grad is not None]
+        lent = [x for x in given if np.shares_memory(x.grad, gy) or not x.grad.flags.writeable]
+        if i == AS_LEFT and not lent and args.serve:
             raise AttributeError("all gradients own their memory")
-    return forward if i == "forward" else both
+    return forward if i == FORWARD else both
 
 
 def theirs(name, i):
+    """The same by PyTorch; None in place of the AttributeError."""
     xs, function = [torch.from_numpy(x) for x in inputs(name)], ROWS[name][2]
     xs = [(x.to(memory_format=torch.channels_last) if x.ndim == 4 and x.shape[-1] != 64 else x).requires_grad_() for x in xs]
     gy = torch.ones_like(function(*xs))
@@ -336,11 +344,19 @@ def theirs(name, i):
             function(*xs)
 
     def both():
-        (function(*xs) * 2 if i == "inside" else function(*xs)).backward(gy)
+        (function(*xs) * 2 if i == INSIDE else function(*xs)).backward(gy)
+        for x in lent if i == BACKWARD else ():
+            x.grad.clone()
         for x in xs:
             x.grad = None
 
-    return forward if i == "forward" else both
+    if i != FORWARD:
+        function(*xs).backward(gy)
+        storage = gy.untyped_storage().data_ptr()
+        lent = [x for x in xs if x.grad is not None and x.grad.untyped_storage().data_ptr() == storage]
+        if i == AS_LEFT and not lent:
+            return None
+    return forward if i == FORWARD else both
 
 
 def known(chainer, *key):
@@ -348,16 +364,19 @@ def known(chainer, *key):
 
 
 def compare(name, chainer):
-    kinds = ["forward"] if name.startswith(NO_DERIVATIVE) else ["forward", "and backward"]
-    view = len(kinds) > 1 and known(chainer, name, "a view")
-    for i in kinds + ["inside"] * view:
-        ways = {"mnpar": ours(name, i)} | ({"torch": theirs(name, i)} if torch and ROWS[name][2] else {})
+    kinds = [FORWARD] if name.startswith(NO_DERIVATIVE) else [FORWARD, BACKWARD]
+    pytorch = torch is not None and ROWS[name][2] is not None
+    if len(kinds) > 1 and (known(chainer, name, AS_LEFT) or (pytorch and theirs(name, AS_LEFT))):
+        kinds += [AS_LEFT, INSIDE]
+    for i in kinds:
+        ways = {"mnpar": ours(name, i)}
+        if pytorch and theirs(name, i):
+            ways["torch"] = theirs(name, i)
         if known(chainer, name, i):
             ways["chainer"] = Elsewhere(chainer, name, i)
         begin = in_turn(ways, 1, rounds=1)
         times = max(1, min(200, int(0.1 / max(begin.values()))))
-        what = f"{i} (Chainer: a view)" if view and i == "and backward" else i
-        print(table(f"{name}: {what}", in_turn(ways, times, rounds=5, clock=time.process_time)), flush=True)
+        print(table(f"{name}: {i}", in_turn(ways, times, rounds=5, clock=time.process_time)), flush=True)
 
 
 if args.serve:

@@ -8,7 +8,7 @@ import numpy as np
 
 from mnpar.functions.blocked_attention import attend
 from mnpar.functions.broadcasting import broadcast_to
-from mnpar.functions.indexing import get_item
+from mnpar.functions.indexing import get_item, where
 from mnpar.functions.tiled_attention import prepared
 from mnpar.variable import Variable, as_variable
 
@@ -42,8 +42,7 @@ def embed_id(x: Any, W: Any, ignore_label: int | None = None) -> Variable:
         raise ValueError(f"embed_id: numbers from {numbers.min()} to {numbers.max()} do not all name one of {len(W)} rows")
     if counted is None:
         return get_item(W, numbers)
-    y: Variable = get_item(W, W.xp.where(counted, numbers, 0)) * counted[..., None].astype(W.dtype)
-    return y
+    return where(counted[..., None], get_item(W, W.xp.where(counted, numbers, 0)), 0)  # not times 0: row 0 may have a NaN
 
 
 def scaled_dot_product_attention(

@@ -13,6 +13,7 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import Sigmoid, soft_positive
 from mnpar.functions.generic import check_option, either, fractional, listed, wide
+from mnpar.functions.indexing import where
 from mnpar.variable import Variable, as_variable
 
 
@@ -157,6 +158,7 @@ def sigmoid_cross_entropy(x: Any, t: Any, normalize: bool = True, reduce: str = 
     if least < 0:
         counted = labels >= 0
         s *= counted
+        x = where(counted, x, 0)  # what is not counted may be infinite
     mean = None
     if reduce == "mean":
         count = labels.size if counted is None else int(counted.sum())

@@ -6,7 +6,7 @@ a large one, nearly all of whose numbers would be 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,15 +37,18 @@ class Resize(FunctionNode):
         self.size, self.out, self.parts, self.last = size, out, parts, last
 
     def forward(self, x: Array) -> Array:
-        wide_x, xp = wide(x), backend.get_array_module(x)
-        y = xp.empty(_resized(x.shape, self.out, self.last), wide_x.dtype)
+        return within(self.product, wide(x)).astype(x.dtype, copy=False)
+
+    def product(self, x: Array) -> Array:
+        xp = backend.get_array_module(x)
+        y = xp.empty(_resized(x.shape, self.out, self.last), x.dtype)
         for outputs, inputs, weights in self.parts:
             weights = xp.asarray(weights, y.dtype)
             if self.last:
-                xp.matmul(wide_x[..., inputs], weights.T, out=y[..., outputs])
+                xp.matmul(x[..., inputs], weights.T, out=y[..., outputs])
             else:
-                xp.matmul(weights, wide_x[..., inputs, :], out=y[..., outputs, :])
-        return y.astype(x.dtype, copy=False)
+                xp.matmul(weights, x[..., inputs, :], out=y[..., outputs, :])
+        return y
 
     def backward(self, gy: Any) -> Any:
         return lambda: either(Gathered(self.size, self.out, self.parts, self.last), gy)
@@ -54,19 +57,36 @@ class Resize(FunctionNode):
 class Gathered(Resize):
     """The transpose of it: each cell gets what it gave, from all places around it."""
 
-    def forward(self, y: Array) -> Array:
-        wide_y, xp = wide(y), backend.get_array_module(y)
-        x = xp.zeros(_resized(y.shape, self.size, self.last), wide_y.dtype)
+    def product(self, y: Array) -> Array:
+        xp = backend.get_array_module(y)
+        x = xp.zeros(_resized(y.shape, self.size, self.last), y.dtype)
         for outputs, inputs, weights in self.parts:
             weights = xp.asarray(weights, x.dtype)
             if self.last:
-                x[..., inputs] += wide_y[..., outputs] @ weights
+                x[..., inputs] += y[..., outputs] @ weights
             else:
-                x[..., inputs, :] += weights.T @ wide_y[..., outputs, :]
-        return x.astype(y.dtype, copy=False)
+                x[..., inputs, :] += weights.T @ y[..., outputs, :]
+        return x
 
     def backward(self, gx: Any) -> Any:
         return lambda: either(Resize(self.size, self.out, self.parts, self.last), gx)
+
+
+def within(product: Callable[[Array], Array], x: Array) -> Array:
+    """A product with weights that are at least 0, in which an infinite number or a NaN reaches only what it has a weight in.
+
+    Of 0 · ∞ the whole block would be NaN.
+    """
+    xp = backend.get_array_module(x)
+    with np.errstate(over="ignore", invalid="ignore"):
+        y = product(x)
+        few = (x if x.size < y.size else y).ravel()
+        if xp.isfinite(few.dot(few)):  # the quickest way to ask them all
+            return y
+        y = product(xp.where(xp.isfinite(x), x, 0))
+        for value, there in ((np.inf, x == np.inf), (-np.inf, x == -np.inf), (np.nan, xp.isnan(x))):
+            y += xp.where(product(there.astype(x.dtype)) > 0, value, 0)
+    return y
 
 
 def _resized(shape: tuple[int, ...], n: int, last: bool) -> tuple[int, ...]:

@@ -189,6 +189,41 @@ def test_sigmoid_cross_entropy_of_infinite_scores_is_their_limit():
     np.testing.assert_array_equal(F.sigmoid_cross_entropy(x, t, reduce="no").array, [0, np.inf, np.inf, 0])
 
 
+def test_scores_that_are_not_counted_may_be_anything():
+    x = mnpar.Variable(np.array([np.inf, -np.inf, np.nan, 0.0]))
+    y = F.sigmoid_cross_entropy(x, np.array([-1, -1, -1, 1]))
+    y.backward()
+    np.testing.assert_allclose([float(y.array), *x.grad], [np.log(2), 0, 0, 0, -0.5])
+
+
+def test_an_ignored_number_is_zeros_whatever_the_table_has():
+    W = mnpar.Variable(np.array([[np.nan, np.inf], [1.0, 2.0]]))
+    y = F.embed_id(np.array([-1, 1]), W, ignore_label=-1)
+    F.sum(y).backward()
+    np.testing.assert_array_equal(y.array, [[0, 0], [1, 2]])
+    np.testing.assert_array_equal(W.grad, [[0, 0], [1, 1]])
+
+
+@pytest.mark.parametrize("bad", [[np.inf], [-np.inf], [np.nan], [np.inf, -np.inf, np.nan]])
+@pytest.mark.parametrize(("size", "mode"), [((6, 2), "nearest"), ((7, 9), "bilinear")])
+def test_a_cell_without_a_finite_number_spoils_only_what_is_made_of_it(size, mode, bad):
+    a = np.arange(20.0).reshape(1, 1, 4, 5)
+    a[0, 0, 1, : len(bad)] = bad
+    x, weights = mnpar.Variable(a), np.zeros((20, *size))
+    for i in range(20):  # what each cell gives to each place
+        weights[i] = F.resize_images(np.eye(20)[i].reshape(1, 1, 4, 5), size, mode).array[0, 0]
+    expected = np.zeros(size)
+    with np.errstate(invalid="ignore"):  # ∞ - ∞
+        for cell, weight in zip(a.ravel(), weights, strict=True):
+            expected += np.where(weight > 0, cell, 0) * weight
+    y = F.resize_images(x, size, mode)
+    np.testing.assert_allclose(y.array[0, 0], expected)
+    y.grad = np.zeros(y.shape)
+    y.grad[0, 0, 2, 1] = np.inf
+    y.backward()
+    np.testing.assert_array_equal(np.isfinite(x.grad.ravel()), weights[:, 2, 1] == 0)
+
+
 def test_sigmoid_cross_entropys_slope_has_all_digits_where_the_answer_is_right_beyond_doubt():
     x = mnpar.Variable(np.array([40.0, 300.0, -40.0, 5.0]))
     F.sum(F.sigmoid_cross_entropy(x, np.array([1, 1, 0, -1]), reduce="no")).backward()
