@@ -68,6 +68,12 @@ class Mailbox:
         self.transport.post(message.encode(x, call, seq), dest, tag, self.lane)
         return seq
 
+    def refuse(self, call: Call, dest: int, tag: int) -> None:
+        """Tell a rank that what it waits for, here, will never come."""
+        seq = self._sent[dest]
+        self._sent[dest] += 1
+        self.transport.post(message.encode_refusal(call, seq), dest, tag, self.lane)
+
     def give(self, x: Any, call: Call, dest: int, tag: int) -> tuple[int, None]:
         """:meth:`send`, with nothing to wait for."""
         return self.send(x, call, dest, tag), None

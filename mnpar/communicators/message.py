@@ -29,7 +29,9 @@ FORM = slice(18, 140)  # kind, ndim, dtype, nbytes, shape
 NBYTES = slice(36, 44)  # of these, the number of bytes
 FLAGS = 140
 _FOLLOWS = struct.Struct("<2xBxB5xQ18xQ")  # op, order, seq, nbytes
-WANTS, RECORDING, ON_DEVICE, WAITED_FOR = 1, 2, 4, 8  # the last: the sender waits until the message has been taken
+WANTS, RECORDING, ON_DEVICE = 1, 2, 4
+WAITED_FOR = 8  # the sender waits until the message has been taken
+REFUSED = 16  # here is no gradient, and there never will be one: whoever wants it need not ask again
 MAX_NDIM = 12
 _MAGIC = 0x6D6E
 _SMALL = 8192  # bytes: to join strings is faster up to here than to fill an array
@@ -113,8 +115,11 @@ class Header(NamedTuple):
         """The value as errors describe it: ``float32 (3, 4)``."""
         if self.kind != ARRAY:
             return KINDS[self.kind]
-        name = np.dtype(self.dtype).name if self.dtype[0] in "<>|=" else self.dtype
-        return f"{name} {self.shape}"
+        if self.dtype[0] not in "<>|=":
+            return f"{self.dtype} {self.shape}"
+        dtype = np.dtype(self.dtype)
+        order = "" if dtype.isnative else {">": "big-endian ", "<": "little-endian "}[self.dtype[0]]
+        return f"{order}{dtype.name} {self.shape}"
 
 
 _TEMPLATES: dict[Any, bytes] = {}  # packed headers, by all but their number: a program sends the same ones again and again
@@ -234,9 +239,18 @@ def header_of(x: Any, call: Call, seq: int, flags: int = 0) -> bytes:
         if len(_FORMS) > 10_000:
             _FORMS.clear()
         header = pack_header(call, 0, ARRAY, x.nbytes, x.shape, check(x))
-        header = header[:FLAGS] + bytes((header[FLAGS] | flags,)) + header[FLAGS + 1 :]
+        header = _flagged(header, flags)
         known = _FORMS[key] = header[: IDENTITY - 8], header[IDENTITY:]
     return known[0] + seq.to_bytes(8, "little") + known[1]
+
+
+def _flagged(header: bytes, flags: int) -> bytes:
+    return header[:FLAGS] + bytes((header[FLAGS] | flags,)) + header[FLAGS + 1 :]
+
+
+def encode_refusal(call: Call, seq: int) -> Array:
+    """A message to a rank that wants a gradient: it was not recorded here what would give it."""
+    return np.frombuffer(_flagged(pack_header(call, seq, NOTHING, 0), REFUSED), np.uint8)
 
 
 def what_follows(head: bytes | Array) -> tuple[bool, int, int, int]:

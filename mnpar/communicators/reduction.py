@@ -21,8 +21,9 @@ def check_reducible(x: Array, call: Call) -> None:
     if call.op not in REDUCING or not backend.is_array(x):
         return
     if x.dtype.kind in "bmM" and call.reduction in ("sum", "mean", "prod"):
-        verb = call.reduction.replace("mean", "average")
-        raise TypeError(f"{call.name} cannot {verb} {x.dtype}: convert it to integers first, x.astype('i4')")
+        verb = {"mean": "average", "prod": "multiply"}.get(call.reduction, call.reduction)
+        remedy = "x.astype('i4')" if x.dtype.kind == "b" else "x.astype('i8')"
+        raise TypeError(f"{call.name} cannot {verb} {x.dtype}: convert it to integers first, {remedy}")
     if x.dtype.kind == "c" and call.reduction in ("max", "min"):
         raise TypeError(f"{call.name}: complex numbers have no {call.reduction}: reduce abs(x), or x.real and x.imag")
 
@@ -41,6 +42,8 @@ def reduce_arrays(arrays: list[Array], reduction: str, out: Array | None = None)
     dtype = first.dtype
     if dtype.itemsize == 2 and dtype.kind in "fV":
         return _reduce_halves(arrays, ufunc, out)
+    if out is None and not dtype.isnative:  # numpy would give the machine's byte order
+        out = np.empty_like(first)
     if len(arrays) == 1:
         total = first.copy()  # it may be a view of the message
     elif out is None:

@@ -42,6 +42,13 @@ def as_variables(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple([Variable(None, requires_grad=False) if x is None else x for x in inputs])
 
 
+def natively(gys: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Gradients in the machine's byte order: of a value in the other one some ranks have theirs in this, and some in that."""
+    if all([gy is None or gy.dtype.isnative for gy in gys]):
+        return gys
+    return tuple([gy if gy is None else gy.astype(gy.dtype.newbyteorder("=")) for gy in gys])
+
+
 class Communication(FunctionNode):
     """A function that speaks to other ranks.
 
@@ -57,6 +64,7 @@ class Communication(FunctionNode):
     later = False  # a collective that is waited for elsewhere than where it starts
     asks_from = 2  # the first order of those that check_once looks at
     alike = False  # all ranks are known to have the same, or the same gradient
+    refused = False  # who got this has said that it does not record: it sends no gradient, however often backward runs
     answers: int | None = None  # if this is the adjoint of such a collective: the number of that
 
     def __init__(self, comm: Communicator, of: Communication | None = None) -> None:
@@ -142,7 +150,7 @@ class Communication(FunctionNode):
     def refuse(self, number: int, source: int) -> None:
         """Tell the sender of a message, who will ask for a gradient, that there is none."""
         back, order = self.comm.channel(self.order + 1), self.order + 1
-        back.send(None, Call("send", self.site, order=order), source, back.reply_tag(number))
+        back.refuse(Call("send", self.site, order=order), source, back.reply_tag(number))
 
     def mirror(self) -> Communication:
         """The adjoint communication, a new one."""
@@ -157,6 +165,7 @@ class Communication(FunctionNode):
 
     def adjoint(self, function: Communication, *gys: Any) -> tuple[Any, ...]:
         """Run the adjoint: recorded if this backward is, else on the bare arrays."""
+        gys = natively(gys)
         if not is_recording():
             gxs = function.forward(*gys)
             return gxs if isinstance(gxs, tuple) else (gxs,)

@@ -60,7 +60,7 @@ class Carrier(Communication):
         call = self.call(self.plan.fingerprint)
         if self.order == 0:
             self.seq = self.channel.next_exchange()
-        self.asked = self.dests if call.wants else []
+        self.asked = list(self.dests) if call.wants else []
         form = form_of(self.plan.have[self.comm.rank], xs, self.label)
         for parcel in self.route.sends:
             if parcel.rank in self.dests:
@@ -75,6 +75,8 @@ class Carrier(Communication):
         value, header = yield from self.channel.fetch(call, parcel.rank, self.seq)
         if not delivery.suits(parcel, value):
             raise self.channel.misfit(parcel.rank, f"{delivery.expects(parcel)} in {self.label}", header, "arrays")
+        if header.flags & message.REFUSED:
+            self.sources.remove(parcel.rank)  # it is the list of the node whose gradient this is: nobody asks there again
         if header.wants:
             self._note(parcel.rank)
         delivery.unpack(parcel, value)
@@ -96,7 +98,7 @@ class Carrier(Communication):
             return
         back, order = self.comm.channel(self.order + 1), self.order + 1
         call = Call(self.op, self.site, root=self.plan.adjoint.fingerprint, order=order)
-        back.post(message.encode(None, call, self.seq), rank, self.seq)
+        back.post(message.encode_refusal(call, self.seq), rank, self.seq)
 
 
 class Exchange(Carrier):

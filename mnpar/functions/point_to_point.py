@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.communicators.communicator import needed
+from mnpar.communicators.message import REFUSED
 from mnpar.communicators.transport import ANY
 from mnpar.config import is_recording
 from mnpar.errors import MismatchError
@@ -42,6 +43,8 @@ class Send(Communication):
         return np.empty(0, np.float32)
 
     def backward(self, delegate: Any) -> Any:
+        if self.refused:
+            return (None,) * len(self.inputs)
         tag = self.comm.channel(self.order + 1).reply_tag(self.seq)
         gxs = self.adjoint(Recv(self.comm, self.dest, tag, self.as_tuple, of=self))
         return gxs if len(gxs) == len(self.inputs) else (None,) * len(self.inputs)  # of a tuple there may be none at all
@@ -76,6 +79,8 @@ class Recv(Communication):
                 f"irecv at {self.site} takes one array, but {header.site} on rank {self.source} sent {len(value)}: use recv"
             )
         self.differentiable = header.wants and self.recording
+        if header.flags & REFUSED and self.of is not None:
+            self.of.refused = True
         if header.wants and not self.differentiable:
             self.refuse(self.seq, self.source)
         return value

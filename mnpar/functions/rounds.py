@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mnpar.communicators.communicator import needed
-from mnpar.communicators.message import WAITED_FOR, WANTS, Call, Header, call_of
+from mnpar.communicators.message import REFUSED, WAITED_FOR, WANTS, Call, Header, call_of
 from mnpar.communicators.operation import wait
 from mnpar.communicators.transport import ANY
 from mnpar.config import is_recording
@@ -91,6 +91,8 @@ class SendRecv(Communication):
         wanted = header.flags & WANTS
         self.source, self.numbers, self.of_tuple = source, (self.numbers[0], header.seq), type(value) is tuple
         self.mutual = header.flags & WAITED_FOR != 0
+        if header.flags & REFUSED and self.of is not None:
+            self.of.refused = True
         if wanted and self.recording:
             self.asked = True
         elif wanted:
@@ -100,7 +102,7 @@ class SendRecv(Communication):
     def backward(self, *gys: Any) -> Any:
         back = self.comm.channel(self.order + 1)
         given, taken = [back.reply_tag(number) for number in self.numbers]
-        dest, source = self.source if self.asked else None, self.dest if self.wants else None
+        dest, source = self.source if self.asked else None, self.dest if self.wants and not self.refused else None
         function = SendRecv(self.comm, dest, source, (taken, given), self.of_tuple, self.mutual, of=self)
         gxs = self.adjoint(function, *(gys if self.asked else ()))
         return gxs if len(gxs) == len(self.inputs) else (None,) * len(self.inputs)  # of a tuple there may be none at all

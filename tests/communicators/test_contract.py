@@ -719,7 +719,7 @@ def test_a_bad_array_on_some_ranks_raises_on_all(comm, x, error, match):
         (np.ones(2, bool), "sum", "cannot sum bool: convert it to integers first"),
         (np.ones(400, bool), "sum", "cannot sum bool"),
         (np.ones(2, bool), "mean", "cannot average bool"),
-        (np.ones(2, bool), "prod", "cannot prod bool"),
+        (np.ones(2, bool), "prod", "cannot multiply bool"),
         (np.ones(2, "M8[s]"), "sum", "cannot sum datetime64"),
         (np.ones(2, "c8"), "max", "complex numbers have no max"),
         (np.ones(400, "c16"), "min", "complex numbers have no min"),

@@ -1,5 +1,6 @@
 """Communications as functions: each is the exact adjoint of its backward, to any order, whoever uses its results."""
 
+import contextlib
 import tracemalloc
 
 import numpy as np
@@ -9,6 +10,7 @@ import mnpar
 import mnpar.functions as F
 from mnpar.communicators import message
 from mnpar.errors import DeadlockError, MismatchError
+from mnpar.plans import Box, Plan
 from mnpar.testing import check_adjoint
 from tests.programs import fold
 
@@ -580,3 +582,52 @@ def test_a_sendrecv_that_nobody_takes_says_to_whom():
 def test_a_root_that_gives_nothing_to_scatter_is_told(scatter):
     with pytest.raises(ValueError, match=scatter.__name__ + r"\(comm, xs\): rank 0 is the root and gives 1 arrays, not None"):
         scatter(mnpar.create_communicator("self"), None)
+
+
+SENDS = {  # name: the ring's next rank gets x
+    "send and recv": ring,
+    "isend and irecv": iring,
+    "shift": lambda comm, x: F.shift(comm, x),
+    "exchange": lambda comm, x: F.exchange(comm, x, one_step(comm)),
+    "iexchange": lambda comm, x: F.iexchange(comm, x, one_step(comm)),
+}
+
+
+def one_step(comm):
+    cells = [Box((3 * r,), (3 * r + 3,)) for r in range(comm.size)]
+    return Plan(cells, [cells[r - 1] for r in range(comm.size)])
+
+
+@pytest.mark.parametrize("send", SENDS.values(), ids=SENDS)
+@pytest.mark.parametrize("twice", [False, True], ids=["kept tape", "double backprop"])
+@pytest.mark.ranks(3)
+def test_who_does_not_record_says_so_to_every_backward(comm, send, twice):
+    x = mnpar.Variable(np.arange(1.0, 4))
+    with mnpar.no_backprop_mode() if comm.rank == 1 else contextlib.nullcontext():
+        y = send(comm, x * x)
+    loss = F.sum(y) + F.sum(x * x)
+    if twice:
+        (g,) = mnpar.grad([loss], [x], enable_double_backprop=True)
+        loss = F.sum(g * g) / 2
+    else:
+        loss.backward(retain_tape=True)
+        loss.backward(retain_tape=True)
+    loss.backward()
+    terms = 2 if comm.rank == 2 else 1  # rank 1 records neither what it takes nor what it gives
+    np.testing.assert_allclose(x.grad, terms**2 * 4 * x.array if twice else 3 * terms * 2 * x.array)
+
+
+@pytest.mark.parametrize("name", ["allreduce", "iallreduce", "scan", "iscan", "allgather", "bcast", "exchange"])
+@pytest.mark.ranks(2)
+def test_arrays_in_the_other_byte_order_have_gradients_in_whatever_order(comm, name):
+    swapped = np.dtype(float).newbyteorder()
+    for size in (3, 9000):  # the second travels outside the opening
+        x = mnpar.Variable(np.ones(size, swapped))
+        y = F.exchange(comm, x, Plan([Box((0,), (size,))] * 2, [Box((0,), (size,))] * 2)) if name == "exchange" else (
+            getattr(F, name)(comm, x))  # fmt: skip
+        y = y[0] if isinstance(y, tuple) else y
+        assert y.dtype == swapped
+        g = np.ones(size, float if comm.rank else swapped)
+        mnpar.backward([y], [mnpar.Variable(g)])
+        want = {"scan": 2 - comm.rank, "iscan": 2 - comm.rank, "allgather": 2 * (comm.rank == 0), "bcast": 2 * (comm.rank == 0)}
+        np.testing.assert_array_equal(0 if x.grad is None else x.grad, want.get(name, 2))
