@@ -163,7 +163,7 @@ class Placement:
         whole += [link.messages.comm] if isinstance(link, Pipeline) else []
         shares: list[Communicator] = []  # whose ranks get their share, which the optimizer has to sum
         for name, comm in vars(link).items():
-            if isinstance(comm, Communicator):
+            if isinstance(comm, Communicator) and name != "data_comm":
                 by_share = name == ("comm" if isinstance(link, _BY_SHARE) else "sequence_comm")
                 (shares if by_share and not getattr(link, "whole_gradients", False) else whole).append(comm)
         inside, over = ([axis for comm in comms for axis in self.mesh.axes_of(comm)] for comms in (whole, shares))
