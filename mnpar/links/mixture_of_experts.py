@@ -72,8 +72,8 @@ class MixtureOfExperts(Chain):
         initialW: initializer of the gate's W; None is LeCunNormal.
         whole_gradients: False, with ``input_is_parallel``: the gradient of the gate's W is each rank's share, for a multi-node
             optimizer over a mesh that adds up the rest of the model over these ranks too (below).
-        data_comm: the ranks with copies of this layer and other tokens, such as ``mesh.data``: in training their choices count in
-            ``balance`` too, as in one process. None: nobody's.
+        data_comm: the ranks with copies of this layer and other tokens, such as ``mesh.data``: in training their choices
+            count in ``balance`` too, as in one process. None: nobody's.
 
     Gradients: every gradient is whole, that of the sum of the losses on which the ranks call backward. An expert computes the
     tokens of all ranks, and its gradient on its rank is complete, zeros if no token came. The gate's W is the same on all
