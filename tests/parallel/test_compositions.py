@@ -404,6 +404,31 @@ def tied_heads_in_stages(mesh, wrong):
     return m, m, mine(mesh.data, WORDS), mine(mesh.data, LABELS)
 
 
+class ExpertsBetween(mnpar.Chain):
+    """Hands on the balance with what it gives."""
+
+    def __init__(self, mesh):
+        super().__init__(experts=L.MixtureOfExperts(mesh.model, expert, 3, D, data_comm=mesh.data))
+
+    def forward(self, h):
+        return h + self.experts(h), self.experts.balance
+
+
+class BalancedHead(mnpar.Chain):
+    def __init__(self):
+        super().__init__(last=L.Linear(D, V))
+
+    def forward(self, h, balance, t):
+        return loss(self.last(h, 2), t) + 0.1 * balance
+
+
+def experts_in_a_stage(mesh, wrong):
+    """A balance goes to the stage that has the loss."""
+    layers = {"embed": lambda: L.EmbedID(V, D), "experts": lambda: ExpertsBetween(mesh), "head": BalancedHead}
+    m = mnpar.Pipeline.of(mesh.pipe, layers)
+    return m, m, mine(mesh.data, WORDS), mine(mesh.data, LABELS)
+
+
 class WeightedHead(mnpar.Chain):
     """The loss of each word is multiplied by a number; the mean over sequences of the sums of these."""
 
@@ -480,6 +505,7 @@ COMPOSITIONS = {
     ),
     balance_of_own_tokens: (({"expert": 4}, {"data": 3, "expert": 2}), {"axes": ("data", "expert"), "samples": size}, {}),
     experts_without_padding: (({"expert": 6}, {"data": 3, "expert": 2}), {"axes": ("data", "expert"), "samples": tokens}, {}),
+    experts_in_a_stage: (({"pipe": 3}, {"data": 2, "pipe": 2, "model": 2}), {"samples": size}, {}),
     masked_micro_batches: (({"pipe": 2}, {"pipe": 2, "data": 2}), {}, {}),
     tied_heads_in_stages: (({"pipe": 2}, {"pipe": 2, "data": 2}), {"samples": size}, {}),
 }
