@@ -145,6 +145,8 @@ if __name__ == "__main__":
     args = mnpar.launch.parse_args(parser, experts=1, k=1, unit=1, width=1, epoch=1, batchsize=1, ranks=1, threads=1)
     if args.k > args.experts:
         parser.error(f"--k {args.k} is more than the {args.experts} experts")
+    if args.capacity is not None and not args.capacity > 0:
+        parser.error(f"--capacity is more than 0, not {args.capacity:g}")
     if args.threads:
         mnpar.run(main, ranks=args.threads, args=(args,))
     else:

@@ -171,7 +171,7 @@ def parse():
     parser.add_argument("--heads", type=int, default=8, help="heads of attention, which divide the width (8)")
     parser.add_argument("--lr", type=float, default=0.003, help="Adam's alpha (0.003)")
     parser.add_argument("--micro-batches", type=int, default=4, help="pieces of a rank's batch in the pipeline (4)")
-    parser.add_argument("--schedule", default="1f1b", help="of the pipeline (1f1b)")
+    parser.add_argument("--schedule", default="1f1b", choices=list(mnpar.parallel.SCHEDULES), help="of the pipeline (1f1b)")
     parser.add_argument(
         "--dtype", default="f4", choices=["f4", "f8"], help="of the weights (f4); f8 gives equal digits on all meshes"
     )

@@ -24,10 +24,14 @@ def test_the_mixture_of_experts_learns_the_weights_of_one_rank(ranks, flags):
     assert len(re.findall(r"^rank \d of \d has experts (?:[\d, ]+|none)$", done.stdout, re.M)) == (ranks or int(flags[1]))
 
 
-def test_more_choices_than_experts_are_a_usage_error():
-    done = run(0, "mixture_of_experts.py", ["--k", "9"])
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [(["--k", "9"], "--k 9 is more than the 6 experts"), (["--capacity", "0"], "--capacity is more than 0, not 0")],
+)
+def test_a_mixture_that_cannot_be_is_a_usage_error(flags, text):
+    done = run(0, "mixture_of_experts.py", flags)
     assert done.returncode == 2
-    assert "--k 9 is more than the 6 experts" in done.stderr
+    assert text in done.stderr
 
 
 TOURNAMENTS = {

@@ -68,6 +68,8 @@ BAD = {
     "a mesh that is none": (["--mesh", "data"], "a mesh is names and sizes"),
     "an axis that means nothing here": (["--mesh", "dtaa=2"], "there is no axis dtaa here, only data, pipe, model, sequence"),
     "ranks that are not there": (["--mesh", "data=-1"], "-1 needs ranks that are there already"),
+    "two that are left": (["--mesh", "data=-1,model=-1"], "one axis of a mesh may be -1"),
+    "a schedule that is none": (["--schedule", "2f2b"], "invalid choice: '2f2b'"),
     "too many stages": (["--mesh", "pipe=6", "--threads"], "4 layers cannot be cut into 6 stages"),
 }
 

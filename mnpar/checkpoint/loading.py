@@ -42,6 +42,7 @@ class CheckpointDeserializer(Deserializer):
 
     Attributes:
         own: the keys of values that differed between ranks, where the number of ranks has changed.
+        read: the keys that were asked for.
         ranks_changed: whether another number of ranks has written the checkpoint.
     """
 
@@ -52,6 +53,7 @@ class CheckpointDeserializer(Deserializer):
         self.path = ""
         self.where: Place | None = None
         self.own: dict[str, None] = {}
+        self.read: dict[str, None] = {}
         self.ranks_changed = not checkpoint.same_ranks
 
     def __getitem__(self, key: str) -> CheckpointDeserializer:
@@ -63,12 +65,13 @@ class CheckpointDeserializer(Deserializer):
 
     def _part(self, path: str, where: Place | None) -> CheckpointDeserializer:
         other = CheckpointDeserializer(self.checkpoint, self.strict)
-        other.path, other.where, other.own = path, where, self.own
+        other.path, other.where, other.own, other.read = path, where, self.own, self.read
         return other
 
     def __call__(self, key: str, value: Any) -> Any:
         key = self.path + key.lstrip("/")
         record = self.checkpoint.records.get(key)
+        self.read[key] = None
         if record is None:
             if not self.strict:
                 return value
@@ -148,14 +151,15 @@ def load(
         objects: as they were given to it, or a dict of some of them; their arrays are filled.
         comm: the ranks that have them.
         step: of the checkpoint; None: the newest. Older ones are tried, with a warning, if it is damaged.
-        strict: whether a value that the checkpoint does not have is an error; otherwise the object keeps its own.
+        strict: whether a value that the checkpoint does not have is an error; otherwise the object keeps its own. And whether a
+            value of a link that is in the checkpoint and that no rank takes is one.
 
     Returns:
         The step; None if there is no checkpoint (with ``step=None``).
 
     Raises:
         CheckpointError: on all ranks: the one of ``step``, or each there is, is damaged: with file and reason. Or what was
-            saved cannot be divided among this number of ranks.
+            saved cannot be divided among this number of ranks, or is more than all of them take.
         KeyError, ValueError, TypeError: it was saved by another program: a value is not there, or of another shape or kind.
             The objects are then partly read.
         ValueError: on all ranks: they name different directories.
@@ -175,7 +179,7 @@ def load_folder(path: str | os.PathLike[str], objects: Any, comm: Communicator |
         path: as it was given to :func:`save_folder`, or of a checkpoint in a directory that :func:`save` has filled.
         objects: as they were given to it, or a dict of some of them; their arrays are filled.
         comm: the ranks that have them; None: this process alone.
-        strict: whether a value that the checkpoint does not have is an error.
+        strict: as :func:`load` has it.
 
     Returns:
         The step that was given to :func:`save_folder`.
@@ -209,6 +213,8 @@ def _fill(checkpoint: Checkpoint, objects: Any, comm: Communicator, strict: bool
     try:
         together(comm, lambda: _read(deserializer, objects))
         own = comm.allgather_obj(list(deserializer.own))
+        if strict:
+            _check_all_read(deserializer, objects, comm)
     finally:
         checkpoint.close()
     for copies in _copies(list(by_name(objects).values())):
@@ -221,6 +227,22 @@ def _fill(checkpoint: Checkpoint, objects: Any, comm: Communicator, strict: bool
             stacklevel=3,
         )
     return checkpoint.step
+
+
+def _check_all_read(deserializer: CheckpointDeserializer, objects: Any, comm: Communicator) -> None:
+    """Whether each value of a link is some rank's: stages of a pipeline that count their own layers from 0 on would each have
+    those of the first one."""
+    links = tuple([part(deserializer, name).path for name, thing in by_name(objects).items() if isinstance(thing, Link)])
+    keys = [key for key in deserializer.checkpoint.records if not key.startswith(RANDOM)]
+    mine = np.array([[key.startswith(links), key in deserializer.read] for key in keys], np.int8).reshape(-1, 2)
+    told = comm.allreduce(mine, "max")
+    left = [key for key, (wanted, read) in zip(keys, told, strict=True) if wanted and not read]
+    if left:
+        more = f" and {len(left) - 1} more" * (len(left) > 1)
+        raise CheckpointError(
+            f"{deserializer.checkpoint.path} has {left[0]!r}{more}, which no rank takes: stages of a pipeline give parameters "
+            "the paths of the whole model, as Pipeline.of does. To load a part of what was saved: strict=False"
+        )
 
 
 def _read(deserializer: CheckpointDeserializer, objects: Any) -> None:

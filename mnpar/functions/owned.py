@@ -16,6 +16,7 @@ from mnpar.backend import Array
 from mnpar.communicators.algorithms import ALLGATHER
 from mnpar.communicators.communicator import needed
 from mnpar.config import is_recording
+from mnpar.errors import MismatchError
 from mnpar.functions.communication import Collective, Communication
 from mnpar.functions.generic import axis_of
 from mnpar.functions.sameness import check_alike, check_parts
@@ -66,7 +67,13 @@ class GatherFrom(Collective):
 
     def agreed(self, parts: Any, wants: bool) -> Any:
         if self.order == 0:
-            self.sizes = tuple([part.shape[self.axis] for part in parts])
+            shapes = [part.shape for part in parts]
+            if len({(*shape[: self.axis], None, *shape[self.axis + 1 :]) for shape in shapes}) > 1:
+                raise MismatchError(
+                    f"gather_from at {self.site}: the parts on the ranks of {self.comm!r} have shapes {shapes} and do not "
+                    f"join along axis {self.axis}. It joins what scatter_to with the same communicator and axis has cut"
+                )
+            self.sizes = tuple([shape[self.axis] for shape in shapes])
         return super().agreed(self._joined(parts), wants)
 
     def _joined(self, parts: tuple[Array | None, ...]) -> Array | None:
@@ -132,6 +139,7 @@ def gather_from(comm: Communicator, x: Any, axis: int = -1) -> Variable:
 
     Raises:
         ValueError: x has no such axis.
+        MismatchError: on all ranks: their parts differ along another axis.
 
     Example:
         >>> import numpy as np, mnpar

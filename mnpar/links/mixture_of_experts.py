@@ -72,6 +72,8 @@ class MixtureOfExperts(Chain):
         initialW: initializer of the gate's W; None is LeCunNormal.
         whole_gradients: False, with ``input_is_parallel``: the gradient of the gate's W is each rank's share, for a multi-node
             optimizer over a mesh that adds up the rest of the model over these ranks too (below).
+        data_comm: the ranks with copies of this layer and other tokens, such as ``mesh.data``: in training their choices
+            count in ``balance`` too, as in one process. None: nobody's.
 
     Gradients: every gradient is whole, that of the sum of the losses on which the ranks call backward. An expert computes the
     tokens of all ranks, and its gradient on its rank is complete, zeros if no token came. The gate's W is the same on all
@@ -93,11 +95,11 @@ class MixtureOfExperts(Chain):
     of ranks loads a checkpoint of P ranks, and ``save_npz`` on all ranks together writes files that have all experts.
 
     Attributes:
-        balance: the load balancing loss of the last call, E Σ_e f_e p_e, where f_e is the fraction of the N k choices of all
-            ranks that went to expert e, and p_e its mean probability (Fedus et al., equation 4); its minimum, 1, is reached
-            where all experts get equally many. Add a hundredth of it to the loss. With ``input_is_parallel`` p_e is the mean
-            over the rank's own tokens, and the balance is to be weighted as their loss is; else the ranks own it together, as
-            the loss. None before the first call.
+        balance: the load balancing loss of the last call, E Σ_e f_e p_e, where f_e is the fraction of the choices of all ranks,
+            and those of ``data_comm``, that went to expert e, and p_e its mean probability (Fedus et al., equation 4); its
+            minimum, 1, is reached where all experts get equally many. Add a hundredth of it to the loss. With
+            ``input_is_parallel`` p_e is the mean over the rank's own tokens, and the balance is to be weighted as their loss
+            is; else the ranks own it together, as the loss. None before the first call.
         load: (E,) how many tokens of all ranks each expert computed in the last call.
         dropped: how many choices of all ranks were dropped.
 
@@ -120,7 +122,7 @@ class MixtureOfExperts(Chain):
         self, comm: Communicator, make: Callable[[int], Link], n_experts: int, in_size: int, out_size: int | None = None,
         k: int = 2, *, input_is_parallel: bool = False, capacity_factor: float | None = None, noise: float = 0.0,
         normalize: bool | None = None, rng: np.random.Generator | None = None, initialW: Any = None,
-        whole_gradients: bool = True,
+        whole_gradients: bool = True, data_comm: Communicator | None = None,
     ) -> None:  # fmt: skip
         needed(comm, "MixtureOfExperts(comm, make, n_experts, in_size)")
         super().__init__()
@@ -134,7 +136,7 @@ class MixtureOfExperts(Chain):
         self.comm, self.in_size, self.out_size = comm, in_size, in_size if out_size is None else out_size
         self.n_experts, self.k, self.capacity_factor, self.noise, self.rng = n_experts, k, capacity_factor, noise, rng
         self.normalize, self.input_is_parallel = k > 1 if normalize is None else normalize, input_is_parallel
-        self.whole_gradients = whole_gradients
+        self.whole_gradients, self.data_comm = whole_gradients, data_comm
         seed = int(comm.bcast(random.generator().integers(2**63, size=1))[0])
         with random.using(np.random.default_rng([seed, n_experts])):
             self.gate = Linear(in_size, n_experts, nobias=True, initialW=initialW)
@@ -202,7 +204,9 @@ class MixtureOfExperts(Chain):
         """Set ``load``, ``dropped`` and ``balance``."""
         self.load = routes.counts.sum(axis=0)
         self.dropped = int(routes.chosen.sum() - self.load.sum())
-        shares = probabilities.xp.asarray(routes.chosen / max(routes.chosen.sum(), 1), probabilities.dtype)
+        others = self.data_comm if config.train else None  # (an evaluation may have other batches on each rank)
+        chosen = routes.chosen if others is None else others.allreduce(routes.chosen)
+        shares = probabilities.xp.asarray(chosen / max(chosen.sum(), 1), probabilities.dtype)
         n = routes.chosen.sum() // self.k if together else len(probabilities)
         balance = sum(sum(probabilities, axis=0) * shares) * (self.n_experts / max(n, 1))
         self.balance = reduce_from(self.comm, balance) if together else balance

@@ -167,7 +167,7 @@ class Ensemble(Chain):
         Args:
             score: of this rank's member, the higher the better; None on ranks that do not know it, NaN loses. A list, if this
                 rank has several.
-            optimizer: the member's; None: only weights are copied. A list, if this rank has several.
+            optimizer: the member's own; None: only weights are copied. A list, if this rank has several.
             perturb: called as ``perturb(optimizer, rng)`` on the ranks of each loser, with equal generators, to change its
                 hyperparameters.
             how: ``'pairs'``: drawn by lot, the worse of each takes from the better. ``'truncation'``: the worst take from one
@@ -179,7 +179,7 @@ class Ensemble(Chain):
             The round: all scores, and from whom each member goes on.
 
         Raises:
-            ValueError: no such way, or nobody knows a member's score; on all ranks.
+            ValueError: no such way, or nobody knows a member's score; on all ranks. An optimizer is not the member's.
 
         Example:
             >>> import mnpar, mnpar.links as L
@@ -193,6 +193,13 @@ class Ensemble(Chain):
         scores = gather_scores(self.comm, self.numbers, score, self.size, list(self._where))
         round = decide(scores, how, share, np.random.default_rng([seed, self.rounds]), list(self._where))
         mine = self._with(optimizer)
+        for i, (link, its) in mine.items():
+            others = set() if its is None else set(map(id, its.target.params())) - set(map(id, link.params()))
+            if others:
+                raise ValueError(
+                    f"rank {self.comm.rank}: the optimizer of member {i} has {len(others)} parameters of others: "
+                    "a loser takes the winner's optimizer: give each member its own, set up with ensemble.members[i]"
+                )
         copy_winners(self.peers, round.winners, self._where, mine)
         for i, (_, its) in mine.items():
             if perturb is not None and round.winners[i] != i:

@@ -223,6 +223,8 @@ class Mesh:
             if not name.isidentifier() or name in axes or 0 in numbers or (len(numbers) > 1 and -1 in numbers):
                 raise argparse.ArgumentTypeError(f"a mesh is names and sizes, like data=2,model=4,space=1x2, not {text!r}")
             axes[name] = numbers[0] if len(numbers) == 1 else tuple(numbers)
+        if list(axes.values()).count(-1) > 1:
+            raise argparse.ArgumentTypeError(f"one axis of a mesh may be -1, what the others leave, not several as in {text!r}")
         return axes
 
 

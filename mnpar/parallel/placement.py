@@ -163,7 +163,7 @@ class Placement:
         whole += [link.messages.comm] if isinstance(link, Pipeline) else []
         shares: list[Communicator] = []  # whose ranks get their share, which the optimizer has to sum
         for name, comm in vars(link).items():
-            if isinstance(comm, Communicator):
+            if isinstance(comm, Communicator) and name != "data_comm":
                 by_share = name == ("comm" if isinstance(link, _BY_SHARE) else "sequence_comm")
                 (shares if by_share and not getattr(link, "whole_gradients", False) else whole).append(comm)
         inside, over = ([axis for comm in comms for axis in self.mesh.axes_of(comm)] for comms in (whole, shares))
@@ -197,10 +197,9 @@ class Placement:
             boxes = [holders[other].box for other in line if other in holders]
             several = any([box != boxes[0] for box in boxes])
             if several and len(boxes) < len(line):
-                raise MismatchError(
-                    f"{path} is divided along {axis!r} among ranks {[r for r in line if r in holders]} of {self.mesh!s}, but "
-                    f"ranks {[r for r in line if r not in holders]} have no part: a part without elements is one too"
-                )
+                parts, gone = [r for r in line if r in holders], [r for r in line if r not in holders]
+                members = _MEMBERS.format(axis) if "/members/" in path else ""
+                raise MismatchError(_NO_PART.format(path, axis, parts, self.mesh, gone) + members)
             kinds.setdefault("divided" if several else "some" if len(boxes) < len(line) else "replicated", line)
         kind = next(kind for kind in ("some", "divided", "replicated") if kind in kinds)
         if kind == "some" and all([axis in held.alone for held in holders.values()]):
@@ -286,15 +285,22 @@ _OVER_DATA = (
     "it is divided among ranks along {}, which have samples of their own: give it a communicator of the other axes, such as "
     "mesh.model, or let it leave each rank its share, MixtureOfExperts(…, input_is_parallel=True, whole_gradients=False)"
 )
+_NO_PART = "{} is divided along {!r} among ranks {} of {!s}, but ranks {} have no part: a part without elements is one too"
+_MEMBERS = (
+    "; members of an ensemble, whose ranks are neighbours, are an axis of their own before that of their ranks, such as "
+    "Ensemble(mesh['member', '{0}'], …, groups=2) of Mesh(comm, member=2, {0}=-1)"
+)
 _UNTIED = (
     "{} is on ranks {} of {!s}, in several stages along {!r}, and nothing adds their gradients up: name it in "
     "Pipeline.of(tied=…) or Pipeline(shared=…); other parameters need other paths, as Pipeline.of gives them"
 )
 _DRAWN = (
     "ranks {1} of {2!s}, which differ along {3}, have drawn their parts of {0} from different whole arrays, so that it is not "
-    "that of one process: draw the weights by initialize_by_path, or after mnpar.random.seed with one seed on these ranks"
+    "that of one process: draw the weights by initialize_by_path, or after mnpar.random.seed with one seed on these ranks. "
+    "(Members of an ensemble differ by their paths: optimizer.setup(ensemble).)"
 )
 _DIFFER = (
     "{} is not the same on ranks {} of {!s}, which differ along {}: draw the weights by initialize_by_path, or after "
-    "mnpar.random.seed with one seed on these ranks; a part of a parameter has whole and box"
+    "mnpar.random.seed with one seed on these ranks; a part of a parameter has whole and box; members of an ensemble differ by "
+    "their paths: optimizer.setup(ensemble)"
 )

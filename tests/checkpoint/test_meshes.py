@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import mnpar
+import mnpar.links as L
 from mnpar import optimizers
+from mnpar.errors import CheckpointError
 from tests.parallel.mesh_models import MODELS, check_pieces, make, pieces, reference, step
 
 FIRST, LAST = 2, 4  # steps before and after the checkpoint
@@ -89,3 +91,17 @@ def test_a_rank_without_the_owner_of_a_shared_weight_stores_it_under_the_owners_
         "model/embed/words/W", "model/head/table/W", "optimizer/embed/words/W/m", "optimizer/embed/words/W/v",
     ]  # fmt: skip
     assert set(MODELS) == {"transformer", "cnn"}
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_stages_that_count_their_own_layers_do_not_all_load_the_first_ones(ranks, tmp_path):
+    def stage(comm):
+        return mnpar.Pipeline(comm, mnpar.Sequential(*[L.Linear(2, 2) for _ in range(4 // comm.size)]))
+
+    def load(comm, strict):
+        return mnpar.checkpoint.load(tmp_path, {"model": stage(comm)}, comm, strict=strict)
+
+    mnpar.run(lambda comm: mnpar.checkpoint.save(tmp_path, {"model": stage(comm)}, comm, 1), ranks=1)
+    with pytest.raises(CheckpointError, match=rf"has 'model/0/{4 // ranks}/W' and \d more, which no rank takes.*Pipeline.of"):
+        mnpar.run(load, ranks=ranks, args=(True,))
+    assert mnpar.run(load, ranks=ranks, args=(False,)) == [1] * ranks

@@ -220,7 +220,66 @@ def row_parallel_bias(mesh, wrong):
     return m, lossfun
 
 
+def adapter_of_a_whole_layer(mesh, wrong):
+    """A layer that is whole, with two low-rank factors, on tokens of which each rank has others (finding 13)."""
+    comm = mesh.model
+    m = mnpar.Chain(down=L.Linear(D, D), last=L.Linear(D, V))
+    m.A, m.B = (divided(comm, (2, D)), divided(comm, (D, 2), 1)) if wrong == "divided" else (replicated(2, D), replicated(D, 2))
+
+    def lossfun():
+        h = F.scatter_to(comm, X, axis=1)
+        W, b = F.copy_to(comm, m.down.W), F.copy_to(comm, m.down.b)
+        if wrong == "divided":
+            low = F.reduce_from(comm, F.linear(F.linear(F.copy_to(comm, h), m.A, n_batch_axes=2), m.B, n_batch_axes=2))
+        else:
+            A, B = (m.A, m.B) if wrong else (F.copy_to(comm, m.A), F.copy_to(comm, m.B))
+            low = F.linear(F.linear(h, A, n_batch_axes=2), B, n_batch_axes=2)
+        return loss(m.last(F.gather_from(comm, F.tanh(F.linear(h, W, b, n_batch_axes=2) + low), axis=1), 2))
+
+    return m, lossfun
+
+
+# ---- other ranks than those of the layer ----
+
+
+def embeddings_of_another_line(mesh, wrong):
+    """What enters a layer is cut among the ranks of its axis, and not of another one with as many (findings 5 and 7)."""
+    m = mnpar.Chain(table=L.EmbedID(V, D), last=L.Linear(D, V))
+    m.wide = L.ColumnParallelLinear(mesh.model, D, 8, gather_output=False, sequence_axis=1)
+    m.out = L.RowParallelLinear(mesh.model, 8, D, input_is_parallel=True, sequence_axis=1)
+
+    def lossfun(x, t):
+        h = F.scatter_to(mesh.data if wrong else mesh.model, m.table(x), axis=1)
+        h = h + m.out(F.tanh(m.wide(h, 2)), 2)
+        return loss(m.last(F.gather_from(mesh.model, h, axis=1), 2), t)
+
+    return m, lossfun, mine(mesh.data, WORDS), mine(mesh.data, LABELS)
+
+
+def joined_on_another_line(mesh, wrong):
+    """What is kept in parts is joined by the ranks that cut it (findings 4 and 6)."""
+    m = mnpar.Chain(body=L.Linear(D, D), last=L.Linear(D, V))
+
+    def lossfun(x, t):
+        part = F.scatter_to(mesh.model, F.tanh(m.body(x, 2)), axis=2)
+        return loss(m.last(F.gather_from(mesh.data if wrong else mesh.model, part, axis=2), 2), t)
+
+    return m, lossfun, mine(mesh.data, X), mine(mesh.data, LABELS)
+
+
 # ---- weights that are divided ----
+
+
+def penalty_of_weights(mesh, wrong):
+    """The square of a weight of which each rank has a part, beside one that all have."""
+    m, part = scores(mesh)
+    total = F.allreduce if wrong else F.reduce_from
+
+    def lossfun():
+        penalty = total(mesh.model, F.sum(m.W * m.W)) + F.sum(m.body.W * m.body.W)
+        return F.vocabulary_parallel_softmax_cross_entropy(mesh.model, part(), LABELS.ravel()) + 0.1 * penalty
+
+    return m, lossfun
 
 
 def attention_sinks(mesh, wrong):
@@ -269,15 +328,15 @@ def expert(i):
 
 def shared_expert(mesh, wrong):
     """Experts with a load balancing loss, and one that all tokens pass (findings 10; Megatron-LM issues 1652 and 5047)."""
-    m = mnpar.Chain(experts=L.MixtureOfExperts(mesh.model, expert, 3, D), last=L.Linear(D, V))
+    m = mnpar.Chain(experts=L.MixtureOfExperts(mesh.model, expert, 3, D, data_comm=mesh.data), last=L.Linear(D, V))
     m.wide = L.ColumnParallelLinear(mesh.model, D, 8, gather_output=False)
     m.out = L.RowParallelLinear(mesh.model, 8, D, input_is_parallel=True)
 
-    def lossfun():
-        y = m.experts(X) + m.out(F.tanh(m.wide(X, 2)), 2)
-        return loss(m.last(y, 2)) + 0.1 * m.experts.balance
+    def lossfun(x, t):
+        y = m.experts(x) + m.out(F.tanh(m.wide(x, 2)), 2)
+        return loss(m.last(y, 2), t) + 0.1 * m.experts.balance
 
-    return m, lossfun
+    return m, lossfun, mine(mesh.data, X), mine(mesh.data, LABELS)
 
 
 def router_of_a_cut_sequence(mesh, wrong):
@@ -298,8 +357,8 @@ def router_of_a_cut_sequence(mesh, wrong):
 
 
 def balance_of_own_tokens(mesh, wrong):
-    """Ranks with other numbers of tokens: a balance is weighted as a loss is."""
-    own = {"input_is_parallel": True, "whole_gradients": False}
+    """Ranks with other numbers of tokens: a balance is weighted as a loss is, and its shares are of all tokens."""
+    own = {"input_is_parallel": True, "whole_gradients": False, "data_comm": mesh.data}
     m = mnpar.Chain(experts=L.MixtureOfExperts(mesh.expert, expert, 3, D, **own), last=L.Linear(D, V))
     part = lambda a: mine(mesh["data", "expert"], a)
 
@@ -307,6 +366,19 @@ def balance_of_own_tokens(mesh, wrong):
         return loss(m.last(m.experts(x), 2), t) + 0.1 * m.experts.balance
 
     return m, lossfun, part(X), part(LABELS)
+
+
+def experts_without_padding(mesh, wrong):
+    """Padding goes to no expert, and counts in no balance: ranks have other numbers of tokens, or none (finding 5)."""
+    own = {"input_is_parallel": True, "whole_gradients": False, "data_comm": mesh.data}
+    m = mnpar.Chain(experts=L.MixtureOfExperts(mesh.expert, expert, 3, D, **own), last=L.Linear(D, V))
+    part = lambda a: mine(mesh["data", "expert"], a)
+
+    def lossfun(x, t):
+        there = t >= 0
+        return loss(m.last(m.experts(x[there])), t[there]) + 0.1 * m.experts.balance
+
+    return m, lossfun, part(X), part(MASKED)
 
 
 # ---- stages ----
@@ -329,6 +401,31 @@ def tied_heads_in_stages(mesh, wrong):
     tied = {"/head/W": "/embed/W", "/head/after": "/embed/W"}
     layers = {"embed": lambda: L.EmbedID(V, D), "tanh": lambda: F.tanh, "head": Head}
     m = mnpar.Pipeline.of(mesh.pipe, layers, "1f1b", 2, tied=tied)
+    return m, m, mine(mesh.data, WORDS), mine(mesh.data, LABELS)
+
+
+class ExpertsBetween(mnpar.Chain):
+    """Hands on the balance with what it gives."""
+
+    def __init__(self, mesh):
+        super().__init__(experts=L.MixtureOfExperts(mesh.model, expert, 3, D, data_comm=mesh.data))
+
+    def forward(self, h):
+        return h + self.experts(h), self.experts.balance
+
+
+class BalancedHead(mnpar.Chain):
+    def __init__(self):
+        super().__init__(last=L.Linear(D, V))
+
+    def forward(self, h, balance, t):
+        return loss(self.last(h, 2), t) + 0.1 * balance
+
+
+def experts_in_a_stage(mesh, wrong):
+    """A balance goes to the stage that has the loss."""
+    layers = {"embed": lambda: L.EmbedID(V, D), "experts": lambda: ExpertsBetween(mesh), "head": BalancedHead}
+    m = mnpar.Pipeline.of(mesh.pipe, layers)
     return m, m, mine(mesh.data, WORDS), mine(mesh.data, LABELS)
 
 
@@ -363,6 +460,7 @@ def size(x, t):
 # Meshes, options of the optimizer, and mistakes with what is told of them (of None, nothing: docs/mesh.md).
 MODEL, TOKENS = ({"model": 2}, {"model": 3}), {"axes": ("data", "sequence"), "samples": tokens}
 SEQUENCE = ({"sequence": 2}, {"data": 2, "sequence": 2})
+BOTH = ({"data": 2, "model": 2}, {"data": 2, "model": 3})
 OWN = "losses of their own"  # in debug mode, where it is a warning
 COMPOSITIONS = {
     smoothed_labels: (MODEL, {}, {"local": OWN}),
@@ -384,10 +482,18 @@ COMPOSITIONS = {
         },
     ),
     row_parallel_bias: (MODEL, {}, {"each": "each of 2 ranks adds the same /b to its part"}),
+    adapter_of_a_whole_layer: (
+        MODEL,
+        {},
+        {"divided": "copy_to at .*: its input is", "not copied": "the gradients of /A are not the same"},
+    ),
+    embeddings_of_another_line: (BOTH, {"samples": size}, {"cut": "scatter_to at .* has ranks with samples of their own"}),
+    joined_on_another_line: (BOTH, {"samples": size}, {"joined": r"gather_from at .* shapes \[\(3, 4, 3\), \(2, 4, 3\)\]"}),
+    penalty_of_weights: (MODEL, {}, {"summed": "allreduce at .*: each of 2 ranks has the same loss, of which it is a term"}),
     attention_sinks: (MODEL, {}, {"whole": "the gradients of /sinks are not the same"}),
     recomputed_block: (MODEL, {}, {}),
     dropout: (MODEL, {}, {"others": "copy_to at .*: its input"}),
-    shared_expert: (MODEL, {}, {}),
+    shared_expert: (({"model": 3}, {"data": 2, "model": 2}), {"samples": size}, {}),
     router_of_a_cut_sequence: (
         MODEL,
         {},
@@ -397,7 +503,9 @@ COMPOSITIONS = {
             "penalty": "allreduce at .*: each of 2 ranks has the same loss",
         },
     ),
-    balance_of_own_tokens: (({"expert": 2}, {"expert": 4}), {"axes": ("data", "expert"), "samples": size}, {}),
+    balance_of_own_tokens: (({"expert": 4}, {"data": 3, "expert": 2}), {"axes": ("data", "expert"), "samples": size}, {}),
+    experts_without_padding: (({"expert": 6}, {"data": 3, "expert": 2}), {"axes": ("data", "expert"), "samples": tokens}, {}),
+    experts_in_a_stage: (({"pipe": 3}, {"data": 2, "pipe": 2, "model": 2}), {"samples": size}, {}),
     masked_micro_batches: (({"pipe": 2}, {"pipe": 2, "data": 2}), {}, {}),
     tied_heads_in_stages: (({"pipe": 2}, {"pipe": 2, "data": 2}), {"samples": size}, {}),
 }
@@ -450,3 +558,35 @@ def test_what_is_composed_wrongly_is_told(program, wrong):
     warns = mistakes[wrong] is OWN
     with mnpar.using_config("debug", warns), pytest.raises(UserWarning if warns else MismatchError, match=mistakes[wrong]):
         mnpar.run(train, ranks=int(np.prod([*axes.values()])), args=(axes, program, options, wrong))
+
+
+def go_on(comm, axes, program, options, folder, begin):
+    """The first update, which leaves a checkpoint, or the second one, which begins with it; the weights."""
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        mesh = mnpar.Mesh(comm, **axes)
+        mnpar.random.seed(begin)
+        model, *call = program(mesh, None)
+        initialize_by_path(model, 1 + begin)
+        mnpar.random.seed(0)  # alike on all ranks, whatever they drew for their parts
+        rule = mnpar.optimizers.Adam(0.05, eps=0.1)  # (the gradient of a key's bias is 0 but for rounding)
+        optimizer = mnpar.create_multi_node_optimizer(rule, mesh, **options).setup(model)
+        optimizer.add_hook(mnpar.optimizer_hooks.GradientClipping(0.05))
+        everything = {"model": model, "optimizer": optimizer}
+        if begin:
+            assert mnpar.checkpoint.load(folder, everything, comm) == begin
+        optimizer.update(*call)
+        mnpar.checkpoint.save(folder, everything, comm, begin + 1)
+        return pieces(model, "array")
+
+
+@pytest.mark.parametrize("program", COMPOSITIONS, ids=[program.__name__ for program in COMPOSITIONS])
+def test_what_is_composed_rightly_goes_on_on_another_mesh(program, tmp_path):
+    meshes, options, _ = COMPOSITIONS[program]
+    at = lambda axes: {name: value for name, value in options.items() if axes or name != "axes"}
+    learn = lambda axes, folder, begin: mnpar.run(
+        go_on, ranks=int(np.prod([*axes.values()])), args=(axes, program, at(axes), tmp_path / folder, begin)
+    )
+    for begin in (0, 1):
+        (alone,) = learn({}, "alone", begin)
+    learn(meshes[0], "first", 0)
+    check_pieces(learn(meshes[1], "first", 1), {path: array for path, _, _, array in alone}, 1e-9)

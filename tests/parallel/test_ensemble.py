@@ -282,10 +282,56 @@ ERRORS = {
     "no score": (lambda ensemble: ensemble.tournament(None), "nobody knows the score of member 0"),
     "no such way": (lambda ensemble: ensemble.tournament(1, how="lots"), "by 'pairs', or by 'truncation'"),
     "a share": (lambda ensemble: ensemble.tournament(1, how="truncation", share=0.6), "up to a half"),
+    "one optimizer": (
+        lambda ensemble: ensemble.tournament([1, 2], mnpar.optimizers.SGD().setup(ensemble)),
+        r"the optimizer of member [02] has 2 parameters of others: .*set up with ensemble.members\[i\]",
+    ),
 }
 
 
 @pytest.mark.parametrize(("call", "text"), ERRORS.values(), ids=ERRORS)
 def test_a_tournament_that_cannot_be_is_refused(call, text):
     with pytest.raises(ValueError, match=text):
-        mnpar.run(lambda comm: call(Ensemble(comm, lambda group, i: L.Linear(1, 1))), ranks=2)
+        mnpar.run(lambda comm: call(Ensemble(comm, lambda group, i: L.Linear(1, 1), 4)), ranks=2)
+
+
+def plain(group, i):
+    return L.Linear(4, 3)
+
+
+def on_a_mesh(comm, axes, over, whole, member=perceptron):
+    mesh = mnpar.Mesh(comm, **axes)
+    mnpar.random.seed(0)
+    ensemble = Ensemble(mesh[over], member, 2)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), mesh).setup(ensemble if whole else ensemble.member)
+    mine = slice(*mnpar.plans.block(len(X), mesh.data.size, mesh.data.rank))
+    for _ in range(2):
+        optimizer.update(lambda x, t: sum([F.softmax_cross_entropy(link(x), t) for link in ensemble.members]), X[mine], T[mine])
+    return ensemble(X).array
+
+
+@pytest.mark.parametrize("axes", [{"member": 2, "model": 2}, {"data": 2, "member": 2}, {"member": 2, "model": 3}], ids=str)
+def test_members_are_an_axis_of_a_mesh(axes):
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        (expected,) = mnpar.run(on_a_mesh, ranks=1, args=({}, (), True))
+        for answer in mnpar.run(on_a_mesh, ranks=int(np.prod([*axes.values()])), args=(axes, ("member", "model"), True)):
+            np.testing.assert_allclose(answer, expected, rtol=1e-10)
+
+
+APART = {
+    "no axis": (
+        {"model": 4},
+        "model",
+        True,
+        r"Ensemble\(mesh\['member', 'model'\], …, groups=2\) of Mesh\(comm, member=2, model=-1\)",
+    ),
+    "not before": ({"model": 3, "member": 2}, ("member", "model"), True, r"before that of their ranks, .*member=2, model=-1"),
+    "one path": ({"member": 2, "model": 2}, ("member", "model"), False, r"have drawn .* optimizer.setup\(ensemble\)"),
+    "one path, whole": ({"member": 2}, "member", False, r"/W is not the same .* optimizer.setup\(ensemble\)", plain),
+}
+
+
+@pytest.mark.parametrize(("axes", "over", "whole", "text", "member"), [(*a, perceptron)[:5] for a in APART.values()], ids=APART)
+def test_members_that_are_no_axis_are_refused_and_the_remedy_is_named(axes, over, whole, text, member):
+    with pytest.raises(mnpar.errors.MismatchError, match=text):
+        mnpar.run(on_a_mesh, ranks=int(np.prod([*axes.values()])), args=(axes, over, whole, member))

@@ -98,9 +98,9 @@ def test_an_axis_that_is_not_there_is_refused():
         mnpar.run(lambda comm: mnpar.Mesh(comm, model=2)["modle"], ranks=2)
 
 
-@pytest.mark.parametrize("text", ["data", "data=0", "data=2,data=2", "=2", "data=2 x", "space=1x-1", "2"])
+@pytest.mark.parametrize("text", ["data", "data=0", "data=2,data=2", "=2", "data=2 x", "space=1x-1", "2", "data=-1,model=-1"])
 def test_a_flag_that_is_no_mesh_is_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="names and sizes"):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"names and sizes|may be -1"):
         mnpar.Mesh.parse(text)
 
 
