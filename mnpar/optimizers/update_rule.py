@@ -96,6 +96,7 @@ class UpdateRule:
         True
     """
 
+    states: tuple[str, ...] = ()  # arrays like the parameter, 0 at first
     scalars: tuple[str, ...] = ()  # states that are one number for the whole parameter
     elementwise = False  # an element depends on its own gradient and state only: parameters can be updated as one vector
 
@@ -139,6 +140,8 @@ class UpdateRule:
 
     def init_state(self, param: Parameter) -> None:
         """Make the arrays of ``self.state``; called before an update, or loading, that finds none."""
+        for name in self.states:
+            self.state[name] = zeros_like(param)
 
     def prepare(self, param: Parameter) -> None:
         """Make the arrays of the state that are missing, the float32 copy of a float16 parameter included.
