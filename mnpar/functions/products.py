@@ -13,16 +13,10 @@ from mnpar.backend import HALVES, Array
 from mnpar.blas import FEW, elsewhere, product
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import fit
-from mnpar.functions.generic import listed
+from mnpar.functions.generic import listed, matrix_transpose
 from mnpar.functions.rows import ones, sum_over
 from mnpar.functions.shape import reshape, swapaxes
 from mnpar.variable import Variable, as_variable
-
-
-def _turned(x: Any) -> Any:
-    """The last two axes exchanged."""
-    n = x.ndim
-    return x.transpose((*range(n - 2), n - 1, n - 2)) if n > 2 else x.transpose()
 
 
 class MatMul(FunctionNode):
@@ -36,14 +30,14 @@ class MatMul(FunctionNode):
 
     def backward(self, gz: Any) -> Any:
         x, y = self.get_retained_inputs()
-        return lambda: fit(product(gz, _turned(y)), x.shape), lambda: self._right(x, y, gz)
+        return lambda: fit(product(gz, matrix_transpose(y)), x.shape), lambda: self._right(x, y, gz)
 
     @staticmethod
     def _right(x: Any, y: Any, gz: Any) -> Any:
         if y.ndim == 2 < x.ndim:  # one large product instead of a sum of small ones
             rows = math.prod(x.shape[:-1])
             x, gz = x.reshape((rows, x.shape[-1])), gz.reshape((rows, gz.shape[-1]))  # (…, K) → (rows, K)
-        return fit(product(_turned(x), gz), y.shape)
+        return fit(product(matrix_transpose(x), gz), y.shape)
 
 
 def _by_rows(x: Array, W: Array) -> Array:
