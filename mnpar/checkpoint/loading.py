@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -55,16 +56,15 @@ class CheckpointDeserializer(Deserializer):
         self.ranks_changed = not checkpoint.same_ranks
 
     def __getitem__(self, key: str) -> CheckpointDeserializer:
-        return self._part(self.path + key.strip("/") + "/", self.where)
+        part = copy.copy(self)
+        part.path += key.strip("/") + "/"
+        return part
 
     def place(self, whole: tuple[int, ...] | None, box: Any, statistic: bool = False) -> CheckpointDeserializer:
         """The part of one parameter."""
-        return self._part(self.path, Place(whole, box, statistic))
-
-    def _part(self, path: str, where: Place | None) -> CheckpointDeserializer:
-        other = CheckpointDeserializer(self.checkpoint, self.strict)
-        other.path, other.where, other.own = path, where, self.own
-        return other
+        part = copy.copy(self)
+        part.where = Place(whole, box, statistic)
+        return part
 
     def __call__(self, key: str, value: Any) -> Any:
         key = self.path + key.lstrip("/")
@@ -211,7 +211,7 @@ def _fill(checkpoint: Checkpoint, objects: Any, comm: Communicator, strict: bool
         own = comm.allgather_obj(list(deserializer.own))
     finally:
         checkpoint.close()
-    for copies in _copies(list(by_name(objects).values())):
+    for copies in copies_of(list(by_name(objects).values())):
         copies.take_as_given()
     keys = list(dict.fromkeys([key for keys in own for key in keys]))
     if keys and comm.rank == 0:
@@ -236,12 +236,12 @@ def _read(deserializer: CheckpointDeserializer, objects: Any) -> None:
             raise CheckpointError(f"{checkpoint.path} has a wrong content: {error}") from None
 
 
-def _copies(things: list[Any]) -> Iterator[Any]:
+def copies_of(things: list[Any]) -> Iterator[Any]:
     """Whatever would broadcast rank 0's values at first: links, and multi-node optimizers whose models were loaded too."""
     for thing in things:
         updater: Any = getattr(thing, "updater", None)
         if hasattr(updater, "get_all_optimizers"):
-            yield from _copies(
+            yield from copies_of(
                 [x for optimizer in updater.get_all_optimizers().values() for x in (optimizer, optimizer.target)]
             )
         elif isinstance(thing, Link):
