@@ -6,8 +6,8 @@ import math
 
 from mnpar import backend
 from mnpar.optimizers.blocks import blocks, widened
-from mnpar.optimizers.gradient_method import GradientMethod, hyperparameter
-from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule, zeros_like
+from mnpar.optimizers.gradient_method import GradientMethod
+from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule, hyperparameter, zeros_like
 from mnpar.parameter import Parameter
 
 

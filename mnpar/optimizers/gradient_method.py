@@ -292,15 +292,3 @@ class GradientMethod(Optimizer):
         if self.team is None:
             raise RuntimeError(f"{what} is for optimizers of several ranks: mnpar.create_multi_node_optimizer makes them")
         return self.team
-
-
-def hyperparameter(attr_name: str) -> Any:
-    """A property of an optimizer that stands for one of its hyperparameters."""
-
-    def read(optimizer: GradientMethod) -> Any:
-        return optimizer.hyperparam.get(attr_name)
-
-    def write(optimizer: GradientMethod, value: Any) -> None:
-        setattr(optimizer.hyperparam, attr_name, value)
-
-    return property(read, write, doc=f"The hyperparameter {attr_name}.")

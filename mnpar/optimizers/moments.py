@@ -6,8 +6,8 @@ import math
 
 from mnpar import backend
 from mnpar.optimizers.blocks import blend, blocks, widened
-from mnpar.optimizers.gradient_method import GradientMethod, hyperparameter
-from mnpar.optimizers.update_rule import UpdateRule
+from mnpar.optimizers.gradient_method import GradientMethod
+from mnpar.optimizers.update_rule import UpdateRule, hyperparameter
 from mnpar.parameter import Parameter
 
 

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mnpar.optimizers.blocks import blocks
-from mnpar.optimizers.gradient_method import GradientMethod, hyperparameter
-from mnpar.optimizers.update_rule import UpdateRule, zeros_like
+from mnpar.optimizers.gradient_method import GradientMethod
+from mnpar.optimizers.update_rule import UpdateRule, hyperparameter, zeros_like
 from mnpar.parameter import Parameter
 
 

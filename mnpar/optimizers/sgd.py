@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mnpar.optimizers.blocks import blocks
-from mnpar.optimizers.gradient_method import GradientMethod, hyperparameter
-from mnpar.optimizers.update_rule import UpdateRule
+from mnpar.optimizers.gradient_method import GradientMethod
+from mnpar.optimizers.update_rule import UpdateRule, hyperparameter
 from mnpar.parameter import Parameter
 
 

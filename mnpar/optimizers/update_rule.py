@@ -81,6 +81,18 @@ class Hyperparameter:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in sorted(self.get_dict().items()))})"
 
 
+def hyperparameter(attr_name: str) -> Any:
+    """A property of an optimizer that stands for one of its hyperparameters."""
+
+    def read(optimizer: Any) -> Any:
+        return optimizer.hyperparam.get(attr_name)
+
+    def write(optimizer: Any, value: Any) -> None:
+        setattr(optimizer.hyperparam, attr_name, value)
+
+    return property(read, write, doc=f"The hyperparameter {attr_name}.")
+
+
 class UpdateRule:
     """How one parameter is updated; subclasses define ``update_core``.
 
