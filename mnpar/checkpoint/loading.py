@@ -19,8 +19,9 @@ from mnpar.checkpoint.contents import Record
 from mnpar.checkpoint.entries import Place, divided
 from mnpar.checkpoint.opened import Checkpoint, choose, first_good
 from mnpar.checkpoint.saving import RANDOM, by_name, part
-from mnpar.checkpoint.together import in_folder, together
+from mnpar.checkpoint.shared_folder import in_folder
 from mnpar.communicators import create_communicator
+from mnpar.communicators.agreement import together
 from mnpar.communicators.communicator import needed
 from mnpar.errors import CheckpointError
 from mnpar.link import Link

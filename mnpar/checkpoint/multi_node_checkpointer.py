@@ -19,7 +19,7 @@ from mnpar.checkpoint.lock import take_lock
 from mnpar.checkpoint.notice import SIGNALS, Notice
 from mnpar.checkpoint.saving import begin as begin_saving
 from mnpar.checkpoint.saving import save
-from mnpar.checkpoint.together import together
+from mnpar.communicators.agreement import together
 from mnpar.communicators.communicator import needed
 
 if TYPE_CHECKING:
