@@ -21,7 +21,7 @@ from mnpar.communicators.transport import Steps, Transport, Waiting
 class Handshake(Mailbox):
     """The openings of the collectives of one order on one communicator."""
 
-    by_messages = False  # whether openings, too, go by point-to-point messages (answer.py)
+    by_messages = False  # whether openings, too, go by point-to-point messages (adjoint_channel.py)
 
     def __init__(self, transport: Transport, order: int) -> None:
         super().__init__(transport, order)
@@ -30,7 +30,7 @@ class Handshake(Mailbox):
 
     @property
     def next_number(self) -> int:
-        """The number of the next collective. All are even; the odd number after each is for its adjoint (``Answer``)."""
+        """The number of the next collective. All are even; the odd number after each is for its adjoint (AdjointChannel)."""
         return self._collectives
 
     def next_exchange(self) -> int:

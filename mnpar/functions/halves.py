@@ -4,7 +4,7 @@ Each half is a function of its own on the tape, with its own number in time, and
 the adjoint collective where forward finished the collective, finishes it where forward started it, and computes in between.
 That cannot deadlock: forward, every rank finished after every rank had started (the opening message ensures that), so in the
 reversed order of events every rank starts before any rank has to finish (docs/backward_order.md). Ranks finish collectives in
-different orders, though, so they start the adjoints in different orders: see communicators/answer.py.
+different orders, though, so they start the adjoints in different orders: see communicators/adjoint_channel.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from mnpar.communicators.adjoint_channel import AdjointChannel
 from mnpar.communicators.algorithms import ALLGATHER
-from mnpar.communicators.answer import Answer
 from mnpar.communicators.operation import Operation
 from mnpar.config import is_recording
 from mnpar.function_hook import FunctionHook, function_hooks
@@ -71,7 +71,7 @@ class Halves:
 
     def __init__(self, what: Communication, number: int | None = None, asked: int | None = None) -> None:
         self.what = what
-        what.later, what.answers = True, number
+        what.later, what.adjoint_of = True, number
         self.number, self.asked = number, asked
         self._first, self._second = Start(self), Finish(self)
         self._answer: Halves | None = None
@@ -97,7 +97,7 @@ class Halves:
         what, comm, row = self.what, self.what.comm, ask_once(self.what, *arrays)
         channel = comm.channel(what.order)
         if self.asked is not None:
-            channel = Answer(channel, self.asked)
+            channel = AdjointChannel(channel, self.asked)
         elif self.number is not None:  # the adjoint of one that was called where nothing is looked at
             return None
         elif asks_in(comm):  # (the adjoint's question has a number in any case)
