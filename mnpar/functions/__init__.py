@@ -71,7 +71,6 @@ if TYPE_CHECKING:
     from mnpar.functions.extrema import clip, maximum, minimum
     from mnpar.functions.fourier import fft, ifft
     from mnpar.functions.gamma import digamma, lgamma, polygamma, zeta
-    from mnpar.functions.gated import swish
     from mnpar.functions.halo import halo_exchange
     from mnpar.functions.indexing import as_strided, get_item, select_item, where
     from mnpar.functions.joining import concat, dstack, hstack, separate, split_axis, stack, vstack
@@ -179,6 +178,7 @@ if TYPE_CHECKING:
     from mnpar.functions.spatial_reduction import spatial_global_average_pooling, spatial_global_max_pooling, spatial_linear
     from mnpar.functions.spatial_resize import spatial_resize_images
     from mnpar.functions.spatial_transformer import spatial_transformer_grid, spatial_transformer_sampler
+    from mnpar.functions.swish import swish
     from mnpar.functions.tree import slstm, tree_lstm
     from mnpar.functions.unpooling import unpooling_1d, unpooling_2d, unpooling_3d, unpooling_nd, upsampling_2d
     from mnpar.functions.vocabulary_parallel import vocabulary_parallel_softmax_cross_entropy
