@@ -96,7 +96,7 @@ class FunctionNode(Hookable):
         pairs = zip(self._kept_output_indexes, self._kept_outputs, strict=True)
         return tuple(Variable.of(y, self.outputs[i]() or VariableNode(y, True, self, i)) for i, y in pairs)
 
-    def room(self, i: int, like: Array) -> Array | None:
+    def gradient_out(self, i: int, like: Array) -> Array | None:
         """Called in ``backward``: where in an arena to compute the gradient of input i, an array like ``like``; or None."""
         x = self.inputs[i]
         return x.home.reserve(like) if x.home is not None and x.gradient is None and self._on_arrays else None

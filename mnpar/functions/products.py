@@ -82,16 +82,16 @@ class Linear(FunctionNode):
         x, W = self.get_retained_inputs()
         gx, gW = (
             lambda: _back_by_rows(gy, W, x),  # (N, O) · (O, D)
-            lambda: product(gy.transpose(), x, self.room(1, gy) if gy.dtype == x.dtype else None),  # (O, N) · (N, D)
+            lambda: product(gy.transpose(), x, self.gradient_out(1, gy) if gy.dtype == x.dtype else None),  # (O, N) · (N, D)
         )
         return (gx, gW, lambda: self._rows_added(gy)) if len(self.inputs) == 3 else (gx, gW)
 
     def _rows_added(self, gy: Any) -> Any:
         """The gradient of b, right where that is kept."""
-        room = self.room(2, gy)
+        out = self.gradient_out(2, gy)
         if type(gy) is np.ndarray and gy.dtype.char in "fd":
-            return ones(len(gy), gy.dtype).dot(gy, room)  # BLAS: a third of the time, and it minds no order of elements
-        return sum_over(gy, 0) if room is None or gy.dtype.char in HALVES else gy.sum(axis=0, out=room)
+            return ones(len(gy), gy.dtype).dot(gy, out)  # BLAS: a third of the time, and it minds no order of elements
+        return sum_over(gy, 0) if out is None or gy.dtype.char in HALVES else gy.sum(axis=0, out=out)
 
     @staticmethod
     def joined(functions: Sequence[Any], gys: Sequence[Array]) -> tuple[Linear, Array]:
