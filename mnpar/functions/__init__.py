@@ -158,6 +158,7 @@ if TYPE_CHECKING:
     from mnpar.functions.rounds import sendrecv, shift
     from mnpar.functions.sample_normalization import group_normalization, layer_normalization
     from mnpar.functions.sampled_loss import black_out, negative_sampling
+    from mnpar.functions.self_gated import swish
     from mnpar.functions.sequence import all_to_all_attention, recut
     from mnpar.functions.shape import cast, copy, expand_dims, flatten, moveaxis, reshape, squeeze, swapaxes, transpose
     from mnpar.functions.sparse import sparse_matmul
@@ -178,7 +179,6 @@ if TYPE_CHECKING:
     from mnpar.functions.spatial_reduction import spatial_global_average_pooling, spatial_global_max_pooling, spatial_linear
     from mnpar.functions.spatial_resize import spatial_resize_images
     from mnpar.functions.spatial_transformer import spatial_transformer_grid, spatial_transformer_sampler
-    from mnpar.functions.swish import swish
     from mnpar.functions.tree import slstm, tree_lstm
     from mnpar.functions.unpooling import unpooling_1d, unpooling_2d, unpooling_3d, unpooling_nd, upsampling_2d
     from mnpar.functions.vocabulary_parallel import vocabulary_parallel_softmax_cross_entropy
