@@ -7,7 +7,7 @@ from weakref import ReferenceType, ref
 
 import numpy as np
 
-from mnpar import backend, elsewhere
+from mnpar import backend, foreign_names
 from mnpar.backend import Array
 from mnpar.config import is_debugging, is_recording
 from mnpar.function_hook import Hookable, around_forward, function_hooks
@@ -16,7 +16,7 @@ from mnpar.tape import current_tape
 from mnpar.variable import Variable, as_variable
 
 
-@elsewhere.one_protocol
+@foreign_names.one_protocol
 class FunctionNode(Hookable):
     """A differentiable function; to write your own, define ``forward`` and ``backward``.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import HALVES, Array
-from mnpar.blas import FEW, elsewhere, product
+from mnpar.blas import FEW, by_mkl, product
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import fit
 from mnpar.functions.generic import listed, matrix_transpose
@@ -49,7 +49,7 @@ def _by_rows(x: Array, W: Array) -> Array:
     size = x.size * len(W)
     if size <= FEW:
         return x.dot(W.T)
-    if elsewhere(x, size):
+    if by_mkl(x, size):
         return product(x, W.T)
     if 1 < len(x) <= min(128, len(W) - 1) and x.dtype.char == "f" and W.dtype.char == "f":
         return (W @ x.T).T
