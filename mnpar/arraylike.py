@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar import backend, elsewhere
+from mnpar import backend, foreign_names
 from mnpar.backend import Array
 
 _AS_WE_DO = (np.shape, np.ndim, np.size, np.transpose)  # these read an attribute of a Variable, or call its method
@@ -25,7 +25,7 @@ _NO_WRITING = (
 _NO_TRUTH = "a Variable has no truth value and no order: compare its .array"
 
 
-@elsewhere.knows(elsewhere.VARIABLE)
+@foreign_names.knows(foreign_names.VARIABLE)
 class ArrayLike:
     """The interface of an array, for a class that holds one in its attribute ``array``."""
 

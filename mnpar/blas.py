@@ -80,7 +80,7 @@ def stacked(a: Array, b: Array, out: Array | None = None) -> Array:
     return out
 
 
-def elsewhere(x: Array, size: int) -> bool:
+def by_mkl(x: Array, size: int) -> bool:
     """Whether a product of ``size`` multiplications with x is computed by MKL, whose speed does not depend on memory order."""
     return size >= _LEAST and type(x) is np.ndarray and x.dtype in _LETTERS and library() is not None
 

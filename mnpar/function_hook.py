@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import partial
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, TypeVar
 from weakref import ReferenceType, ref
 
@@ -50,7 +50,7 @@ class FunctionHook:
         self.added(None)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         _hooks.set({name: hook for name, hook in function_hooks().items() if name != self.name})
         self.deleted(None)
 

@@ -7,7 +7,7 @@ from weakref import ReferenceType, ref
 
 import numpy as np
 
-from mnpar import backend, elsewhere
+from mnpar import backend, foreign_names
 from mnpar.backend import Array
 from mnpar.config import is_debugging, is_recording
 from mnpar.function_hook import Hookable, around_forward, function_hooks
@@ -16,7 +16,7 @@ from mnpar.tape import current_tape
 from mnpar.variable import Variable, as_variable
 
 
-@elsewhere.one_protocol
+@foreign_names.one_protocol
 class FunctionNode(Hookable):
     """A differentiable function; to write your own, define ``forward`` and ``backward``.
 
@@ -96,7 +96,7 @@ class FunctionNode(Hookable):
         pairs = zip(self._kept_output_indexes, self._kept_outputs, strict=True)
         return tuple(Variable.of(y, self.outputs[i]() or VariableNode(y, True, self, i)) for i, y in pairs)
 
-    def room(self, i: int, like: Array) -> Array | None:
+    def gradient_out(self, i: int, like: Array) -> Array | None:
         """Called in ``backward``: where in an arena to compute the gradient of input i, an array like ``like``; or None."""
         x = self.inputs[i]
         return x.home.reserve(like) if x.home is not None and x.gradient is None and self._on_arrays else None

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from mnpar.elsewhere import PACKAGES, hint
+from mnpar.foreign_names import PACKAGES, hint
 
 __all__ = ["names"]
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mnpar import backend, elsewhere
+from mnpar import backend, foreign_names
 from mnpar.graph import structure
 from mnpar.initializers import Constant
 from mnpar.link_hook import LinkHook, link_hooks, watched_forward
@@ -26,7 +26,7 @@ Self = TypeVar("Self", bound="Link")
 MODES = ("share", "copy", "init")
 
 
-@elsewhere.knows(elsewhere.LINK)
+@foreign_names.knows(foreign_names.LINK)
 class Link:
     """Parameters and a ``forward`` that uses them; an attribute that is a Parameter registers itself.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 Self = TypeVar("Self", bound="LinkHook")
@@ -58,7 +58,7 @@ class LinkHook:
         self.added(None)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         _hooks.set({name: hook for name, hook in link_hooks().items() if name != self.name})
         self.deleted(None)
 

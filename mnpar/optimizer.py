@@ -9,7 +9,7 @@ from mnpar.optimizer_hooks import (
     WeightDecay,
 )
 from mnpar.optimizers import GradientMethod, Hyperparameter, Optimizer, UpdateRule
-from mnpar.optimizers.gradient_method import hyperparameter as HyperparameterProxy
+from mnpar.optimizers.update_rule import hyperparameter as HyperparameterProxy
 
 __all__ = [
     "GradientClipping",

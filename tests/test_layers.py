@@ -16,7 +16,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # A file imports only from lines above its own, or from its own package. A new file or package gets a place here.
 LAYERS = """
-    elsewhere
+    foreign_names
     lazy
     config errors graph tape random serializer timing waiter
     backend reach function_hook link_hook

@@ -6,7 +6,6 @@ CuPy is imported only when ``available``, ``cupy``, ``ndarray``, ``Device``, ``S
 from __future__ import annotations
 
 from functools import cache
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -59,7 +58,7 @@ class DummyDeviceType:
     def __enter__(self) -> DummyDeviceType:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         pass
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from dataclasses import dataclass
@@ -67,18 +68,17 @@ class Recorder(Serializer):
         self.arrays: dict[str, Array] = {}
 
     def __getitem__(self, key: str) -> Recorder:
-        return self._part(self.path + key.strip("/") + "/", self.where)
+        part = copy.copy(self)
+        part.path += key.strip("/") + "/"
+        return part
 
     def place(self, whole: tuple[int, ...] | None, box: Any, statistic: bool = False) -> Recorder:
         """The part of one parameter."""
         if (whole is None) != (box is None) or (box is not None and len(whole or ()) != box.ndim):
             raise ValueError(f"{self.path}: a part has a box and a whole of as many axes, not {box} and {whole}")
-        return self._part(self.path, Place(whole, box))
-
-    def _part(self, path: str, where: Place | None) -> Recorder:
-        other = Recorder(self.copies)
-        other.path, other.where, other.entries, other.arrays = path, where, self.entries, self.arrays
-        return other
+        part = copy.copy(self)
+        part.where = Place(whole, box)
+        return part
 
     def __call__(self, key: str, value: Any) -> Any:
         key = self.path + key.lstrip("/")

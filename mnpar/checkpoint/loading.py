@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -18,8 +19,9 @@ from mnpar.checkpoint.contents import Record
 from mnpar.checkpoint.entries import Place, divided
 from mnpar.checkpoint.opened import Checkpoint, choose, first_good
 from mnpar.checkpoint.saving import RANDOM, by_name, part
-from mnpar.checkpoint.together import in_folder, together
+from mnpar.checkpoint.shared_folder import in_folder
 from mnpar.communicators import create_communicator
+from mnpar.communicators.agreement import together
 from mnpar.communicators.communicator import needed
 from mnpar.errors import CheckpointError
 from mnpar.link import Link
@@ -57,16 +59,15 @@ class CheckpointDeserializer(Deserializer):
         self.ranks_changed = not checkpoint.same_ranks
 
     def __getitem__(self, key: str) -> CheckpointDeserializer:
-        return self._part(self.path + key.strip("/") + "/", self.where)
+        part = copy.copy(self)
+        part.path += key.strip("/") + "/"
+        return part
 
     def place(self, whole: tuple[int, ...] | None, box: Any, statistic: bool = False) -> CheckpointDeserializer:
         """The part of one parameter."""
-        return self._part(self.path, Place(whole, box, statistic))
-
-    def _part(self, path: str, where: Place | None) -> CheckpointDeserializer:
-        other = CheckpointDeserializer(self.checkpoint, self.strict)
-        other.path, other.where, other.own, other.read = path, where, self.own, self.read
-        return other
+        part = copy.copy(self)
+        part.where = Place(whole, box, statistic)
+        return part
 
     def __call__(self, key: str, value: Any) -> Any:
         key = self.path + key.lstrip("/")
@@ -217,7 +218,7 @@ def _fill(checkpoint: Checkpoint, objects: Any, comm: Communicator, strict: bool
             _check_all_read(deserializer, objects, comm)
     finally:
         checkpoint.close()
-    for copies in _copies(list(by_name(objects).values())):
+    for copies in copies_of(list(by_name(objects).values())):
         copies.take_as_given()
     keys = list(dict.fromkeys([key for keys in own for key in keys]))
     if keys and comm.rank == 0:
@@ -258,12 +259,12 @@ def _read(deserializer: CheckpointDeserializer, objects: Any) -> None:
             raise CheckpointError(f"{checkpoint.path} has a wrong content: {error}") from None
 
 
-def _copies(things: list[Any]) -> Iterator[Any]:
+def copies_of(things: list[Any]) -> Iterator[Any]:
     """Whatever would broadcast rank 0's values at first: links, and multi-node optimizers whose models were loaded too."""
     for thing in things:
         updater: Any = getattr(thing, "updater", None)
         if hasattr(updater, "get_all_optimizers"):
-            yield from _copies(
+            yield from copies_of(
                 [x for optimizer in updater.get_all_optimizers().values() for x in (optimizer, optimizer.target)]
             )
         elif isinstance(thing, Link):

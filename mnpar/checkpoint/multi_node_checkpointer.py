@@ -9,7 +9,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from mnpar.checkpoint import store
@@ -20,7 +19,7 @@ from mnpar.checkpoint.lock import take_lock
 from mnpar.checkpoint.notice import SIGNALS, Notice
 from mnpar.checkpoint.saving import begin as begin_saving
 from mnpar.checkpoint.saving import save
-from mnpar.checkpoint.together import together
+from mnpar.communicators.agreement import together
 from mnpar.communicators.communicator import needed
 
 if TYPE_CHECKING:
@@ -106,15 +105,6 @@ class MultiNodeCheckpointer:
     def __call__(self, trainer: Any) -> None:
         """Save a Trainer at its iteration. Collective."""
         self.save(trainer, trainer.updater.iteration)
-
-    def initialize(self, trainer: Any) -> None:
-        """Nothing is to be done before the first iteration."""
-
-    def serialize(self, serializer: Any) -> None:
-        """It has no state but its checkpoints."""
-
-    def on_error(self, trainer: Any, exception: Exception, tb: Any) -> None:
-        """The checkpoints stay: other ranks may not come to a collective now."""
 
     def finalize(self) -> None:
         """Wait for what this rank is writing, and let other jobs use the folder; it does not wait for other ranks.
@@ -275,12 +265,6 @@ class SaveAtNotice:
         if self.checkpointer.comm.rank == 0:
             sys.stderr.write(f"mnpar: the job is to end: saved at iteration {iteration}\n")
         raise SystemExit(128 + signal.SIGTERM)
-
-    def serialize(self, serializer: Any) -> None:
-        """It has no state."""
-
-    def on_error(self, trainer: Any, exc: Exception, tb: TracebackType | None) -> None:
-        """The checkpoints that there are stay."""
 
     def finalize(self) -> None:
         """Let signals do what they did before."""

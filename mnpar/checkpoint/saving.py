@@ -16,8 +16,9 @@ from mnpar.backend import Array
 from mnpar.checkpoint import store
 from mnpar.checkpoint.contents import Record, combine, to_json
 from mnpar.checkpoint.entries import Entry, Recorder
-from mnpar.checkpoint.together import in_folder, together
+from mnpar.checkpoint.shared_folder import in_folder
 from mnpar.communicators import create_communicator
+from mnpar.communicators.agreement import together
 from mnpar.communicators.communicator import needed
 from mnpar.serializers.safetensors import NAMES, write_safetensors
 

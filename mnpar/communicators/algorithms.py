@@ -209,5 +209,5 @@ def until_taken(given: Iterable[Pending | None]) -> Steps[None]:
 
 
 def _body(x: Any, opening: Opening) -> Array:
-    """This rank's own value as bytes; of an array whose form the room knows they are made only here."""
+    """This rank's own value as bytes; of an array whose form the buffer knows they are made only here."""
     return as_bytes(x) if type(x) is np.ndarray and not opening.call.op.endswith("_obj") else opening.statement.body

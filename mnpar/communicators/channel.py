@@ -1,9 +1,9 @@
 """Collectives, built on a transport: each begins with an *opening*, in which the ranks check that their calls match.
 
-The opening is an allgather of blocks of one size, whatever the collective (``Rooms``): each rank states the operation, its
-number on this communicator, root, reduction, dtype and shape, and the user's source line. So ranks whose calls do not match
-find out together, before any value is delivered, and raise the same table. Small values travel inside the opening; how larger
-ones follow, the ``Algorithm`` of each collective says, by the methods here.
+The opening is an allgather of blocks of one size, whatever the collective (``OpeningBuffers``): each rank states the
+operation, its number on this communicator, root, reduction, dtype and shape, and the user's source line. So ranks whose calls
+do not match find out together, before any value is delivered, and raise the same table. Small values travel inside the opening;
+how larger ones follow, the ``Algorithm`` of each collective says, by the methods here.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar import elsewhere
+from mnpar import foreign_names
 from mnpar.backend import Array
 from mnpar.communicators.in_memory import InMemory
 from mnpar.communicators.operation import Operation, no_steps
@@ -52,7 +52,7 @@ def described(given: Any) -> str:
     return "None" if given is None else f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
 
-@elsewhere.knows(elsewhere.COMMUNICATOR)
+@foreign_names.knows(foreign_names.COMMUNICATOR)
 class Communicator(InMemory):
     """A group of ranks; :func:`mnpar.create_communicator` makes one.
 

@@ -13,24 +13,24 @@ from mnpar.communicators import message
 from mnpar.communicators.mailbox import Mailbox
 from mnpar.communicators.message import ARRAY, FAULT, NOTHING, SIZE, TUPLE, Call
 from mnpar.communicators.opening import EMPTY, Opening, form_of
+from mnpar.communicators.opening_buffers import BLOCK, OpeningBuffer, Statement
 from mnpar.communicators.opening_parts import forms_of, part, table
-from mnpar.communicators.rooms import BLOCK, Room, Statement
 from mnpar.communicators.transport import Steps, Transport, Waiting
 
 
 class Handshake(Mailbox):
     """The openings of the collectives of one order on one communicator."""
 
-    by_messages = False  # whether openings, too, go by point-to-point messages (answer.py)
+    by_messages = False  # whether openings, too, go by point-to-point messages (adjoint_channel.py)
 
     def __init__(self, transport: Transport, order: int) -> None:
         super().__init__(transport, order)
         self._collectives = 0
-        self._rooms = transport.rooms[self.lane]
+        self._buffers = transport.opening_buffers[self.lane]
 
     @property
     def next_number(self) -> int:
-        """The number of the next collective. All are even; the odd number after each is for its adjoint (``Answer``)."""
+        """The number of the next collective. All are even; the odd number after each is for its adjoint (AdjointChannel)."""
         return self._collectives
 
     def next_exchange(self) -> int:
@@ -48,7 +48,7 @@ class Handshake(Mailbox):
             return self._open_now(call, x, parts)
         seq = self.next_exchange()
         waiting = self._waiting_for(call, seq)
-        size = BLOCK if self.by_messages else self._rooms.now.size
+        size = BLOCK if self.by_messages else self._buffers.now.size
         statement = self._words(call, x, parts, size)
         self.transport.traffic.collectives += 1
         self.transport.traffic.collective_bytes += statement.sent
@@ -63,24 +63,24 @@ class Handshake(Mailbox):
 
     def _open_now(self, call: Call, x: Any, parts: int | None = None, note: bytes = b"") -> Opening:
         """:meth:`_open`, waited for at once. With a note the calls are not checked yet: the caller looks at the notes first."""
-        rooms, seq, less = self._rooms, self._collectives, len(note)
+        buffers, seq, less = self._buffers, self._collectives, len(note)
         self._collectives = seq + 2
-        room, number = rooms.now, seq.to_bytes(8, "little")
+        buffer, number = buffers.now, seq.to_bytes(8, "little")
         key = (call, x.shape, x.dtype, less) if type(x) is np.ndarray else _key(call, x, parts)
-        statement = room.known.get(key) or self._words(call, x, parts, room.size - less, key, room)
+        statement = buffer.known.get(key) or self._words(call, x, parts, buffer.size - less, key, buffer)
         traffic = self.transport.traffic
         traffic.collectives += 1
         traffic.collective_bytes += statement.sent
-        room.say(statement, number, x)
+        buffer.fill(statement, number, x)
         if note:
-            room.mine[-less:] = note
-        if not room.meet():
-            room.wait(self._waiting_for(call, seq))
+            buffer.mine[-less:] = note
+        if not buffer.exchange():
+            buffer.wait(self._waiting_for(call, seq))
         size, me = self.transport.size, self.transport.rank
-        opening = statement.heard(room.whole, number) or Opening(room.whole, size, me, call, statement, less)
+        opening = statement.heard(buffer.whole, number) or Opening(buffer.whole, size, me, call, statement, less)
         opening.seq = seq
-        if opening.tells and opening.together:  # else some may have a note and others none, and choose different rooms
-            rooms.heard(opening.asks)
+        if opening.tells and opening.together:  # else some may have a note and others none, and choose different buffers
+            buffers.adapt(opening.asks)
         return opening if note or opening is statement.opening else opening.agreed()
 
     def _waiting_for(self, call: Call, seq: int) -> Waiting:
@@ -90,9 +90,13 @@ class Handshake(Mailbox):
         """The blocks of all ranks, joined in rank order, where they go by messages."""
         raise NotImplementedError
 
-    def _words(self, call: Call, x: Any, parts: int | None, size: int, key: Any = None, room: Room | None = None) -> Statement:
-        """What this rank states of a value, for a block of ``size`` bytes. With a key it is kept in the room, if it will be the
-        same for the next value of this form."""
+    def _words(
+        self, call: Call, x: Any, parts: int | None, size: int, key: Any = None, buffer: OpeningBuffer | None = None
+    ) -> Statement:  # fmt: skip
+        """What this rank states of a value, for a block of ``size`` bytes.
+
+        With a key it is kept in the buffer, if it will be the same for the next value of this form.
+        """
         fault = None
         try:
             kind, nbytes, shape, dtype, body, on_device = form_of(x, call, parts, size - SIZE)
@@ -104,22 +108,22 @@ class Handshake(Mailbox):
         statement = Statement(
             header, (self.transport.size - 1) * nbytes if inside else 0, EMPTY if kind == TUPLE else body, fault
         )
-        if room is None or key is None or kind not in (ARRAY, TUPLE, NOTHING):
+        if buffer is None or key is None or kind not in (ARRAY, TUPLE, NOTHING):
             statement.words += body.tobytes() if inside else b""
             return statement
         statement.body, statement.again = EMPTY, True
         if inside and kind == ARRAY:
-            statement.place = np.ndarray(x.shape, x.dtype, room.mine, SIZE)
+            statement.place = np.ndarray(x.shape, x.dtype, buffer.mine, SIZE)
         elif inside and kind == TUPLE:
             text = table(forms_of(x))
             statement.words += text
-            statement.parts = [(i, part(room.mine, SIZE, text, i)) for i, p in enumerate(x) if p is not None]
-        room.keep(key, statement)
+            statement.parts = [(i, part(buffer.mine, SIZE, text, i)) for i, p in enumerate(x) if p is not None]
+        buffer.keep(key, statement)
         return statement
 
 
 def _key(call: Call, x: Any, parts: int | None) -> Any:
-    """The key under which a room keeps what is stated of values of this form; None if they are not all numpy arrays."""
+    """The key under which a buffer keeps what is stated of values of this form; None if they are not all numpy arrays."""
     if x is None:
         return call
     if parts is None or type(x) is not tuple or len(x) != parts:

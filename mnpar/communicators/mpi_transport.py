@@ -18,11 +18,11 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.communicators import message
 from mnpar.communicators.board import Board
+from mnpar.communicators.mpi_opening_buffer import MpiOpeningBuffer
 from mnpar.communicators.mpi_reduction import PIECE, Reductions
-from mnpar.communicators.mpi_room import MpiRoom
+from mnpar.communicators.opening_buffers import BLOCK, OpeningBuffers, sizes_for
 from mnpar.communicators.operation import complete, wait
 from mnpar.communicators.process import Process
-from mnpar.communicators.rooms import BLOCK, Rooms, sizes_for
 from mnpar.communicators.shared_memory import WindowMemory
 from mnpar.communicators.sites import call_site
 from mnpar.communicators.transport import (
@@ -79,8 +79,8 @@ class MpiTransport(Reductions):
             lane, request = mpi_comm.Idup()
             wait(self, Pending(request.Test, nothing, making, self.label))
             self.lanes.append(lane)
-        self._all_rooms = [[MpiRoom(self, lane, size) for size in sizes_for(self.size)] for lane in self.lanes]
-        self.rooms = Rooms(self._all_rooms[FORWARD]), Rooms(self._all_rooms[BACKWARD])
+        self._all_buffers = [[MpiOpeningBuffer(self, lane, size) for size in sizes_for(self.size)] for lane in self.lanes]
+        self.opening_buffers = OpeningBuffers(self._all_buffers[FORWARD]), OpeningBuffers(self._all_buffers[BACKWARD])
         self._place = len(process.transports)
         number = np.array([self._place])  # ranks may have made different communicators before: the first rank names it
         process.transports.append(self)
@@ -280,9 +280,9 @@ class MpiTransport(Reductions):
             self.board = None
         self._sweep()
         if not self._outbox:
-            for comm, rooms in zip(self.lanes, self._all_rooms, strict=True):
-                for room in rooms:
-                    room.free()
+            for comm, buffers in zip(self.lanes, self._all_buffers, strict=True):
+                for buffer in buffers:
+                    buffer.free()
                 comm.Free()
             self.lanes.clear()
             self.process.transports[self._place] = None

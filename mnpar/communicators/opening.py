@@ -11,9 +11,9 @@ import numpy as np
 from mnpar.backend import Array, as_bytes
 from mnpar.communicators import message
 from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, SIZE, TUPLE, Call, Header, read_header
+from mnpar.communicators.opening_buffers import BLOCK, Statement
 from mnpar.communicators.opening_parts import APART, forms_of, on_host, part, table, together
 from mnpar.communicators.reduction import REDUCING, check_reducible
-from mnpar.communicators.rooms import BLOCK, Statement
 from mnpar.errors import MismatchError
 
 _HEAD = message.FLAGS + 1  # bytes

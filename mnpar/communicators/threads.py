@@ -19,23 +19,23 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators.message import read_header
+from mnpar.communicators.opening_buffers import OpeningBuffer, OpeningBuffers, sizes_for
 from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import GATHERED, bytes_of_reduction, reduce_arrays
-from mnpar.communicators.rooms import Room, Rooms, sizes_for
 from mnpar.communicators.shared_memory import OwnMemory, allocate
 from mnpar.communicators.transport import ANY, BACKWARD, FORWARD, Letter, Pending, Steps, Traffic, Waiting, nothing
 from mnpar.communicators.world import World
 from mnpar.errors import DeadlockError, RankFailedError, UnreceivedWarning
 
 
-class ThreadRoom(Room):
+class ThreadOpeningBuffer(OpeningBuffer):
     """The openings among thread ranks: each is an ``exchange``."""
 
     def __init__(self, transport: ThreadTransport, lane: int, size: int) -> None:
         super().__init__(size, transport.size)
         self._transport, self._lane = transport, lane
 
-    def meet(self) -> bool:
+    def exchange(self) -> bool:
         return False
 
     def wait(self, waiting: Waiting) -> None:
@@ -58,15 +58,15 @@ class ThreadTransport:
         world.members[group] = members
         self._splits = self._shares = self._musters = 0  # so far
         self.active = world.active[self._me]
-        self.rooms = Rooms(self._new_rooms(FORWARD)), Rooms(self._new_rooms(BACKWARD))
+        self.opening_buffers = OpeningBuffers(self._new_buffers(FORWARD)), OpeningBuffers(self._new_buffers(BACKWARD))
         self.traffic = Traffic()
 
     @property
     def world_ranks(self) -> list[int]:
         return self._members
 
-    def _new_rooms(self, lane: int) -> list[ThreadRoom]:
-        return [ThreadRoom(self, lane, size) for size in sizes_for(self.size)]
+    def _new_buffers(self, lane: int) -> list[ThreadOpeningBuffer]:
+        return [ThreadOpeningBuffer(self, lane, size) for size in sizes_for(self.size)]
 
     def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
         self._world.mail.setdefault((self._group, lane, self.rank, dest), deque()).append((tag, frame))

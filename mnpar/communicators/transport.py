@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from mnpar.backend import Array
 from mnpar.communicators.message import UPDATE
-from mnpar.communicators.rooms import Rooms
+from mnpar.communicators.opening_buffers import OpeningBuffers
 from mnpar.communicators.shared_memory import SharedMemory
 
 ANY = -1  # any source, any tag
@@ -119,7 +119,7 @@ class Transport(Protocol):
     name: str
     traffic: Traffic
     active: list[Any]  # the operations that this rank has started and not finished, on all its communicators
-    rooms: tuple[Rooms, Rooms]  # the buffers of collectives' openings, for each lane
+    opening_buffers: tuple[OpeningBuffers, OpeningBuffers]  # the buffers of collectives' openings, for each lane
     board: Any  # a Board, which sums in memory that all ranks share, once one was opened; else None
     adds_up: bool  # whether a board can be opened
 
@@ -154,7 +154,7 @@ class Transport(Protocol):
 
     def exchange(self, block: bytes, lane: int, waiting: Waiting) -> Pending:
         """An allgather of blocks of one size, in rank order. Other collectives may be started before it is ready. (An opening
-        that is waited for at once goes by the ``rooms``.)"""
+        that is waited for at once goes by the ``opening_buffers``.)"""
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
         """Fill ``array`` with the root's. This and the next two have to be waited for at once."""

@@ -39,7 +39,7 @@ class Iterator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, *error: object) -> None:
         self.finalize()
 
     def finalize(self) -> None:

@@ -147,5 +147,5 @@ class FileBlobDataset(_BlobDataset):
     def __enter__(self) -> FileBlobDataset:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

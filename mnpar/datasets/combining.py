@@ -255,7 +255,7 @@ class PrefetchDataset(DatasetMixin):
     def __enter__(self) -> PrefetchDataset:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, *error: object) -> None:
         self.finalize()
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnpar.checkpoint.loading import copies_of
 from mnpar.communicators.communicator import needed
 from mnpar.training.extension import Extension
 from mnpar.training.extensions.snapshots import read, snapshots
@@ -117,15 +118,9 @@ class _MultiNodeSnapshot(Extension):
         else:
             content = read(io.BytesIO(self.comm.recv(self.master).tobytes()))
         self.snapshot.take(trainer, content or {})
-        self._take_as_given(trainer)
+        for copies in copies_of([trainer]):  # each rank has loaded its own
+            copies.take_as_given()
         return True
-
-    def _take_as_given(self, trainer: Any) -> None:
-        """Keep optimizers and links from broadcasting rank 0's values at the first update: each rank has loaded its own."""
-        for optimizer in trainer.updater.get_all_optimizers().values():
-            links = [link for link in optimizer.target.links() if hasattr(link, "take_as_given")]
-            for copies in [*links, *([optimizer.team] if getattr(optimizer, "team", None) is not None else [])]:
-                copies.take_as_given()
 
     def __call__(self, trainer: Any) -> None:
         if self.is_master:

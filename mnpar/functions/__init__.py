@@ -71,7 +71,6 @@ if TYPE_CHECKING:
     from mnpar.functions.extrema import clip, maximum, minimum
     from mnpar.functions.fourier import fft, ifft
     from mnpar.functions.gamma import digamma, lgamma, polygamma, zeta
-    from mnpar.functions.gated import swish
     from mnpar.functions.halo import halo_exchange
     from mnpar.functions.indexing import as_strided, get_item, select_item, where
     from mnpar.functions.joining import concat, dstack, hstack, separate, split_axis, stack, vstack
@@ -159,6 +158,7 @@ if TYPE_CHECKING:
     from mnpar.functions.rounds import sendrecv, shift
     from mnpar.functions.sample_normalization import group_normalization, layer_normalization
     from mnpar.functions.sampled_loss import black_out, negative_sampling
+    from mnpar.functions.self_gated import swish
     from mnpar.functions.sequence import all_to_all_attention, recut
     from mnpar.functions.shape import cast, copy, expand_dims, flatten, moveaxis, reshape, squeeze, swapaxes, transpose
     from mnpar.functions.sparse import sparse_matmul

@@ -8,7 +8,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.elementwise import Sqrt
-from mnpar.functions.generic import either, listed, plain
+from mnpar.functions.generic import check_shapes, either, plain
 from mnpar.variable import Variable, as_variable
 
 
@@ -121,6 +121,5 @@ def arctan2(x1: Any, x2: Any) -> Variable:
         array([0.7854, 2.3562])
     """
     x1, x2 = as_variable(x1), as_variable(x2)
-    if x1.shape != x2.shape:
-        raise ValueError(f"arctan2: shapes {listed((x1.shape, x2.shape))} must be the same")
+    check_shapes("arctan2", x1, x2)
     return Arctan2().apply((x1, x2))[0]

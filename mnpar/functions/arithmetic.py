@@ -17,7 +17,7 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import fit
 from mnpar.functions.elementwise import Log
-from mnpar.functions.generic import either, listed, plain
+from mnpar.functions.generic import check_shapes, either, listed, plain
 from mnpar.functions.indexing import Where
 from mnpar.variable import Variable, as_variable
 
@@ -239,8 +239,7 @@ def squared_difference(x1: Any, x2: Any) -> Variable:
         array([4., 1.])
     """
     x1, x2 = as_variable(x1), as_variable(x2)
-    if x1.shape != x2.shape:
-        raise ValueError(f"squared_difference: shapes {listed([x1.shape, x2.shape])} must be the same")
+    check_shapes("squared_difference", x1, x2)
     d: Variable = x1 - x2
     y: Variable = d * d
     return y
@@ -258,8 +257,7 @@ def linear_interpolate(p: Any, x: Any, y: Any) -> Variable:
         array([5., 4.])
     """
     p, x, y = as_variable(p), as_variable(x), as_variable(y)
-    if not p.shape == x.shape == y.shape:
-        raise ValueError(f"linear_interpolate: shapes {listed([p.shape, x.shape, y.shape])} must be the same")
+    check_shapes("linear_interpolate", p, x, y)
     z: Variable = y + (x - y) * p
     return z
 

@@ -21,7 +21,7 @@ from mnpar.blas import stacked
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import Softmax
 from mnpar.functions.blocks import Buffers
-from mnpar.functions.generic import either, wide
+from mnpar.functions.generic import either, matrix_transpose, wide
 from mnpar.functions.indexing import Where
 from mnpar.variable import Variable
 
@@ -91,8 +91,8 @@ class Attention(FunctionNode):
             if keeps:
                 self.weights.append(p)
             found = buffers.get("o", (*p.shape[:-2], p.shape[-1], v.shape[-1]))
-            stacked(_turned(p), piece.of(v, piece.keys), found)
-            xp.multiply(found, _turned(part), out=o[piece.heads][..., piece.rows, :], casting="same_kind")
+            stacked(matrix_transpose(p), piece.of(v, piece.keys), found)
+            xp.multiply(found, matrix_transpose(part), out=o[piece.heads][..., piece.rows, :], casting="same_kind")
         return o
 
     def _pieces(self, q: Array, k: Array) -> Iterator[Piece]:
@@ -130,7 +130,7 @@ class Attention(FunctionNode):
 
     def _scores(self, piece: Piece, q: Array, k: Array, buffers: Buffers, keeps: bool) -> Array:
         """The scores of queries with keys, s k qᵀ (…, S, T)."""
-        q, k = _turned(piece.of(q, piece.rows)), piece.of(k, piece.keys)
+        q, k = matrix_transpose(piece.of(q, piece.rows)), piece.of(k, piece.keys)
         scaled = buffers.xp.multiply(q, self.scale, out=buffers.get("q", q.shape))
         shape = (*k.shape[:-1], q.shape[-1])
         scores = stacked(k, scaled, backend.scratch(shape, self.dtype, buffers.xp) if keeps else buffers.get("p", shape))
@@ -145,7 +145,7 @@ class Attention(FunctionNode):
                 buffers.kept["low"] = xp.tril(xp.full((n, n), low, scores.dtype), -1)
             scores[..., -n:, :] += buffers.kept["low"]
         elif self.shown is not None:
-            scores += xp.multiply(_turned(~self.shown[piece.heads][..., piece.rows, :]), low, dtype=scores.dtype)
+            scores += xp.multiply(matrix_transpose(~self.shown[piece.heads][..., piece.rows, :]), low, dtype=scores.dtype)
 
     def backward(self, go: Any) -> Any:
         q, k, v = self.get_retained_inputs()
@@ -167,7 +167,7 @@ class Attention(FunctionNode):
             gq, gk, gv = (x[piece.heads] for x in grads)
             p = self.weights[i] if self.weights else self._again(piece, q, k, buffers)
             g = piece.of(go, piece.rows)
-            g = xp.multiply(g, _turned(self.part[piece.heads][..., piece.rows]), out=buffers.get("g", g.shape))
+            g = xp.multiply(g, matrix_transpose(self.part[piece.heads][..., piece.rows]), out=buffers.get("g", g.shape))
             gs = self._of_scores(piece, p, g, piece.of(o, piece.rows), piece.of(v, piece.keys), buffers)
             first = piece.rows.stop == q.shape[-2]
             for y, a, b in ((gk, gs, piece.of(q, piece.rows)), (gv, p, g)):
@@ -175,12 +175,12 @@ class Attention(FunctionNode):
                     stacked(a, b, y)
                 else:
                     y[..., piece.keys, :] += stacked(a, b, buffers.get("more", (*a.shape[:-1], b.shape[-1])))
-            stacked(_turned(gs), piece.of(k, piece.keys), gq[..., piece.rows, :])
+            stacked(matrix_transpose(gs), piece.of(k, piece.keys), gq[..., piece.rows, :])
         return [g.astype(x.dtype, copy=False) for g, x in zip(grads, (q, k, v), strict=True)]
 
     def _of_scores(self, piece: Piece, p: Array, g: Array, o: Array, v: Array, buffers: Buffers) -> Array:
         """The gradient of the products k qᵀ, s p (v gᵀ - Σ g o): of v gᵀ by the weights o has made the mean."""
-        xp, turned = buffers.xp, _turned(g)
+        xp, turned = buffers.xp, matrix_transpose(g)
         turned = xp.multiply(turned, self.scale, out=buffers.get("q", turned.shape))
         gs = stacked(v, turned, buffers.get("gs", p.shape))
         means = xp.multiply(g, o, out=buffers.get("o", g.shape)) @ xp.full(g.shape[-1], self.scale, g.dtype)
@@ -202,22 +202,17 @@ class Attention(FunctionNode):
         xp, (T, S), shown = q.xp, (q.shape[-2], k.shape[-2]), self.shown
         if self.causal:
             shown = xp.tri(T, S, S - T, dtype=bool)
-        scores = (q * self.scale) @ _turned(k)
+        scores = (q * self.scale) @ matrix_transpose(k)
         if shown is not None:
             shown = xp.broadcast_to(shown, scores.shape)
             scores = either(Where(shown), scores, xp.asarray(np.finfo(scores.dtype).min / 2, scores.dtype))
         p = either(Softmax(-1), scores)
-        gp = go @ _turned(v)
+        gp = go @ matrix_transpose(v)
         gs = p * (gp - (gp * p).sum(axis=-1, keepdims=True))
         if not self.modest:
             gs = either(Where(shown), gs, xp.zeros((), gs.dtype))
         gs = gs * self.scale
-        return [gs @ k, _turned(gs) @ q, _turned(p) @ go]
-
-
-def _turned(x: Any) -> Any:
-    """The last two axes exchanged."""
-    return x.transpose((*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+        return [gs @ k, matrix_transpose(gs) @ q, matrix_transpose(p) @ go]
 
 
 def attend(q: Variable, k: Variable, v: Variable, scale: float, causal: bool, shown: Array | None) -> Variable:

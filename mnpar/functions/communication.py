@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mnpar.communicators.answer import Answer
+from mnpar.communicators.adjoint_channel import AdjointChannel
 from mnpar.communicators.communicator import Communicator, needed
 from mnpar.communicators.message import Call, call_of
 from mnpar.communicators.operation import Operation, complete
@@ -65,7 +65,7 @@ class Communication(FunctionNode):
     asks_from = 2  # the first order of those that check_once looks at
     alike = False  # all ranks are known to have the same, or the same gradient
     refused = False  # who got this has said that it does not record: it sends no gradient, however often backward runs
-    answers: int | None = None  # if this is the adjoint of such a collective: the number of that
+    adjoint_of: int | None = None  # if this is the adjoint of such a collective: the number of that
 
     def __init__(self, comm: Communicator, of: Communication | None = None) -> None:
         if not isinstance(comm, Communicator):
@@ -82,7 +82,7 @@ class Communication(FunctionNode):
     def channel(self) -> Channel:
         """The messages of this order."""
         channel = self.comm.channel(self.order)
-        return channel if self.answers is None else Answer(channel, self.answers)
+        return channel if self.adjoint_of is None else AdjointChannel(channel, self.adjoint_of)
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[list[VariableNode], list[Any]]:
         return super().prepare(self.all_there(inputs))

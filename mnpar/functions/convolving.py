@@ -170,5 +170,5 @@ class WeightGradient(Convolving):
 
 def weight_gradient(function: FunctionNode, windows: Windows, groups: int, W: Any, x: Any, y: Any) -> Any:
     """x ⋆ y as the gradient of W, the second input of ``function``: right where that is kept, if it can be."""
-    room = function.room(1, W) if x.dtype == y.dtype == W.dtype else None
-    return either(WeightGradient(windows, groups, W.shape, room), x, y)
+    out = function.gradient_out(1, W) if x.dtype == y.dtype == W.dtype else None
+    return either(WeightGradient(windows, groups, W.shape, out), x, y)

@@ -20,7 +20,7 @@ from mnpar.blas import fill, fills
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import tanh
 from mnpar.functions.elementwise import Exp, exp
-from mnpar.functions.generic import either, wide
+from mnpar.functions.generic import check_option, either, wide
 from mnpar.variable import Variable
 
 _START = 1.1283791670955124
@@ -240,6 +240,5 @@ def gelu(x: Any, approximate: str = "none") -> Variable:
         >>> F.gelu(np.array([-1.0, 1.0])).array.round(4)
         array([-0.1587,  0.8413])
     """
-    if approximate not in ("none", "tanh"):
-        raise ValueError(f"gelu: approximate is 'none' or 'tanh', not {approximate!r}")
+    check_option("gelu", "approximate", approximate, "none", "tanh")
     return Gelu(approximate == "tanh").apply((x,))[0]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.functions.generic import check_option, fractional, listed
+from mnpar.functions.generic import check_option, check_shapes, fractional, listed
 from mnpar.variable import Variable, as_variable
 
 
@@ -67,8 +67,7 @@ def binary_accuracy(y: Any, t: Any) -> Variable:
         0.5
     """
     y, t = as_variable(y).array, as_variable(t).array
-    if y.shape != t.shape:
-        raise ValueError(f"binary_accuracy: shapes {listed([y.shape, t.shape])} must be the same")
+    check_shapes("binary_accuracy", y, t)
     counted = t != -1
     return _share((((y >= 0) == t) & counted).sum(), counted.sum(), y)
 

@@ -164,6 +164,31 @@ def check_option(who: str, option: str, value: Any, *known: Any) -> None:
         raise ValueError(f"{who}: {option} is {', '.join(others)} or {last}, not {value!r}")
 
 
+def check_shapes(who: str, *xs: Any) -> None:
+    """Raises ValueError if not all have one shape: where this is called, nothing is broadcast.
+
+    Example:
+        >>> check_shapes("squared_error", np.ones((2, 3)), np.ones(3))
+        Traceback (most recent call last):
+        ...
+        ValueError: squared_error: shapes (2, 3) and (3,) must be the same
+    """
+    shapes = [x.shape for x in xs]
+    if shapes.count(shapes[0]) != len(shapes):
+        raise ValueError(f"{who}: shapes {listed(shapes)} must be the same")
+
+
+def matrix_transpose(x: Any) -> Any:
+    """An array or Variable with its last two axes exchanged.
+
+    Example:
+        >>> matrix_transpose(np.ones((2, 3, 4))).shape
+        (2, 4, 3)
+    """
+    n = x.ndim
+    return x.transpose((*range(n - 2), n - 1, n - 2)) if n > 2 else x.transpose()
+
+
 def listed(shapes: Any) -> str:
     """Shapes as an error shows them.
 

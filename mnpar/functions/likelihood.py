@@ -14,7 +14,7 @@ from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import softplus
 from mnpar.functions.elementwise import absolute, exp
 from mnpar.functions.extrema import Clip
-from mnpar.functions.generic import check_labels, check_option, either, listed
+from mnpar.functions.generic import check_labels, check_option, check_shapes, either, listed
 from mnpar.functions.reduction import mean as mean_of
 from mnpar.functions.reduction import sum as sum_of
 from mnpar.random import generator
@@ -28,8 +28,7 @@ def _reduced(who: str, loss: Variable, reduce: str) -> Variable:
 
 def _alike(who: str, *xs: Any) -> list[Variable]:
     found = [as_variable(x) for x in xs]
-    if len({x.shape for x in found}) > 1:
-        raise ValueError(f"{who}: arguments have one shape, not {listed([x.shape for x in found])}")
+    check_shapes(who, *found)
     return found
 
 

@@ -12,7 +12,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import Sigmoid, soft_positive
-from mnpar.functions.generic import check_option, either, fractional, listed, wide
+from mnpar.functions.generic import check_option, check_shapes, either, fractional, wide
 from mnpar.functions.indexing import where
 from mnpar.variable import Variable, as_variable
 
@@ -75,11 +75,6 @@ class SigmoidCrossEntropy(FunctionNode):
         return lambda: either(Sigmoid(), x * self.s) * (self.s * g)
 
 
-def _same(name: str, x: Any, y: Any) -> None:
-    if x.shape != y.shape:
-        raise ValueError(f"{name}: shapes {listed([x.shape, y.shape])} must be the same; nothing is broadcast here")
-
-
 def mean_squared_error(x0: Any, x1: Any) -> Variable:
     """The mean of ``(x0 - x1)²`` over all elements.
 
@@ -98,7 +93,7 @@ def mean_squared_error(x0: Any, x1: Any) -> Variable:
         2.0
     """
     x0, x1 = as_variable(x0), as_variable(x1)
-    _same("mean_squared_error", x0, x1)
+    check_shapes("mean_squared_error", x0, x1)
     return MeanSquaredError().apply((x0, x1))[0]
 
 
@@ -120,7 +115,7 @@ def mean_absolute_error(x0: Any, x1: Any) -> Variable:
         1.0
     """
     x0, x1 = as_variable(x0), as_variable(x1)
-    _same("mean_absolute_error", x0, x1)
+    check_shapes("mean_absolute_error", x0, x1)
     return MeanAbsoluteError().apply((x0, x1))[0]
 
 
@@ -146,7 +141,7 @@ def sigmoid_cross_entropy(x: Any, t: Any, normalize: bool = True, reduce: str = 
     """
     check_option("sigmoid_cross_entropy", "reduce", reduce, "mean", "no")
     x, labels = as_variable(x), as_variable(t).array
-    _same("sigmoid_cross_entropy", x, labels)
+    check_shapes("sigmoid_cross_entropy", x, labels)
     if labels.dtype.kind not in "iub":
         raise ValueError(f"sigmoid_cross_entropy: the labels have dtype {labels.dtype}; they are integers")
     least = labels.min() if labels.size and labels.dtype.kind == "i" else 0

@@ -19,9 +19,9 @@ from mnpar.functions.collective import (
     scanning_before,
 )
 from mnpar.functions.communication import peer
-from mnpar.functions.halves import later, several_later
 from mnpar.functions.joining import concat
 from mnpar.functions.rooted import Bcast, Gather, reducing, scattering
+from mnpar.functions.split_collective import later, several_later
 from mnpar.future import Future
 
 if TYPE_CHECKING:

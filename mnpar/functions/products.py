@@ -10,19 +10,13 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import HALVES, Array
-from mnpar.blas import FEW, elsewhere, product
+from mnpar.blas import FEW, by_mkl, product
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import fit
-from mnpar.functions.generic import listed
+from mnpar.functions.generic import listed, matrix_transpose
 from mnpar.functions.rows import ones, sum_over
 from mnpar.functions.shape import reshape, swapaxes
 from mnpar.variable import Variable, as_variable
-
-
-def _turned(x: Any) -> Any:
-    """The last two axes exchanged."""
-    n = x.ndim
-    return x.transpose((*range(n - 2), n - 1, n - 2)) if n > 2 else x.transpose()
 
 
 class MatMul(FunctionNode):
@@ -36,14 +30,14 @@ class MatMul(FunctionNode):
 
     def backward(self, gz: Any) -> Any:
         x, y = self.get_retained_inputs()
-        return lambda: fit(product(gz, _turned(y)), x.shape), lambda: self._right(x, y, gz)
+        return lambda: fit(product(gz, matrix_transpose(y)), x.shape), lambda: self._right(x, y, gz)
 
     @staticmethod
     def _right(x: Any, y: Any, gz: Any) -> Any:
         if y.ndim == 2 < x.ndim:  # one large product instead of a sum of small ones
             rows = math.prod(x.shape[:-1])
             x, gz = x.reshape((rows, x.shape[-1])), gz.reshape((rows, gz.shape[-1]))  # (…, K) → (rows, K)
-        return fit(product(_turned(x), gz), y.shape)
+        return fit(product(matrix_transpose(x), gz), y.shape)
 
 
 def _by_rows(x: Array, W: Array) -> Array:
@@ -55,7 +49,7 @@ def _by_rows(x: Array, W: Array) -> Array:
     size = x.size * len(W)
     if size <= FEW:
         return x.dot(W.T)
-    if elsewhere(x, size):
+    if by_mkl(x, size):
         return product(x, W.T)
     if 1 < len(x) <= min(128, len(W) - 1) and x.dtype.char == "f" and W.dtype.char == "f":
         return (W @ x.T).T
@@ -88,16 +82,16 @@ class Linear(FunctionNode):
         x, W = self.get_retained_inputs()
         gx, gW = (
             lambda: _back_by_rows(gy, W, x),  # (N, O) · (O, D)
-            lambda: product(gy.transpose(), x, self.room(1, gy) if gy.dtype == x.dtype else None),  # (O, N) · (N, D)
+            lambda: product(gy.transpose(), x, self.gradient_out(1, gy) if gy.dtype == x.dtype else None),  # (O, N) · (N, D)
         )
         return (gx, gW, lambda: self._rows_added(gy)) if len(self.inputs) == 3 else (gx, gW)
 
     def _rows_added(self, gy: Any) -> Any:
         """The gradient of b, right where that is kept."""
-        room = self.room(2, gy)
+        out = self.gradient_out(2, gy)
         if type(gy) is np.ndarray and gy.dtype.char in "fd":
-            return ones(len(gy), gy.dtype).dot(gy, room)  # BLAS: a third of the time, and it minds no order of elements
-        return sum_over(gy, 0) if room is None or gy.dtype.char in HALVES else gy.sum(axis=0, out=room)
+            return ones(len(gy), gy.dtype).dot(gy, out)  # BLAS: a third of the time, and it minds no order of elements
+        return sum_over(gy, 0) if out is None or gy.dtype.char in HALVES else gy.sum(axis=0, out=out)
 
     @staticmethod
     def joined(functions: Sequence[Any], gys: Sequence[Array]) -> tuple[Linear, Array]:

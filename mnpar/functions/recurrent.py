@@ -16,7 +16,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import Sigmoid, Tanh, logistic, relu, sigmoid, tanh
-from mnpar.functions.generic import either, listed
+from mnpar.functions.generic import check_option, either, listed
 from mnpar.functions.indexing import get_item
 from mnpar.functions.joining import Concat, Stack, concat, split_axis, stack
 from mnpar.functions.noise import dropout
@@ -246,8 +246,7 @@ def _gru_layer(w: Any, b: Any) -> tuple[Callable[[Any], Any], Step]:
 
 
 def _rnn_layer(activation: str) -> Callable[[Any, Any], tuple[Callable[[Any], Any], Step]]:
-    if activation not in ("tanh", "relu"):
-        raise ValueError(f"n_step_rnn: activation is 'tanh' or 'relu', not {activation!r}")
+    check_option("n_step_rnn", "activation", activation, "tanh", "relu")
     bend = tanh if activation == "tanh" else relu
 
     def layer(w: Any, b: Any) -> tuple[Callable[[Any], Any], Step]:

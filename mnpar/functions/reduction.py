@@ -80,8 +80,10 @@ class Mean(Reduction):
 class Max(Reduction):
     """``y = max x``; ``gx = gy`` at every element that equals the maximum, 0 elsewhere."""
 
+    extremum = "max"
+
     def forward(self, x: Array) -> Array:
-        y = x.max(axis=self.axis, keepdims=True)
+        y = getattr(x, self.extremum)(axis=self.axis, keepdims=True)
         if self.differentiable:
             self.chosen = x == y
         return y if self.keepdims else y.squeeze(self.axis)
@@ -90,17 +92,10 @@ class Max(Reduction):
         return lambda: self.lift(gy) * self.chosen
 
 
-class Min(Reduction):
+class Min(Max):
     """``y = min x``; ``gx = gy`` at every element that equals the minimum, 0 elsewhere."""
 
-    def forward(self, x: Array) -> Array:
-        y = x.min(axis=self.axis, keepdims=True)
-        if self.differentiable:
-            self.chosen = x == y
-        return y if self.keepdims else y.squeeze(self.axis)
-
-    def backward(self, gy: Any) -> Any:
-        return lambda: self.lift(gy) * self.chosen
+    extremum = "min"
 
 
 class LogSumExp(Reduction):

@@ -147,10 +147,6 @@ def _transposed(a: CooMatrix) -> CooMatrix:
     return CooMatrix(a.data, a.col, a.row, (a.shape[1], a.shape[0]), order)
 
 
-def _turned(x: Variable) -> Variable:
-    return swapaxes(x, -1, -2)
-
-
 def sparse_matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> Variable:
     """The product of a sparse matrix and a dense one, or of a dense one and a sparse one, or of batches of them.
 
@@ -179,10 +175,10 @@ def sparse_matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) ->
         kinds = f"{type(a).__name__} and {type(b).__name__}"
         raise ValueError(f"sparse_matmul: one of the two is a CooMatrix (mnpar.utils.to_coo makes one), not {kinds}")
     if not isinstance(a, CooMatrix):  # a b = (bᵀ aᵀ)ᵀ
-        return _turned(sparse_matmul(b, a, not transb, not transa))
+        return swapaxes(sparse_matmul(b, a, not transb, not transa), -1, -2)
     x, sparse = as_variable(b), _transposed(a) if transa else a
     if x.ndim >= 2 and transb:
-        x = _turned(x)
+        x = swapaxes(x, -1, -2)
     if x.ndim != sparse.data.ndim + 1 or x.shape[:-2] != sparse.data.shape[:-1] or x.shape[-2] != sparse.shape[1]:
         shapes = f"{(*sparse.data.shape[:-1], *sparse.shape)} and {plain(x).shape}"
         raise ValueError(f"sparse_matmul: shapes {shapes} (as they are multiplied) do not belong together")

@@ -17,7 +17,7 @@ from mnpar.backend import Array
 from mnpar.blas import stacked
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import fit
-from mnpar.functions.generic import either, wide
+from mnpar.functions.generic import either, matrix_transpose, wide
 from mnpar.plans.ring import Tile
 from mnpar.variable import Variable
 
@@ -75,10 +75,6 @@ def first_shown(shown: Array | None, positions: Array, causal: bool) -> Array:
     return late if shown is None else xp.where(shown.any(axis=-1, keepdims=True), late, NEVER)
 
 
-def _turned(x: Any) -> Any:
-    return x.transpose((*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
-
-
 def times(a: Any, b: Any) -> Any:
     """The product, of arrays in pieces of a size that BLAS likes, of Variables as a function."""
     return a @ b if isinstance(a, Variable) or isinstance(b, Variable) else stacked(a, b)
@@ -86,7 +82,7 @@ def times(a: Any, b: Any) -> Any:
 
 def times_turned(a: Any, b: Any) -> Any:
     """a bᵀ, for which small arrays are turned round first."""
-    b = _turned(b)
+    b = matrix_transpose(b)
     return times(a, b if isinstance(b, Variable) else backend.get_array_module(b).ascontiguousarray(b))
 
 
@@ -164,7 +160,7 @@ class Probabilities(FunctionNode):
         shown = blinded(gs, self.hidden)
         return (
             lambda: fit(shown @ k, q.shape),
-            lambda: fit(_turned(shown) @ q, k.shape),
+            lambda: fit(matrix_transpose(shown) @ q, k.shape),
             lambda: -fit(gs.sum(axis=-1, keepdims=True), self.inputs[2].shape),
         )
 
@@ -189,9 +185,9 @@ def tile_gradients(q: Any, k: Any, v: Any, lse: Any, go: Any, c: Any, hidden: Hi
     """
     q, k, v, go = wide(q), wide(k), wide(v), wide(go)
     p = either(Probabilities(hidden), q, k, lse)
-    gv = fit(times(_turned(p), go), v.shape)
+    gv = fit(times(matrix_transpose(p), go), v.shape)
     gs = times_turned(go, v)
     gs += c  # of arrays in place; what broadcasts has the smaller shape
     gs *= p
     gs = blinded(gs, hidden)
-    return fit(times(gs, k), q.shape), fit(times(_turned(gs), q), k.shape), gv
+    return fit(times(gs, k), q.shape), fit(times(matrix_transpose(gs), q), k.shape), gv

@@ -6,8 +6,8 @@ import math
 
 from mnpar import backend
 from mnpar.optimizers.blocks import blocks, widened
-from mnpar.optimizers.gradient_method import GradientMethod, hyperparameter
-from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule, zeros_like
+from mnpar.optimizers.gradient_method import GradientMethod
+from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule, hyperparameter, zeros_like
 from mnpar.parameter import Parameter
 
 
@@ -18,15 +18,17 @@ class AdamRule(UpdateRule):
     """
 
     elementwise = True
+    states = ("m", "v")  # both moments
 
     def __init__(self, parent_hyperparam: Hyperparameter | None = None) -> None:
         super().__init__(parent_hyperparam)
         self.initial_alpha = None if parent_hyperparam is None else self.hyperparam.get("alpha")
 
     def init_state(self, param: Parameter) -> None:
-        """Both moments (and the largest v, for AMSGrad), 0 at first."""
-        for name in ("m", "v", "vhat")[: 3 if self.hyperparam.get("amsgrad") else 2]:
-            self.state[name] = zeros_like(param)
+        """For AMSGrad, the largest v, too."""
+        super().init_state(param)
+        if self.hyperparam.get("amsgrad"):
+            self.state["vhat"] = zeros_like(param)
 
     @property
     def alpha_t(self) -> float:
@@ -83,6 +85,7 @@ class Adam(GradientMethod):
         0.001
     """
 
+    rule = AdamRule
     alpha = hyperparameter("alpha")
     beta1 = hyperparameter("beta1")
     beta2 = hyperparameter("beta2")
@@ -114,10 +117,6 @@ class Adam(GradientMethod):
     def lr(self) -> float:
         """Chainer's other name of :attr:`alpha_t`."""
         return self.alpha_t
-
-    def create_update_rule(self) -> UpdateRule:
-        """The rule for one parameter."""
-        return AdamRule(self.hyperparam)
 
 
 class AdamW(Adam):

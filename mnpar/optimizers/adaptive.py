@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mnpar import backend
 from mnpar.optimizers.blocks import blend, blocks
-from mnpar.optimizers.gradient_method import GradientMethod, hyperparameter
-from mnpar.optimizers.update_rule import UpdateRule, zeros_like
+from mnpar.optimizers.gradient_method import GradientMethod
+from mnpar.optimizers.update_rule import UpdateRule, hyperparameter
 from mnpar.parameter import Parameter
 
 
@@ -13,10 +13,7 @@ class AdaGradRule(UpdateRule):
     """h ← h + g²,  p ← p − lr · g / (√h + ε)"""
 
     elementwise = True
-
-    def init_state(self, param: Parameter) -> None:
-        """The sum of squares, 0 at first."""
-        self.state["h"] = zeros_like(param)
+    states = ("h",)  # the sum of squares
 
     def update_core(self, param: Parameter) -> None:
         lr, eps, xp = self.hyperparam.get("lr"), self.hyperparam.get("eps"), backend.get_array_module(param.array)
@@ -40,6 +37,7 @@ class AdaGrad(GradientMethod):
         0.001
     """
 
+    rule = AdaGradRule
     lr = hyperparameter("lr")
     eps = hyperparameter("eps")
     eps_inside_sqrt = hyperparameter("eps_inside_sqrt")
@@ -48,19 +46,12 @@ class AdaGrad(GradientMethod):
         super().__init__()
         self.lr, self.eps, self.eps_inside_sqrt = lr, eps, eps_inside_sqrt
 
-    def create_update_rule(self) -> UpdateRule:
-        """The rule for one parameter."""
-        return AdaGradRule(self.hyperparam)
-
 
 class AdaDeltaRule(UpdateRule):
     """s ← ρ s + (1−ρ) g²,  d = √((x + ε) / (s + ε)) g,  x ← ρ x + (1−ρ) d²,  p ← p − d"""
 
     elementwise = True
-
-    def init_state(self, param: Parameter) -> None:
-        """Running means of the squares of gradients and steps, 0 at first."""
-        self.state["msg"], self.state["msdx"] = zeros_like(param), zeros_like(param)
+    states = ("msg", "msdx")  # running means of the squares of gradients and steps
 
     def update_core(self, param: Parameter) -> None:
         rho, eps, xp = self.hyperparam.get("rho"), self.hyperparam.get("eps"), backend.get_array_module(param.array)
@@ -84,6 +75,7 @@ class AdaDelta(GradientMethod):
         0.95
     """
 
+    rule = AdaDeltaRule
     rho = hyperparameter("rho")
     eps = hyperparameter("eps")
 
@@ -91,19 +83,12 @@ class AdaDelta(GradientMethod):
         super().__init__()
         self.rho, self.eps = rho, eps
 
-    def create_update_rule(self) -> UpdateRule:
-        """The rule for one parameter."""
-        return AdaDeltaRule(self.hyperparam)
-
 
 class RMSpropRule(UpdateRule):
     """s ← α s + (1−α) g²,  p ← p − lr · g / (√s + ε), or with ε inside the root"""
 
     elementwise = True
-
-    def init_state(self, param: Parameter) -> None:
-        """The running mean of squares, 0 at first."""
-        self.state["ms"] = zeros_like(param)
+    states = ("ms",)  # the running mean of squares
 
     def update_core(self, param: Parameter) -> None:
         get, xp = self.hyperparam.get, backend.get_array_module(param.array)
@@ -128,6 +113,7 @@ class RMSprop(GradientMethod):
         0.99
     """
 
+    rule = RMSpropRule
     lr = hyperparameter("lr")
     alpha = hyperparameter("alpha")
     eps = hyperparameter("eps")
@@ -137,20 +123,12 @@ class RMSprop(GradientMethod):
         super().__init__()
         self.lr, self.alpha, self.eps, self.eps_inside_sqrt = lr, alpha, eps, eps_inside_sqrt
 
-    def create_update_rule(self) -> UpdateRule:
-        """The rule for one parameter."""
-        return RMSpropRule(self.hyperparam)
-
 
 class RMSpropGravesRule(UpdateRule):
     """n ← α n + (1−α) g²,  m ← α m + (1−α) g,  d ← μ d − lr · g / √(n − m² + ε),  p ← p + d"""
 
     elementwise = True
-
-    def init_state(self, param: Parameter) -> None:
-        """Running means of squares and gradients, and the step, 0 at first."""
-        for name in ("n", "g", "delta"):
-            self.state[name] = zeros_like(param)
+    states = ("n", "g", "delta")  # running means of squares and gradients, and the step
 
     def update_core(self, param: Parameter) -> None:
         get, state, xp = self.hyperparam.get, self.state, backend.get_array_module(param.array)
@@ -178,6 +156,7 @@ class RMSpropGraves(GradientMethod):
         0.95
     """
 
+    rule = RMSpropGravesRule
     lr = hyperparameter("lr")
     alpha = hyperparameter("alpha")
     momentum = hyperparameter("momentum")
@@ -187,20 +166,17 @@ class RMSpropGraves(GradientMethod):
         super().__init__()
         self.lr, self.alpha, self.momentum, self.eps = lr, alpha, momentum, eps
 
-    def create_update_rule(self) -> UpdateRule:
-        """The rule for one parameter."""
-        return RMSpropGravesRule(self.hyperparam)
-
 
 class SMORMS3Rule(UpdateRule):
     """r = 1 / (k + 1),  m ← (1−r) m + r g,  v ← (1−r) v + r g²,  x = m² / (v + ε),
     p ← p − g · min(lr, x) / (√v + ε),  k ← 1 + k (1 − x)"""
 
     elementwise = True
+    states = ("mem", "g", "g2")  # the memory, and both running means
 
     def init_state(self, param: Parameter) -> None:
-        """The memory, 1, and both running means, 0 at first."""
-        self.state["mem"], self.state["g"], self.state["g2"] = zeros_like(param), zeros_like(param), zeros_like(param)
+        """The memory is 1 at first."""
+        super().init_state(param)
         self.state["mem"] += 1
 
     def update_core(self, param: Parameter) -> None:
@@ -228,13 +204,10 @@ class SMORMS3(GradientMethod):
         0.001
     """
 
+    rule = SMORMS3Rule
     lr = hyperparameter("lr")
     eps = hyperparameter("eps")
 
     def __init__(self, lr: float = 0.001, eps: float = 1e-16) -> None:
         super().__init__()
         self.lr, self.eps = lr, eps
-
-    def create_update_rule(self) -> UpdateRule:
-        """The rule for one parameter."""
-        return SMORMS3Rule(self.hyperparam)

@@ -70,16 +70,20 @@ class Team(Protocol):
 
 
 class GradientMethod(Optimizer):
-    """A gradient-based optimizer; subclasses define ``create_update_rule``, which makes the rule of one parameter.
+    """A gradient-based optimizer; subclasses define ``rule``, the class of each parameter's rule.
 
     Example:
-        >>> import numpy as np, mnpar, mnpar.links as L
-        >>> class Still(mnpar.GradientMethod):
-        ...     def create_update_rule(self):
-        ...         return mnpar.optimizers.SGD(lr=0.0).create_update_rule()
-        >>> Still().setup(L.Linear(2, 1)).t
+        >>> import mnpar
+        >>> class SignRule(mnpar.UpdateRule):
+        ...     def update_core(self, param):
+        ...         param.array -= 0.1 * param.xp.sign(param.grad)
+        >>> class SignSGD(mnpar.GradientMethod):
+        ...     rule = SignRule
+        >>> SignSGD().setup(mnpar.links.Linear(2, 1)).t
         0
     """
+
+    rule: type[UpdateRule] | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,8 +96,10 @@ class GradientMethod(Optimizer):
         self._in_fp32 = False
 
     def create_update_rule(self) -> UpdateRule:
-        """The rule for one parameter."""
-        raise TypeError(f"{type(self).__name__} does not define create_update_rule")
+        """The rule for one parameter: made of ``rule``, unless a subclass defines it otherwise."""
+        if self.rule is None:
+            raise TypeError(f"{type(self).__name__} does not define rule, the class of its update rules")
+        return self.rule(self.hyperparam)
 
     def setup(self, link: Link) -> Any:
         """Give each parameter of a link an update rule; returns the optimizer."""
@@ -286,15 +292,3 @@ class GradientMethod(Optimizer):
         if self.team is None:
             raise RuntimeError(f"{what} is for optimizers of several ranks: mnpar.create_multi_node_optimizer makes them")
         return self.team
-
-
-def hyperparameter(attr_name: str) -> Any:
-    """A property of an optimizer that stands for one of its hyperparameters."""
-
-    def read(optimizer: GradientMethod) -> Any:
-        return optimizer.hyperparam.get(attr_name)
-
-    def write(optimizer: GradientMethod, value: Any) -> None:
-        setattr(optimizer.hyperparam, attr_name, value)
-
-    return property(read, write, doc=f"The hyperparameter {attr_name}.")

@@ -6,8 +6,8 @@ import math
 
 from mnpar import backend
 from mnpar.optimizers.blocks import blend, blocks, widened
-from mnpar.optimizers.gradient_method import GradientMethod, hyperparameter
-from mnpar.optimizers.update_rule import UpdateRule, zeros_like
+from mnpar.optimizers.gradient_method import GradientMethod
+from mnpar.optimizers.update_rule import UpdateRule, hyperparameter
 from mnpar.parameter import Parameter
 
 
@@ -15,10 +15,7 @@ class AdaMaxRule(UpdateRule):
     """m ← β₁ m + (1−β₁) g,  u ← max(β₂ u, |g| + ε),  p ← p − α / (1 − β₁ᵗ) · m / u"""
 
     elementwise = True
-
-    def init_state(self, param: Parameter) -> None:
-        """The running mean and the running maximum, 0 at first."""
-        self.state["m"], self.state["u"] = zeros_like(param), zeros_like(param)
+    states = ("m", "u")  # the running mean and the running maximum
 
     def update_core(self, param: Parameter) -> None:
         get, xp = self.hyperparam.get, backend.get_array_module(param.array)
@@ -45,6 +42,7 @@ class AdaMax(GradientMethod):
         0.002
     """
 
+    rule = AdaMaxRule
     alpha = hyperparameter("alpha")
     beta1 = hyperparameter("beta1")
     beta2 = hyperparameter("beta2")
@@ -54,20 +52,13 @@ class AdaMax(GradientMethod):
         super().__init__()
         self.alpha, self.beta1, self.beta2, self.eps = alpha, beta1, beta2, eps
 
-    def create_update_rule(self) -> UpdateRule:
-        """The rule for one parameter."""
-        return AdaMaxRule(self.hyperparam)
-
 
 class MSVAGRule(UpdateRule):
     """m̂ and v̂: running means of g and g², their bias taken out;  ρ = (1−β)² (1−β²ᵗ) / ((1−βᵗ)² (1−β²)), at most 0.9999,
     s = (v̂ − m̂²) / (1 − ρ),  γ = m̂² / (m̂² + ρ s), in [0, 1],  p ← p − η (lr γ m̂ + λ p)"""
 
     elementwise = True
-
-    def init_state(self, param: Parameter) -> None:
-        """Both moments, 0 at first."""
-        self.state["m"], self.state["v"] = zeros_like(param), zeros_like(param)
+    states = ("m", "v")  # both moments
 
     def update_core(self, param: Parameter) -> None:
         get, xp, beta = self.hyperparam.get, backend.get_array_module(param.array), self.hyperparam.get("beta")
@@ -102,6 +93,7 @@ class MSVAG(GradientMethod):
         0.1
     """
 
+    rule = MSVAGRule
     lr = hyperparameter("lr")
     beta = hyperparameter("beta")
     eta = hyperparameter("eta")
@@ -111,19 +103,16 @@ class MSVAG(GradientMethod):
         super().__init__()
         self.lr, self.beta, self.eta, self.weight_decay_rate = lr, beta, eta, weight_decay_rate
 
-    def create_update_rule(self) -> UpdateRule:
-        """The rule for one parameter."""
-        return MSVAGRule(self.hyperparam)
-
 
 class NovogradRule(UpdateRule):
     """v ← β₂ v + (1−β₂) ‖g‖² (at first ‖g‖²),  m ← β₁ m + g / (√v + ε) + λ p,  p ← p − lr · m"""
 
+    states = ("m",)  # the running mean of steps
     scalars = ("v",)
 
     def init_state(self, param: Parameter) -> None:
-        """The running mean of steps, and the square of the gradient's norm, 0 at first."""
-        self.state["m"] = zeros_like(param)
+        """The square of the gradient's norm is one number."""
+        super().init_state(param)
         self.state["v"] = backend.get_array_module(param.array).zeros((), "d")
 
     def update_core(self, param: Parameter) -> None:
@@ -153,6 +142,7 @@ class Novograd(GradientMethod):
         0.95
     """
 
+    rule = NovogradRule
     lr = hyperparameter("lr")
     beta1 = hyperparameter("beta1")
     beta2 = hyperparameter("beta2")
@@ -165,17 +155,11 @@ class Novograd(GradientMethod):
         super().__init__()
         self.lr, self.beta1, self.beta2, self.eps, self.weight_decay_rate = lr, beta1, beta2, eps, weight_decay_rate
 
-    def create_update_rule(self) -> UpdateRule:
-        """The rule for one parameter."""
-        return NovogradRule(self.hyperparam)
-
 
 class LAMBRule(UpdateRule):
     """m̂ and v̂ as Adam's without their bias,  r = m̂ / (√v̂ + ε) + λ p,  p ← p − α ‖p‖ / ‖r‖ · r"""
 
-    def init_state(self, param: Parameter) -> None:
-        """Both moments, 0 at first."""
-        self.state["m"], self.state["v"] = zeros_like(param), zeros_like(param)
+    states = ("m", "v")  # both moments
 
     def update_core(self, param: Parameter) -> None:
         get, xp = self.hyperparam.get, backend.get_array_module(param.array)
@@ -211,6 +195,7 @@ class LAMB(GradientMethod):
         1e-06
     """
 
+    rule = LAMBRule
     alpha = hyperparameter("alpha")
     beta1 = hyperparameter("beta1")
     beta2 = hyperparameter("beta2")
@@ -222,7 +207,3 @@ class LAMB(GradientMethod):
     ) -> None:  # fmt: skip
         super().__init__()
         self.alpha, self.beta1, self.beta2, self.eps, self.weight_decay_rate = alpha, beta1, beta2, eps, weight_decay_rate
-
-    def create_update_rule(self) -> UpdateRule:
-        """The rule for one parameter."""
-        return LAMBRule(self.hyperparam)

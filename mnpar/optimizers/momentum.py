@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mnpar.optimizers.blocks import blocks
-from mnpar.optimizers.gradient_method import GradientMethod, hyperparameter
-from mnpar.optimizers.update_rule import UpdateRule, zeros_like
+from mnpar.optimizers.gradient_method import GradientMethod
+from mnpar.optimizers.update_rule import UpdateRule, hyperparameter, zeros_like
 from mnpar.parameter import Parameter
 
 
@@ -21,10 +21,7 @@ class CorrectedMomentumSGDRule(UpdateRule):
     """v ← μ v − g,  p ← p + lr · v"""
 
     elementwise = True
-
-    def init_state(self, param: Parameter) -> None:
-        """The velocity, 0 at first."""
-        self.state["v"] = zeros_like(param)
+    states = ("v",)  # the velocity
 
     def update_core(self, param: Parameter) -> None:
         lr, momentum = self.hyperparam.get("lr"), self.hyperparam.get("momentum")
@@ -47,6 +44,7 @@ class CorrectedMomentumSGD(GradientMethod):
         0.9
     """
 
+    rule = CorrectedMomentumSGDRule
     lr = hyperparameter("lr")
     momentum = hyperparameter("momentum")
 
@@ -54,19 +52,12 @@ class CorrectedMomentumSGD(GradientMethod):
         super().__init__()
         self.lr, self.momentum = lr, momentum
 
-    def create_update_rule(self) -> UpdateRule:
-        """The rule for one parameter."""
-        return CorrectedMomentumSGDRule(self.hyperparam)
-
 
 class NesterovAGRule(UpdateRule):
     """v ← μ v − lr · g,  p ← p + μ v − lr · g"""
 
     elementwise = True
-
-    def init_state(self, param: Parameter) -> None:
-        """The velocity, 0 at first."""
-        self.state["v"] = zeros_like(param)
+    states = ("v",)  # the velocity
 
     def update_core(self, param: Parameter) -> None:
         lr, momentum = self.hyperparam.get("lr"), self.hyperparam.get("momentum")
@@ -93,16 +84,13 @@ class NesterovAG(GradientMethod):
         0.01
     """
 
+    rule = NesterovAGRule
     lr = hyperparameter("lr")
     momentum = hyperparameter("momentum")
 
     def __init__(self, lr: float = 0.01, momentum: float = 0.9) -> None:
         super().__init__()
         self.lr, self.momentum = lr, momentum
-
-    def create_update_rule(self) -> UpdateRule:
-        """The rule for one parameter."""
-        return NesterovAGRule(self.hyperparam)
 
 
 class _Derived:

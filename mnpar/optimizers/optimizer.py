@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mnpar import elsewhere
+from mnpar import foreign_names
 from mnpar.backend import Array
 from mnpar.communicators.threads import claim, claimant
 from mnpar.graph import structure
@@ -17,7 +17,7 @@ from mnpar.optimizers.update_rule import add_hook
 from mnpar.serializer import placed
 
 
-@elsewhere.knows(elsewhere.OPTIMIZER)
+@foreign_names.knows(foreign_names.OPTIMIZER)
 class Optimizer:
     """Changes the parameters of a link by their gradients.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mnpar.optimizers.blocks import blocks
-from mnpar.optimizers.gradient_method import GradientMethod, hyperparameter
-from mnpar.optimizers.update_rule import UpdateRule, zeros_like
+from mnpar.optimizers.gradient_method import GradientMethod
+from mnpar.optimizers.update_rule import UpdateRule, hyperparameter
 from mnpar.parameter import Parameter
 
 
@@ -31,25 +31,19 @@ class SGD(GradientMethod):
         0.5
     """
 
+    rule = SGDRule
     lr = hyperparameter("lr")
 
     def __init__(self, lr: float = 0.01) -> None:
         super().__init__()
         self.lr = lr
 
-    def create_update_rule(self) -> UpdateRule:
-        """The rule for one parameter."""
-        return SGDRule(self.hyperparam)
-
 
 class MomentumSGDRule(UpdateRule):
     """v ← μ v − lr · g,  p ← p + v"""
 
     elementwise = True
-
-    def init_state(self, param: Parameter) -> None:
-        """The velocity, 0 at first."""
-        self.state["v"] = zeros_like(param)
+    states = ("v",)  # the velocity
 
     def update_core(self, param: Parameter) -> None:
         lr, momentum = self.hyperparam.get("lr"), self.hyperparam.get("momentum")
@@ -72,13 +66,10 @@ class MomentumSGD(GradientMethod):
         0.9
     """
 
+    rule = MomentumSGDRule
     lr = hyperparameter("lr")
     momentum = hyperparameter("momentum")
 
     def __init__(self, lr: float = 0.01, momentum: float = 0.9) -> None:
         super().__init__()
         self.lr, self.momentum = lr, momentum
-
-    def create_update_rule(self) -> UpdateRule:
-        """The rule for one parameter."""
-        return MomentumSGDRule(self.hyperparam)

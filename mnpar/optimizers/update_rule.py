@@ -81,6 +81,18 @@ class Hyperparameter:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in sorted(self.get_dict().items()))})"
 
 
+def hyperparameter(attr_name: str) -> Any:
+    """A property of an optimizer that stands for one of its hyperparameters."""
+
+    def read(optimizer: Any) -> Any:
+        return optimizer.hyperparam.get(attr_name)
+
+    def write(optimizer: Any, value: Any) -> None:
+        setattr(optimizer.hyperparam, attr_name, value)
+
+    return property(read, write, doc=f"The hyperparameter {attr_name}.")
+
+
 class UpdateRule:
     """How one parameter is updated; subclasses define ``update_core``.
 
@@ -96,6 +108,7 @@ class UpdateRule:
         True
     """
 
+    states: tuple[str, ...] = ()  # arrays like the parameter, 0 at first
     scalars: tuple[str, ...] = ()  # states that are one number for the whole parameter
     elementwise = False  # an element depends on its own gradient and state only: parameters can be updated as one vector
 
@@ -139,6 +152,8 @@ class UpdateRule:
 
     def init_state(self, param: Parameter) -> None:
         """Make the arrays of ``self.state``; called before an update, or loading, that finds none."""
+        for name in self.states:
+            self.state[name] = zeros_like(param)
 
     def prepare(self, param: Parameter) -> None:
         """Make the arrays of the state that are missing, the float32 copy of a float16 parameter included.

@@ -16,7 +16,7 @@ from mnpar.chain import Chain
 from mnpar.communicators.communicator import needed
 from mnpar.config import is_recording
 from mnpar.function_node import FunctionNode
-from mnpar.functions.halves import Half
+from mnpar.functions.split_collective import Phase
 from mnpar.graph import Deliver, Gradient, VariableNode, tick
 from mnpar.link import Link
 from mnpar.optimizers.members import Members
@@ -255,7 +255,7 @@ class DistributedDataParallel(Chain):
 
 def _within(record: Any, comm: Communicator) -> bool:
     """Whether a function on the tape speaks to ranks of this communicator."""
-    return getattr(record, "comm", None) is comm or (isinstance(record, Half) and record.whole.what.comm is comm)
+    return getattr(record, "comm", None) is comm or (isinstance(record, Phase) and record.whole.what.comm is comm)
 
 
 _UNEVEN = (

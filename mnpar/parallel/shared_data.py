@@ -14,7 +14,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import create_communicator
-from mnpar.dataset.agreement import agree
+from mnpar.communicators.agreement import agree
 from mnpar.errors import MismatchError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import create_communicator
-from mnpar.dataset.agreement import agree, check_root
+from mnpar.communicators.agreement import agree, check_root
 from mnpar.parallel.arguments import with_rows
 from mnpar.parallel.selecting import chosen
 from mnpar.plans import block

@@ -14,8 +14,8 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import create_communicator
+from mnpar.communicators.agreement import agree
 from mnpar.communicators.reduction import reduce_arrays
-from mnpar.dataset.agreement import agree
 from mnpar.parallel.arguments import as_array, check_said, rows_of, with_rows
 from mnpar.parallel.selecting import MODES, chosen, count, cut, mean, merged, part, weighted
 from mnpar.parallel.shared_data import SharedData

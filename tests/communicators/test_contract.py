@@ -14,7 +14,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar.communicators import mpi_room
+from mnpar.communicators import mpi_opening_buffer
 from mnpar.errors import DeadlockError, MismatchError, MnparError
 from tests.tables import together
 
@@ -1130,7 +1130,7 @@ def test_after_a_collective_that_was_given_up_the_next_one_says_so(comm, monkeyp
     ours = comm.split(0, comm.rank)
     if comm.rank == 0:
         with monkeypatch.context() as patch:
-            patch.setattr(mpi_room, "wait", gives_up)
+            patch.setattr(mpi_opening_buffer, "wait", gives_up)
             with pytest.raises(DeadlockError, match="waits for ever"):
                 ours.barrier()
         with pytest.raises(DeadlockError, match=r"rank 0: barrier at .* ended in an error.*create another communicator"):

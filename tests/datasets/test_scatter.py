@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import mnpar
+from mnpar.communicators.agreement import agree
 from mnpar.dataset import DatasetMixin
-from mnpar.dataset.agreement import agree
 from mnpar.datasets import (
     DataSizeError,
     ScatteredDataset,

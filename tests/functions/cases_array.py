@@ -13,12 +13,12 @@ from mnpar.functions import (
     cumulative,
     elementwise,
     error_function,
-    gated,
     likelihood,
     padding,
     rearranging,
     repeating,
     routing,
+    self_gated,
 )
 
 ERF = np.vectorize(math.erf, otypes=[float])
@@ -70,7 +70,7 @@ CASES = [
     Case("hard_sigmoid", (), F.hard_sigmoid, lambda x: np.clip(0.2 * x + 0.5, 0, 1), low=-4, high=4),
     Case("selu", (), F.selu, lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)), halves=8e-3),
     Case("crelu", (), F.crelu, lambda x: np.concatenate([np.maximum(x, 0), np.maximum(-x, 0)], 1)),
-    Case("swish", (gated.Swish,), F.swish, lambda x, b: x / (1 + np.exp(-b * x)), ((N, 3), (3,)), halves=8e-3),
+    Case("swish", (self_gated.Swish,), F.swish, lambda x, b: x / (1 + np.exp(-b * x)), ((N, 3), (3,)), halves=8e-3),
     Case("swish: one", (), F.swish, lambda x, b: x / (1 + np.exp(-b * x)), ((N, 3, 2), (1,)), halves=8e-3),
     Case("swish: of a number", (), F.swish, lambda x, b: x / (1 + np.exp(-b * x)), ((), ()), halves=8e-3),
     Case("arctan", (elementwise.Arctan,), F.arctan, np.arctan),

@@ -93,7 +93,7 @@ BAD = {
     "pad_sequence: long": (lambda: F.pad_sequence([ONES], 1), "a sequence of 2 is longer than length = 1"),
     "permutate": (lambda: F.permutate(ONES, np.array([0, 0])), "each once"),
     "transpose_sequence": (lambda: F.transpose_sequence([ONES[:1], ONES]), "the longest first"),
-    "squared_error": (lambda: F.squared_error(ONES, np.ones(3)), "arguments have one shape"),
+    "squared_error": (lambda: F.squared_error(ONES, np.ones(3)), r"shapes \(2, 3\) and \(3,\) must be the same"),
     "huber_loss": (lambda: F.huber_loss(ONES, ONES, 1, "mean"), "sum_along_second_axis"),
     "hinge: labels": (lambda: F.hinge(ONES, np.ones(2)), "integer labels"),
     "hinge: a negative label": (lambda: F.hinge(ONES, np.array([0, -1])), "hinge: labels -1 … 0 are not all in 0 … 2"),

@@ -464,7 +464,7 @@ def test_what_is_not_defined_is_named():
     class Half(opt.GradientMethod):
         pass
 
-    with pytest.raises(TypeError, match="Half does not define create_update_rule"):
+    with pytest.raises(TypeError, match="Half does not define rule"):
         Half().setup(L.Linear(1, 1))
     with pytest.raises(TypeError, match="Optimizer does not define update"):
         opt.Optimizer().update()

@@ -1,4 +1,4 @@
-"""Swish, the activation that is its own gate."""
+"""Swish, the self-gated activation (Ramachandran, Zoph and Le 2017, arXiv 1710.05941)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from mnpar.communicators.channel import Channel
 from mnpar.communicators.transport import ANY, BACKWARD, OPENING, Steps, Waiting
 
 
-class Answer(Channel):
+class AdjointChannel(Channel):
     """A channel for one adjoint only.
 
     Args:

@@ -10,8 +10,8 @@ import os
 from functools import partial
 from typing import Any
 
+from mnpar.communicators.opening_buffers import OpeningBuffer
 from mnpar.communicators.operation import wait
-from mnpar.communicators.rooms import Room
 from mnpar.communicators.transport import Pending, Waiting, nothing
 from mnpar.communicators.watch import polling
 from mnpar.errors import DeadlockError
@@ -22,7 +22,7 @@ _GIVEN_UP = (
 )
 
 
-class MpiRoom(Room):
+class MpiOpeningBuffer(OpeningBuffer):
     """The memory of the openings of one size on one lane of a transport of processes."""
 
     def __init__(self, transport: Any, lane: Any, size: int) -> None:
@@ -40,7 +40,7 @@ class MpiRoom(Room):
     def _start_anew(self, lane: Any, buffers: Any) -> None:
         self._test = lane.Iallgather(*buffers).Test
 
-    def meet(self) -> bool:
+    def exchange(self) -> bool:
         self._start()
         test = self._test
         for poll in range(1 if self._transport.active else 2 * polling.spins):

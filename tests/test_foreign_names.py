@@ -9,16 +9,16 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar import elsewhere
+from mnpar import foreign_names
 
 OBJECTS = [
-    (mnpar.Variable(np.ones((2, 2))), elsewhere.VARIABLE),
-    (mnpar.FunctionNode(), elsewhere.FUNCTION),
-    (L.Linear(2, 2), elsewhere.LINK),
-    (mnpar.optimizers.SGD(), elsewhere.OPTIMIZER),
-    (mnpar.create_communicator("self"), elsewhere.COMMUNICATOR),
+    (mnpar.Variable(np.ones((2, 2))), foreign_names.VARIABLE),
+    (mnpar.FunctionNode(), foreign_names.FUNCTION),
+    (L.Linear(2, 2), foreign_names.LINK),
+    (mnpar.optimizers.SGD(), foreign_names.OPTIMIZER),
+    (mnpar.create_communicator("self"), foreign_names.COMMUNICATOR),
 ]
-OBJECTS += [(importlib.import_module(name), words) for name, words in elsewhere.PACKAGES.items()]
+OBJECTS += [(importlib.import_module(name), words) for name, words in foreign_names.PACKAGES.items()]
 
 
 @pytest.mark.parametrize(("thing", "words"), OBJECTS, ids=lambda one: type(one).__name__)

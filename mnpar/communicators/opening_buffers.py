@@ -1,10 +1,10 @@
 """The buffers of openings, and a cache of openings that repeat, as those of a program's loops do.
 
-An opening is an allgather of blocks of one size; a ``Room`` has the buffers of such allgathers: this rank's block, and the
-blocks of all ranks. What a rank states of a value (``Statement``) is the same bytes for each value of one form in a call from
-one source line, but for the number of the collective and the values themselves, which are written to their places in the
-block. And if all other ranks, too, state what they stated last time, the ``Opening`` that was made of it holds again. So
-nothing is packed or parsed: bytes are compared, and the views of all ranks' values exist already.
+An opening is an allgather of blocks of one size; an ``OpeningBuffer`` holds this rank's block, and the blocks of all ranks.
+What a rank states of a value (``Statement``) is the same bytes for each value of one form in a call from one source line, but
+for the number of the collective and the values themselves, which are written to their places in the block. And if all other
+ranks, too, state what they stated last time, the ``Opening`` that was made of it holds again. So nothing is packed or parsed:
+bytes are compared, and the views of all ranks' values exist already.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 BLOCK = 512  # bytes of the opening of a collective: a header, and the value itself where it fits
 _SIZES = (BLOCK, 2048, 4608, 8704)  # 1,856, 4,416 and 8,512 bytes of values: a page; two of them with a table
 _RANKS = 16  # with more, openings stay small: each rank receives as many blocks as there are ranks
-_MANY = 1000  # entries that a room remembers
-CALM = 32  # after so many openings with room to spare the next one is smaller
+_MANY = 1000  # entries that a buffer remembers
+CALM = 32  # after so many openings with space to spare the next one is smaller
 
 
 def sizes_for(ranks: int) -> tuple[int, ...]:
@@ -70,7 +70,7 @@ class Statement:
         return self.opening
 
 
-class Room:
+class OpeningBuffer:
     """The buffers of the openings of one size on one lane of a transport, and what this rank has stated in them.
 
     Args:
@@ -90,7 +90,7 @@ class Room:
             self.known.clear()
         self.known[key] = statement
 
-    def say(self, statement: Statement, number: bytes, x: Any) -> None:
+    def fill(self, statement: Statement, number: bytes, x: Any) -> None:
         """Fill this rank's block for the collective of this number."""
         mine = self.mine
         if statement is not self._last:
@@ -102,7 +102,7 @@ class Room:
         for index, place in statement.parts:
             place[...] = x[index]
 
-    def meet(self) -> bool:
+    def exchange(self) -> bool:
         """Start the exchange of the blocks; whether it is complete after a short time of polling."""
         raise NotImplementedError
 
@@ -111,23 +111,23 @@ class Room:
         raise NotImplementedError
 
 
-class Rooms:
+class OpeningBuffers:
     """Chooses the size of the next opening, so that the values of the latest ones would have fit in, up to a limit.
 
     So a program whose values are small, but do not fit beside a header in 512 bytes, has them in the opening too. All ranks of
     a group see the same openings, so all of them choose the same size.
     """
 
-    __slots__ = ("_left", "_most", "_rooms", "now")
+    __slots__ = ("_buffers", "_left", "_most", "now")
 
-    def __init__(self, rooms: Sequence[Room]) -> None:
-        self._rooms = rooms  # the smallest first
-        self.now, self._left, self._most = rooms[0], CALM, 0
+    def __init__(self, buffers: Sequence[OpeningBuffer]) -> None:
+        self._buffers = buffers  # the smallest first
+        self.now, self._left, self._most = buffers[0], CALM, 0
 
-    def heard(self, most: int) -> None:
+    def adapt(self, most: int) -> None:
         """An opening in which the largest value had so many bytes."""
         need, size = most + SIZE, self.now.size
-        if need > self._rooms[-1].size:
+        if need > self._buffers[-1].size:
             need = 0
         if need > size:
             self._go(need)
@@ -138,5 +138,5 @@ class Rooms:
                 self._go(self._most)
 
     def _go(self, need: int) -> None:
-        self.now = next(room for room in self._rooms if room.size >= need)
+        self.now = next(buffer for buffer in self._buffers if buffer.size >= need)
         self._left, self._most = CALM, 0

@@ -1,10 +1,10 @@
 """Non-blocking collectives as two functions: one where the collective starts, one where its result is first used.
 
-Each half is a function of its own on the tape, with its own number in time, and each is the other's adjoint: backward starts
+Each phase is a function of its own on the tape, with its own number in time, and each is the other's adjoint: backward starts
 the adjoint collective where forward finished the collective, finishes it where forward started it, and computes in between.
 That cannot deadlock: forward, every rank finished after every rank had started (the opening message ensures that), so in the
 reversed order of events every rank starts before any rank has to finish (docs/backward_order.md). Ranks finish collectives in
-different orders, though, so they start the adjoints in different orders: see communicators/answer.py.
+different orders, though, so they start the adjoints in different orders: see communicators/adjoint_channel.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from mnpar.communicators.adjoint_channel import AdjointChannel
 from mnpar.communicators.algorithms import ALLGATHER
-from mnpar.communicators.answer import Answer
 from mnpar.communicators.operation import Operation
 from mnpar.config import is_recording
 from mnpar.function_hook import FunctionHook, function_hooks
@@ -26,17 +26,17 @@ from mnpar.graph import tick
 from mnpar.variable import Variable
 
 
-class Half(FunctionNode):
-    """The base of both halves.
+class Phase(FunctionNode):
+    """The base of both phases.
 
     Args:
-        whole: the collective whose halves they are.
+        whole: the collective whose phases they are.
     """
 
     generic = True
     communicates = True
 
-    def __init__(self, whole: Halves) -> None:
+    def __init__(self, whole: SplitCollective) -> None:
         self.whole = whole
         self.op = whole.what.op
 
@@ -45,22 +45,22 @@ class Half(FunctionNode):
         return self.whole.what.label
 
 
-class Start(Half):
-    """The first half: starts the collective with the inputs; it has no outputs."""
+class Start(Phase):
+    """The first phase: starts the collective with the inputs; it has no outputs."""
 
     def backward(self) -> Any:
-        return self.whole.taken_answer().finish()[: len(self.inputs)]
+        return self.whole.take_adjoint().finish()[: len(self.inputs)]
 
 
-class Finish(Half):
-    """The second half: waits for the results; it has no inputs."""
+class Finish(Phase):
+    """The second phase: waits for the results; it has no inputs."""
 
     def backward(self, *gys: Any) -> Any:
-        self.whole.give_answer(gys)
+        self.whole.start_adjoint(gys)
         return ()
 
 
-class Halves:
+class SplitCollective:
     """A collective under way.
 
     Args:
@@ -71,10 +71,10 @@ class Halves:
 
     def __init__(self, what: Communication, number: int | None = None, asked: int | None = None) -> None:
         self.what = what
-        what.later, what.answers = True, number
+        what.later, what.adjoint_of = True, number
         self.number, self.asked = number, asked
         self._first, self._second = Start(self), Finish(self)
-        self._answer: Halves | None = None
+        self._adjoint: SplitCollective | None = None
 
     def start(self, inputs: tuple[Any, ...]) -> None:
         """Give the values, and return at once."""
@@ -97,7 +97,7 @@ class Halves:
         what, comm, row = self.what, self.what.comm, ask_once(self.what, *arrays)
         channel = comm.channel(what.order)
         if self.asked is not None:
-            channel = Answer(channel, self.asked)
+            channel = AdjointChannel(channel, self.asked)
         elif self.number is not None:  # the adjoint of one that was called where nothing is looked at
             return None
         elif asks_in(comm):  # (the adjoint's question has a number in any case)
@@ -109,7 +109,7 @@ class Halves:
         return function_hooks().values() if self.what.order == 0 or is_recording() else ()
 
     def finish(self) -> tuple[Variable, ...]:
-        """Wait for the results. Both halves go on the tape only now, when the ranks have said whether they want gradients."""
+        """Wait for the results. Both phases go on the tape only now, when the ranks have said whether they want gradients."""
         for hook in self._hooks():
             hook.forward_preprocess(self._second, ())
         ys = self._operation.wait()
@@ -118,32 +118,32 @@ class Halves:
         for hook in self._hooks():
             hook.forward_postprocess(self._second, ())
         first, second, nodes = self._first, self._second, self._nodes
-        del self._first, self._second, self._nodes  # the halves keep this alive, and not the arrays
+        del self._first, self._second, self._nodes  # the phases keep this alive, and not the arrays
         del self._operation, self._question
         first.differentiable = second.differentiable = self.what.differentiable
         first.connect(nodes, [], ())
         second.behind = self.what.inputs = first.inputs
         return second.connect([], [], ys)
 
-    def give_answer(self, gys: tuple[Any, ...]) -> None:
+    def start_adjoint(self, gys: tuple[Any, ...]) -> None:
         """Start the adjoint."""
-        self._answer = Halves(self.what.mirror(), self.number, self.asked)
-        self._answer.start(natively(self.what.given(gys)))
+        self._adjoint = SplitCollective(self.what.mirror(), self.number, self.asked)
+        self._adjoint.start(natively(self.what.given(gys)))
 
-    def taken_answer(self) -> Halves:
+    def take_adjoint(self) -> SplitCollective:
         """The adjoint that was started."""
-        answer, self._answer = self._answer, None
-        assert answer is not None, f"{self.what.label} was visited by half"
-        return answer
+        adjoint, self._adjoint = self._adjoint, None
+        assert adjoint is not None, f"{self.what.label} was visited by half"
+        return adjoint
 
 
 def started(what: Communication, inputs: tuple[Any, ...], after: Callable[[tuple[Variable, ...]], Any]) -> Once:
     """Start a collective whose results become those of ``after``, where they are first used."""
-    halves = Halves(what)
-    halves.start(inputs)
+    collective = SplitCollective(what)
+    collective.start(inputs)
 
     def finish() -> tuple[Variable, ...]:
-        result = after(halves.finish())
+        result = after(collective.finish())
         return result if isinstance(result, tuple) else (result,)
 
     return when_used(finish)

@@ -5,34 +5,34 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar.communicators.mpi_room import MpiRoom
-from mnpar.communicators.rooms import BLOCK, CALM, Room, Rooms, sizes_for
+from mnpar.communicators.mpi_opening_buffer import MpiOpeningBuffer
+from mnpar.communicators.opening_buffers import BLOCK, CALM, OpeningBuffer, OpeningBuffers, sizes_for
 from mnpar.errors import MismatchError
 
 
-def rooms_of(ranks):
-    return Rooms([Room(size, ranks) for size in sizes_for(ranks)])
+def buffers_of(ranks):
+    return OpeningBuffers([OpeningBuffer(size, ranks) for size in sizes_for(ranks)])
 
 
 def test_an_opening_is_as_large_as_was_needed_of_late():
-    rooms = rooms_of(4)
+    buffers = buffers_of(4)
     seen = []
     for most in (8, 320, 321, 100, 3000, 10**6, 8):
-        rooms.heard(most)
-        seen.append(rooms.now.size)
+        buffers.adapt(most)
+        seen.append(buffers.now.size)
     assert seen == [512, 512, 2048, 2048, 4608, 4608, 4608]
     for _ in range(CALM):
-        rooms.heard(1000)
-    assert rooms.now.size == 2048
+        buffers.adapt(1000)
+    assert buffers.now.size == 2048
     for _ in range(2 * CALM):
-        rooms.heard(10**6)  # what does not fit anyway needs no room
-    assert rooms.now.size == BLOCK
+        buffers.adapt(10**6)  # what does not fit anyway needs no space
+    assert buffers.now.size == BLOCK
 
 
 def test_with_many_ranks_it_stays_small():
-    rooms = rooms_of(17)
-    rooms.heard(1000)
-    assert rooms.now.size == BLOCK
+    buffers = buffers_of(17)
+    buffers.adapt(1000)
+    assert buffers.now.size == BLOCK
 
 
 class Library:
@@ -59,10 +59,10 @@ class Library:
 )
 def test_a_library_whose_persistent_allgather_is_wrong_is_asked_for_another(vendor, calls):
     library = Library(vendor)
-    room = MpiRoom(library, library, BLOCK)
-    assert room.meet()
-    assert room.meet()
-    room.free()
+    buffer = MpiOpeningBuffer(library, library, BLOCK)
+    assert buffer.exchange()
+    assert buffer.exchange()
+    buffer.free()
     assert library.asked == calls
 
 
@@ -140,7 +140,7 @@ def test_a_gradient_that_is_missing_on_some_ranks_still_comes_with_the_opening()
 @pytest.mark.parametrize("odd", [0, 1])
 @pytest.mark.ranks(2, 3)
 def test_ranks_without_a_note_in_another_collective_choose_the_same_room_afterwards(comm, odd):
-    x = np.ones(20)  # fits into the smallest room, but not beside a note
+    x = np.ones(20)  # fits into the smallest buffer, but not beside a note
     with pytest.raises(MismatchError, match="different collectives"):
         comm.scan(x) if comm.rank == odd else comm.allreduce_noted(x, b"n" * 200, lambda notes: True, x)
     for n in (4, 40, 400):

@@ -220,7 +220,7 @@ def hint(words: dict[str, str], name: str) -> str:
     return f": mnpar has {words[name]}" if name in words else ""
 
 
-class Elsewhere:
+class ForeignName:
     """A descriptor that raises AttributeError with a hint, unless the object or a later base class has the attribute."""
 
     def __init__(self, name: str, words: dict[str, str]) -> None:
@@ -245,7 +245,7 @@ def knows(words: dict[str, str]) -> Callable[[type[Class]], type[Class]]:
 
     def decorated(cls: type[Class]) -> type[Class]:
         for name in words:
-            setattr(cls, name, Elsewhere(name, words))
+            setattr(cls, name, ForeignName(name, words))
         cls.__dir__ = listed  # type: ignore[method-assign]
         return cls
 

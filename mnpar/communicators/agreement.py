@@ -1,4 +1,4 @@
-"""Run a function on one rank and broadcast its result or its error, so that no rank is left waiting."""
+"""Errors that all ranks get: work of one rank for all, or of all ranks at the same time, fails on all of them or on none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def agree(comm: Communicator, root: int, work: Callable[[], T]) -> T:
 
     Example:
         >>> import mnpar
-        >>> from mnpar.dataset.agreement import agree
+        >>> from mnpar.communicators.agreement import agree
         >>> mnpar.run(lambda comm: agree(comm, 1, lambda: comm.rank * 10), ranks=2)
         [10, 10]
     """
@@ -41,6 +41,39 @@ def agree(comm: Communicator, root: int, work: Callable[[], T]) -> T:
         raise_error(failure, root)
     result: T = pickle.loads(outcome)
     return result
+
+
+def together(comm: Communicator, work: Callable[[], T]) -> list[T]:
+    """What ``work()`` returned on each rank; if it raised on some, its error on the first of them, on all ranks.
+
+    Args:
+        comm: all its ranks call this.
+        work: its results can be pickled. If it communicates, and fails on one rank before that, the others get a MismatchError.
+
+    Example:
+        >>> import mnpar
+        >>> from mnpar.communicators.agreement import together
+        >>> mnpar.run(lambda comm: together(comm, lambda: comm.rank * 10), ranks=2)
+        [[0, 10], [0, 10]]
+    """
+    outcome: T | None = None
+    mine: Exception | None = None
+    try:
+        outcome = work()
+    except Exception as error:
+        mine = error
+    try:
+        outcomes = comm.allgather_obj((outcome, None if mine is None else dump_error(mine)))
+    except Exception as error:
+        if mine is not None:  # while the others communicate in their work: this is why they do not meet
+            raise mine from error
+        raise
+    for rank, (_, failure) in enumerate(outcomes):
+        if failure is not None:
+            first: Exception = mine if mine is not None and rank == comm.rank else pickle.loads(failure)
+            first.add_note(f"(on rank {rank} of {comm.size}; all ranks stop)")
+            raise first
+    return [result for result, _ in outcomes]
 
 
 def dump_error(error: Exception) -> bytes:
