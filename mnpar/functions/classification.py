@@ -184,11 +184,10 @@ def label_weights(who: str, labels: Array, valid: Array | None, class_weight: Ar
 
 
 def _checked_weight(who: str, class_weight: Array, classes: int) -> Array:
-    if class_weight is not None and (
-        isinstance(class_weight, Variable) or class_weight.shape != (classes,) or class_weight.dtype.kind != "f"
-    ):
+    shape, dtype = getattr(class_weight, "shape", None), getattr(class_weight, "dtype", np.dtype("O"))
+    if class_weight is not None and (isinstance(class_weight, Variable) or shape != (classes,) or dtype.kind != "f"):
         raise ValueError(
-            f"{who}: class_weight of shape {class_weight.shape} and dtype {class_weight.dtype} "
+            f"{who}: class_weight of shape {shape} and dtype {dtype} "
             f"({type(class_weight).__name__}) must be a floating array of shape {(classes,)}, one weight a class"
         )
     return class_weight

@@ -446,6 +446,10 @@ WRONG = {
         lambda: F.softmax_cross_entropy(ones(2, 3), np.array([0, 1]), class_weight=ones(2)),
         ["class_weight", "(2,)", "(3,)"],
     ),
+    "softmax_ce: list of weights": (
+        lambda: F.softmax_cross_entropy(ones(2, 3), np.array([0, 1]), class_weight=[1.0, 2.0, 3.0]),
+        ["class_weight", "(list)", "(3,)"],
+    ),
     "softmax_ce: reduce": (lambda: F.softmax_cross_entropy(ones(2, 3), np.array([0, 1]), reduce="sum"), ["'sum'", "'no'"]),
     "sigmoid_ce: label": (lambda: F.sigmoid_cross_entropy(ones(2), np.array([0, 2])), ["0 … 2"]),
     "sigmoid_ce: shapes": (lambda: F.sigmoid_cross_entropy(ones(2), np.array([0])), ["(2,) and (1,)"]),
