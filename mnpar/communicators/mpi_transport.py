@@ -137,16 +137,17 @@ class MpiTransport(Reductions):
         peers = self._others if peer is None or peer == ANY else (self._world_ranks[peer],)
         if self.board is not None and pending.meeting and pending.waiting.order == 0:
             self.board.elsewhere(pending.waiting.seq)
-        self.process.watch.until(pending.ready, pending.waiting, peers, pending.meeting, self._next_message)
+        self.process.watch.until(pending.ready, pending.waiting, peers, pending.meeting, partial(self._beside, pending.waiting))
 
-    def _next_message(self) -> str:
-        """Of the messages that have come and are not what is awaited, the first."""
+    def _beside(self, waiting: Waiting) -> str:
+        """Whom it waits for, where that is not said, and of the messages that have come and are not awaited the first."""
+        whom = waiting.beside(self._world_ranks, self.process.rank, self.process.size)
         for lane, comm in enumerate(self.lanes):
             if comm.Iprobe(self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status):
                 source, tag = self._status.Get_source(), self._status.Get_tag()
                 what = f"a message with tag {tag}" if lane == FORWARD else "a gradient or a part of a collective"
-                return f"; {what} from rank {source} has come, which nobody has received"
-        return ""
+                return f"{whom}; {what} from rank {self._world_ranks[source]} has come, which nobody has received"
+        return whom
 
     def pause(self) -> None:
         os.sched_yield()
