@@ -29,6 +29,7 @@ from mnpar.communicators.transport import (
     ANY,
     BACKWARD,
     FORWARD,
+    KINDS,
     PIECE_OF_MESSAGE,
     PIECE_OF_PART,
     Letter,
@@ -211,14 +212,15 @@ class MpiTransport(Reductions):
     def unreceived(self) -> list[tuple[int, int, str]]:
         """(source, tag, description) of the messages that have arrived and that nobody took."""
         found = []
-        for comm in self.lanes:
+        for lane, comm in enumerate(self.lanes):
             while (letter := comm.Improbe(self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status)) is not None:
                 frame = np.empty(self._status.Get_count(self.MPI.BYTE), np.uint8)
                 source, tag = self._status.Get_source(), self._status.Get_tag()
                 request = letter.Irecv(frame)
                 while not request.Test():
                     os.sched_yield()
-                found.append((source, tag, message.read_header(frame).text))
+                if lane == FORWARD or tag % len(KINDS) not in (PIECE_OF_MESSAGE, PIECE_OF_PART):  # these follow a header
+                    found.append((source, tag, message.read_header(frame).text))
         return found
 
     # ---- collectives ----
