@@ -95,7 +95,8 @@ def _machine(report: Report) -> bool:
     """Cores and shared memory; whether MPI has room to begin."""
     cores = len(own_cores())
     chosen = [f"{name}={os.environ[name]}" for name in THREAD_VARIABLES if name in os.environ]
-    threads = ", ".join(chosen) or "BLAS threads are shared out among the ranks of this machine"
+    shared = "are shared out among" if importlib.util.find_spec("threadpoolctl") else "are not shared out (threadpoolctl) among"
+    threads = ", ".join(chosen) or f"BLAS threads {shared} the ranks of this machine"
     report.add("ok", "cores", f"{cores}; {threads}")
     if not os.path.isdir("/dev/shm"):
         report.add("ok", "shared memory", "no /dev/shm on this system")
@@ -117,12 +118,15 @@ def _gpus(report: Report) -> None:
 
 def _mpi(report: Report) -> Any:
     """The communicator, if there is one."""
+    missing = importlib.util.find_spec("mpi4py") is None
+    kind = "note" if missing and launched_ranks() < 2 else "FAIL"  # one process trains without MPI
     try:
         report.add("ok", "mpiexec", find_mpiexec())
     except LauncherError as error:
-        report.add("FAIL", "mpiexec", str(error))
-    if importlib.util.find_spec("mpi4py") is None:
-        report.add("FAIL", "MPI", "mpi4py is missing: pip install 'mnpar[mpi]'; without it only thread ranks work (mnpar.run)")
+        report.add(kind, "mpiexec", str(error))
+    if missing:
+        works = "without it one process works, and thread ranks (mnpar.run)"
+        report.add(kind, "MPI", f"mpi4py is missing: pip install 'mnpar[mpi]'; {works}")
         return None
     try:
         library = load().Get_library_version().split("\n")[0].strip("\0 ").replace("Version:", "").split()
@@ -132,9 +136,10 @@ def _mpi(report: Report) -> Any:
     comm = create_communicator("mpi")
     report.add("ok", "MPI", " ".join(library)[:90])
     started = launched_ranks()
-    where = f"{comm.inter_size} machine(s), {comm.intra_size} rank(s) on this one"
+    by = "started by a launcher" if started else "no launcher"
+    where = f"{comm.intra_size} on this machine" + (f", of {comm.inter_size} machines" if comm.inter_size > 1 else "")
     hint = "" if comm.size > 1 else "; to test several ranks: python -m mnpar run -n 4 -m mnpar doctor"
-    report.add("ok", "ranks", f"{comm.size} (the launcher says {started or 'nothing'}), {where}{hint}")
+    report.add("ok", "ranks", f"{comm.size} ({by}), {where}{hint}")
     cores = len(own_cores())
     if comm.intra_size > cores:
         report.add("note", "ranks", f"more ranks ({comm.intra_size}) than cores ({cores}) on this machine: works, slowly")

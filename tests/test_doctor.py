@@ -41,6 +41,15 @@ def test_a_launcher_of_several_ranks_that_is_another_mpis_is_a_failure(name):
     assert "Use the mpiexec beside this Python: " in done.stdout
 
 
+@pytest.mark.parametrize(("launched", "kind"), [("1", "note"), ("2", "FAIL")])
+def test_without_mpi4py_one_process_works_and_a_job_does_not(launched, kind, monkeypatch, capsys):
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("PMI_SIZE", launched)
+    monkeypatch.setenv("PMI_RANK", "0")
+    assert doctor.examine() == (kind == "FAIL")
+    assert f"{kind}  MPI            mpi4py is missing: pip install 'mnpar[mpi]'" in capsys.readouterr().out
+
+
 def test_of_the_ranks_of_another_mpis_launcher_the_first_speaks():
     done = examine(0, OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_RANK="2")
     assert (done.returncode, done.stdout) == (1, "")

@@ -138,4 +138,4 @@ class Channel(Handshake):
 
     def _waiting(self, opening: Opening) -> Waiting:
         call, seq = opening.call, opening.seq
-        return Waiting(call.name, call.site, None, self.reply_tag(seq, PART), seq, self.order)
+        return Waiting(call.name, call.site, None, self.reply_tag(seq, PART), seq, self.order, opening.statement.words)

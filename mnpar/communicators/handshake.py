@@ -47,12 +47,12 @@ class Handshake(Mailbox):
         if not (self.by_messages or call.later):
             return self._open_now(call, x, parts)
         seq = self.next_exchange()
-        waiting = self._waiting_for(call, seq)
         size = BLOCK if self.by_messages else self._buffers.now.size
         statement = self._words(call, x, parts, size)
         self.transport.traffic.collectives += 1
         self.transport.traffic.collective_bytes += statement.sent
         block = message.numbered(statement.words, seq).ljust(size, b"\0")
+        waiting = self._waiting_for(call, seq, statement)
         if self.by_messages:
             raw = yield from self._hear(block, waiting)
         else:
@@ -75,7 +75,7 @@ class Handshake(Mailbox):
         if note:
             buffer.mine[-less:] = note
         if not buffer.exchange():
-            buffer.wait(self._waiting_for(call, seq))
+            buffer.wait(self._waiting_for(call, seq, statement))
         size, me = self.transport.size, self.transport.rank
         opening = statement.heard(buffer.whole, number) or Opening(buffer.whole, size, me, call, statement, less)
         opening.seq = seq
@@ -83,8 +83,8 @@ class Handshake(Mailbox):
             buffers.adapt(opening.asks)
         return opening if note or opening is statement.opening else opening.agreed()
 
-    def _waiting_for(self, call: Call, seq: int) -> Waiting:
-        return Waiting(call.name, call.site, None, 0, seq, self.order)
+    def _waiting_for(self, call: Call, seq: int, statement: Statement) -> Waiting:
+        return Waiting(call.name, call.site, None, 0, seq, self.order, statement.words)
 
     def _hear(self, block: bytes, waiting: Waiting) -> Steps[bytes]:
         """The blocks of all ranks, joined in rank order, where they go by messages."""

@@ -86,7 +86,7 @@ class Mailbox:
         seq = self._sent[dest]
         self._sent[dest] += 1
         header = message.header_of(x, call, seq, message.WAITED_FOR)
-        waiting = Waiting(call.name, call.site, dest, tag, order=self.order)
+        waiting = Waiting(call.name, call.site, dest, tag, order=self.order, head=header)
         return seq, self.transport.post_apart(header, x.reshape(-1).view(np.uint8), dest, tag, self.lane, waiting)
 
     def send_object(self, obj: Any, call: Call, dest: int, tag: int) -> None:

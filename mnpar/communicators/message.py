@@ -45,6 +45,7 @@ _ON_OBJECTS = (
     "bcast_obj", "gather_obj", "scatter_obj", "allgather_obj", "allreduce_obj", "alltoall_obj", "reduce_obj",
     "reduce_scatter_obj", "scan_obj", "exscan_obj",
 )  # fmt: skip
+ROOTED = ("bcast", "reduce", "gather", "scatter", "bcast_obj", "gather_obj", "scatter_obj", "reduce_obj")
 UPDATE = "optimizer.update"  # allreduce_noted: errors name what the user has called
 _OTHERS = ("barrier", "split", "scan", "exscan", "exchange", "gather_from", "share", "ring_attention", UPDATE, "likeness")
 OPS = (*POINT_TO_POINT, *_ON_ARRAYS, *_ON_OBJECTS, *_OTHERS)
@@ -106,6 +107,12 @@ class Header(NamedTuple):
         return "gradient of " * self.order + "i" * self.later + self.op + (f" ({self.reduction})" if reduced else "")
 
     @property
+    def said(self) -> str:
+        """The call as errors tell it: ``bcast, root 1 of float32 (3, 4)``."""
+        root = f", root {self.root}" if self.op in ROOTED else ""
+        return f"{self.name}{root}" + (f" of {self.form}" if self.kind != NOTHING else "")
+
+    @property
     def text(self) -> str:
         """The message in a warning that nobody received it: ``send of float32 (3, 4) at model.py:42``."""
         return f"{self.name} of {self.form} at {self.site}"
@@ -113,6 +120,8 @@ class Header(NamedTuple):
     @property
     def form(self) -> str:
         """The value as errors describe it: ``float32 (3, 4)``."""
+        if self.kind in (TUPLE, DICT) and self.op in POINT_TO_POINT:
+            return f"{KINDS[self.kind]} of {self.shape[0] - (self.kind == DICT)}"  # (a dict's keys are a part)
         if self.kind != ARRAY:
             return KINDS[self.kind]
         if self.dtype[0] not in "<>|=":

@@ -29,6 +29,7 @@ from mnpar.communicators.transport import (
     ANY,
     BACKWARD,
     FORWARD,
+    KINDS,
     PIECE_OF_MESSAGE,
     PIECE_OF_PART,
     Letter,
@@ -137,16 +138,17 @@ class MpiTransport(Reductions):
         peers = self._others if peer is None or peer == ANY else (self._world_ranks[peer],)
         if self.board is not None and pending.meeting and pending.waiting.order == 0:
             self.board.elsewhere(pending.waiting.seq)
-        self.process.watch.until(pending.ready, pending.waiting, peers, pending.meeting, self._next_message)
+        self.process.watch.until(pending.ready, pending.waiting, peers, pending.meeting, partial(self._beside, pending.waiting))
 
-    def _next_message(self) -> str:
-        """Of the messages that have come and are not what is awaited, the first."""
+    def _beside(self, waiting: Waiting) -> str:
+        """Whom it waits for, where that is not said, and of the messages that have come and are not awaited the first."""
+        whom = waiting.beside(self._world_ranks, self.process.rank, self.process.size)
         for lane, comm in enumerate(self.lanes):
             if comm.Iprobe(self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status):
                 source, tag = self._status.Get_source(), self._status.Get_tag()
                 what = f"a message with tag {tag}" if lane == FORWARD else "a gradient or a part of a collective"
-                return f"; {what} from rank {source} has come, which nobody has received"
-        return ""
+                return f"{whom}; {what} from rank {self._world_ranks[source]} has come, which nobody has received"
+        return whom
 
     def pause(self) -> None:
         os.sched_yield()
@@ -210,14 +212,15 @@ class MpiTransport(Reductions):
     def unreceived(self) -> list[tuple[int, int, str]]:
         """(source, tag, description) of the messages that have arrived and that nobody took."""
         found = []
-        for comm in self.lanes:
+        for lane, comm in enumerate(self.lanes):
             while (letter := comm.Improbe(self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status)) is not None:
                 frame = np.empty(self._status.Get_count(self.MPI.BYTE), np.uint8)
                 source, tag = self._status.Get_source(), self._status.Get_tag()
                 request = letter.Irecv(frame)
                 while not request.Test():
                     os.sched_yield()
-                found.append((source, tag, message.read_header(frame).text))
+                if lane == FORWARD or tag % len(KINDS) not in (PIECE_OF_MESSAGE, PIECE_OF_PART):  # these follow a header
+                    found.append((source, tag, message.read_header(frame).text))
         return found
 
     # ---- collectives ----

@@ -187,15 +187,14 @@ class Opening:
         """An error with a table of who does what."""
         rows = []
         for rank, h in enumerate(self.headers()):
-            root = f", root {h.root}" if h.op in ROOTED else ""
             mode = ", not recording" if self.wants and not h.flags & message.RECORDING else ""
-            rows.append(f"  rank {rank}: collective {h.seq // 2}, {h.name}{root} of {h.form}{mode}, at {h.site}")
+            nothing = " of nothing" * (h.kind == NOTHING)
+            rows.append(f"  rank {rank}: collective {h.seq // 2}, {h.said}{nothing}{mode}, at {h.site}")
         return MismatchError("\n".join([f"{what}:", *rows, remedy]))
 
 
 REDUCED = ("allreduce", "reduce", "reduce_from")
 TO_ROOT = ("reduce", "gather", "gather_obj", "reduce_obj")
-ROOTED = ("bcast", "reduce", "gather", "scatter", "bcast_obj", "gather_obj", "scatter_obj", "reduce_obj")
 
 
 def form_of(x: Any, call: Call, parts: int | None, room: int) -> tuple[int, int, tuple[int, ...], str, Array, bool]:

@@ -79,7 +79,7 @@ class ThreadTransport:
 
     def wait(self, pending: Pending) -> None:
         world, group = self._world, self._group
-        world.wait(self._me, lambda: pending.ready() or group in world.revoked, pending.waiting)
+        world.wait(self._me, lambda: pending.ready() or group in world.revoked, pending.waiting, self._members)
         if group in world.revoked and not pending.ready():
             raise RankFailedError(f"rank {self.rank} stops to wait in {pending.waiting}: a rank of its communicator is lost")
 

@@ -7,12 +7,12 @@ Each transport has two lanes, forward and backward: a rank that is still in forw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from mnpar.backend import Array
-from mnpar.communicators.message import UPDATE
+from mnpar.communicators.message import UPDATE, read_header
 from mnpar.communicators.opening_buffers import OpeningBuffers
 from mnpar.communicators.shared_memory import SharedMemory
 
@@ -48,6 +48,7 @@ class Waiting(NamedTuple):
     tag: int = 0
     seq: int = 0
     order: int = 0
+    head: bytes = b""  # begins with the header of what this rank gives; nothing if it only takes
 
     @property
     def advice(self) -> str:
@@ -58,11 +59,25 @@ class Waiting(NamedTuple):
         whom = "" if self.peer is None else f" from {'any rank' if self.peer == ANY else f'rank {self.peer}'}"
         if self.order:  # its tag is a number that no user gave; what comes back to who sent is the gradient of a send
             back = self.order % 2 and self.what.endswith("recv")
-            return f"{self.what[:-4]}send to rank {self.peer} at {self.site}" if back else f"{self.what}{whom} at {self.site}"
+            return f"{self.what[:-4]}send to rank {self.peer} at {self.site}" if back else f"{self._does}{whom} at {self.site}"
         if self.what == "send":  # until it has been taken
             whom = f" to rank {self.peer}"
         tag = f", tag {self.tag}" if self.peer is not None and self.tag != ANY else ""
-        return f"{self.what}{whom}{tag} at {self.site}"
+        return f"{self._does}{whom}{tag} at {self.site}"
+
+    @property
+    def _does(self) -> str:
+        """The call, with the form of what this rank gives."""
+        return read_header(self.head).said if self.head else self.what
+
+    def beside(self, ranks: Sequence[int], me: int, size: int) -> str:
+        """The numbers in the job of those it waits for, where these are not said: ``ranks`` of the ``size`` in the job are the
+        communicator's, ``me`` is waiting."""
+        if self.peer == ANY:
+            return "; it could come from " + " or ".join([f"rank {rank}" for rank in ranks if rank != me or len(ranks) == 1])
+        if self.peer is None:
+            return f"; its communicator has ranks {', '.join(map(str, ranks))}" if len(ranks) < size else ""
+        return f"; that is rank {ranks[self.peer]} of the job" if ranks[self.peer] != self.peer else ""
 
 
 class Pending(NamedTuple):

@@ -97,6 +97,7 @@ class Wait:
         self.count = count  # how many waits this rank has been through
         self.since = time.monotonic()
         self.next_question = _FIRST_QUESTION  # s after the beginning
+        self.asked_all = float("inf")  # when everybody was asked first, s after the beginning
         self.suspected: tuple[float, int, dict[int, int]] | None = None  # when, after which question, and the counts
 
 
@@ -138,8 +139,7 @@ class Watch:
 
     def _poll(self, ready: Callable[[], bool], wait: Wait) -> None:
         while not ready():
-            elapsed = time.monotonic() - wait.since
-            if elapsed < polling.yielding:
+            if (elapsed := time.monotonic() - wait.since) < polling.yielding:
                 os.sched_yield()
                 continue
             time.sleep(_NAP if elapsed < 1 else _LONG_NAP)
@@ -202,6 +202,7 @@ class Watch:
             self._look_around()
             self._questions += 1
             everybody = elapsed >= self.patience - 2 * _FIRST_QUESTION
+            wait.asked_all = min(wait.asked_all, elapsed if everybody else wait.asked_all)
             for rank in range(self._post.size) if everybody else wait.peers:
                 if rank != self._post.rank:
                     self._post.tell(rank, ASK, b"%d" % self._questions)
@@ -256,7 +257,8 @@ class Watch:
                 if not free[rank] and state["state"] == "waiting" and self._can_go_on(state, free, states):
                     free[rank] = changed = True
         if free[self._post.rank]:
-            if self._post.rank == min(rank for rank, state in states.items() if state["state"] == "waiting"):
+            answered = elapsed > wait.asked_all + _FIRST_QUESTION  # there was time to
+            if answered and self._post.rank == min(rank for rank, state in states.items() if state["state"] == "waiting"):
                 self._warn(elapsed, [rank for rank in range(self._post.size) if rank not in (*states, *self.lost)])
             return []
         return [rank for rank in sorted(states) if not free[rank]]

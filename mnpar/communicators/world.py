@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mnpar.backend import Array
@@ -33,7 +33,7 @@ class World:
         self.failure: tuple[int, BaseException] | None = None
         self.complaints: dict[int, str] = {}
         self.done = [False] * size
-        self.waiting: list[tuple[Callable[[], bool], Waiting] | None] = [None] * size
+        self.waiting: list[tuple[Callable[[], bool], Waiting, Sequence[int]] | None] = [None] * size
         self._batons = [threading.Lock() for _ in range(size)]  # plain locks: a Semaphore is a Condition, and that two of them
         for baton in self._batons:
             baton.acquire()
@@ -46,22 +46,22 @@ class World:
         """Wait for the baton the first time."""
         self._batons[rank].acquire()
 
-    def wait(self, rank: int, ready: Callable[[], bool], waiting: Waiting) -> None:
-        """Go on when ``ready()``; until then let the others run."""
+    def wait(self, rank: int, ready: Callable[[], bool], waiting: Waiting, ranks: Sequence[int] = ()) -> None:
+        """Go on when ``ready()``; until then let the others run. ``ranks`` are those of the communicator; none: all."""
         self._raise_failure(rank)
         if ready():
             return
         if self.done[rank]:
             raise DeadlockError(f"rank {rank} has ended its program: wait for {waiting} inside it, the others have ended too")
-        self._let_others_run(rank, ready, waiting)
+        self._let_others_run(rank, ready, waiting, ranks or range(self.size))
 
     def pause(self, rank: int) -> None:
         """Let every other rank that can go on do so first."""
         if not self.done[rank]:
-            self._let_others_run(rank, lambda: True, Waiting("a pause", ""))
+            self._let_others_run(rank, lambda: True, Waiting("a pause", ""), ())
 
-    def _let_others_run(self, rank: int, ready: Callable[[], bool], waiting: Waiting) -> None:
-        self.waiting[rank] = (ready, waiting)
+    def _let_others_run(self, rank: int, ready: Callable[[], bool], waiting: Waiting, ranks: Sequence[int]) -> None:
+        self.waiting[rank] = (ready, waiting, ranks)
         self._hand_on(rank)
         self._batons[rank].acquire()
         self.waiting[rank] = None
@@ -126,7 +126,7 @@ class World:
     def _doing(self, rank: int) -> str:
         entry = self.waiting[rank]
         if entry is not None:
-            return f"waits in {entry[1]}{self._beside(rank)}"
+            return f"waits in {entry[1]}{entry[1].beside(entry[2], rank, self.size)}{self._beside(rank)}"
         return "has finished" if self.done[rank] else "has not started"
 
     def _beside(self, rank: int) -> str:

@@ -237,7 +237,7 @@ def allreduce(comm: Communicator, x: Any, op: str = "sum") -> Variable:
         comm: all its ranks call this.
         x: a Variable or array, of the same shape and dtype on each rank.
         op: ``'sum'``, or ``'mean'``, ``'max'``, ``'min'``, ``'prod'``, each with its own derivative: max and min give the
-            gradient to the lowest rank that holds the extremum.
+            gradient to the lowest rank that holds the extremum; NaN on any rank is NaN in the result.
 
     Returns:
         The sum.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from mnpar.backend import Array
 from mnpar.communicators import message
 from mnpar.communicators.communicator import Communicator, needed
-from mnpar.communicators.message import Call
+from mnpar.communicators.message import Call, Header
 from mnpar.functions.communication import Communication
 from mnpar.functions.delivery import Delivery, Form, form_of, gather_pieces
 from mnpar.future import Future
@@ -62,9 +62,8 @@ class Carrier(Communication):
             self.seq = self.channel.next_exchange()
         self.asked = list(self.dests) if call.wants else []
         form = form_of(self.plan.have[self.comm.rank], xs, self.label)
-        for parcel in self.route.sends:
-            if parcel.rank in self.dests:
-                self._send(parcel, xs, form, call)
+        for parcel in [parcel for parcel in self.route.sends if parcel.rank in self.dests]:
+            self._send(parcel, xs, form, call)
         return form, call
 
     def _take(self, parcel: Parcel, delivery: Delivery, call: Call) -> Steps[None]:
@@ -75,10 +74,7 @@ class Carrier(Communication):
         value, header = yield from self.channel.fetch(call, parcel.rank, self.seq)
         if not delivery.suits(parcel, value):
             raise self.channel.misfit(parcel.rank, f"{delivery.expects(parcel)} in {self.label}", header, "arrays")
-        if header.flags & message.REFUSED:
-            self.sources.remove(parcel.rank)  # it is the list of the node whose gradient this is: nobody asks there again
-        if header.wants:
-            self._note(parcel.rank)
+        self._note(parcel.rank, header)
         delivery.unpack(parcel, value)
 
     def _send(self, parcel: Parcel, xs: Sequence[Array], form: Form | None, call: Call) -> None:
@@ -91,14 +87,16 @@ class Carrier(Communication):
             traffic.bytes += frame.nbytes - message.SIZE
         self.channel.post(frame, parcel.rank, self.seq)
 
-    def _note(self, rank: int) -> None:
-        """A rank wants a gradient: it gets one in backward or, if there will be none here, word of that at once."""
-        if self.recording:
+    def _note(self, rank: int, header: Header) -> None:
+        """A rank that wants a gradient gets one in backward or, if there will be none here, word of that at once."""
+        if header.flags & message.REFUSED:
+            self.sources.remove(rank)  # it is the list of the node whose gradient this is: that asks there no more
+        if header.wants and self.recording:
             self.asked_by.append(rank)
-            return
-        back, order = self.comm.channel(self.order + 1), self.order + 1
-        call = Call(self.op, self.site, root=self.plan.adjoint.fingerprint, order=order)
-        back.post(message.encode_refusal(call, self.seq), rank, self.seq)
+        elif header.wants:
+            back = self.comm.channel(self.order + 1)
+            call = Call(self.op, self.site, root=self.plan.adjoint.fingerprint, order=back.order)
+            back.post(message.encode_refusal(call, self.seq), rank, self.seq)
 
 
 class Exchange(Carrier):

@@ -152,3 +152,18 @@ def test_between_machines_values_travel_in_messages_that_pass_each_other(comm, m
     assert total is None if comm.rank != 1 else (total == expected).all()
     for part, one in zip(comm.allgather(x), [of(rank, n) for rank in range(comm.size)], strict=True):
         np.testing.assert_array_equal(part, one)
+
+
+@pytest.mark.ranks(2, on="mpi")
+def test_a_message_in_pieces_that_nobody_receives_is_told_of_once(comm, pieces):
+    if comm.rank == 0:
+        comm.send(values(comm, 500), 1, tag=3)
+    comm.barrier()
+    found = []
+    while comm.rank == 1 and not found:
+        found = comm.transport.unreceived()
+        found += comm.transport.unreceived()  # the pieces, which may come after the header
+    if comm.rank == 1:
+        ((source, tag, text),) = found
+        assert (source, tag) == (0, 3)
+        assert text.startswith("send of float64 (500,) at ")

@@ -51,6 +51,18 @@ def anybody(comm):
     comm.recv(mnpar.ANY_SOURCE, mnpar.ANY_TAG)  # anybody
 
 
+def in_groups(comm):
+    group = comm.split(comm.rank % 2, comm.rank)
+    if comm.rank == 0:
+        group.recv(1)  # a member
+    elif comm.rank == 2:
+        group.recv(mnpar.ANY_SOURCE)  # any member
+    elif comm.rank == 3:
+        comm.barrier()  # all
+    else:
+        group.bcast(None, root=1)  # the group
+
+
 def no_backward(comm):
     y = F.allreduce(comm, mnpar.Variable(np.ones(2)))  # no backward
     if comm.rank:
@@ -73,7 +85,11 @@ DEADLOCKS = {
         lambda: [f"waits in barrier at {line('others')}", f"waits in recv from rank 1, tag 4 at {line('itself')}",
                  f"waits in barrier at {line('others')}"],
     ),
-    "early end": (early, 3, lambda: ["has finished", "has finished", f"waits in allreduce at {line('early')}"]),
+    "early end": (
+        early,
+        3,
+        lambda: ["has finished", "has finished", f"waits in allreduce (sum) of float64 (2,) at {line('early')}"],
+    ),
     "other tag": (
         other_tag,
         3,
@@ -84,12 +100,29 @@ DEADLOCKS = {
             "has finished",
         ],
     ),
-    "anybody": (anybody, 2, lambda: [f"waits in recv from any rank at {line('anybody')}"] * 2),
+    "anybody": (
+        anybody,
+        3,
+        lambda: [
+            f"waits in recv from any rank at {line('anybody')}; it could come from {others}"
+            for others in ("rank 1 or rank 2", "rank 0 or rank 2", "rank 0 or rank 1")
+        ],
+    ),
+    "in groups": (
+        in_groups,
+        4,
+        lambda: [
+            f"waits in recv from rank 1, tag 0 at {line('a member')}; that is rank 2 of the job",
+            f"waits in bcast, root 1 at {line('the group')}; its communicator has ranks 1, 3",
+            f"waits in recv from any rank, tag 0 at {line('any member')}; it could come from rank 0",
+            f"waits in barrier at {line('all')}",
+        ],
+    ),
     "alone": (ring, 1, lambda: [f"waits in recv from rank 0, tag 0 at {line('ring')}"]),
     "no backward": (
         no_backward,
         3,
-        lambda: ["has finished", *[f"waits in gradient of allreduce at {line('no backward')}"] * 2],
+        lambda: ["has finished", *[f"waits in gradient of allreduce (sum) of float64 (2,) at {line('no backward')}"] * 2],
     ),
 }  # fmt: skip
 
@@ -409,5 +442,5 @@ def test_the_line_of_a_wait_is_where_a_with_block_was_entered():
             with optimizer.team.saving():  # only here
                 pass
 
-    with pytest.raises(DeadlockError, match=f"waits in allgather at {line('only here')}"):
+    with pytest.raises(DeadlockError, match=rf"waits in allgather of .* at {line('only here')}"):
         mnpar.run(program, ranks=2)

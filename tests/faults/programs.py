@@ -298,7 +298,7 @@ def slow_ranks_in_turn(comm):
     """Longer than the patience in all, but always somebody works."""
     for turn in range(comm.size):
         if comm.rank == turn:
-            time.sleep(0.7)
+            time.sleep(1.2)
         comm.bcast(np.ones(2), turn)
     print(f"rank {comm.rank} is done", flush=True)
 
