@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 AXES = ("data", "pipe", "model", "space", "sequence", "expert")  # those that every mesh has, of one rank unless told
 Size = int | tuple[int, ...]
+NOTE = (  # to errors that an ensemble may be behind
+    ". (Members of an ensemble are an axis of their own, before that of their ranks, and differ by their paths: Mesh(comm, "
+    "member=2, model=-1), Ensemble(mesh['member', 'model'], …, groups=2), optimizer.setup(ensemble).)"
+)
 
 
 class Mesh:

@@ -21,7 +21,7 @@ from mnpar.link import Link
 from mnpar.links import MixtureOfExperts, MultiNodeBatchNormalization
 from mnpar.links.mixture_of_experts import Experts
 from mnpar.parallel.description import Description, Table, look_at
-from mnpar.parallel.mesh import Mesh
+from mnpar.parallel.mesh import NOTE, Mesh
 from mnpar.parallel.pipeline import Pipeline
 from mnpar.parallel.reducer import Among, Reducer
 from mnpar.parallel.total import Total
@@ -197,9 +197,10 @@ class Placement:
             boxes = [holders[other].box for other in line if other in holders]
             several = any([box != boxes[0] for box in boxes])
             if several and len(boxes) < len(line):
-                parts, gone = [r for r in line if r in holders], [r for r in line if r not in holders]
-                members = _MEMBERS.format(axis) if "/members/" in path else ""
-                raise MismatchError(_NO_PART.format(path, axis, parts, self.mesh, gone) + members)
+                raise MismatchError(
+                    f"{path} is divided along {axis!r} among ranks {[r for r in line if r in holders]} of {self.mesh!s}, but "
+                    f"ranks {[r for r in line if r not in holders]} have no part: a part without elements is one too{NOTE}"
+                )
             kinds.setdefault("divided" if several else "some" if len(boxes) < len(line) else "replicated", line)
         kind = next(kind for kind in ("some", "divided", "replicated") if kind in kinds)
         if kind == "some" and all([axis in held.alone for held in holders.values()]):
@@ -216,7 +217,7 @@ class Placement:
         drawn = {held.drawn: rank for rank, held in reversed(holders.items()) if held.drawn and held.box.volume}
         if len(drawn) > 1:
             ranks = sorted(drawn.values())[:2]
-            raise MismatchError(_DRAWN.format(path, ranks, self.mesh, " and ".join(map(repr, self.mesh.differ(ranks)))))
+            raise MismatchError(_DRAWN.format(path, ranks, self.mesh, " and ".join(map(repr, self.mesh.differ(ranks)))) + NOTE)
         for ranks in self.copies(holders).values():
             first = holders[ranks[0]]
             for rank in ranks[1:]:
@@ -225,7 +226,7 @@ class Placement:
                 if staged and not (first.tied and holders[rank].tied):
                     raise MismatchError(_UNTIED.format(path, [ranks[0], rank], self.mesh, staged[0]))
                 if holders[rank].digest != first.digest:
-                    raise MismatchError(_DIFFER.format(path, [ranks[0], rank], self.mesh, " and ".join(map(repr, axes))))
+                    raise MismatchError(_DIFFER.format(path, [ranks[0], rank], self.mesh, " and ".join(map(repr, axes))) + NOTE)
 
     def copies(self, holders: dict[int, Description]) -> dict[Box, list[int]]:
         """The ranks that have each box."""
@@ -285,22 +286,15 @@ _OVER_DATA = (
     "it is divided among ranks along {}, which have samples of their own: give it a communicator of the other axes, such as "
     "mesh.model, or let it leave each rank its share, MixtureOfExperts(…, input_is_parallel=True, whole_gradients=False)"
 )
-_NO_PART = "{} is divided along {!r} among ranks {} of {!s}, but ranks {} have no part: a part without elements is one too"
-_MEMBERS = (
-    "; members of an ensemble, whose ranks are neighbours, are an axis of their own before that of their ranks, such as "
-    "Ensemble(mesh['member', '{0}'], …, groups=2) of Mesh(comm, member=2, {0}=-1)"
-)
 _UNTIED = (
     "{} is on ranks {} of {!s}, in several stages along {!r}, and nothing adds their gradients up: name it in "
     "Pipeline.of(tied=…) or Pipeline(shared=…); other parameters need other paths, as Pipeline.of gives them"
 )
 _DRAWN = (
     "ranks {1} of {2!s}, which differ along {3}, have drawn their parts of {0} from different whole arrays, so that it is not "
-    "that of one process: draw the weights by initialize_by_path, or after mnpar.random.seed with one seed on these ranks. "
-    "(Members of an ensemble differ by their paths: optimizer.setup(ensemble).)"
+    "that of one process: draw the weights by initialize_by_path, or after mnpar.random.seed with one seed on these ranks"
 )
 _DIFFER = (
     "{} is not the same on ranks {} of {!s}, which differ along {}: draw the weights by initialize_by_path, or after "
-    "mnpar.random.seed with one seed on these ranks; a part of a parameter has whole and box; members of an ensemble differ by "
-    "their paths: optimizer.setup(ensemble)"
+    "mnpar.random.seed with one seed on these ranks; a part of a parameter has whole and box"
 )
