@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from mnpar import waiter
+from mnpar import supervisor
 from mnpar.communicators.launcher import launched_after_first, launched_ranks
 from mnpar.errors import DatasetError, LauncherError
 
@@ -39,7 +39,7 @@ _LAUNCHERS_MARKS = (
     "MPIEXEC_",
     "I_MPI_HYDRA",
     "MPIR_",
-    waiter.FILE,
+    supervisor.FILE,
 )
 _SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "COBALT_JOBID")
 _AGAIN = "MNPAR_RELAUNCHED"
@@ -299,7 +299,7 @@ def relaunch(ranks: int) -> bool:
 
     ``python script.py`` and ``mpiexec python script.py`` (which with MPICH starts one rank) so become ``mpiexec -n ranks``;
     under a launcher with several ranks, and in the second run, nothing happens. It replaces the process: the exit code is the
-    job's, and 1 if a rank left without a word (``mnpar/waiter.py``) where the launcher itself would call that a success.
+    job's, and 1 if a rank left without a word (``mnpar/supervisor.py``) where the launcher itself would call that a success.
 
     Args:
         ranks: how many to start; 1 changes nothing.
@@ -369,10 +369,10 @@ def start(ranks: int, command: Sequence[str], hosts: str | None = None, module: 
 
 
 def _become(command: list[str], ranks: int, environment: dict[str, str]) -> NoReturn:
-    """Replace this process by the launcher; or by the waiter, as MPICH's launcher may report success of a job that failed."""
+    """Replace this process by the launcher, or by its supervisor: MPICH's may report success of a job that failed."""
     environment[_AGAIN] = "1"  # a script that would start ranks itself has them
     if hasattr(os, "memfd_create") and not _is_open_mpi(command[0]):
-        command = [sys.executable, "-I", "-S", waiter.__file__, str(ranks), *command]
+        command = [sys.executable, "-I", "-S", supervisor.__file__, str(ranks), *command]
     for number, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
         if stream is None and os.open(os.devnull, os.O_RDWR) == number:  # closed by who started this: mpiexec needs all three
             os.set_inheritable(number, True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import mnpar
-from mnpar import launch, waiter
+from mnpar import launch, supervisor
 from mnpar.communicators import launcher
 from mnpar.errors import LauncherError
 
@@ -76,7 +76,7 @@ def test_a_script_alone_becomes_an_mpiexec_job_of_itself(started):
     ((program, arguments, environment),) = started
     mpiexec = [launch.find_mpiexec(), "-n", "4", sys.executable, "train.py", "--epochs", "3"]
     assert program == arguments[0]
-    assert arguments in (mpiexec, [sys.executable, "-I", "-S", waiter.__file__, "4", *mpiexec])
+    assert arguments in (mpiexec, [sys.executable, "-I", "-S", supervisor.__file__, "4", *mpiexec])
     assert environment["MNPAR_RELAUNCHED"] == "1"
     assert environment["PATH"] == os.environ["PATH"]
 

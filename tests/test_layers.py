@@ -18,7 +18,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = """
     foreign_names
     lazy
-    config errors graph tape random serializer timing waiter
+    config errors graph tape random serializer timing supervisor
     backend reach function_hook link_hook
     blas
     function backends runtime_info configuration

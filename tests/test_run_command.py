@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from mnpar import launch, waiter
+from mnpar import launch, supervisor
 from mnpar.launch import clean_environment
 from tests.scripts import run_script
 
@@ -93,19 +93,19 @@ def test_a_rank_that_leaves_without_a_word_makes_the_job_fail(ends, what):
 
 
 def test_what_an_ended_rank_has_noted_is_judged_and_no_other():
-    assert waiter.unended(b"\2\0\2") == ""
-    assert waiter.unended(b"\2\1\1").startswith("mnpar: of 3 ranks, 1, 2 never came to an end")
+    assert supervisor.unended(b"\2\0\2") == ""
+    assert supervisor.unended(b"\2\1\1").startswith("mnpar: of 3 ranks, 1, 2 never came to an end")
 
 
 def test_a_rank_notes_its_end_in_the_waiters_file_and_in_no_other(monkeypatch, tmp_path):
     (tmp_path / "other").write_bytes(b"abc")
-    monkeypatch.setenv(waiter.FILE, f"{tmp_path / 'other'} mnpar-1")
-    waiter.note(1, waiter.ENDED)
+    monkeypatch.setenv(supervisor.FILE, f"{tmp_path / 'other'} mnpar-1")
+    supervisor.note(1, supervisor.ENDED)
     assert (tmp_path / "other").read_bytes() == b"abc"
     file = os.memfd_create("mnpar-1")
     for name, found in (("mnpar-2", b""), ("mnpar-1", b"\0\2")):
-        monkeypatch.setenv(waiter.FILE, f"/proc/self/fd/{file} {name}")
-        waiter.note(1, waiter.ENDED)
+        monkeypatch.setenv(supervisor.FILE, f"/proc/self/fd/{file} {name}")
+        supervisor.note(1, supervisor.ENDED)
         assert os.pread(file, 9, 0) == found
     os.close(file)
 

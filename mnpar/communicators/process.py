@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mnpar import waiter
+from mnpar import supervisor
 from mnpar.communicators import neighbours, sites, startup, traces
 from mnpar.communicators.neighbours import CARD, Heartbeat, Look, Neighbours
 from mnpar.communicators.transport import untaken
@@ -84,7 +84,7 @@ class Process:
         if self.size > 1:
             self._meet()
             self._install()
-            waiter.note(self.rank, waiter.BEGUN)
+            supervisor.note(self.rank, supervisor.BEGUN)
         elif self.finalizes_forks and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._install)  # a rank alone needs no hooks, but its children's exit code does
         atexit.register(self._leave)
@@ -275,7 +275,7 @@ class Process:
             return
         if not self.MPI.Is_finalized():
             self._finalize()
-        waiter.note(self.rank, waiter.ENDED)
+        supervisor.note(self.rank, supervisor.ENDED)
 
     def _finalize(self) -> None:
         """Wait until all ranks are there, so that one which still waits for this one can learn that it has ended."""

@@ -16,7 +16,7 @@ import shutil
 import zlib
 from pathlib import Path
 
-from mnpar import waiter
+from mnpar import supervisor
 
 _SEGMENTS = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.", "/dev/shm/Intel_MPI_")
 _MARKS = ("PMI", "HYDI_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "OMPI_FILE_", "MPI_LOCAL")
@@ -127,7 +127,7 @@ def job_segments(job: str) -> str:
 def hide_launcher() -> None:
     """Remove the launcher's variables from the environment that child processes inherit."""
     for name in os.environ:
-        if name.startswith((*_MARKS, waiter.FILE)) and not name.startswith(_SETTINGS):
+        if name.startswith((*_MARKS, supervisor.FILE)) and not name.startswith(_SETTINGS):
             os.unsetenv(name)
 
 

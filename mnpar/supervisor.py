@@ -1,4 +1,4 @@
-"""Waits for MPICH's mpiexec, and fails where mpiexec reports success although a rank has left in the middle of the job.
+"""The supervisor of MPICH's mpiexec: it fails where mpiexec reports success although a rank has left in the middle of the job.
 
 A rank can leave without an error: a library calls C's ``_exit(0)``, say. MPICH's launcher then kills the other ranks, before
 they can report it, and returns 0, or reports those that it has killed. So each rank notes (:func:`note`) that it has begun and
@@ -60,7 +60,7 @@ def wait(pid: int) -> int:
 
 
 def note(rank: int, state: bytes) -> None:
-    """Tell the process that waits for this job, if one does, that the rank has begun, or has come to its end."""
+    """Tell the supervisor of this job, if it has one, that the rank has begun, or has come to its end."""
     path, _, name = os.environ.get(FILE, "").partition(" ")
     try:
         if os.readlink(path) == f"/memfd:{name} (deleted)":  # and no other process's file on another machine
