@@ -142,6 +142,8 @@ JOBS = {
     "exit_3_on_all": Row("4", 3, out="", once="", fresh=False),
     "exit_0": ends("5", rf"{DONE}, by sys.exit\(0\) at {HERE}"),
     "early_end": ends("5", DONE),
+    "finalize_early": ends("5", f"has called MPI.Finalize at {HERE}"),
+    "error_after_finalize": Row("1", 1, r"\ATraceback(.|\n)*^ValueError: boom"),
     "os_exit_0": Row("6", 1, rf"mnpar: rank 1 of 2 called os._exit\(0\) at {HERE}", once="mnpar:"),
     "os_exit_4": Row("6", 4, rf"mnpar: rank 1 of 2 called os._exit\(4\) at {HERE}", once="mnpar:", fresh=False),
     "silent_death": Row(

@@ -48,8 +48,9 @@ def install() -> None:
         return
     show, show_of_thread, process = sys.excepthook, threading.excepthook, os.getpid()
 
-    def is_rank() -> bool:  # a child's errors are its own
-        return os.getpid() == process and not siblings.is_helper()
+    def is_rank() -> bool:  # a child's errors are its own, and those after MPI's end are no other rank's
+        MPI = sys.modules.get("mpi4py.MPI")
+        return os.getpid() == process and not siblings.is_helper() and (MPI is None or not MPI.Is_finalized())
 
     def on_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if is_rank():
