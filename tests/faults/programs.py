@@ -593,7 +593,9 @@ def start(name):
     print("ready", flush=True)
     if name == "start_nowhere":
         return
-    if launched_rank() == 1:
+    if name == "start_late":
+        time.sleep(1)
+    elif launched_rank() == 1:
         AT_THE_START[name]()
     if name == "start_exit_0_early":
         left = Path(tempfile.gettempdir(), "left")
