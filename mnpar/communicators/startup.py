@@ -302,11 +302,10 @@ def _exit(code: int) -> NoReturn:
 
 def _tidy(launcher: int | None) -> None:
     """Remove the files of MPI's shared memory that the ranks here have mapped, which are about to end, and their launcher's."""
-    traces.remove(traces.segments())
     if launcher is not None:
         traces.remove(traces.launchers_file(launcher))
-        for pid in siblings.children(launcher):
-            traces.remove(traces.segments(pid))
+    for pid in (*(siblings.children(launcher) if launcher is not None else ()), os.getpid()):
+        traces.remove(traces.segments(pid) + traces.unfinished(pid))
 
 
 def _missing(expected: int, ranks: list[int | None]) -> str:
