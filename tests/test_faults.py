@@ -31,7 +31,8 @@ BAD = "not 0"
 MPICH = "HYDRA" in subprocess.run([find_mpiexec(PYTHON), "--version"], capture_output=True, text=True, check=False).stdout
 ELSEWHERE = (  # rank 1 has a launcher of its own, as on another machine
     ("-launcher", "ssh", "-launcher-exec", f"{Path(__file__).parent}/faults/elsewhere.sh", "-hosts", "127.0.0.1:1,127.0.0.2:1")
-    if MPICH else ()
+    if MPICH else
+    ("--prtemca", "plm_ssh_agent", f"{Path(__file__).parent}/faults/elsewhere.sh", "-H", "localhost:1,elsewhere:1")
 )  # fmt: skip
 
 
@@ -126,6 +127,7 @@ JOBS = {
     "start_exit_0_early, elsewhere": ends_at_the_start("5")._replace(options=ELSEWHERE),
     "start_nowhere, elsewhere": works("", out="ready")._replace(options=ELSEWHERE, fresh=True),
     "start_waits": Row("12", BAD, ranks=3, act=interrupt, limit=3, once=""),
+    "start_late, launcher killed": Row("14", -9, act=kill_launcher, once=""),
     "start_waits, a rank killed": Row("", BAD, act=kill_a_rank_that_starts, once=""),
     "error_while_others_receive": fails("1", "error_while_others_receive")._replace(fresh=True),
     "error_while_others_reduce": fails("1", "error_while_others_reduce", 3),
@@ -142,6 +144,8 @@ JOBS = {
     "exit_3_on_all": Row("4", 3, out="", once="", fresh=False),
     "exit_0": ends("5", rf"{DONE}, by sys.exit\(0\) at {HERE}"),
     "early_end": ends("5", DONE),
+    "finalize_early": ends("5", f"has called MPI.Finalize at {HERE}"),
+    "error_after_finalize": Row("1", 1, r"\ATraceback(.|\n)*^ValueError: boom"),
     "os_exit_0": Row("6", 1, rf"mnpar: rank 1 of 2 called os._exit\(0\) at {HERE}", once="mnpar:"),
     "os_exit_4": Row("6", 4, rf"mnpar: rank 1 of 2 called os._exit\(4\) at {HERE}", once="mnpar:", fresh=False),
     "silent_death": Row(

@@ -74,7 +74,7 @@ class Process:
         self.watch = Watch(self, patience)
         self._heart: Heartbeat | None = None
         self._neighbours: Neighbours | None = None
-        self._os_exit = os._exit
+        self._os_exit, self._mpis_finalize = os._exit, MPI.Finalize
         self._orphaned_for = self._blocked_for = 0
         self._blocked: tuple[float, str, list[int]] | None = None  # in a call of MPI: since when, where, by whom perhaps
         self._ends: tuple[float, int] | None = None  # by when the process must have ended, and its exit code
@@ -117,6 +117,7 @@ class Process:
         sys.excepthook, threading.excepthook = self._on_error, self._on_thread_error
         self._sys_exit, sys.exit = sys.exit, self._on_sys_exit
         os._exit = self._on_os_exit
+        self.MPI.Finalize = self._on_finalize
         with contextlib.suppress(Exception):  # no stderr of the system, as in some notebooks
             if not faulthandler.is_enabled():
                 faulthandler.enable(all_threads=False)
@@ -207,6 +208,14 @@ class Process:
             self._abort(where, status or 1)
         self._os_exit(status)
 
+    def _on_finalize(self) -> None:
+        """The program calls ``MPI.Finalize``, as some do at their end: as of then this rank answers nobody."""
+        if os.getpid() != self._pid or self.MPI.Is_finalized():
+            self._mpis_finalize()
+        else:
+            self._exit = 0, f"has called MPI.Finalize at {sites.call_site()}"
+            self._finalize()
+
     def _look_out(self, launcher: int) -> None:
         """Act if the launcher has died, or the end or a call of MPI takes too long; called at each heartbeat, in its thread."""
         if self._ends is not None and time.monotonic() > self._ends[0]:
@@ -227,7 +236,7 @@ class Process:
         return None
 
     def _on_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if os.getpid() != self._pid:  # a forked child's errors are its own
+        if os.getpid() != self._pid or self.MPI.Is_finalized():  # a forked child's errors are its own
             self._hooks[0](kind, error, trace)
             self._exit = 1, ""
             return
@@ -245,7 +254,7 @@ class Process:
         self._abort(f"mnpar: rank {self.rank} of {self.size} failed, the job ends\n{text}", code)
 
     def _on_thread_error(self, args: Any) -> None:
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid or self.MPI.Is_finalized():
             self._hooks[1](args)
         elif args.exc_type is not SystemExit:
             self._on_error(args.exc_type, args.exc_value, args.exc_traceback)
@@ -290,7 +299,7 @@ class Process:
             if self._heart is not None:
                 self._heart.stop()
             if not self.watch.lost:  # else Open MPI may wait for ever: its last fence is of all ranks, those that are gone too
-                self.MPI.Finalize()
+                self._mpis_finalize()
         except KeyboardInterrupt:
             self._abort("" if self.rank else "mnpar: interrupted\n", 130)
         except MnparError as error:  # its peer complains of what it sent

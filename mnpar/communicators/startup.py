@@ -5,8 +5,9 @@ that leaves without MPI is no failure to them. So an uncaught error ends its pro
 all other ends: each rank on a machine is a child process of its launcher there, or in a wrapper that is one and lasts as long,
 and the launcher has told how many there are. While a rank is in ``MPI_Init``, a thread counts those children (``mpi.py``
 calls MPI without the GIL); if some are missing, it says which, and ends this process. Ranks on other machines leave notices for
-each other at MPICH's launcher (notices.py). Where the launcher or its children cannot be seen (systems without ``/proc``,
-kernels that list no children, containers that hide processes, Slurm), nothing is watched.
+each other at the launcher (notices.py for MPICH's, pmix.py for Open MPI's). Where the launcher or its children cannot be seen
+(systems without ``/proc``, kernels that list no children, containers that hide processes, Slurm), nothing is watched. (The file
+is long because all that can happen until all ranks have met is one thing.)
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mnpar.communicators import siblings, sites, traces
+from mnpar.communicators import pmix, siblings, sites, traces
 from mnpar.communicators.launcher import launched_rank, launched_ranks, launched_ranks_here, under_open_mpi
 from mnpar.communicators.notices import Notices
 from mnpar.communicators.watch import speak, speak_at_once
@@ -36,20 +37,28 @@ _ALIKE = 0.8  # s: if all ranks fail alike, rank 0 speaks for them, and ends the
 _SPEAK = 0.2  # s for a launcher to pass on what a rank wrote
 _LAST_WORDS = 5.0  # s to write what went wrong, which nobody may read
 _PULSE = 0.2  # s
+_LOOK = 1.0  # s in MPI_Init, and again, after which a rank looks for notices of others
 _ENDING = 1.0  # s in which a launcher that has lost a rank kills the others
 _STARTING = 1.5  # s without a new rank, after which a launcher starts no more; and as long as this rank has taken to come here
 _MPIS_OWN = "MPIR_CVAR_PMI_VERSION"  # another protocol
 _TURN = 12  # looks by which the lowest rank comes first, to speak for all
 
 
+_starter: tuple[int, int | None] | None = None  # the launcher, and when it was started
+
+
 def install() -> None:
     """Let an uncaught error of any thread end the job; called by ``import mnpar``. A communicator has its own hooks."""
+    global _starter
     if launched_ranks() < 2:
         return
+    if (launcher := siblings.launcher()[0]) is not None:
+        _starter = launcher, siblings.begun(launcher)
     show, show_of_thread, process = sys.excepthook, threading.excepthook, os.getpid()
 
-    def is_rank() -> bool:  # a child's errors are its own
-        return os.getpid() == process and not siblings.is_helper()
+    def is_rank() -> bool:  # a child's errors are its own, and those after MPI's end are no other rank's
+        MPI = sys.modules.get("mpi4py.MPI")
+        return os.getpid() == process and not siblings.is_helper() and (MPI is None or not MPI.Is_finalized())
 
     def on_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if is_rank():
@@ -112,9 +121,14 @@ def settled() -> None:
         _remover = None
 
 
+def _some_elsewhere() -> bool:
+    """Whether ranks of this job are on other machines."""
+    return launched_ranks_here() != launched_ranks()
+
+
 def _notices() -> Notices | None:
     """How this process learns of ranks on other machines; None if there are none, no way to, or it is not a rank itself."""
-    if launched_ranks_here() == launched_ranks() or not os.environ.get("PMI_FD", "").isdigit():
+    if not _some_elsewhere() or not os.environ.get("PMI_FD", "").isdigit():
         return None
     launcher, rank = siblings.launcher()
     if rank != os.getpid():  # a wrapper may start another process, that comes
@@ -137,6 +151,8 @@ def _leave(notices: Notices | None) -> None:
         return
     if under_open_mpi() and any(siblings.has_mpi(pid) for pid in siblings.children(launcher)):
         time.sleep(_ENDING / 2)  # the launcher may take this end for a failure: see _await_others
+    if _some_elsewhere() and under_open_mpi():
+        pmix.publish_that_this_one_has_left(launcher)
     if notices is not None and (waits := notices.one_waits(launched_rank() or 0)) is not None:
         first = f"mnpar: rank {launched_rank()} of {launched_ranks()} has ended before it made a communicator, the job ends"
         speak(f"{first}\n  rank {waits}: waits for ever for the start of MPI\n")
@@ -160,6 +176,9 @@ def watched(library: str, session: Session | None) -> Iterator[None]:
         speak(_report("the start of MPI", sites.call_site(), f"rank {left}"))
         time.sleep(_SPEAK)
         _end(siblings.launcher()[0], notices)
+    if _starter is not None and _has_died(*_starter):  # Open MPI would start alone
+        traces.remove_session(_starter[0])
+        _end(None)
     _await_others()
     if library.startswith("MPICH"):
         _remove_if_killed(session)
@@ -218,8 +237,9 @@ def _await_others() -> None:
 
 def _watch(over: threading.Event, wakes: int, site: str, session: Session | None) -> None:
     """In a thread: end this process at Ctrl-C, or if a rank of this machine is gone, or if a job without a launcher ends."""
-    expected, most, found, looks, last = launched_ranks_here(), 0, 0, 0, set[int]()
+    expected, most, found, looks, elsewhere, last = launched_ranks_here(), 0, 0, 0, 0, set[int]()
     launcher, mine = siblings.launcher()
+    next_look = time.monotonic() + _LOOK if _some_elsewhere() and under_open_mpi() else float("inf")
     begun, starting = launcher and siblings.begun(launcher), _STARTING + siblings.age(siblings.begun(os.getpid()))
     while True:
         told = os.read(wakes, 256) if select.select([wakes], [], [], _PULSE)[0] else b""
@@ -231,9 +251,17 @@ def _watch(over: threading.Event, wakes: int, site: str, session: Session | None
             session.obey(_exit)
         if launcher is None or not begun:
             continue
-        if siblings.begun(launcher) not in (begun, None):  # it has died
+        if _has_died(launcher, begun):
             traces.remove_session(launcher)
             _end(launcher)
+        if time.monotonic() > next_look:
+            next_look += _LOOK
+            left = pmix.one_has_left()
+            elsewhere += left is not None
+            if left is not None and elsewhere > (0 if launched_rank() == (left == 0) else _TURN // 4):
+                speak_at_once(_report("the start of MPI", site, f"rank {left}"))
+                time.sleep(_SPEAK)
+                _end(launcher)
         there = siblings.children(launcher)
         if mine not in there:  # these are not all
             continue
@@ -249,6 +277,11 @@ def _watch(over: threading.Event, wakes: int, site: str, session: Session | None
             speak_at_once(_report("the start of MPI", site, _missing(expected, ranks)))
             time.sleep(_SPEAK)
             _end(launcher)
+
+
+def _has_died(pid: int, since: int | None) -> bool:
+    """Whether a process has ended that was started then; no if it cannot be seen."""
+    return bool(since) and siblings.begun(pid) not in (since, None)
 
 
 def _end(launcher: int | None, notices: Notices | None = None) -> None:
@@ -271,8 +304,8 @@ def _tidy(launcher: int | None) -> None:
     """Remove the files of MPI's shared memory that the ranks here have mapped, which are about to end, and their launcher's."""
     if launcher is not None:
         traces.remove(traces.launchers_file(launcher))
-        for pid in siblings.children(launcher):
-            traces.remove(traces.segments(pid))
+    for pid in (*(siblings.children(launcher) if launcher is not None else ()), os.getpid()):
+        traces.remove(traces.segments(pid) + traces.unfinished(pid))
 
 
 def _missing(expected: int, ranks: list[int | None]) -> str:

@@ -35,6 +35,18 @@ def segments(pid: int | str = "self") -> list[str]:
     return sorted(found)
 
 
+def unfinished(pid: int | str = "self") -> list[str]:
+    """The files in shared memory that UCX has made in a process, and has still to map, and to unlink."""
+    found = []
+    with contextlib.suppress(OSError):
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                name = os.readlink(file)
+                if name.startswith("/dev/shm/ucx_shm_") and not name.endswith("(deleted)"):
+                    found.append(name)
+    return found
+
+
 def launchers_file(launcher: int) -> list[str]:
     """The file by which MPICH's launcher describes the machine to its ranks, and which stays when a job is aborted.
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -107,6 +108,14 @@ def test_one_that_waits_for_a_lost_rank_ends(tmp_path):
     assert "\n  rank 1: has ended before it made a communicator\n" in errors
 
 
+def test_one_that_waits_for_a_rank_that_has_left_another_machine_ends(tmp_path):
+    program = WAITS.replace("parent =", "startup._LOOK, startup.pmix.one_has_left = 0.1, lambda: 1\nparent =")
+    told = {f"OMPI_COMM_WORLD_{name}": number for name, number in (("SIZE", "2"), ("RANK", "0"), ("LOCAL_SIZE", "1"))}
+    code, said, errors = end_of(tmp_path, "prted", '"$@"', program, **told)
+    assert (code, said) == (137, "waits\n")
+    assert "\n  rank 1: has ended before it made a communicator\n" in errors
+
+
 @pytest.mark.parametrize(
     ("fails", "says"),
     [
@@ -121,7 +130,8 @@ def test_an_error_of_a_process_that_a_rank_has_started_is_its_own(tmp_path, fail
 
 
 def test_a_rank_whose_mpi_is_over_goes_on_after_the_error_of_a_thread(monkeypatch):
-    over, ends = SimpleNamespace(Is_initialized=lambda: True, Is_finalized=lambda: True), []
+    is_over = chain([False], repeat(True))  # while the error is shown
+    over, ends = SimpleNamespace(Is_initialized=lambda: True, Is_finalized=lambda: next(is_over)), []
     for where, name, value in (
         (startup, "launched_ranks", lambda: 2), (startup, "_end", lambda *given: ends.append(given)),
         (startup, "_LAST_WORDS", 0.01), (startup, "_ALIKE", 0), (startup, "_SPEAK", 0), (startup, "speak", lambda _="": 0),

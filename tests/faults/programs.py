@@ -130,6 +130,18 @@ def early_end(comm):
         comm.recv(1, tag=7)
 
 
+def finalize_early(comm):
+    if comm.rank == 1:
+        comm.transport.process.MPI.Finalize()
+    comm.recv(1)
+
+
+def error_after_finalize(comm):
+    comm.transport.process.MPI.Finalize()
+    if comm.rank == 1:
+        raise ValueError("boom")
+
+
 def one_batch_more(comm):
     for batch in range(3 + (comm.rank == 0)):
         comm.allreduce(np.full(3, batch))
@@ -581,7 +593,9 @@ def start(name):
     print("ready", flush=True)
     if name == "start_nowhere":
         return
-    if launched_rank() == 1:
+    if name == "start_late":
+        time.sleep(1)
+    elif launched_rank() == 1:
         AT_THE_START[name]()
     if name == "start_exit_0_early":
         left = Path(tempfile.gettempdir(), "left")
