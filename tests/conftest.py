@@ -1,6 +1,7 @@
 """Options of these tests, what the processes that they start find, and what they print at the end."""
 
 import contextlib
+import functools
 import gc
 import linecache
 import os
@@ -51,8 +52,29 @@ def pytest_configure(config):
     config.stash[OUTCOMES] = Counter()
     gc.disable()  # until the tests are collected, which leaves no garbage: to look for it takes a third as long as to collect
     start_alike()
+    np.testing.assert_allclose = close_at_once(np.testing.assert_allclose)
     if "PYTHONDONTWRITEBYTECODE" in os.environ and hasattr(config, "cache"):
         _share_bytecode(config.cache.mkdir("bytecode"))
+
+
+def close_at_once(assert_allclose):
+    """numpy's ``assert_allclose``, which is asked only where a glance does not show that arrays are close: it takes 50 µs.
+
+    A glance is at arrays of floating-point numbers, of one shape, all finite. Whatever else there is, numpy judges.
+    """
+
+    @functools.wraps(assert_allclose)
+    def close(actual, desired, rtol=1e-7, atol=0, **more):
+        __tracebackhide__ = True
+        alike = type(actual) is type(desired) is np.ndarray and actual.shape == desired.shape and not more.get("strict")
+        if alike and actual.size and actual.dtype.kind == desired.dtype.kind == "f":
+            with np.errstate(all="ignore"):
+                room = atol + rtol * abs(desired) - abs(actual - desired)  # infinite, or not a number, where one of them is
+            if room.min() >= 0 and room.max() < np.inf:
+                return
+        assert_allclose(actual, desired, rtol, atol, **more)
+
+    return close
 
 
 def start_alike():

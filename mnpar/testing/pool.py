@@ -58,9 +58,9 @@ class Pool:
             trouble = self._start()
             if trouble:
                 return trouble
-        for line in self._lines.values():
-            line.sendall(json.dumps({"nodeid": nodeid, "ranks": ranks}).encode() + b"\n")
-        answers, silent = self._collect(self._timeout)
+        for rank in range(ranks):
+            self._lines[rank].sendall(json.dumps({"nodeid": nodeid, "ranks": ranks}).encode() + b"\n")
+        answers, silent = self._collect(ranks, self._timeout)
         failed = {rank: answer["failure"] for rank, answer in sorted(answers.items()) if answer["failure"]}
         left = [answer["left"] for _, answer in sorted(answers.items()) if answer["left"]]
         if left and not failed:
@@ -118,14 +118,14 @@ class Pool:
         options += ["--processes=1", "-q", "-W", quiet, *["--runxfail"] * self._config.option.runxfail]
         return [sys.executable, "-m", "mnpar.testing.worker", str(self._folder), *options, *self._files]
 
-    def _collect(self, timeout: float) -> tuple[dict[int, dict[str, Any]], list[int]]:
+    def _collect(self, ranks: int, timeout: float) -> tuple[dict[int, dict[str, Any]], list[int]]:
         """The ranks' answers (what failed, how they left the test before its end), and those that gave none."""
         answers: dict[int, dict[str, Any]] = {}
         deadline = time.monotonic() + timeout
         with selectors.DefaultSelector() as selector:
-            for rank, line in self._lines.items():
-                selector.register(line, selectors.EVENT_READ, rank)
-            while len(answers) < len(self._lines) and (left := deadline - time.monotonic()) > 0:
+            for rank in range(ranks):
+                selector.register(self._lines[rank], selectors.EVENT_READ, rank)
+            while len(answers) < ranks and (left := deadline - time.monotonic()) > 0:
                 for key, _ in selector.select(min(left, 0.5)):
                     text = self._lines[key.data].makefile().readline()
                     selector.unregister(key.fileobj)
@@ -135,7 +135,7 @@ class Pool:
                             deadline = min(deadline, time.monotonic() + _GRACE)
                 if not selector.get_map():
                     break
-        return answers, [rank for rank in self._lines if rank not in answers]
+        return answers, [rank for rank in range(ranks) if rank not in answers]
 
     def _autopsy(self, silent: list[int], others_failed: bool) -> str:
         """The report on ranks that did not answer, with the tracebacks of what they were doing."""

@@ -31,7 +31,8 @@ class Worker:
         self._world = create_communicator("mpi")
         self._line = socket.socket(socket.AF_UNIX)
         self._line.connect(str(folder / "socket"))
-        self._groups: dict[int, Any] = {}  # communicators of the first so many ranks, so that the others need not take part
+        sizes = range(1, self._world.size + 1)  # of the first so many ranks: the others sleep through their tests
+        self._groups = [self._world.split(0 if self._world.rank < size else None, self._world.rank) for size in sizes]
         self._sub: Any = None  # the communicator of the test
 
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -45,20 +46,13 @@ class Worker:
         self._say({"rank": self._world.rank, "pid": os.getpid()})
         for text in self._line.makefile():
             order = json.loads(text)
-            self._sub = self._first(order["ranks"])
+            self._sub = self._groups[order["ranks"] - 1].split(0, self._world.rank)
             self._left: list[Any] = []  # how the rank left the test before its end: the exception's name and arguments
-            failure = "" if self._sub is None else self._run(items.get(order["nodeid"]))
-            if self._sub is not None and not (failure or self._left):
+            failure = self._run(items.get(order["nodeid"]))
+            if not (failure or self._left):
                 self._sub.finalize()
             self._say({"failure": failure, "left": self._left})
         return True
-
-    def _first(self, ranks: int) -> Any:
-        """A new communicator of the first so many ranks; None on others."""
-        if ranks not in self._groups:
-            self._groups[ranks] = self._world.split(0 if self._world.rank < ranks else None, self._world.rank)
-        group = self._groups[ranks]
-        return None if group is None else group.split(0, group.rank)
 
     def _run(self, item: pytest.Item | None) -> str:
         """What failed, or nothing."""
