@@ -172,6 +172,7 @@ class GradientMethod(Optimizer):
 
     def step(self) -> None:
         """The second half of an update: change the parameters by their gradients."""
+        self._require_target("step")
         if self._claimed != claimant.get():
             self._claim()
         params = self.members()

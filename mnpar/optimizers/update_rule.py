@@ -41,7 +41,7 @@ class Hyperparameter:
         self.parent = parent
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, Iterator | list | tuple):
+        if isinstance(value, Iterator | list | tuple) or hasattr(value, "params"):  # parameters, or a link
             given = type(value).__name__
             raise TypeError(f"{name} is a number, not {given}: an optimizer gets a model's parameters by setup(model)")
         object.__setattr__(self, name, value)

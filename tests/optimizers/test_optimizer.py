@@ -448,10 +448,17 @@ def test_the_rules_of_a_copied_optimizer_listen_to_the_copy():
 # errors
 
 
-@pytest.mark.parametrize("call", [lambda o: o.update(), lambda o: o.serialize(Writer({}))], ids=["update", "serialize"])
+@pytest.mark.parametrize(
+    "call", [lambda o: o.update(), lambda o: o.step(), lambda o: o.serialize(Writer({}))], ids=["update", "step", "serialize"]
+)
 def test_an_optimizer_without_a_link_says_what_is_missing(call):
     with pytest.raises(RuntimeError, match=r"Adam: call setup\(link\) before"):
         call(opt.Adam())
+
+
+def test_a_link_is_no_hyperparameter():
+    with pytest.raises(TypeError, match=r"alpha is a number, not Linear: an optimizer gets .* by setup\(model\)"):
+        opt.Adam(L.Linear(1, 1))
 
 
 @pytest.mark.parametrize("target", [[], None, mnpar.Parameter(1.0, (1,))], ids=["list", "None", "Parameter"])
