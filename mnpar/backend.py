@@ -67,6 +67,18 @@ def unscalar(x: Array) -> Array:
     return np.asarray(x) if isinstance(x, np.generic | float | int) else x
 
 
+def added(a: Any, b: Any) -> Any:
+    """``a + b`` of two gradients of one variable, in their dtype: numpy's would be in the machine's byte order.
+
+    Example:
+        >>> import numpy as np
+        >>> added(np.ones((), ">f4"), np.ones((), ">f4"))
+        array(2., dtype='>f4')
+    """
+    total = unscalar(a + b)
+    return total if b.dtype.isnative else total.astype(b.dtype)
+
+
 def get_array_module(*args: Any) -> Any:
     """The module, numpy or cupy, whose functions work on these arrays (Variables are looked into).
 

@@ -38,8 +38,7 @@ def reverse(
     sums = Gradients(record, tape.records, stays, keep, later is not None)
     try:
         with recording(record):
-            for node, seed in seeds:
-                sums.add(node, seed)
+            sums.start(seeds)
             for function, gys in sums:
                 if retain_grad:
                     leave(function, gys)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Any
 
-from mnpar.backend import HALVES, unscalar
+from mnpar.backend import HALVES, added, narrowed, unscalar
 from mnpar.graph import Function, Gradient, VariableNode
 from mnpar.owning import copied
 from mnpar.reach import earliest_readers
@@ -49,6 +49,11 @@ class Gradients:
         for function in records:
             self._expect(function)
 
+    def start(self, seeds: Iterable[tuple[VariableNode, Gradient]]) -> None:
+        """Add what backward starts from, in the dtypes of the variables, as all gradients are: ranks exchange them."""
+        for node, g in seeds:
+            self.add(node, g if g.dtype == node.dtype else narrowed(g, node.dtype))
+
     def add(self, node: VariableNode, g: Gradient) -> None:
         """Add a gradient to the sum of a variable's gradients."""
         creator, own = node.creator, self._own
@@ -70,7 +75,7 @@ class Gradients:
         if old is None:
             sums[place] = g
         elif own is None:
-            sums[place] = unscalar(old + g)
+            sums[place] = added(old, g)
         elif node in own:
             if own[node] is None:
                 old += g
@@ -81,7 +86,7 @@ class Gradients:
             if node.home is not None and node.home.computed(old):
                 old += g
             else:
-                sums[place] = unscalar(old + g)
+                sums[place] = added(old, g)
         if node.hooks:
             self._listen(node, old is None)
 

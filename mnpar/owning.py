@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array, unscalar
+from mnpar.backend import Array, added
 from mnpar.graph import Gradient, VariableNode
 
 SMALL = 2**12  # elements: copying fewer costs less than finding out whether a copy is needed
@@ -75,7 +75,7 @@ class Leaves:
             return False
         if node.gradient is None:
             return True
-        node.gradient = unscalar(node.gradient + g)
+        node.gradient = added(node.gradient, g)
         return False
 
 

@@ -122,7 +122,7 @@ class Variable(ArrayLike):
         """Add the gradient of another Variable to this one's."""
         if var.grad is not None:
             g = backend.beside(var.grad, self.array)
-            self.grad = g.copy() if self.grad is None else backend.unscalar(self.grad + g)
+            self.grad = g.copy() if self.grad is None else backend.added(self.grad, g)
 
     def unchain(self) -> None:
         """Detach this Variable from the function that computed it: backward stops here."""
@@ -212,7 +212,7 @@ def grad(
     results: list[Variable | None] = []
     gs = own([found.get(node.key) for node in nodes], memory_of([g for _, g in seeds]))
     for (x, more), g in zip(pairs, gs, strict=True):
-        g = more if g is None else g if more is None else backend.unscalar(more + g)
+        g = more if g is None else g if more is None else backend.added(more, g)
         results.append(None if g is None else as_variable(g))
         if set_grad:
             x.grad_var = results[-1]

@@ -292,14 +292,14 @@ def test_the_gradient_that_backward_starts_from_is_not_changed():
     assert not np.shares_memory(x.grad, g)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.complex64, np.complex128])
+@pytest.mark.parametrize("dtype", [*map(np.dtype, "efdFD"), np.dtype("f4").newbyteorder()], ids=str)
 @pytest.mark.parametrize("shape", [(), (2,)], ids=str)
 def test_gradients_are_arrays_of_the_dtype_and_shape_of_their_variable(dtype, shape):
     x = mnpar.Variable(np.ones(shape, dtype))
     y = x * x + x
-    y.grad = np.ones(shape, dtype)
+    y.grad = np.ones(shape, y.dtype)
     y.backward()
-    y.grad = np.ones(shape, dtype)
+    y.grad = np.ones(shape, y.dtype)
     y.backward()
     assert type(x.grad) is np.ndarray
     assert x.grad.dtype == dtype
@@ -321,6 +321,16 @@ def test_gradients_of_a_half_that_is_used_often_are_added_up_in_32_bits(dtype, u
     np.testing.assert_array_equal(x.grad, dtype(2 * uses))
     np.testing.assert_array_equal(model.p.grad, dtype(uses))
     assert x.grad.dtype == model.p.grad.dtype == dtype
+
+
+@pytest.mark.parametrize("record", [False, True])
+def test_a_gradient_to_start_from_takes_the_dtype_of_its_variable(record):
+    x = mnpar.Variable(np.ones(2, np.dtype("f4").newbyteorder()))
+    starts = [mnpar.Variable(np.ones(2, dtype)) for dtype in (np.float64, np.float32)]
+    gs = mnpar.grad([x, x], [x], starts, enable_double_backprop=record)
+    gs += mnpar.grad([x * 1, x * 1], [x], starts, [gs[0]], enable_double_backprop=record)
+    assert [g.dtype for g in gs] == [x.dtype] * 2
+    np.testing.assert_array_equal([g.array for g in gs], [[2, 2], [4, 4]])
 
 
 def test_sums_in_32_bits_live_no_longer_than_the_gradients_of_their_halves():

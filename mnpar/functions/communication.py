@@ -42,13 +42,6 @@ def as_variables(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple([Variable(None, requires_grad=False) if x is None else x for x in inputs])
 
 
-def natively(gys: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Gradients in the machine's byte order: of a value in the other one some ranks have theirs in this, and some in that."""
-    if all([gy is None or gy.dtype.isnative for gy in gys]):
-        return gys
-    return tuple([gy if gy is None else gy.astype(gy.dtype.newbyteorder("=")) for gy in gys])
-
-
 class Communication(FunctionNode):
     """A function that speaks to other ranks.
 
@@ -165,7 +158,6 @@ class Communication(FunctionNode):
 
     def adjoint(self, function: Communication, *gys: Any) -> tuple[Any, ...]:
         """Run the adjoint: recorded if this backward is, else on the bare arrays."""
-        gys = natively(gys)
         if not is_recording():
             gxs = function.forward(*gys)
             return gxs if isinstance(gxs, tuple) else (gxs,)

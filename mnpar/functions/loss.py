@@ -13,7 +13,7 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import Sigmoid, soft_positive
 from mnpar.functions.generic import check_option, check_shapes, either, fractional, wide
-from mnpar.functions.indexing import where
+from mnpar.functions.indexing import Where
 from mnpar.variable import Variable, as_variable
 
 
@@ -63,7 +63,7 @@ class SigmoidCrossEntropy(FunctionNode):
 
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
-        loss = soft_positive(wide(x) * self.s)
+        loss = soft_positive(wide(self._that_counts(x)) * self.s)
         if self.counted is not None:
             loss *= self.counted
         total = loss if self.mean is None else loss.sum() * self.mean
@@ -72,7 +72,13 @@ class SigmoidCrossEntropy(FunctionNode):
     def backward(self, gy: Any) -> Any:
         (x,) = self.get_retained_inputs()
         g = gy if self.mean is None else gy * self.mean
-        return lambda: either(Sigmoid(), x * self.s) * (self.s * g)
+        return lambda: either(Sigmoid(), self._that_counts(x) * self.s) * (self.s * g)
+
+    def _that_counts(self, x: Any) -> Any:
+        """The scores, 0 where they do not count: there they may be infinite."""
+        if self.counted is None:
+            return x
+        return either(Where(self.counted), x, backend.get_array_module(x).zeros((), x.dtype))
 
 
 def mean_squared_error(x0: Any, x1: Any) -> Variable:
@@ -153,7 +159,6 @@ def sigmoid_cross_entropy(x: Any, t: Any, normalize: bool = True, reduce: str = 
     if least < 0:
         counted = labels >= 0
         s *= counted
-        x = where(counted, x, 0)  # what is not counted may be infinite
     mean = None
     if reduce == "mean":
         count = labels.size if counted is None else int(counted.sum())

@@ -18,7 +18,7 @@ from mnpar.communicators.operation import Operation
 from mnpar.config import is_recording
 from mnpar.function_hook import FunctionHook, function_hooks
 from mnpar.function_node import FunctionNode
-from mnpar.functions.communication import Communication, natively
+from mnpar.functions.communication import Communication
 from mnpar.functions.counting import ask_once, asks_in, judge_once
 from mnpar.functions.sameness import question
 from mnpar.future import Future, Once, when_used
@@ -128,7 +128,7 @@ class SplitCollective:
     def start_adjoint(self, gys: tuple[Any, ...]) -> None:
         """Start the adjoint."""
         self._adjoint = SplitCollective(self.what.mirror(), self.number, self.asked)
-        self._adjoint.start(natively(self.what.given(gys)))
+        self._adjoint.start(self.what.given(gys))
 
     def take_adjoint(self) -> SplitCollective:
         """The adjoint that was started."""

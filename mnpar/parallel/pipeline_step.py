@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar.backend import unscalar
+from mnpar.backend import added
 from mnpar.config import is_recording, recording
 from mnpar.function_hook import around_pull, function_hooks
 from mnpar.functions import concat
@@ -37,7 +37,7 @@ class Leaves:
         """One micro-batch's gradient."""
         if any([not hook.after for hook in node.hooks]):
             before = self._touched.get(node)
-            self._touched[node] = g if before is None else unscalar(before + g)
+            self._touched[node] = g if before is None else added(before, g)
         else:
             self._touched[node] = None
             self._keep(node, g)
@@ -46,7 +46,7 @@ class Leaves:
         if node.home is not None and node.home.take(node, g):
             return
         if node.gradient is not None:
-            node.gradient = unscalar(node.gradient + g)
+            node.gradient = added(node.gradient, g)
         else:
             node.gradient = g.copy() if id(g) in self._taken or g.base is not None else g  # functions pass arrays on
             self._taken.add(id(node.gradient))
