@@ -37,7 +37,7 @@ _MAGIC = 0x6D6E
 _SMALL = 8192  # bytes: to join strings is faster up to here than to fill an array
 _NO_SHAPE = (0,) * MAX_NDIM
 NOTHING, ARRAY, OBJECT, TUPLE, DICT, FAULT = range(6)
-KINDS = ("nothing", "an array", "an object", "a tuple", "a dict", "a fault")
+KINDS = ("nothing", "an array", "an object", "a tuple", "a dict", "what it cannot take")
 
 POINT_TO_POINT = ("send", "recv", "send_obj", "recv_obj")
 _ON_ARRAYS = ("bcast", "reduce", "gather", "scatter", "allgather", "reduce_scatter", "allreduce", "alltoall", "reduce_from")

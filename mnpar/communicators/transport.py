@@ -76,7 +76,7 @@ class Waiting(NamedTuple):
         if self.peer == ANY:
             return "; it could come from " + " or ".join([f"rank {rank}" for rank in ranks if rank != me or len(ranks) == 1])
         if self.peer is None:
-            return f"; its communicator has ranks {', '.join(map(str, ranks))}" if len(ranks) < size else ""
+            return f"; its communicator has ranks {', '.join(map(str, ranks))}" if [*ranks] != [*range(size)] else ""
         return f"; that is rank {ranks[self.peer]} of the job" if ranks[self.peer] != self.peer else ""
 
 

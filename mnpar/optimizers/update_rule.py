@@ -150,6 +150,12 @@ class UpdateRule:
         """The hooks, in the order in which they were added."""
         return [hook for _, hook in self._hooks.values()]
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for what in ("states", "scalars"):
+            if isinstance(names := getattr(cls, what), str):
+                raise TypeError(f"{cls.__name__}.{what} is a tuple of names, ({names!r},), not the string {names!r}")
+
     def init_state(self, param: Parameter) -> None:
         """Make the arrays of ``self.state``; called before an update, or loading, that finds none."""
         for name in self.states:

@@ -63,6 +63,14 @@ def in_groups(comm):
         group.bcast(None, root=1)  # the group
 
 
+def in_another_order(comm):
+    group = comm.split(0, -comm.rank)
+    if comm.rank == 1:
+        group.bcast(None, root=2)  # another order
+    elif comm.rank == 2:
+        group.allreduce(np.array(["a"]))  # strings
+
+
 def no_backward(comm):
     y = F.allreduce(comm, mnpar.Variable(np.ones(2)))  # no backward
     if comm.rank:
@@ -116,6 +124,15 @@ DEADLOCKS = {
             f"waits in bcast, root 1 at {line('the group')}; its communicator has ranks 1, 3",
             f"waits in recv from any rank, tag 0 at {line('any member')}; it could come from rank 0",
             f"waits in barrier at {line('all')}",
+        ],
+    ),
+    "in another order": (
+        in_another_order,
+        3,
+        lambda: [
+            "has finished",
+            f"waits in bcast, root 2 at {line('another order')}; its communicator has ranks 2, 1, 0",
+            f"waits in allreduce (sum) of what it cannot take at {line('strings')}; its communicator has ranks 2, 1, 0",
         ],
     ),
     "alone": (ring, 1, lambda: [f"waits in recv from rank 0, tag 0 at {line('ring')}"]),

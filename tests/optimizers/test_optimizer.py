@@ -467,6 +467,12 @@ def test_only_links_are_set_up(target):
         opt.SGD().setup(target)
 
 
+@pytest.mark.parametrize("what", ["states", "scalars"])
+def test_names_of_states_are_no_string(what):
+    with pytest.raises(TypeError, match=rf"Rule.{what} is a tuple of names, \('velocity',\), not the string"):
+        type("Rule", (opt.UpdateRule,), {what: "velocity"})
+
+
 def test_what_is_not_defined_is_named():
     class Half(opt.GradientMethod):
         pass
