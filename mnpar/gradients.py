@@ -52,7 +52,7 @@ class Gradients:
     def start(self, seeds: Iterable[tuple[VariableNode, Gradient]]) -> None:
         """Add what backward starts from, in the dtypes of the variables, as all gradients are: ranks exchange them."""
         for node, g in seeds:
-            self.add(node, g if g.dtype == node.dtype else narrowed(g, node.dtype))
+            self.add(node, g if g.dtype is node.dtype else narrowed(g, node.dtype))
 
     def add(self, node: VariableNode, g: Gradient) -> None:
         """Add a gradient to the sum of a variable's gradients."""

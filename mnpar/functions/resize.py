@@ -78,11 +78,12 @@ def within(product: Callable[[Array], Array], x: Array) -> Array:
 
     Of 0 · ∞ the whole block would be NaN.
     """
-    flat = x.ravel()
-    if isfinite(flat.dot(flat)):  # the quickest way to ask them all
-        return product(x)
     xp = backend.get_array_module(x)
     with np.errstate(over="ignore", invalid="ignore"):
+        y = product(x)
+        few = (x if x.size < y.size else y).ravel()
+        if isfinite(few.dot(few)):  # the quickest way to ask them all
+            return y
         y = product(xp.where(xp.isfinite(x), x, 0))
         for value, there in ((np.inf, x == np.inf), (-np.inf, x == -np.inf), (np.nan, xp.isnan(x))):
             y += xp.where(product(there.astype(x.dtype)) > 0, value, 0)
