@@ -250,8 +250,9 @@ class GradientNoise:
         eta: η, of the variance; the paper recommends 0.01, 0.3 or 1.
         noise_func: ``(xp, shape, dtype, hook, rule) -> array``; None: :func:`exponential_decay_noise`.
         comm: the ranks that have the model, as copies or in parts, which all make this hook, together: copies get the same
-            noise, by their gradients, values and a seed that rank 0 draws now, if ``noise_func`` draws from
-            mnpar.random.generator().
+            noise, by a seed that rank 0 draws now, if ``noise_func`` draws from mnpar.random.generator(). With a multi-node
+            optimizer over a mesh each rank draws the noise of whole parameters by their paths, and keeps its part: on any
+            mesh, one rank included, the noise is the same. Otherwise it goes by gradients and values.
 
     Raises:
         ValueError: η is negative; in an update, a parameter is divided, and there is no ``comm``: whole ones would drift apart.
@@ -285,8 +286,22 @@ class GradientNoise:
             return
         if self.seed is None and (rule is None or not rule.spread):  # on a mesh it is seen whether copies stay alike
             param.check_whole(self.name, "give it comm=, the ranks that have the model, so that copies get the same noise")
-        with random.using(self._alike(param, g, getattr(rule, "t", 0))):
-            g += self.noise_func(backend.get_array_module(g), g.shape, g.dtype, self, rule)
+        xp, path = backend.get_array_module(g), getattr(rule, "path", "")
+        if self.seed is None or rule is None or not path:
+            with random.using(self._alike(param, g, getattr(rule, "t", 0))):
+                g += self.noise_func(xp, g.shape, g.dtype, self, rule)
+            return
+        shape, inside = rule.piece or (g.shape, slice(None))
+        whole = shape if param.box is None or param.whole is None else param.whole
+        with random.using(random.of_path([self.seed, rule.t], path)):
+            noise = xp.broadcast_to(self.noise_func(xp, whole, g.dtype, self, rule), whole)
+        part = noise if param.box is None else noise[param.box.index]
+        g += part.reshape(-1)[inside].reshape(g.shape)
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load the seed, if ranks have one."""
+        if self.seed is not None:
+            self.seed = int(serializer("seed", self.seed))
 
     def _alike(self, param: Parameter, g: Array, t: int) -> np.random.Generator | None:
         """A generator that is the same wherever a parameter has this part, gradient and value; None: the rank's own."""

@@ -25,6 +25,7 @@ from mnpar.communicators.agreement import together
 from mnpar.communicators.communicator import needed
 from mnpar.errors import CheckpointError
 from mnpar.link import Link
+from mnpar.parameter import Parameter
 from mnpar.plans import Box
 from mnpar.serializer import Deserializer
 from mnpar.serializers.reading import restored
@@ -45,6 +46,7 @@ class CheckpointDeserializer(Deserializer):
     Attributes:
         own: the keys of values that differed between ranks, where the number of ranks has changed.
         read: the keys that were asked for.
+        stages: the paths of pipelines, with their ranks and what the stages there alone have: see :meth:`staged`.
         ranks_changed: whether another number of ranks has written the checkpoint.
     """
 
@@ -56,6 +58,7 @@ class CheckpointDeserializer(Deserializer):
         self.where: Place | None = None
         self.own: dict[str, None] = {}
         self.read: dict[str, None] = {}
+        self.stages: list[tuple[str, int, list[str]]] = []
         self.ranks_changed = not checkpoint.same_ranks
 
     def __getitem__(self, key: str) -> CheckpointDeserializer:
@@ -68,6 +71,12 @@ class CheckpointDeserializer(Deserializer):
         part = copy.copy(self)
         part.where = Place(whole, box, statistic)
         return part
+
+    def staged(self, link: Link, rank: int, shared: Sequence[Parameter]) -> None:
+        """Note that the parameters of a link, which all have been read, belong to the stages of a rank, but for shared ones."""
+        others = set(map(id, shared))
+        own = [part.path.rstrip("/") for param, part in link.filed_params(self) if id(param) not in others]
+        self.stages.append((self.path, rank, own))
 
     def __call__(self, key: str, value: Any) -> Any:
         key = self.path + key.lstrip("/")
@@ -152,15 +161,16 @@ def load(
         objects: as they were given to it, or a dict of some of them; their arrays are filled.
         comm: the ranks that have them.
         step: of the checkpoint; None: the newest. Older ones are tried, with a warning, if it is damaged.
-        strict: whether a value that the checkpoint does not have is an error; otherwise the object keeps its own. And whether a
-            value of a link that is in the checkpoint and that no rank takes is one.
+        strict: whether a value that the checkpoint does not have is an error; otherwise the object keeps its own. What only the
+            checkpoint has is left there. But if stages of a pipeline would take the same values of it, and leave others to none
+            of them, that is an error too: they count their own layers, and not those of the whole model.
 
     Returns:
         The step; None if there is no checkpoint (with ``step=None``).
 
     Raises:
         CheckpointError: on all ranks: the one of ``step``, or each there is, is damaged: with file and reason. Or what was
-            saved cannot be divided among this number of ranks, or is more than all of them take.
+            saved cannot be divided among this number of ranks, or this pipeline.
         KeyError, ValueError, TypeError: it was saved by another program: a value is not there, or of another shape or kind.
             The objects are then partly read.
         ValueError: on all ranks: they name different directories.
@@ -213,14 +223,14 @@ def _fill(checkpoint: Checkpoint, objects: Any, comm: Communicator, strict: bool
     deserializer = CheckpointDeserializer(checkpoint, strict)
     try:
         together(comm, lambda: _read(deserializer, objects))
-        own = comm.allgather_obj(list(deserializer.own))
-        if strict:
-            _check_all_read(deserializer, objects, comm)
+        told = comm.allgather_obj((list(deserializer.own), deserializer.stages))
+        if strict and any([stages for _, stages in told]):
+            _check_stages(deserializer, [stages for _, stages in told], comm)
     finally:
         checkpoint.close()
     for copies in copies_of(list(by_name(objects).values())):
         copies.take_as_given()
-    keys = list(dict.fromkeys([key for keys in own for key in keys]))
+    keys = list(dict.fromkeys([key for keys, _ in told for key in keys]))
     if keys and comm.rank == 0:
         warnings.warn(
             f"{checkpoint.path} was written by {checkpoint.written_by} ranks, and read by {comm.size}: what belonged to single "
@@ -230,19 +240,30 @@ def _fill(checkpoint: Checkpoint, objects: Any, comm: Communicator, strict: bool
     return checkpoint.step
 
 
-def _check_all_read(deserializer: CheckpointDeserializer, objects: Any, comm: Communicator) -> None:
-    """Whether each value of a link is some rank's: stages of a pipeline that count their own layers from 0 on would each have
-    those of the first one."""
-    links = tuple([part(deserializer, name).path for name, thing in by_name(objects).items() if isinstance(thing, Link)])
-    keys = [key for key in deserializer.checkpoint.records if not key.startswith(RANDOM)]
-    mine = np.array([[key.startswith(links), key in deserializer.read] for key in keys], np.int8).reshape(-1, 2)
-    told = comm.allreduce(mine, "max")
-    left = [key for key, (wanted, read) in zip(keys, told, strict=True) if wanted and not read]
+def _check_stages(
+    deserializer: CheckpointDeserializer, told: Sequence[Sequence[tuple[str, int, list[str]]]], comm: Communicator
+) -> None:
+    """Whether stages have taken the same layers of a model, each as its own, and left others: those that count from 0 on."""
+    records = deserializer.checkpoint.records
+    takers: dict[str, dict[int, None]] = {}
+    for stages in told:
+        for _, rank, keys in stages:
+            for key in keys:
+                takers.setdefault(key, {})[rank] = None
+    twice = [key for key, ranks in takers.items() if len(ranks) > 1 and key in records]
+    by_stages = any([len(each) > 1 for key in twice for each in records[key].versions().values()])  # such ones have written it
+    if not twice or by_stages:
+        return
+    paths = tuple(dict.fromkeys([path for stages in told for path, _, _ in stages]))
+    keys = [key for key in records if key.startswith(paths) and not key.startswith(RANDOM)]
+    read = comm.allreduce(np.array([key in deserializer.read for key in keys], np.int8), "max")
+    left = [key for key, taken in zip(keys, read, strict=True) if not taken]
     if left:
         more = f" and {len(left) - 1} more" * (len(left) > 1)
         raise CheckpointError(
-            f"{deserializer.checkpoint.path} has {left[0]!r}{more}, which no rank takes: stages of a pipeline give parameters "
-            "the paths of the whole model, as Pipeline.of does. To load a part of what was saved: strict=False"
+            f"{deserializer.checkpoint.path} has {left[0]!r}{more}, which no rank takes, while the stages on ranks "
+            f"{list(takers[twice[0]])} of a pipeline take the same {twice[0]!r}: give parameters the paths of the whole model, "
+            "as Pipeline.of does. If each stage is to have these values: strict=False"
         )
 
 

@@ -42,6 +42,7 @@ class Calls:
         self.size = transport.size
         self._channels: dict[int, Channel] = {}
         self._open = True
+        self.parts: list[tuple[int | None, int, Calls | None]] | None = None  # see follow
         self.optimizers = 0  # how many multi-node optimizers were made on it (parallel/identity.py)
         self._configs: dict[str, Any] = {"batched_copy": True, "allreduce_grad_dtype": None}
 
@@ -50,10 +51,31 @@ class Calls:
         """What this rank has sent so far."""
         return self.transport.traffic
 
+    def follow(self) -> None:
+        """Keep what is split from it from now on, and from that, so that all of it can be given up and renewed with it."""
+        self.parts = []
+
+    def revoke(self) -> None:
+        """Give up all messages under way here, and in what was split from it: nobody waits for them any more."""
+        self.transport.revoke()
+        for _, _, part in self.parts or ():
+            if part is not None:
+                part.revoke()
+
     def renew(self, transport: Transport) -> None:
-        """Go on with new messages among the same ranks, after those under way were given up."""
+        """Go on with new messages among the same ranks, after those under way were given up. Collective.
+
+        What was split from it goes on, too, but for what not all of its ranks had yet.
+        """
         self.transport, self.rank, self.size = transport, transport.rank, transport.size
         self._channels = {}
+        if self.parts is None:
+            return
+        del self.parts[min(self.allgather_obj(len(self.parts))) :]  # type: ignore[attr-defined]
+        for color, key, part in self.parts:
+            made = self.transport.split(color, key)
+            if part is not None and made is not None:
+                part.renew(made)
 
     def channel(self, order: int) -> Channel:
         """The messages of one order of differentiation: 0 forward, 1 its gradients …"""

@@ -148,7 +148,12 @@ class Communicator(InMemory):
             raise ValueError(f"rank {self.rank}: the key of a split is a number, not {key!r}")
         self._now(self.channel(0).barrier(self._call("split")))
         transport = self.transport.split(None if color is None else int(color), int(key))
-        return None if transport is None else Communicator(transport)
+        other = None if transport is None else Communicator(transport)
+        if self.parts is not None:
+            self.parts.append((color, key, other))
+            if other is not None:
+                other.follow()
+        return other
 
     def set_config(self, name: str, value: Any = True) -> None:
         """Set one of ChainerMN's options on this communicator.

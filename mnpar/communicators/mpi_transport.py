@@ -309,7 +309,9 @@ class MpiTransport(Reductions):
     def lost(self, error: BaseException) -> bool:
         MPI = self.MPI
         if isinstance(error, MPI.Exception):
-            return error.Get_error_class() in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
+            # (Open MPI at times makes ERR_OTHER of them in a collective under way. An error of this rank alone is raised
+            # all the same, as nobody is lost.)
+            return error.Get_error_class() in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED, MPI.ERR_OTHER)
         return isinstance(error, DeadlockError)  # the watch has seen sooner that a process is gone
 
     def agree(self, well: bool) -> bool:

@@ -117,6 +117,8 @@ class UpdateRule:
         self.total: Callable[[Array], Array] = np.asarray  # sums numbers over the ranks that hold pieces of the parameter
         self.spread = False  # whether ``total`` sums over a mesh, and so over all pieces
         self.share = 1.0  # the weight of this rank's elements in such sums: less than 1 if other ranks hold copies of them
+        self.path = ""  # of the parameter on a mesh, where what is drawn for the whole of it is cut as the parameter is
+        self.piece: tuple[tuple[int, ...], slice] | None = None  # of sharded: the parameter's shape, which elements it is now
         self.in_pieces = False  # whether ``state`` is that of this rank's piece only (sharded states)
         self.enabled = True
         self.t = 0

@@ -107,6 +107,7 @@ class Ensemble(Chain):
         self.numbers = range(*block(M, P // each, comm.rank // each))
         group = comm.split(comm.rank // each, comm.rank)
         assert group is not None
+        group.follow()
         self.group = group
         self._join(comm)
         self.members = Members()
@@ -218,8 +219,8 @@ class Ensemble(Chain):
         If every rank ends ``work()`` without an error, the answer is True. Otherwise the members are lost one of whose ranks
         raised an error, or is gone: killed, crashed, out of memory. The others go on without them: ``comm`` and ``peers`` are
         made anew, and each of the members that are left is again what it was before, so that the work can be tried once more.
-        Their own communicator ``group`` goes on; others that they have made of it do not, nor do those of the program. On the
-        ranks that are lost and still run, ``alive`` is False and ``error`` says why: they shall do nothing more with it.
+        Their communicator ``group`` goes on, with what they have split from it, as a mesh does; those of the program do not.
+        On the ranks that are lost and still run, ``alive`` is False and ``error`` says why: they shall do nothing more with it.
 
         On thread ranks it finds errors; under Open MPI, started by ``mpiexec --with-ft ulfm``, also processes that are gone.
         Each call costs a copy of the members, and an agreement of all ranks: let it be some minutes of work.
@@ -273,7 +274,7 @@ class Ensemble(Chain):
     def _give_up(self) -> None:
         """Revoke the communicators, so that no rank waits for this one."""
         for comm in (self.comm, self.peers, self.group):
-            comm.transport.revoke()
+            comm.revoke()
 
     def _go_on(self, error: Exception | None) -> None:
         """Make the ensemble one of the members that are left."""

@@ -76,6 +76,12 @@ class MultiNodeChainList(ChainList):
         super().append(link)
         self._ways.append(way)
 
+    def serialize(self, serializer: Any) -> None:
+        """As a link does; a checkpoint that is loaded is told that parts on other ranks are other parts."""
+        super().serialize(serializer)
+        if hasattr(serializer, "staged") and self._comm.size > 1:
+            serializer.staged(self, self._comm.rank, ())
+
     def _ranks(self, ranks: Ranks) -> list[int] | None:
         if ranks is None:
             return None

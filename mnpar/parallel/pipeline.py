@@ -114,7 +114,7 @@ class Pipeline(ChainList):
         self._calls: dict[int, Callable[..., Any]] = dict(zip(self._mine, stages, strict=True))
         everyone = comm.split(0, comm.rank)
         assert everyone is not None
-        meets = any([isinstance(link, _MEETING) and link.comm.size > 1 for link in self.links()])
+        meets = any([isinstance(link, _MEETING) and _meets(link) for link in self.links()])
         self.messages = StageMessages(everyone, self.schedule.where, M, skips=not any(everyone.allgather_obj(meets)))
         self._tied = share(everyone, shared or {}, {})
 
@@ -254,6 +254,12 @@ class Pipeline(ChainList):
             by_stage[self._mine[-1]] = [(args[cut:], {}) for args, _ in pieces]
         return by_stage
 
+    def serialize(self, serializer: Any) -> None:
+        """As a link does; a checkpoint that is loaded is told which parameters are those of this rank's stages alone."""
+        super().serialize(serializer)
+        if hasattr(serializer, "staged") and self.messages.comm.size > 1:
+            serializer.staged(self, self.messages.comm.rank, self.tied)
+
     def share_values(self) -> None:
         """Give all copies of each shared parameter the values of the first, or of its owner; all ranks call it."""
         for comm, parameter in self._tied:
@@ -275,6 +281,11 @@ class Pipeline(ChainList):
             comm.allreduce(parameter.grad, out=parameter.grad)
             if before is not None:
                 parameter.grad[...] += before
+
+
+def _meets(link: Any) -> bool:
+    others = getattr(link, "data_comm", None)
+    return link.comm.size > 1 or (others is not None and others.size > 1)
 
 
 def _sizes(micro_batches: Any) -> list[int]:

@@ -250,7 +250,7 @@ class Placement:
                 apart = tuple([axis for axis in axes if not (sharded and axis in self.sums(path))])
                 over = self._apart(path) if sharded else self.divides(path)
                 self._sums[path] = self._share(path, apart), Total(pieces, self.mesh[over], self._share(path, over))
-            (rule.share, rule.total), rule.spread = self._sums[path], True
+            (rule.share, rule.total), rule.spread, rule.path = self._sums[path], True, path
 
     def asks(self, optimizer: Any) -> bool:
         """Whether this rank's next step with pieces may sum norms of tied weights: one has, or new rules or hooks are there."""

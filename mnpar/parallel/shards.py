@@ -98,7 +98,8 @@ class Shards:
             for i, param in enumerate(arena.params)
             if param.grad is not None
         ]
-        for param, _, _, (values, gradients, inside) in wholes:
+        for param, whole, _, (values, gradients, inside) in wholes:
+            param.update_rule.piece = whole.shape, inside
             _be(param, values, gradients)
             _cut_state(param.update_rule, inside)
             param.update_rule.total = self.total
@@ -108,6 +109,7 @@ class Shards:
         finally:
             optimizer.in_pieces = False
             for param, values, gradients, _ in wholes:
+                param.update_rule.piece = None
                 _be(param, values, None if param.grad is None else gradients)
         for arena in optimizer.arenas.learning:
             for cut, part in zip(self._cuts(arena), self._channel(arena).allgather(arena.data[self._own(arena)]), strict=True):

@@ -93,15 +93,63 @@ def test_a_rank_without_the_owner_of_a_shared_weight_stores_it_under_the_owners_
     assert set(MODELS) == {"transformer", "cnn"}
 
 
+def own_count(comm, n, first=0):
+    """A pipeline whose stages count their own layers, of n in all."""
+    return mnpar.Pipeline(comm, mnpar.Sequential(*[L.Linear(2, 2, initialW=first + i) for i in range(n // comm.size)]))
+
+
+def whole_paths(comm, n, tied=None):
+    return mnpar.Pipeline.of(comm, {f"l{i}": lambda i=i: L.Linear(2, 2, initialW=i) for i in range(n)}, tied=tied)
+
+
+def as_parts(comm, n):
+    model = mnpar.MultiNodeChainList(comm)
+    for i in range(n // comm.size):
+        model.add_link(L.Linear(2, 2, initialW=i), rank_out=0)
+    return model
+
+
+def save(tmp_path, make, ranks):
+    def program(comm):
+        model = make(comm)
+        mnpar.random.seed(0)  # the numbers of all ranks
+        mnpar.checkpoint.save(tmp_path, model, comm, 1)
+
+    mnpar.run(program, ranks=ranks)
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_stages_that_count_their_own_layers_do_not_all_load_the_first_ones(ranks, tmp_path):
-    def stage(comm):
-        return mnpar.Pipeline(comm, mnpar.Sequential(*[L.Linear(2, 2) for _ in range(4 // comm.size)]))
+@pytest.mark.parametrize("stages", [own_count, as_parts])
+def test_stages_that_count_their_own_layers_do_not_all_load_the_first_ones(stages, ranks, tmp_path):
+    def load(comm, wrapped, strict):
+        class Updater:  # and whatever else has the pipeline somewhere in it
+            def serialize(self, serializer):
+                stages(comm, 4).serialize(serializer["model"])
 
-    def load(comm, strict):
-        return mnpar.checkpoint.load(tmp_path, {"model": stage(comm)}, comm, strict=strict)
+        model = {"": Updater()} if wrapped else {"model": stages(comm, 4)}
+        return mnpar.checkpoint.load(tmp_path, model, comm, strict=strict)
 
-    mnpar.run(lambda comm: mnpar.checkpoint.save(tmp_path, {"model": stage(comm)}, comm, 1), ranks=1)
-    with pytest.raises(CheckpointError, match=rf"has 'model/0/{4 // ranks}/W' and \d more, which no rank takes.*Pipeline.of"):
-        mnpar.run(load, ranks=ranks, args=(True,))
-    assert mnpar.run(load, ranks=ranks, args=(False,)) == [1] * ranks
+    save(tmp_path, lambda comm: {"model": stages(comm, 4)}, 1)
+    missing = f"model/{'' if stages is as_parts else '0/'}{4 // ranks}/W"
+    for wrapped in (False, True):
+        with pytest.raises(CheckpointError, match=rf"has '{missing}' and \d more, which no rank takes.*Pipeline.of"):
+            mnpar.run(load, ranks=ranks, args=(wrapped, True))
+    assert mnpar.run(load, ranks=ranks, args=(False, False)) == [1] * ranks
+
+
+@pytest.mark.parametrize(
+    ("written", "by", "read", "on"),
+    [
+        (lambda comm: own_count(comm, 4), 1, lambda comm: own_count(comm, 2), 1),
+        (lambda comm: mnpar.Sequential(*map(L.Linear, [2] * 4, [2] * 4)), 1, lambda comm: mnpar.Sequential(L.Linear(2, 2)), 3),
+        (lambda comm: whole_paths(comm, 4), 4, lambda comm: whole_paths(comm, 3), 2),
+        (lambda comm: whole_paths(comm, 4, {"/l3/W": "/l0/W"}), 1, lambda comm: whole_paths(comm, 3, {"/l2/W": "/l0/W"}), 2),
+        (lambda comm: own_count(comm, 6, comm.rank), 2, lambda comm: own_count(comm, 4), 2),
+        (lambda comm: own_count(comm, 4), 1, lambda comm: own_count(comm.split(comm.rank, 0), 2), 2),
+    ],
+    ids=["fewer layers", "a backbone on copies", "fewer stages", "tied", "the stages' own", "copies beside each other"],
+)
+def test_a_part_of_what_was_saved_can_be_loaded_strictly(written, by, read, on, tmp_path):
+    save(tmp_path, lambda comm: {"model": written(comm), "other": L.Linear(1, 1)}, by)
+    seen = mnpar.run(lambda comm: mnpar.checkpoint.load(tmp_path, {"model": read(comm)}, comm), ranks=on)
+    assert seen == [1] * on

@@ -178,6 +178,26 @@ def test_parameters_with_the_same_gradient_get_different_noise(comm):
 
 
 @pytest.mark.ranks(2, on="threads")
+def test_what_was_saved_goes_on_with_the_noise_that_it_had(comm):
+    def begin(seed):
+        mnpar.random.seed(seed)
+        optimizer = opt.SGD(1.0).setup(mnpar.Link(w=3))
+        optimizer.target.w.array[...] = 1
+        optimizer.add_hook(hooks.GradientNoise(0.3, comm=comm))
+        return optimizer
+
+    def step(optimizer):
+        optimizer.update(lambda: F.sum(optimizer.target.w))
+        return optimizer.target.w.grad.tolist()
+
+    first, other = begin(1), begin(2)
+    saved = mnpar.serializers.DictionarySerializer()
+    saved.save(first)
+    mnpar.serializers.NpzDeserializer(saved.target).load(other)
+    assert step(first) == step(other) != step(begin(2))
+
+
+@pytest.mark.ranks(2, on="threads")
 def test_noise_of_a_divided_model_needs_its_ranks_or_a_mesh(comm):
     with pytest.raises(ValueError, match=r"GradientNoise needs the whole parameter W \(2, 3\).*give it comm="):
         noisy(comm, False, L.RowParallelLinear(comm, 3, 2))

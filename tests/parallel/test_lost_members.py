@@ -11,6 +11,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
+from mnpar.initializers import initialize_by_path
 from mnpar.launch import mpiexec_command
 from tests.scripts import stand_in_for
 
@@ -185,6 +186,45 @@ def test_outside_of_an_attempt_an_error_ends_all():
         mnpar.run(program, ranks=3)
 
 
+@pytest.mark.parametrize("dead", [0, 3, 6])
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_mesh_inside_of_a_member_goes_on_with_it(at, dead):
+    """Two members on meshes of 2 x 2; the ranks of both wait for each other."""
+
+    def member(group, i):
+        mesh = mnpar.Mesh(group, data=2, model=2)
+        link = mnpar.Chain(net=initialize_by_path(perceptron(mesh.model, i), i))
+        link.mesh = mesh
+        return link
+
+    def program(comm, dead):
+        ensemble = mnpar.Ensemble(comm, member, 2)
+        mesh, net = ensemble.member.mesh, ensemble.member.net
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.5), mesh).setup(ensemble.member)
+        mine = slice(mesh.data.rank, None, 2)
+
+        def work():
+            for step in range(3):
+                if (comm.rank, step) == (dead, at) and not ensemble.lost:
+                    raise MemoryError("no room")
+                optimizer.update(lambda: F.softmax_cross_entropy(net(X[mine]), T[mine]))
+                if not ensemble.lost:
+                    ensemble.peers.barrier()
+
+        while ensemble.alive and not ensemble.attempt(work, optimizer):
+            pass
+        return ensemble.lost, [param.array for param in net.params()], type(ensemble.error)
+
+    truth, found = mnpar.run(program, ranks=8, args=(None,)), mnpar.run(program, ranks=8, args=(dead,))
+    for rank, ((lost, arrays, error), (_, expected, _)) in enumerate(zip(found, truth, strict=True)):
+        if rank // 4 == dead // 4:
+            assert error is (MemoryError if rank == dead else mnpar.errors.RankFailedError)
+            continue
+        assert lost == (dead // 4,)
+        for array, other in zip(arrays, expected, strict=True):
+            np.testing.assert_array_equal(array, other)
+
+
 # ---- processes ----
 
 PROGRAM = """
@@ -216,6 +256,13 @@ if ensemble.alive:
 else:
     sys.stdout.write(f"rank {comm.rank} is lost: {type(ensemble.error).__name__}\\n")
 """
+
+
+@pytest.mark.ranks(1, on="mpi")
+def test_another_ranks_end_that_open_mpi_gives_no_name_is_one(comm):
+    MPI = comm.transport.MPI
+    assert comm.transport.lost(MPI.Exception(MPI.ERR_OTHER))
+    assert not comm.transport.lost(MPI.Exception(MPI.ERR_ARG))
 
 
 @pytest.mark.parametrize(("ranks", "each"), [(3, 1), (4, 2)], ids=str)

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import mnpar
 from mnpar import optimizer_hooks as hooks
 from mnpar import optimizers
-from tests.parallel.mesh_models import GRIDS, check, check_pieces, make, reference, step, train
+from tests.parallel.mesh_models import GRIDS, check, check_pieces, make, pieces, reference, step, train
 
 STEPS = 2  # the second has what the first left in the optimizer
 SIZES = (1, 2, 4, 8)
@@ -86,3 +87,33 @@ def test_loss_scaling_decides_for_the_whole_mesh(axes):
             return optimizer.t, all((p.array == b).all() for p, b in zip(model.params(), before, strict=True))
 
     assert mnpar.run(program, ranks=int(np.prod(list(axes.values())))) == [(1, True)] * int(np.prod(list(axes.values())))
+
+
+def noisy(comm, axes, name, options):
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        mesh = mnpar.Mesh(comm, **axes)
+        model, optimizer = make(mesh, name, lambda: optimizers.SGD(0.1), **options)
+        mnpar.random.seed([3, comm.rank])  # rank 0's counts
+        optimizer.add_hook(hooks.GradientNoise(0.3, comm=comm))
+        for i in range(2):
+            step(mesh, name, model, optimizer, i)
+        return pieces(model, "array")
+
+
+@pytest.mark.parametrize("options", [{}, {"sharded": True}], ids=["", "sharded"])
+@pytest.mark.parametrize(
+    ("axes", "name"),
+    [
+        ({"data": 2, "model": 2}, "transformer"),
+        ({"pipe": 2, "model": 2}, "transformer"),
+        ({"data": 3}, "transformer"),
+        ({"space": (1, 2), "pipe": 2}, "cnn"),
+        ({"sequence": 2}, "transformer"),
+    ],
+    ids=str,
+)
+def test_the_noise_of_gradients_is_that_of_one_process(axes, name, options):
+    (one,) = mnpar.run(noisy, ranks=1, args=({}, name, {}))
+    expected = {path: array for path, _, _, array in one}
+    size = math.prod([math.prod(np.atleast_1d(n)) for n in axes.values()])
+    check_pieces(mnpar.run(noisy, ranks=size, args=(axes, name, options)), expected, 1e-9)
