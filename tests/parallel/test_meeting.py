@@ -79,7 +79,7 @@ def test_an_update_more_is_told_with_what_to_do():
 
     with pytest.raises(DeadlockError, match=r"as many updates: one that has no more batches calls optimizer\.join\(\)") as told:
         mnpar.run(program, 2)
-    assert "rank 1: waits in optimizer.update at " in str(told.value)
+    assert "rank 1: waits in optimizer.update of float64 (21,) at " in str(told.value)
 
 
 def small(comm, **options):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 ASKED = np.testing.assert_allclose.__wrapped__
-VALUES = [0.0, -0.0, 1.0, -1.0, 1 + 1e-3, 1 - 1e-7, 5e-324, 6e4, 1e308, -1e308, np.inf, -np.inf, np.nan]
-TOLERANCES = [(0, 0), (1e-7, 0), (0, 1e-7), (1e-2, 1e-3), (0.5, 1), (2, 0)]
+VALUES = [-0.0, 1.0, -1.0, 1 + 1e-3, 1 - 1e-7, 5e-324, 1e308, -np.inf, np.inf, np.nan]
+TOLERANCES = [(0, 0), (1e-7, 0), (0, 1e-7), (1e-2, 1e-3), (2, 0)]
 
 
 def judged(check, x, y, **how):
