@@ -458,7 +458,9 @@ def test_messages_that_nobody_took_are_listed_at_the_end():
 def test_the_table_of_a_deadlock_matches_what_the_documentation_says():
     with pytest.raises(DeadlockError) as caught:
         mnpar.run(ring, 2)
-    assert re.fullmatch(r"no rank can go on, each waits for another:(\n  rank \d: [^\n]+){2}\nwhere all receive [^\n]+", str(caught.value))
+    assert re.fullmatch(
+        r"no rank can go on, each waits for another:(\n  rank \d: [^\n]+){2}\nwhere all receive [^\n]+", str(caught.value)
+    )
 
 
 def test_the_line_of_a_wait_is_where_a_with_block_was_entered():
