@@ -13,7 +13,12 @@ from mnpar import backend, foreign_names
 from mnpar.backend import Array
 
 _AS_WE_DO = (np.shape, np.ndim, np.size, np.transpose)  # these read an attribute of a Variable, or call its method
-_OTHER_NAMES = {"amax": "max", "amin": "min", "concatenate": "concat", "dot": "matmul"}
+_OTHER_NAMES = {"add.reduce": "sum", "amax": "max", "amin": "min", "concatenate": "concat", "dot": "matmul"}
+_REFLECTED = {  # what array ∘ Variable asks for
+    np.add: "__radd__", np.subtract: "__rsub__", np.multiply: "__rmul__", np.true_divide: "__rtruediv__", np.power: "__rpow__",
+    np.floor_divide: "__rfloordiv__", np.matmul: "__rmatmul__", np.equal: "__eq__", np.not_equal: "__ne__",
+    np.less: "__gt__", np.less_equal: "__ge__", np.greater: "__lt__", np.greater_equal: "__le__",
+}  # fmt: skip
 _FUNCTIONS = "mnpar.functions or operators, through which gradients flow"
 _JOINED = "F.stack or F.concat for several"
 _ARRAY = "its .array, where no gradient is wanted"
@@ -22,7 +27,18 @@ _NO_WRITING = (
     "the elements of a Variable are not written: mnpar.functions.where and scatter_add make a new one; x.array[…] = … is for a "
     "leaf, such as a parameter, before it is used"
 )
-_NO_TRUTH = "a Variable has no truth value and no order: compare its .array"
+_NO_TRUTH = (
+    "a Variable has no truth value: ask its number, as in 'if x.item() > 0', or its array, as in 'if (x.array > 0).all()'; "
+    "'if x is not None' asks whether there is one"
+)
+_NO_ORDER = (
+    "Variables are not compared: compare their arrays, as in x.array > 0, through which no gradient flows. "
+    "The largest element is x.max(); mnpar.functions has where, maximum and minimum; 'x is None' asks whether there is one"
+)
+_NO_SEARCH = "a Variable is not searched by 'in': write (x.array == value).any()"
+_NO_ADDING = (
+    "an array takes in no Variable by an operator such as +=: write a = a + x, a Variable, or a += x.array, without a graph"
+)
 
 
 @foreign_names.knows(foreign_names.VARIABLE)
@@ -30,7 +46,6 @@ class ArrayLike:
     """The interface of an array, for a class that holds one in its attribute ``array``."""
 
     __slots__ = ("array",)
-    __array_ufunc__ = None  # ndarray + Variable asks Variable.__radd__ instead of looping over the elements
     array: Array
 
     if TYPE_CHECKING:  # the operators are functions like any other: functions/operators.py puts them here, by a table
@@ -110,19 +125,28 @@ class ArrayLike:
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if func in _AS_WE_DO:
             return func._implementation(*args, **kwargs)
-        name = func.__name__
-        ours = _OTHER_NAMES.get(name, name)
-        known = hasattr(sys.modules.get("mnpar.functions"), ours)
-        raise TypeError(
-            f"numpy.{name} knows no Variables: use {f'mnpar.functions.{ours}' if known else _FUNCTIONS}, or {_ARRAY}"
-        )
+        raise _unknown(func.__name__)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """``array + x`` is ``x.__radd__(array)``, not a loop over the elements; numpy's other functions know no Variables."""
+        operator = _REFLECTED.get(ufunc)
+        if operator is None or kwargs or method != "__call__" or inputs[1] is not self:
+            name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+            raise TypeError(_NO_ADDING) if "out" in kwargs else _unknown(name)
+        return getattr(self, operator)(inputs[0])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """Raise TypeError: numpy would build the array element by element, and cut the graph."""
         raise TypeError(f"numpy makes no array of a Variable, or of a list of them: use {_JOINED}, or {_ARRAY}")
 
-    def _no_truth(self, other: object = None) -> bool:
+    def __bool__(self) -> bool:
         raise NotImplementedError(_NO_TRUTH)
+
+    def __contains__(self, value: object) -> bool:
+        raise NotImplementedError(_NO_SEARCH)
+
+    def _no_order(self, other: object) -> bool:
+        raise NotImplementedError(_NO_ORDER)
 
     def _no_number(self, *_: object) -> Any:
         raise TypeError(_NO_NUMBER)
@@ -136,7 +160,15 @@ class ArrayLike:
         """Raise TypeError: assignment to elements of a Variable is not differentiable."""
         raise TypeError(_NO_WRITING)
 
-    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _no_truth
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _no_order
+
+
+def _unknown(name: str) -> TypeError:
+    """What is raised where one of numpy's functions is given a Variable."""
+    ours = _OTHER_NAMES.get(name, name)
+    known = hasattr(sys.modules.get("mnpar.functions"), ours)
+    use = f"mnpar.functions.{ours}" if known else _FUNCTIONS
+    return TypeError(f"numpy.{name} knows no Variables: use {use}, or {_ARRAY}")
 
 
 def _label(x: Array) -> str:

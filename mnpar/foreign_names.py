@@ -172,6 +172,7 @@ PACKAGES = {
         "l1_loss": "F.mean_absolute_error",
         "layer_norm": "F.layer_normalization",
         "max_pool2d": "F.max_pooling_2d",
+        "mse": "F.mean_squared_error",
         "mse_loss": "F.mean_squared_error",
         "nll_loss": "F.softmax_cross_entropy, of the scores before log_softmax",
         "one_hot": "numpy.eye(classes)[t]",
@@ -196,6 +197,9 @@ PACKAGES = {
         "lr_scheduler": "mnpar.training.extensions.ExponentialShift and its like; or change optimizer.lr, optimizer.alpha",
     },
     "mnpar.links": {
+        **dict.fromkeys(_FUNCTIONS.split(), "a function of this name in mnpar.functions"),
+        **dict.fromkeys(("Conv1D", "Conv2D", "Conv3D"), "L.Convolution1D, L.Convolution2D and L.Convolution3D"),
+        "Dense": "L.Linear",
         **dict.fromkeys(_LAYERS.split(), "functions for it, such as F.relu: a mnpar.Sequential takes them as layers"),
         **dict.fromkeys(("Module", "ModuleList", "Sequential"), _CHAIN),
         **dict.fromkeys(

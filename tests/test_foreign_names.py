@@ -93,6 +93,26 @@ def test_an_optimizer_is_not_made_of_parameters():
             mnpar.optimizers.Adam(given)
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "told"),
+    [
+        ("Adam", "lr", r"Adam takes alpha, beta1, .*, and no 'lr': mnpar has alpha$"),
+        ("SGD", "learning_rate", "SGD takes lr, and no 'learning_rate': mnpar has lr$"),
+        ("SGD", "momentum", "MomentumSGD"),
+        ("RMSprop", "rho", "RMSprop takes lr, alpha, .* and no 'rho'$"),
+    ],
+)
+def test_an_optimizer_tells_its_arguments(name, given, told):
+    with pytest.raises(TypeError, match=told):
+        getattr(mnpar.optimizers, name)(**{given: 0.1})
+
+
+def test_adams_lr_is_computed():
+    optimizer = mnpar.optimizers.Adam(alpha=0.5)
+    with pytest.raises(AttributeError, match="set alpha"):
+        optimizer.lr = 0.1
+
+
 @pytest.mark.parametrize("kind", [mnpar.ChainList, mnpar.Sequential])
 def test_a_list_of_links_is_to_be_taken_apart(kind):
     with pytest.raises(TypeError, match=r"list.*: take it apart with a star, as in ChainList\(\*links\)"):
@@ -116,8 +136,25 @@ def test_a_received_array_is_returned_and_has_no_buffer():
 
 
 def test_labels_that_are_floats_are_told_from_soft_targets():
-    with pytest.raises(ValueError, match=r"soft targets of shape \(2,\) must have .*; labels are integers"):
+    with pytest.raises(ValueError, match=r"labels are integers of shape \(2,\), not float64 .* t\.astype\(numpy\.int32\)"):
         F.softmax_cross_entropy(np.ones((2, 3)), np.array([0.0, 1.0]))
+    with pytest.raises(ValueError, match=r"soft targets of shape \(2, 2\) must have .*; labels are integers"):
+        F.softmax_cross_entropy(np.ones((2, 3)), np.ones((2, 2)))
+    with pytest.raises(ValueError, match=r"they are integers: t\.astype\(numpy\.int32\)"):
+        F.sigmoid_cross_entropy(np.ones(2), np.ones(2))
+
+
+def test_labels_of_another_shape_are_told_how_to_get_it():
+    with pytest.raises(ValueError, match=r"here \(2,\): t\.argmax\(axis=1\) makes labels of one-hot vectors, .* soft targets"):
+        F.softmax_cross_entropy(np.ones((2, 3)), np.eye(2, 3, dtype=int))
+    with pytest.raises(ValueError, match=r"here \(2,\); t\.reshape\(\(2,\)\)"):
+        F.softmax_cross_entropy(np.ones((2, 3)), np.zeros((2, 1), int))
+
+
+@pytest.mark.parametrize("join", [F.concat, F.stack])
+def test_arrays_that_are_joined_come_in_a_tuple(join):
+    with pytest.raises(TypeError, match=r"the arrays come in one tuple, as in F\.(concat|stack)\(\(a, b\)\)"):
+        join(np.ones((2, 2)), np.ones((2, 2)))
 
 
 def test_two_axes_are_exchanged_by_swapaxes():

@@ -1,6 +1,7 @@
 """Variable: an array, its gradient and its name, as Chainer has them."""
 
 import copy
+import operator
 import pickle
 
 import numpy as np
@@ -145,8 +146,48 @@ def test_the_name_can_be_given_and_changed():
     ids=["==", "!=", "<", "<=", ">", ">=", "array ==", "array <", "number <", "bool", "not"],
 )
 def test_comparisons_and_truth_are_refused(compare):
-    with pytest.raises(NotImplementedError, match=r"compare its \.array"):
+    with pytest.raises(NotImplementedError, match=r"compare their arrays|no truth value: ask its number"):
         compare(variable(2))
+
+
+def test_a_variable_is_not_searched_and_has_a_largest_element():
+    with pytest.raises(NotImplementedError, match=r"\(x\.array == value\)\.any\(\)"):
+        1.0 in variable(2)  # noqa: B015
+    with pytest.raises(NotImplementedError, match=r"largest element is x\.max\(\)"):
+        max(variable(2))
+
+
+def _increased(array, x):
+    array += x
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda x: np.exp(x), r"numpy\.exp knows no Variables: use mnpar\.functions\.exp, or its \.array"),
+        (lambda x: np.abs(x), r"mnpar\.functions\.absolute"),
+        (lambda x: np.isnan(x), r"numpy\.isnan knows no Variables: use mnpar\.functions or operators"),
+        (lambda x: np.add.reduce(x), r"mnpar\.functions\.sum"),
+        (lambda x: np.add(np.ones(2), x, dtype="f4"), r"mnpar\.functions\.add"),
+        (lambda x: np.ones(2) % x, "numpy.remainder knows no Variables"),
+        (lambda x: _increased(np.ones(2), x), r"write a = a \+ x, a Variable, or a \+= x\.array"),
+        (lambda x: x - [1, 2], "not list: wrap it in numpy.asarray"),
+        (lambda x: [1, 2] - x, "not list: wrap it in numpy.asarray"),
+        (lambda x: (1, 2) * x, "not tuple: wrap it in numpy.asarray"),
+    ],
+)
+def test_what_numpy_and_lists_do_with_arrays_only_is_told(call, told):
+    with pytest.raises(TypeError, match=told):
+        call(variable(2))
+
+
+@pytest.mark.parametrize("like", [np.float32, np.ones, lambda _: np.array(2.0)], ids=["number", "array", "0-d"])
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "truediv", "floordiv", "pow"])
+def test_an_array_leaves_operators_to_the_variable_beside_it(name, like):
+    operate, x = getattr(operator, name), variable(2)
+    y = operate(like(2), x)
+    assert isinstance(y, mnpar.Variable)
+    np.testing.assert_array_equal(y.array, operate(like(2), x.array))
 
 
 def test_variables_are_keys_by_identity():

@@ -257,6 +257,7 @@ def run_threads(program: Callable[[ThreadTransport], Any], ranks: int) -> list[A
     """Run ``program`` on thread ranks; their results in rank order, or the first rank's error with its number in a note."""
     world = World(ranks)
     results: list[Any] = [None] * ranks
+    ends: list[SystemExit] = []
 
     def body(rank: int) -> None:
         transport = ThreadTransport(world, 0, list(range(ranks)), rank)
@@ -267,7 +268,10 @@ def run_threads(program: Callable[[ThreadTransport], Any], ranks: int) -> list[A
         try:
             results[rank] = program(transport)
         except BaseException as caught:
-            error = caught
+            if isinstance(caught, SystemExit) and not caught.code:  # it ends as a program does: whoever waits for it says so
+                ends.append(caught)
+            else:
+                error = caught
         world.leave(rank, error)
 
     threads = [
@@ -290,4 +294,6 @@ def run_threads(program: Callable[[ThreadTransport], Any], ranks: int) -> list[A
         raise error
     for text in world.unreceived():
         warnings.warn(text, UnreceivedWarning, stacklevel=3)
+    if ends:
+        raise ends[0]
     return results

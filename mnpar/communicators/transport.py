@@ -25,6 +25,8 @@ REPLY, PART, EXCHANGE, PIECE_OF_MESSAGE, PIECE_OF_PART, OPENING = KINDS = range(
 
 BACKWARD_TOO = "every rank that has communicated runs backward: mnpar.backward(), if it has no loss"
 UPDATE_TOO = "all ranks make as many updates: one that has no more batches calls optimizer.join()"
+CALL_TOO = "all ranks of a communicator call its collectives: none stands under an if that is true on some ranks only"
+SEND_FIRST = "where all receive nobody sends: send before you receive (send never waits), or use sendrecv"
 
 
 def untaken(dest: int, source: int, tag: int, text: str) -> str:
@@ -50,10 +52,12 @@ class Waiting(NamedTuple):
     order: int = 0
     head: bytes = b""  # begins with the header of what this rank gives; nothing if it only takes
 
-    @property
-    def advice(self) -> str:
-        """What to do about ranks that have finished instead."""
-        return BACKWARD_TOO if self.order else UPDATE_TOO if self.what == UPDATE else ""
+    def advice(self, finished: bool, rows: str) -> str:
+        """What to do about ranks that have finished instead, or that all receive, as the rows of a table say."""
+        if finished:
+            return BACKWARD_TOO if self.order else UPDATE_TOO if self.what == UPDATE else CALL_TOO if self.peer is None else ""
+        receives = all(["waits in recv from" in row and "has come" not in row for row in rows.splitlines()])
+        return SEND_FIRST if receives else ""
 
     def __str__(self) -> str:
         whom = "" if self.peer is None else f" from {'any rank' if self.peer == ANY else f'rank {self.peer}'}"

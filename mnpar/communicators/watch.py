@@ -286,8 +286,8 @@ class Watch:
 
     def _table(self, wait: Wait, states: dict[int, dict[str, Any]]) -> str:
         finished = any(state["state"] == "finished" for state in states.values())
-        first, advice = f"rank {self._post.rank} waits for ever in {wait.waiting}:", finished * wait.waiting.advice
-        return "\n".join(filter(None, [first, self._rows(states), advice]))
+        first, rows = f"rank {self._post.rank} waits for ever in {wait.waiting}:", self._rows(states)
+        return "\n".join(filter(None, [first, rows, wait.waiting.advice(finished, rows)]))
 
     def _rows(self, states: dict[int, dict[str, Any]]) -> str:
         """What each rank does."""

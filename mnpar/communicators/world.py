@@ -120,7 +120,8 @@ class World:
 
     def _table(self) -> str:
         rows = [f"  rank {rank}: {self._doing(rank)}" for rank in range(self.size)]
-        advice = {entry[1].advice for entry in self.waiting if entry is not None and any(self.done)} - {""}
+        waiting = [entry[1] for entry in self.waiting if entry is not None]
+        advice = {wait.advice(any(self.done), "\n".join(rows)) for wait in waiting} - {""}
         return "\n".join(["no rank can go on, each waits for another:", *rows, *sorted(advice)])
 
     def _doing(self, rank: int) -> str:

@@ -21,6 +21,7 @@ from mnpar.functions.rows import MODEST, row_sums
 from mnpar.variable import Variable, as_variable
 
 _NAME = "softmax_cross_entropy"
+_CAST = "t.astype(numpy.int32) makes them so"
 
 
 class SoftmaxCrossEntropy(FunctionNode):
@@ -137,11 +138,11 @@ def softmax_cross_entropy(
     if t.dtype.kind == "f":
         return _soft(x, t, normalize, class_weight, reduce, soft_target_loss)
     if t.dtype.kind not in "iu":
-        raise ValueError(f"softmax_cross_entropy: the labels have dtype {t.dtype}; they are integers")
+        raise ValueError(f"softmax_cross_entropy: the labels have dtype {t.dtype}; they are integers: {_CAST}")
     if t.shape != shape:
         raise ValueError(
             f"softmax_cross_entropy: shapes {listed([x.shape, t.shape])} do not belong together: for scores (N, C, …) the "
-            f"labels have shape (N, …), here {shape}"
+            f"labels have shape (N, …), here {shape}{remedy(t, x, shape)}"
         )
     labels, valid = checked_labels(_NAME, t, x.shape[1], ignore_label)
     mean = None
@@ -150,6 +151,13 @@ def softmax_cross_entropy(
         mean = 1 / max(count, 1)
     weight = label_weights(_NAME, labels, valid, class_weight, x.shape[1], wide(x.array[:0]).dtype)
     return SoftmaxCrossEntropy(labels, weight, mean, cache_score).apply((x,))[0]
+
+
+def remedy(t: Array, x: Variable, shape: tuple[int, ...]) -> str:
+    """What to do with labels that have another shape than ``shape``."""
+    if t.shape == x.shape:
+        return ": t.argmax(axis=1) makes labels of one-hot vectors, and t.astype(x.dtype) soft targets"
+    return f"; t.reshape({shape}) has it" if t.shape != shape and math.prod(t.shape) == math.prod(shape) else ""
 
 
 def checked_labels(who: str, t: Array, classes: int, ignore_label: int | None) -> tuple[Array, Array | None]:
@@ -196,6 +204,12 @@ def _checked_weight(who: str, class_weight: Array, classes: int) -> Array:
 def _soft(x: Variable, t: Array, normalize: bool, class_weight: Array, reduce: str, kind: str) -> Variable:
     check_option(_NAME, "soft_target_loss", kind, "cross-entropy", "kl-divergence")
     if t.shape != x.shape:
+        labels = x.shape[:1] + x.shape[2:]
+        if math.prod(t.shape) == math.prod(labels):
+            raise ValueError(
+                f"softmax_cross_entropy: for scores {x.shape} the labels are integers of shape {labels}, not {t.dtype} of "
+                f"shape {t.shape}: {_CAST}{remedy(t, x, labels)}"
+            )
         raise ValueError(
             f"softmax_cross_entropy: soft targets of shape {t.shape} must have x's shape {x.shape}; labels are integers"
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 from mnpar.functions.convolving import Convolution, Deconvolution
 from mnpar.functions.generic import listed
-from mnpar.functions.windows import Windows
+from mnpar.functions.windows import Windows, missing
 from mnpar.variable import Variable, as_variable
 
 
@@ -16,10 +16,11 @@ def check_filters(
     """The number of spatial axes; raises ValueError if x, W and b do not belong together, or the axes are not ``ndim``."""
     n: int = x.ndim - 2
     if ndim is not None and n != ndim:
-        raise ValueError(f"{who}: x of shape {x.shape} must have {ndim + 2} axes: (N, C, …)")
+        raise ValueError(f"{who}: x of shape {x.shape} must have {ndim + 2} axes: (N, C, …){missing(x.shape, ndim)}")
     if n < 1 or W.ndim != x.ndim:
         raise ValueError(
-            f"{who}: x (N, C, …) and W (K, C, …) have the same number of axes, 3 or more: {listed((x.shape, W.shape))}"
+            f"{who}: x (N, C, …) and W (K, C, …) have the same number of axes, 3 or more, not {listed((x.shape, W.shape))}"
+            f"{missing(x.shape, W.ndim - 2)}"
         )
     if groups < 1 or W.shape[0] % groups:
         raise ValueError(f"{who}: W of shape {W.shape} cannot be divided into {groups} groups")
@@ -27,8 +28,9 @@ def check_filters(
     if transposed:
         inputs, outputs = outputs, inputs
     if x.shape[1] != inputs:
+        last = "; where channels come last, F.moveaxis(x, -1, 1) makes them second" if x.shape[-1] == inputs else ""
         raise ValueError(
-            f"{who}: x of shape {x.shape} has {x.shape[1]} channels, but W {W.shape} in {groups} groups is for {inputs}"
+            f"{who}: x of shape {x.shape} has {x.shape[1]} channels, but W {W.shape} in {groups} groups is for {inputs}{last}"
         )
     if b is not None and b.shape != (outputs,):
         raise ValueError(f"{who}: b of shape {b.shape} must have shape {(outputs,)}, one for each output channel")

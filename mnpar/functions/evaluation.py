@@ -37,7 +37,7 @@ def accuracy(y: Any, t: Any, ignore_label: int | None = None) -> Variable:
     """
     y, t = as_variable(y).array, as_variable(t).array
     if t.dtype.kind not in "iu":
-        raise ValueError(f"accuracy: the labels have dtype {t.dtype}; they are integers")
+        raise ValueError(f"accuracy: the labels have dtype {t.dtype}; they are integers: t.astype(numpy.int32) makes them so")
     places = y.shape[:1] + y.shape[2:]
     if y.ndim < 2 or t.shape != places[: t.ndim] or math.prod(places[t.ndim :]) != 1:
         raise ValueError(f"accuracy: shapes {listed([y.shape, t.shape])} are not (N, C, …) and (N, …)")

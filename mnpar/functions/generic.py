@@ -56,7 +56,7 @@ def operand(x: Any, other: Any) -> Any:
     if isinstance(x, Variable) or (backend.is_array(x) and x.ndim):
         return x
     if not isinstance(x, (int, float, complex, np.generic)) and not backend.is_array(x):
-        return NotImplemented
+        return backend.checked(x) if isinstance(x, list | tuple) else NotImplemented  # which refuses them, with advice
     like = plain(other)
     if not backend.is_array(like):
         return np.asarray(x)

@@ -121,7 +121,7 @@ def concat(xs: Sequence[Any], axis: int = 1) -> Variable:
     """
     try:
         return Concat(axis).apply(tuple(xs))[0]
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise _explain("concat", xs, axis, error) from None
 
 
@@ -143,11 +143,15 @@ def stack(xs: Sequence[Any], axis: int = 0) -> Variable:
     """
     try:
         return Stack(axis).apply(tuple(xs))[0]
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise _explain("stack", xs, axis, error) from None
 
 
-def _explain(name: str, xs: Sequence[Any], axis: int, error: ValueError) -> ValueError:
+def _explain(name: str, xs: Sequence[Any], axis: Any, error: Exception) -> Exception:
+    if getattr(axis, "shape", ()):  # concat(a, b)
+        return TypeError(f"{name}: the axis is an integer, not an array: the arrays come in one tuple, as in F.{name}((a, b))")
+    if isinstance(error, TypeError):
+        return error
     rule = "all lengths but that axis's must agree" if name == "concat" else "all shapes must be the same"
     return ValueError(f"{name}: shapes {[x.shape for x in xs]} do not join along axis {axis}, {rule} ({error})")
 

@@ -149,7 +149,10 @@ def sigmoid_cross_entropy(x: Any, t: Any, normalize: bool = True, reduce: str = 
     x, labels = as_variable(x), as_variable(t).array
     check_shapes("sigmoid_cross_entropy", x, labels)
     if labels.dtype.kind not in "iub":
-        raise ValueError(f"sigmoid_cross_entropy: the labels have dtype {labels.dtype}; they are integers")
+        raise ValueError(
+            f"sigmoid_cross_entropy: the labels have dtype {labels.dtype}; they are integers: t.astype(numpy.int32) makes them "
+            "so (F.bernoulli_nll(t, y) takes probabilities)"
+        )
     least = labels.min() if labels.size and labels.dtype.kind == "i" else 0
     if labels.size and (labels.max() > 1 or least < -1):
         raise ValueError(f"sigmoid_cross_entropy: labels {labels.min()} … {labels.max()} are not all -1, 0 or 1")

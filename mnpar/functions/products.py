@@ -150,6 +150,16 @@ def matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> Variab
     return reshape(y, y.shape[:end] + (() if left else (y.shape[end],)) + (() if right else (y.shape[-1],)))
 
 
+def no_features(who: str, shape: tuple[int, ...], n_batch_axes: int) -> str:
+    """The error of an x without batch axes, or without axes after them."""
+    if len(shape) == n_batch_axes == 1:
+        return (
+            f"{who}: x of shape {shape} must have 2 axes or more, (N, …): x[None] is a batch of one example, and x[:, None] "
+            f"one of {shape[0]} numbers"
+        )
+    return f"{who}: x of shape {shape} has no features after n_batch_axes = {n_batch_axes} axes, or no batch"
+
+
 def linear(x: Any, W: Any, b: Any = None, n_batch_axes: int = 1) -> Variable:
     """``x Wᵀ + b`` for each sample; all axes after the batch's are one axis of features.
 
@@ -176,7 +186,7 @@ def linear(x: Any, W: Any, b: Any = None, n_batch_axes: int = 1) -> Variable:
     w, bias = W.array, getattr(b, "array", b)
     shape, weights = x.array.shape, (W if w is None else w).shape  # a parameter says itself that it has no array yet
     if not 0 < n_batch_axes < len(shape):
-        raise ValueError(f"linear: n_batch_axes = {n_batch_axes} leaves no features, or no batch, of x's shape {shape}")
+        raise ValueError(no_features("linear", shape, n_batch_axes))
     D = math.prod(shape[n_batch_axes:])
     if len(weights) != 2 or weights[1] != D:
         raise ValueError(

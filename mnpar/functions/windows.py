@@ -40,11 +40,19 @@ def _numbers(who: str, n: int, K: Any, stride: Any, pad: Any, dilate: Any) -> tu
     )  # fmt: skip
 
 
+def missing(shape: Numbers, ndim: int | None) -> str:
+    """The end of the error of an x whose axes are not (N, C, …): what makes them so, where that can be told."""
+    if ndim is not None and len(shape) == ndim + 1:
+        return "; x[:, None] adds the axis of one channel, x[None] that of one example"
+    return "; x.reshape((N, C, …)) takes rows apart" if len(shape) == 2 and ndim is not None and ndim > 1 else ""
+
+
 def spatial_axes(who: str, shape: Numbers, ndim: int | None) -> int:
     """The number of spatial axes of an array (N, C, …); raises ValueError if there are none, or not ``ndim``."""
     n = len(shape) - 2
     if n < 1 or (ndim is not None and n != ndim):
-        raise ValueError(f"{who}: x of shape {shape} must be (N, C, …) with {'some' if ndim is None else ndim} spatial axes")
+        axes = "some" if ndim is None else ndim
+        raise ValueError(f"{who}: x of shape {shape} must be (N, C, …) with {axes} spatial axes{missing(shape, ndim)}")
     return n
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from mnpar import initializers
 from mnpar.chain import ChainList
 from mnpar.functions import convolution_nd, depthwise_convolution_2d, relu
-from mnpar.functions.windows import per_axis
+from mnpar.functions.windows import missing, per_axis
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable
@@ -58,7 +58,10 @@ class _Filters(Link):
     def _take_size(self, x: Any) -> None:
         if not self.W.is_initialized:
             if x.ndim != self.ndim + 2:
-                raise ValueError(f"{type(self).__name__}: x of shape {x.shape} must have {self.ndim + 2} axes, (N, C, …)")
+                raise ValueError(
+                    f"{type(self).__name__}: x of shape {x.shape} must have {self.ndim + 2} axes, (N, C, …)"
+                    f"{missing(x.shape, self.ndim)}"
+                )
             self._initialize_params(x.shape[1])
 
     @property

@@ -9,6 +9,7 @@ import numpy as np
 
 from mnpar import initializers
 from mnpar.functions import linear
+from mnpar.functions.products import no_features
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable
@@ -64,9 +65,7 @@ class Linear(Link):
     def _take_size(self, x: Any, n_batch_axes: int) -> None:
         in_size = int(np.prod(x.shape[n_batch_axes:]))
         if not 0 < n_batch_axes < x.ndim or in_size < 1:
-            raise ValueError(
-                f"Linear(None, {self.out_size}): x of shape {x.shape} has no features after {n_batch_axes} batch axes"
-            )
+            raise ValueError(no_features(f"Linear(None, {self.out_size})", x.shape, n_batch_axes))
         self._initialize_params(in_size)
 
     @property

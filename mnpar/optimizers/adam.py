@@ -115,8 +115,12 @@ class Adam(GradientMethod):
 
     @property
     def lr(self) -> float:
-        """Chainer's other name of :attr:`alpha_t`."""
+        """Chainer's other name of :attr:`alpha_t`, which is computed: the learning rate that is set is ``alpha``."""
         return self.alpha_t
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        raise AttributeError(f"the lr of {type(self).__name__} is computed, from alpha and the number of updates: set alpha")
 
 
 class AdamW(Adam):

@@ -15,6 +15,7 @@ from mnpar.errors import MnparError
 from mnpar.link import Link
 from mnpar.optimizers import whole
 from mnpar.optimizers.fp32 import in_float32
+from mnpar.optimizers.left_out import warn_of_lists
 from mnpar.optimizers.loss_scaling import LossScaling
 from mnpar.optimizers.members import Members
 from mnpar.optimizers.optimizer import Optimizer
@@ -208,6 +209,8 @@ class GradientMethod(Optimizer):
         for param in params:
             if param.update_rule is None:
                 param.update_rule = self._new_rule()
+        if not self.t:
+            warn_of_lists(self.target)
         self._ruled = params = self.members()
         self._narrow = [param for param in params if param.update_rule.in_fp32]
         return params

@@ -13,6 +13,7 @@ from mnpar.communicators.threads import claim, claimant
 from mnpar.graph import structure
 from mnpar.link import Link
 from mnpar.optimizers.loss_scaling import LossScaling
+from mnpar.optimizers.settings import check_settings
 from mnpar.optimizers.update_rule import add_hook
 from mnpar.serializer import placed
 
@@ -29,6 +30,11 @@ class Optimizer:
         >>> model.W.array
         array([[-1., -1.]], dtype=float32)
     """
+
+    def __new__(cls, *args: Any, **kwds: Any) -> Any:
+        """A name that ``__init__`` does not take is answered with those that it takes."""
+        check_settings(cls, kwds)
+        return super().__new__(cls)
 
     def __init__(self) -> None:
         self.t = 0  # updates so far

@@ -168,6 +168,20 @@ def test_a_deadlock_of_some_ranks_is_found_when_the_others_have_finished():
         mnpar.run(program, 4)
 
 
+@pytest.mark.parametrize(
+    ("program", "advice"),
+    [
+        (early, "all ranks of a communicator call its collectives.*"),
+        (ring, ".* send before you receive .*"),
+        (other_tag, "  rank 2: has finished"),  # the row of rank 1 says it
+    ],
+)
+def test_a_deadlock_tells_what_to_do(program, advice):
+    with pytest.raises(DeadlockError) as caught:
+        mnpar.run(program, 3)
+    assert re.fullmatch(advice, str(caught.value).splitlines()[-1])
+
+
 def test_every_rank_of_a_deadlock_raises_it():
     raised = []
 
@@ -314,6 +328,19 @@ def test_an_exit_or_interrupt_in_a_rank_ends_all(error):
     assert caught.value is error
 
 
+def test_a_rank_that_exits_has_finished():
+    def program(comm, waits):
+        if comm.rank == 1:
+            raise SystemExit
+        if waits:
+            comm.barrier()
+
+    with pytest.raises(SystemExit):
+        mnpar.run(program, 3, (False,))
+    with pytest.raises(DeadlockError, match="rank 1: has finished"):
+        mnpar.run(program, 3, (True,))
+
+
 def test_no_thread_is_left_behind():
     before = threading.active_count()
     mnpar.run(lambda comm: comm.barrier(), 4)
@@ -448,7 +475,9 @@ def test_messages_that_nobody_took_are_listed_at_the_end():
 def test_the_table_of_a_deadlock_matches_what_the_documentation_says():
     with pytest.raises(DeadlockError) as caught:
         mnpar.run(ring, 2)
-    assert re.fullmatch(r"no rank can go on, each waits for another:(\n  rank \d: [^\n]+){2}", str(caught.value))
+    assert re.fullmatch(
+        r"no rank can go on, each waits for another:(\n  rank \d: [^\n]+){2}\nwhere all receive [^\n]+", str(caught.value)
+    )
 
 
 def test_the_line_of_a_wait_is_where_a_with_block_was_entered():

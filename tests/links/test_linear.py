@@ -56,7 +56,9 @@ def test_one_size_is_the_output_and_the_other_comes_with_the_first_batch(make):
 @pytest.mark.parametrize(("shape", "axes"), [((3,), 1), ((4, 0), 1), ((4, 3), 2), ((4, 3), 0), ((), 1)])
 def test_a_first_batch_without_features_leaves_the_layer_lazy(shape, axes):
     layer = L.Linear(2)
-    with pytest.raises(ValueError, match=r"Linear\(None, 2\): x of shape .* has no features after"):
+    with pytest.raises(
+        ValueError, match=r"Linear\(None, 2\): x of shape .* (has no features after|must have 2 axes.*x\[None\] is a batch)"
+    ):
         layer(np.ones(shape, "f4"), n_batch_axes=axes)
     assert not layer.W.is_initialized
     assert layer(np.ones((1, 3), "f4")).shape == (1, 2)

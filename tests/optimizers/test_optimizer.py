@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -518,3 +519,30 @@ def test_an_optimizer_that_thread_ranks_share_is_told(before):
     with pytest.raises(RuntimeError, match=r"rank 1: this SGD is rank 0's too\. Thread ranks share .*, or take a copy"):
         mnpar.run(program, 2, (False,))
     assert mnpar.run(program, 2, (True,)) == [before + 6] * 2
+
+
+@pytest.mark.parametrize(
+    "kind", [list, lambda links: dict(enumerate(links)), lambda links: links[0]], ids=["list", "dict", "link"]
+)
+@pytest.mark.parametrize("case", ["forgotten", "another's", "registered", "frozen", "ChainList"])
+def test_links_in_a_list_are_told_if_they_learn_nothing(kind, case, recwarn):
+    class Model(mnpar.Chain):
+        def __init__(self):
+            super().__init__()
+            self.top, layer = L.Linear(2, 1), L.Linear(3, 2)
+            if case == "registered":
+                self.add_link("layer", layer)
+            self.layer_of = mnpar.ChainList(layer) if case == "ChainList" else 0
+            self.__dict__["layers"] = kind([layer])  # a link that is an attribute registers itself in a Chain, not in a Link
+
+    model, x = Model(), np.ones((1, 3), "f4")
+    layer = model.layers if isinstance(model.layers, L.Linear) else model.layers[0]
+    if case == "another's":
+        mnpar.optimizers.SGD().setup(layer)
+    optimizer = mnpar.optimizers.SGD().setup(model)
+    for _ in range(2):
+        optimizer.update(lambda: F.sum(model.top(layer(x).array if case == "frozen" else layer(x))))
+    told = [str(one.message) for one in recwarn]
+    assert len(told) == (case == "forgotten")
+    assert case != "forgotten" or re.match(r"the parameters in /layers, a \w+ of a Model, have .* mnpar\.ChainList", told[0])
+    assert case != "forgotten" or recwarn[0].filename == __file__
