@@ -118,6 +118,10 @@ class Adam(GradientMethod):
         """Chainer's other name of :attr:`alpha_t`."""
         return self.alpha_t
 
+    @lr.setter
+    def lr(self, value: float) -> None:
+        raise AttributeError(f"the learning rate of {type(self).__name__} is set by its alpha; lr is that of the last update")
+
 
 class AdamW(Adam):
     """Adam with decoupled weight decay: :class:`Adam` with ``weight_decay_rate`` (Loshchilov and Hutter 2019).
