@@ -135,8 +135,11 @@ def train(args, model, data, losses):
 
 
 def draw(path, rows):
-    import matplotlib as mpl
-
+    """The rows of patches as a picture; where it is."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        return "no picture: matplotlib is missing (pip install 'mnpar[examples]')"
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
@@ -148,6 +151,7 @@ def draw(path, rows):
         row[0].set_title(name, fontsize=9, loc="left")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
+    return f"in {path}"
 
 
 def read(schedule, ranks, micro_batches):
@@ -175,8 +179,8 @@ def main(comm, args):
             shown = np.argsort(-clean.std(axis=(1, 2, 3)), kind="stable")[:8]  # where there is most to see
             cleaned = cleaner(*[noisy[shown]] * first)
         if last:
-            draw(Path(args.out) / "pipeline_unet.png", {"noisy": noisy[shown], "cleaned": cleaned.array, "clean": clean[shown]})
-            print(f"patches of {source}, in {args.out}/pipeline_unet.png")
+            rows = {"noisy": noisy[shown], "cleaned": cleaned.array, "clean": clean[shown]}
+            print(f"patches of {source}, {draw(Path(args.out) / 'pipeline_unet.png', rows)}")
         weights = comm.gather_obj([p.array for p in pipeline.params()])
         if comm.is_root:
             whole = Whole(args.width)

@@ -199,6 +199,7 @@ if __name__ == "__main__":
     args = parse()
     if args.threads:
         mnpar.run(main, ranks=args.ranks, args=(args,))
-    else:
-        mnpar.launch.relaunch(max(args.ranks, 1))
+    elif mnpar.launch.relaunch(max(args.ranks, 1)):
         main(mnpar.create_communicator(), args)
+    else:
+        raise SystemExit(f"this mesh has {args.ranks} ranks, and this process is alone: --threads runs them as threads")

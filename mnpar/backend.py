@@ -79,6 +79,23 @@ def added(a: Any, b: Any) -> Any:
     return total if b.dtype.isnative else total.astype(b.dtype)
 
 
+def as_output(label: str, y: Any) -> Any:
+    """What the forward of a function returned, a numpy scalar as an array; None stays. TypeError for all else.
+
+    Example:
+        >>> as_output("Cube", [1.0])
+        Traceback (most recent call last):
+        TypeError: Cube: forward returns an array, or a tuple of them, not list
+    """
+    y = unscalar(y)
+    if y is None or is_array(y):
+        return y
+    also = ": xs are arrays, and numpy's functions do for them what mnpar.functions do for Variables"
+    raise TypeError(
+        f"{label}: forward returns an array, or a tuple of them, not {type(y).__name__}{also if hasattr(y, 'array') else ''}"
+    )
+
+
 def get_array_module(*args: Any) -> Any:
     """The module, numpy or cupy, whose functions work on these arrays (Variables are looked into).
 

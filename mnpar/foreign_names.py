@@ -275,3 +275,21 @@ def one_protocol(cls: type[Class]) -> type[Class]:
 
     cls.__init_subclass__ = classmethod(refuse)  # type: ignore[assignment]
     return knows(FUNCTION)(cls)
+
+
+def misapplied(function: Any, inputs: Any) -> Exception:
+    """What ``apply`` raises: of a function that was applied before, or for an array where the tuple of inputs belongs."""
+    if function.number:
+        return RuntimeError(f"{function.label} was applied before: make a new one for each use")
+    return TypeError(
+        f"{function.label}: apply takes the tuple of all inputs, not a {type(inputs).__name__}, and returns the tuple of all "
+        f"outputs: (y,) = {function.label}().apply((x,))"
+    )
+
+
+def unretained(function: Any, error: Exception) -> str:
+    """What the note of a failed backward adds, if it asked for retained arrays and there are none."""
+    if function._kept_input_indexes or function._kept_output_indexes:
+        return ""
+    empty = isinstance(error, IndexError) or "values to unpack" in str(error)
+    return ", whose forward has called neither retain_inputs nor retain_outputs" if empty else ""

@@ -114,8 +114,8 @@ class FunctionNode(Hookable):
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[list[VariableNode], list[Array]]:
         """The first half of ``apply``: the inputs' nodes and arrays; sets ``differentiable``."""
-        if self.number:
-            raise RuntimeError(f"{self.label} was applied before: make a new one for each use")
+        if self.number or (type(inputs) is not tuple and hasattr(inputs, "dtype")):  # an array, whose rows are no inputs
+            raise foreign_names.misapplied(self, inputs)
         nodes, arrays, wanted = [], [], False
         for x in inputs:
             x = x if isinstance(x, Variable) else as_variable(x)
@@ -135,7 +135,7 @@ class FunctionNode(Hookable):
             y.array, y.node = ys, VariableNode(ys, self.differentiable, recorded)
             outputs, nodes = (y,), [y.node]
         else:
-            ys = [backend.unscalar(y) for y in (ys if isinstance(ys, tuple) else (ys,))]
+            ys = [backend.as_output(self.label, y) for y in (ys if isinstance(ys, tuple) else (ys,))]
             nodes = [VariableNode(y, self.differentiable, recorded, i) for i, y in enumerate(ys)]
             outputs = tuple(map(Variable.of, ys, nodes))
         if is_debugging():
@@ -172,7 +172,7 @@ class FunctionNode(Hookable):
                 if gx is not None:
                     deliver(x, gx)
         except Exception as error:
-            error.add_note(f"in the backward of {self.label}")
+            error.add_note(f"in the backward of {self.label}{foreign_names.unretained(self, error)}")
             raise
 
     def _checked(self, x: VariableNode, gx: Any, record: bool) -> Gradient:

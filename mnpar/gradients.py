@@ -180,5 +180,6 @@ def leave(function: Function, gys: list[Gradient]) -> None:
 
 _SPENT = (
     "backward reached {}, which was replayed already or is on another tape: start from all losses at once with "
-    "mnpar.backward([loss1, loss2]), keep the tape with retain_tape=True, or give each forward its own `with mnpar.Tape():`"
+    "mnpar.backward([loss1, loss2]), keep the tape with retain_tape=True, or give each forward its own `with mnpar.Tape():`. "
+    "What goes on from an earlier step's result, as a state in a time loop, is cut after backward: state.unchain_backward()"
 )

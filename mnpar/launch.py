@@ -244,7 +244,8 @@ def existing_folder(text: str) -> str:
 
 @contextlib.contextmanager
 def reading(comm: Communicator) -> Iterator[None]:
-    """Around what reads a script's files, on all ranks or some: missing and damaged ones end the script, told in one line.
+    """Around what reads a script's files, on all ranks or some: missing and damaged ones, or a missing package that has
+    them, end the script, told in one line.
 
     Collective; none waits for what another could not read. Rank 0 prints the first error of all ranks, each exits with code 1.
 
@@ -265,7 +266,7 @@ def reading(comm: Communicator) -> Iterator[None]:
     trouble = None
     try:
         yield
-    except (OSError, DatasetError) as error:
+    except (OSError, DatasetError, ModuleNotFoundError) as error:
         trouble = " ".join(str(error).split())
     found = [each for each in comm.gather_obj(trouble) or () if each is not None]
     if found:

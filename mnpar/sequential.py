@@ -28,6 +28,8 @@ class Sequential(ChainList):
     def _checked(self, layer: Any) -> Any:
         if not callable(layer):
             raise TypeError(f"the layers of a Sequential are called: {type(layer).__name__} cannot be{one_by_one(layer)}")
+        if isinstance(layer, type) and issubclass(layer, Link):
+            raise TypeError(f"{layer.__name__} is a class, and a Sequential is made of links: {layer.__name__}(…)")
         return layer
 
     def insert(self, i: int, layer: Any) -> None:

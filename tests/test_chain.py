@@ -213,6 +213,8 @@ def test_what_cannot_be_called_is_no_layer(put):
     assert list(model) == [F.relu]
     with pytest.raises(TypeError, match="int cannot be"):
         mnpar.Sequential(3)
+    with pytest.raises(TypeError, match=r"Linear is a class, and a Sequential is made of links: Linear\(…\)"):
+        put(model, L.Linear)
 
 
 def test_sequentials_are_joined():

@@ -344,6 +344,39 @@ def test_an_input_that_is_no_array_is_refused(x):
         Cube().apply((x,))
 
 
+@pytest.mark.parametrize("x", [variable([1.0]), np.ones((1, 2))], ids=["Variable", "array"])
+def test_an_array_in_place_of_the_tuple_of_inputs_is_refused(x):  # its first row would be taken for the first input
+    with pytest.raises(TypeError, match=rf"apply takes the tuple of all inputs, not a {type(x).__name__}"):
+        Cube().apply(x)
+
+
+@pytest.mark.parametrize(
+    ("answer", "match"), [(F.relu, "not Variable: xs are arrays"), (lambda x: [x], "not list$")], ids=["Variable", "list"]
+)
+def test_what_forward_returns_is_an_array(answer, match):
+    class Other(mnpar.FunctionNode):
+        def forward(self, x):
+            return answer(x)
+
+    with pytest.raises(TypeError, match=f"Other: forward returns an array, or a tuple of them, {match}"):
+        Other().apply((variable([1.0]),))
+
+
+@pytest.mark.parametrize("first", [lambda xs: xs[0], lambda xs: next(x for (x,) in [xs])], ids=["index", "unpack"])
+def test_a_backward_that_finds_nothing_retained_says_why(first):
+    class Forgetful(mnpar.FunctionNode):
+        def forward(self, x):
+            return x * x
+
+        def backward(self, gy):
+            return 2 * gy * first(self.get_retained_inputs())
+
+    with pytest.raises((ValueError, IndexError)) as caught:
+        Forgetful().apply((variable(1.0),))[0].backward()
+    note = "in the backward of Forgetful, whose forward has called neither retain_inputs nor retain_outputs"
+    assert caught.value.__notes__ == [note]
+
+
 def test_a_function_is_applied_once():
     function = Cube()
     function.apply((variable(1.0),))

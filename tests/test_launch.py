@@ -3,6 +3,7 @@
 import argparse
 import errno
 import functools
+import importlib
 import os
 import subprocess
 import sys
@@ -59,13 +60,21 @@ def executable(path, text="exit 0"):
 
 
 @pytest.mark.ranks(1, 2, 3, on="threads")
-def test_what_one_rank_cannot_read_ends_all_of_them_in_one_line(comm, capfd):
+@pytest.mark.parametrize(
+    ("read", "told"),
+    [
+        (lambda: os.stat("/dev/null/nothing"), "[Errno 20] Not a directory: '/dev/null/nothing'"),
+        (lambda: importlib.import_module("no_such_images"), "No module named 'no_such_images'"),
+    ],
+    ids=["file", "package"],
+)
+def test_what_one_rank_cannot_read_ends_all_of_them_in_one_line(comm, capfd, read, told):
     with pytest.raises(SystemExit) as error, launch.reading(comm):
-        open("/dev/null/nothing" if comm.rank == comm.size - 1 else os.devnull).close()
+        read() if comm.rank == comm.size - 1 else None
     assert error.value.code == 1
     comm.barrier()
     if comm.rank == 0:
-        assert capfd.readouterr().err.endswith(": error: [Errno 20] Not a directory: '/dev/null/nothing'\n")
+        assert capfd.readouterr().err.endswith(f": error: {told}\n")
 
 
 # ---- relaunch ----

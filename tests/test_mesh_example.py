@@ -64,6 +64,13 @@ def test_a_run_goes_on_on_another_mesh(alone, tmp_path):
     assert (first + second, text) == alone
 
 
+def test_a_mesh_that_nobody_starts_is_told_in_one_line(monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "1")  # in a batch job the script starts no ranks
+    done = run(0, "transformer_lm.py", SMALL)
+    assert done.returncode == 1
+    assert done.stderr == "this mesh has 4 ranks, and this process is alone: --threads runs them as threads\n"
+
+
 BAD = {
     "a mesh that is none": (["--mesh", "data"], "a mesh is names and sizes"),
     "an axis that means nothing here": (["--mesh", "dtaa=2"], "there is no axis dtaa here, only data, pipe, model, sequence"),

@@ -2,10 +2,12 @@
 
 import json
 import re
+import sys
 
 import pytest
 
-from tests.test_examples import PNG, run
+from tests.scripts import load_script
+from tests.test_examples import PNG, ROOT, run
 
 WAYS = {
     "mpiexec -n 3": (3, []),
@@ -67,6 +69,13 @@ def test_the_u_net_learns_the_weights_of_one_rank(ranks, flags, tmp_path):
     done = run(ranks, "pipeline_unet.py", ["--steps", "2", "--batchsize", "6", "--width", "4", "--out", str(tmp_path), *flags])
     assert differ(done) < 1e-8
     assert (tmp_path / "pipeline_unet.png").read_bytes().startswith(PNG)
+
+
+def test_without_matplotlib_the_u_net_is_trained_all_the_same(tmp_path, monkeypatch):
+    unet = load_script(ROOT / "examples" / "pipeline_unet.py")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert unet.draw(tmp_path / "a.png", {}) == "no picture: matplotlib is missing (pip install 'mnpar[examples]')"
+    assert not list(tmp_path.iterdir())
 
 
 UNSUITED = {

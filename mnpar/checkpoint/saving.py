@@ -156,8 +156,15 @@ def name_it(draft: Draft, shards: Sequence[store.Shard | None]) -> str:
 
 
 def by_name(objects: Any) -> Mapping[str, Any]:
-    """The objects of a checkpoint by name: one alone has none."""
-    return objects if isinstance(objects, Mapping) else {"": objects}
+    """The objects of a checkpoint by name: one alone has none; TypeError for what cannot be saved."""
+    named = objects if isinstance(objects, Mapping) else {"": objects}
+    for name, thing in named.items():
+        if not hasattr(thing, "serialize"):
+            raise TypeError(
+                f"a checkpoint has objects with serialize(serializer), as links and optimizers are: {name or 'this one'} is of "
+                f"{type(thing).__name__}. Arrays and numbers need a class, with self.x = serializer('x', self.x) in serialize"
+            )
+    return named
 
 
 def part(serializer: Any, name: str) -> Any:

@@ -49,7 +49,7 @@ def create_communicator(communicator_name: str = "auto", mpi_comm: Any = None, *
         allreduce_grad_dtype, batched_copy: ChainerMN's; accepted and not needed.
 
     Raises:
-        ValueError: an unknown name.
+        ValueError: an unknown name; TypeError: something else than a name.
         LauncherError: MPI is missing, or the launcher and the MPI library do not belong together; or something else has
             started several processes (torchrun does): it says what to type instead. With ``'file'``: ranks do not come in
             time, or two have one rank, or they were told different sizes, or have different libraries, or not MPICH.
@@ -76,6 +76,11 @@ def create_communicator(communicator_name: str = "auto", mpi_comm: Any = None, *
     configs = {name: kwargs.pop(name) for name in ("allreduce_grad_dtype", "batched_copy") if name in kwargs}
     if kwargs:
         raise TypeError(f"create_communicator takes patience, allreduce_grad_dtype and batched_copy, not {', '.join(kwargs)}")
+    if not isinstance(communicator_name, str):
+        raise TypeError(
+            f"create_communicator's first argument is a name, such as 'auto', not {type(communicator_name).__name__}: "
+            "one of mpi4py's communicators is given as mpi_comm=…"
+        )
     name = "auto" if communicator_name in _CHAINERMN else communicator_name
     if name not in _NAMES:
         raise ValueError(f"unknown communicator {communicator_name!r}: {', '.join(_NAMES)} and ChainerMN's names are known")

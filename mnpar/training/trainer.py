@@ -20,7 +20,7 @@ from mnpar.errors import DeadlockError, MismatchError
 from mnpar.reporter import Reporter
 from mnpar.serializer import Deserializer
 from mnpar.training.extension import PRIORITY_READER, keep, keep_part
-from mnpar.training.triggers.interval import Trigger, get_trigger, is_over
+from mnpar.training.triggers.interval import Trigger, get_trigger, is_over, join_late
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class Trainer:
         self._entries: dict[str, Entry] = {}
         self._start_at: float | None = None
         self._snapshot_elapsed_time = 0.0  # of the runs before a resumption
+        self._loaded = False
         self._final_elapsed_time: float | None = None
         updater.connect_trainer(self)
         for extension in extensions or ():
@@ -142,18 +143,17 @@ class Trainer:
             raise TypeError(f"a {type(extension).__name__} has no name: trainer.extend(extension, name='…')")
         if stem == "training":
             raise ValueError("an extension cannot be named 'training'")
+        trigger = get_trigger(getattr(extension, "trigger", (1, "iteration")) if trigger is None else trigger)
+        if self._loaded:
+            join_late(stem, extension, trigger)
         whole, ordinal = stem, 0
         while whole in self._entries:
             ordinal += 1
             whole = f"{stem}_{ordinal}"
         with suppress(AttributeError):  # bound methods have no attributes of their own
             extension.name = whole
-        self._entries[whole] = Entry(
-            extension,
-            getattr(extension, "priority", PRIORITY_READER) if priority is None else priority,
-            get_trigger(getattr(extension, "trigger", (1, "iteration")) if trigger is None else trigger),
-            call_before_training,
-        )
+        priority = getattr(extension, "priority", PRIORITY_READER) if priority is None else priority
+        self._entries[whole] = Entry(extension, priority, trigger, call_before_training)
 
     def get_extension(self, name: str) -> Any:
         """The extension of a name; ValueError if there is none."""
@@ -277,6 +277,7 @@ class Trainer:
             serializer("_random", json.dumps([rank, random.get_state()]))
 
     def _recall(self, serializer: Any, rank: int) -> None:
+        self._loaded = True
         self._snapshot_elapsed_time = keep(serializer, "_snapshot_elapsed_time", self._snapshot_elapsed_time, float)
         self.observation = json.loads(keep(serializer, "_observation", "{}", str))
         saved_by, state = json.loads(keep(serializer, "_random", "[null, null]", str))

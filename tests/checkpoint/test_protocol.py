@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import mnpar
@@ -121,6 +122,20 @@ def test_what_a_living_job_is_writing_is_left_alone(tmp_path):
     (tmp_path / f".step-00000001~{os.uname().nodename}~999999999~00aa.tmp").mkdir()
     save(tmp_path, 2)
     assert sorted(os.listdir(tmp_path)) == sorted([*hidden, "step-00000002"])
+
+
+@pytest.mark.parametrize("way", [checkpoint.save, checkpoint.load], ids=["save", "load"])
+def test_what_has_no_serialize_is_named_on_all_ranks(way, tmp_path):
+    def program(comm):
+        objects = {"model": L.Linear(1, 1)}
+        checkpoint.save(tmp_path, objects, comm, 1)
+        if comm.rank == 1:
+            objects["u"] = np.ones(2)
+        with pytest.raises(TypeError, match=r"u is of ndarray\. Arrays and numbers need a class, with self\.x = serializer"):
+            way(tmp_path, objects, comm, *[2] * (way is checkpoint.save))
+        return sorted(os.listdir(tmp_path))
+
+    assert mnpar.run(program, ranks=2) == [["step-00000001"]] * 2
 
 
 @pytest.mark.parametrize("step", [-1, 1.5, True, None])

@@ -1095,12 +1095,13 @@ def test_a_communicator_does_not_need_the_one_that_it_was_made_from(comm):
     ("arguments", "options", "error", "match"),
     [
         (("nccl9",), {}, ValueError, "unknown communicator 'nccl9': auto, mpi, threads, self"),
+        ((object(),), {}, TypeError, "first argument is a name, such as 'auto', not object: .* as mpi_comm=…"),
         (("threads",), {}, ValueError, r"thread ranks are made by mnpar.run\(program, ranks=4\)"),
         (("self",), {"patient": 3}, TypeError, "batched_copy, not patient"),
         (("self",), {"patience": 0}, ValueError, "a number of seconds above 0, not 0"),
         (("self",), {"patience": float("nan")}, ValueError, "a number of seconds above 0, not nan"),
     ],
-    ids=["name", "threads outside", "option", "no patience", "patience that is no number"],
+    ids=["name", "no name", "threads outside", "option", "no patience", "patience that is no number"],
 )
 def test_bad_arguments_of_create_communicator(arguments, options, error, match):
     with pytest.raises(error, match=match):

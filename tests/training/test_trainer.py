@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -385,6 +386,30 @@ def test_a_training_that_is_resumed_beyond_its_end_is_over(saved, length, tmp_pa
     resumed.extend(lambda trainer: pytest.fail("it goes on"), name="never", trigger=(1, "iteration"))
     resumed.run()
     assert resumed.updater.iteration == saved
+
+
+@pytest.mark.parametrize("trigger", [(1, "epoch"), (3, "iteration")], ids=str)
+def test_a_trigger_of_an_extension_that_comes_after_loading_counts_from_there(trigger, tmp_path):
+    def see(trainer):
+        trainer.extend(lambda trainer: called.append(trainer.updater.iteration), name="see", trigger=trigger)
+
+    called = []
+    first, second = counting(tmp_path, (7, "iteration")), counting(tmp_path, (15, "iteration"))
+    see(first)
+    first.run()
+    load(saved(first), second)
+    see(second)
+    second.run()
+    assert called == {"epoch": [5, 10, 15], "iteration": [3, 6, 9, 12, 15]}[trigger[1]]
+
+
+def test_a_log_that_comes_after_loading_is_told_to_begin_anew(tmp_path):
+    trainer = counting(tmp_path, (7, "iteration"))
+    load(saved(trainer), trainer)
+    with pytest.warns(UserWarning, match="LogReport came to a trainer that was loaded before.*before loading") as told:
+        trainer.extend(extensions.LogReport())
+    trainer.extend(extensions.snapshot())  # which has no state
+    assert [Path(one.filename) for one in told] == [Path(__file__)]
 
 
 def test_autoload_restores_the_rate_before_the_first_step(tmp_path):

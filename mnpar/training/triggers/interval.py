@@ -7,13 +7,14 @@ extensions may share a trigger: further calls in the same iteration return the s
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mnpar.serializer import Deserializer
-from mnpar.training.extension import keep
+from mnpar.training.extension import Extension, keep
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
@@ -22,7 +23,7 @@ Trigger = Callable[[Any], bool]
 _ROUNDING = 1e-9  # of a period: ten steps of 0.1 epochs are one epoch
 
 
-class _Counting:
+class Counting:
     """The base of triggers that count iterations or epochs: it remembers where it was called last."""
 
     def __init__(self, unit: str) -> None:
@@ -32,6 +33,10 @@ class _Counting:
         self._previous_iteration: int | None = 0  # None: not known, loaded from a file without it
         self._previous_epoch_detail: float | None = 0.0
         self._last: tuple[Any, tuple[float, float]] | None = None  # iteration and epoch of the last call, and its result
+
+    def count_from_here(self) -> None:
+        """Nothing is known of earlier iterations: at its first call it looks at the last one only."""
+        self._previous_iteration = self._previous_epoch_detail = None
 
     def _advance(self, updater: Any) -> tuple[float, float]:
         """(before, now): the counts at the last call in an earlier iteration, and at this one."""
@@ -61,7 +66,7 @@ class _Counting:
         self._previous_epoch_detail = keep(serializer, "previous_epoch_detail", self._previous_epoch_detail, float)
 
 
-class IntervalTrigger(_Counting):
+class IntervalTrigger(Counting):
     """Fires at every so many iterations, or (parts of) epochs.
 
     Args:
@@ -99,7 +104,7 @@ class IntervalTrigger(_Counting):
     __str__ = __repr__
 
 
-class ManualScheduleTrigger(_Counting):
+class ManualScheduleTrigger(Counting):
     """Fires at the given iterations or epochs.
 
     Args:
@@ -230,6 +235,18 @@ def get_trigger(trigger: Any) -> Trigger:
     if not isinstance(trigger, tuple | list) or len(trigger) != 2:
         raise TypeError(f"a trigger is a function of the trainer, a pair like (1, 'epoch') or None, not {trigger!r}")
     return IntervalTrigger(*trigger)
+
+
+def join_late(name: str, extension: Any, trigger: Any) -> None:
+    """For an extension that comes to a trainer after loading: its trigger counts from here; a lost state is warned of."""
+    if isinstance(trigger, Counting):
+        trigger.count_from_here()
+    if getattr(type(extension), "serialize", Extension.serialize) is not Extension.serialize:
+        warnings.warn(
+            f"{name} came to a trainer that was loaded before: what was saved of it is not loaded, and it begins anew. Call "
+            "trainer.extend before loading",
+            stacklevel=3,
+        )
 
 
 def is_over(trigger: Any, updater: Any) -> bool:
