@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -63,8 +62,6 @@ class Optimizer:
         if not isinstance(link, Link):
             raise TypeError(f"an optimizer is set up for a link, not for {type(link).__name__}: setup(model)")
         self.target = link
-        if next(link.params(), None) is None:
-            _warn_of_lists(link)
         self._claim()
         self.t = self.epoch = 0
         return self
@@ -206,17 +203,3 @@ class Optimizer:
         for name, (_, hook) in self._hooks.items():
             if hasattr(hook, "serialize"):
                 hook.serialize(serializer["hooks"][name])
-
-
-def _warn_of_lists(link: Link) -> None:
-    """Of a link without parameters, as a rank may have; but not if it keeps some where nobody looks for them."""
-    for one in link.links():
-        for name, value in vars(one).items():
-            if isinstance(value, list | tuple) and any(
-                isinstance(item, Link) and next(item.params(), None) is not None for item in value
-            ):
-                warnings.warn(
-                    f"nothing will learn: links in a list, as in {type(one).__name__}.{name}, are not registered. "
-                    f"self.{name} = mnpar.ChainList(*links) registers them",
-                    stacklevel=4,
-                )

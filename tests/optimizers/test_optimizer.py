@@ -310,19 +310,6 @@ def test_the_defaults_are_chainers_and_can_be_set(name, values):
         assert optimizer.hyperparam.get(key) == 7
 
 
-def test_links_in_a_list_that_nobody_registers_are_told():
-    class Net(mnpar.Chain):
-        def __init__(self, several):
-            super().__init__()
-            self.layers = several(L.Linear(3, 3), L.Linear(3, 3))
-
-    with pytest.warns(UserWarning, match=r"as in Net\.layers, .* mnpar\.ChainList") as told:
-        opt.SGD().setup(L.Classifier(Net(lambda *links: [*links])))
-    assert told[0].filename == __file__
-    opt.SGD().setup(Net(mnpar.ChainList))
-    opt.SGD().setup(mnpar.Chain())  # a rank may have no parameters
-
-
 def test_adams_step_size_has_the_bias_taken_out():
     model, optimizer = model_and(opt.Adam(0.1))
     for t in (1, 2, 3):
