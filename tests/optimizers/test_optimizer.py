@@ -316,7 +316,7 @@ def test_adams_step_size_has_the_bias_taken_out():
         optimizer.update(lambda: F.sum(model(X)))
         expected = 0.1 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
         np.testing.assert_allclose([optimizer.alpha_t, optimizer.lr, model.W.update_rule.alpha_t], expected)
-    with pytest.raises(AttributeError, match="the learning rate of Adam is set by its alpha"):
+    with pytest.raises(AttributeError, match="the lr of Adam is computed, from alpha"):
         optimizer.lr = 0.01
 
 
