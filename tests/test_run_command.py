@@ -70,12 +70,20 @@ def test_bad_command_lines_are_usage_errors(arguments, message):
 OPEN_MPI = launch._is_open_mpi(launch.find_mpiexec())
 ENDS = """
 import ctypes, os, sys, time, mnpar
+from mnpar.communicators.siblings import begun
 comm = mnpar.create_communicator()
 print(f"[{os.getpid()}]", flush=True)
 if "leave" in sys.argv and comm.rank == 1:
     ctypes.CDLL(None)._exit(0)
 if "wait" in sys.argv:
     time.sleep(60)
+if "finalize" in sys.argv:
+    other = comm.bcast_obj(os.getpid(), root=1)
+    comm.transport.process.MPI.Finalize()
+    while comm.rank == 0 and begun(other):
+        time.sleep(0.01)
+    print("saved", flush=True)
+    os._exit(0)
 """
 
 
@@ -90,6 +98,11 @@ def test_a_rank_that_leaves_without_a_word_makes_the_job_fail(ends, what):
     done = command("run", "-n", "3", ends, *what.split())
     assert done.returncode != 0
     assert OPEN_MPI or re.search("^mnpar: of 3 ranks, .*1.* never came to an end: one of them left", done.stderr, re.MULTILINE)
+
+
+def test_a_rank_that_leaves_after_it_has_finalized_mpi_ends_no_other(ends):
+    done = command("run", "-n", "2", ends, "finalize")
+    assert (done.returncode, done.stderr, done.stdout.count("saved")) == (0, "", 2)
 
 
 def test_what_an_ended_rank_has_noted_is_judged_and_no_other():

@@ -52,9 +52,13 @@ class Notices:
         with contextlib.suppress(OSError, ValueError, KeyError):
             waits = self._publish(_LEFT, rank, _WAITS, _LIMIT)
         if waits is None:
-            with contextlib.suppress(OSError, ValueError):
-                self._ask("finalize", _LIMIT)  # or the launcher would take this end for a failure
+            self.finalize()
         return waits
+
+    def finalize(self) -> None:
+        """Let the launcher take the end of this process for no failure."""
+        with contextlib.suppress(OSError, ValueError):
+            self._ask("finalize", _LIMIT)
 
     def end_job(self) -> None:
         """Let the launcher end all ranks, this one too, in a moment."""

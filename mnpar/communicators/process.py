@@ -206,6 +206,9 @@ class Process:
         if os.getpid() == self._pid and not self.MPI.Is_finalized():
             where = f"mnpar: rank {self.rank} of {self.size} called os._exit({status}) at {sites.call_site()}, the job ends\n"
             self._abort(where, status or 1)
+        if os.getpid() == self._pid:
+            startup.part_from_launcher()
+            supervisor.note(self.rank, supervisor.ENDED)
         self._os_exit(status)
 
     def _on_finalize(self) -> None:

@@ -106,11 +106,24 @@ def _remove_if_killed(session: Session | None) -> None:
     """From now on until :func:`settled`: what MPICH and its launcher have made is removed if this process is killed."""
     global _remover
     launcher = siblings.launcher()[0]
-    if session is None and (launcher is None or siblings.name(launcher) != siblings.MPICHS or _MPIS_OWN in os.environ):
+    if session is None and not _is_mpichs(launcher):
         return
     with contextlib.suppress(OSError, KeyError, ValueError):
         job = Notices(int(os.environ["PMI_FD"])).job()
         _remover = traces.Remover(traces.job_segments(job), traces.launchers_file(launcher) if launcher else [])
+
+
+def part_from_launcher() -> None:
+    """MPI is over, and this process ends in a way that passes C's ``exit``, in which MPICH tells its launcher that it is over:
+    it would kill the others, who may still write their results, and think nothing of it."""
+    if _is_mpichs(siblings.launcher()[0]):
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            Notices(int(os.environ["PMI_FD"])).finalize()
+
+
+def _is_mpichs(launcher: int | None) -> bool:
+    """Whether a launcher is MPICH's, and its ranks speak its protocol with it."""
+    return launcher is not None and siblings.name(launcher) == siblings.MPICHS and _MPIS_OWN not in os.environ
 
 
 def settled() -> None:
