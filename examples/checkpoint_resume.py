@@ -97,7 +97,7 @@ if __name__ == "__main__":
     parser.add_argument("--unit", "-u", type=int, default=100, help="width of the hidden layer (100)")
     parser.add_argument("--interval", type=int, default=10, help="iterations between checkpoints (10)")
     parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", help="folder of the checkpoints (result)")
-    parser.add_argument("--seed", type=mnpar.launch.seed, default=0, help="of weights, dropout and data (0)")
+    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights, dropout and data (0)")
     parser.add_argument("--kill", type=int, default=0, metavar="ITERATION", help="kill rank 1 in this iteration")
     args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, unit=1, interval=1)
     mnpar.launch.relaunch(4)

@@ -46,6 +46,12 @@ def main(comm, args):
             ["epoch", "main/loss", "validation/main/loss", "main/accuracy", "validation/main/accuracy", "elapsed_time"]
         )
     )
+    if comm.rank == 0:
+        print(
+            f"ranks: {comm.size} ({comm.name}), copies: {data_comm.size}   units: {args.unit}   minibatch of each copy: "
+            f"{args.batchsize}   epochs: {args.epoch}   images: {len(train)} of each copy, to test {len(test)} or less",
+            flush=True,
+        )
     trainer.run()
     return trainer.get_extension("LogReport").log[-1]
 

@@ -84,6 +84,11 @@ def main(comm, args):
                 ["epoch", "main/loss", "validation/main/loss", "main/accuracy", "validation/main/accuracy", "elapsed_time"]
             )
         )
+        print(
+            f"ranks: {comm.size} ({comm.name})   units: {args.unit}   minibatch: {args.batchsize}   epochs: {args.epoch}   "
+            f"images: {len(train)}, to test {len(test)}",
+            flush=True,
+        )
     trainer.run()
     return trainer.get_extension("LogReport").log[-1] if comm.rank == 0 else None
 

@@ -119,7 +119,7 @@ if __name__ == "__main__":
     parser.add_argument("--longest", type=int, default=6, help="digits in the longest line (6)")
     parser.add_argument("--epoch", "-e", type=int, default=8, help="sweeps over the lines (8)")
     parser.add_argument("--unit", "-u", type=int, default=64, help="width of the states (64)")
-    parser.add_argument("--seed", type=mnpar.launch.seed, default=0, help="of the lines (0)")
+    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of the lines (0)")
     parser.add_argument("--threads", action="store_true", help="run both ranks as threads of this process")
     args = mnpar.launch.parse_args(parser, micro_batches=1, batchsize=1, lines=1, longest=1, epoch=1, unit=1)
     ranks = 2 if args.threads else mnpar.launch.started_ranks(args, 2)

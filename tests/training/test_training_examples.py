@@ -27,6 +27,7 @@ def test_an_example_with_a_trainer_learns_and_one_rank_speaks(example, ranks, fl
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     lines = [line.split() for line in done.stdout.splitlines()]
+    assert re.search(r"^ranks: \d+ \(\w+\)", done.stdout) or not example.startswith("mnist")
     [header] = [line for line in lines if line[:1] == ["epoch"]]
     rows = [dict(zip(header, line, strict=True)) for line in lines if len(line) == len(header) and line[0].isdigit()]
     assert [row["epoch"] for row in rows] == ["1", "2", "3"]

@@ -89,7 +89,7 @@ class PrintReport(Extension):
     """Prints entries of a :class:`LogReport` as a table, a line for each as soon as it is there.
 
     Args:
-        entries: the keys of its columns.
+        entries: the keys of its columns; ``elapsed_time`` is in seconds.
         log_report: the name of a LogReport of the trainer, or one that is called from here.
         out: a stream; None: the standard output, of rank 0 only where ranks train together.
 
