@@ -116,6 +116,14 @@ def test_one_that_waits_for_a_rank_that_has_left_another_machine_ends(tmp_path):
     assert "\n  rank 1: has ended before it made a communicator\n" in errors
 
 
+def test_what_reaches_another_machine_is_no_rank(tmp_path):
+    told = {f"OMPI_COMM_WORLD_{name}": number for name, number in (("SIZE", "2"), ("RANK", "0"), ("LOCAL_SIZE", "2"))}
+    ssh = 'env -u OMPI_COMM_WORLD_RANK sleep 30 > /dev/null 2>&1 & "$@"; code=$?; kill $!; exit $code'
+    code, said, errors = end_of(tmp_path, "prterun", ssh, WAITS, **told)
+    assert (code, said) == (137, "waits\n")
+    assert "\n  rank 1: has ended before it made a communicator\n" in errors
+
+
 @pytest.mark.parametrize(
     ("fails", "says"),
     [
