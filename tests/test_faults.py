@@ -103,9 +103,9 @@ def works(cases, ranks=2, stall="30", out="done", says=(), limit=LIMIT):
 
 
 def ends_at_the_start(cases, ranks=2):
-    who = rf"mnpar: rank 0 of {ranks} waits for ever for the start of MPI at {HERE}, the job ends"
+    who = rf"mnpar: rank [^1] of {ranks} waits for ever for the start of MPI at {HERE}, the job ends"
     says = rf"{who}\n  rank 1: has ended before it made a communicator\n"
-    # where the machine is busy the others may say it, too, before the launcher ends them; Open MPI's may end all before
+    # the lowest says it alone, unless it comes seconds after the others, as on a busy machine; Open MPI's may end all before
     return Row(cases, BAD, says if MPICH else (), ranks, once="")
 
 

@@ -65,15 +65,15 @@ def one_has_left() -> int | None:
 
 
 def _key() -> bytes:
-    return (
-        f"mnpar left {os.environ.get('PMIX_NAMESPACE', '')}".encode()
-    )  # jobs that this one has spawned have the same launcher
+    """Of a notice: jobs that this one has spawned have the same launcher."""
+    return b"mnpar left " + os.fsencode(os.environ.get("PMIX_NAMESPACE", ""))
 
 
 def _library(process: int | str) -> ctypes.CDLL | None:
-    """That of PMIx which a process has loaded."""
+    """That of PMIx which a process has loaded; None if it has none, or one whose functions have other names."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{process}/maps").read_text(encoding="utf-8", errors="replace").splitlines():
             if "/libpmix.so" in line:
-                return ctypes.CDLL(line.split(None, 5)[-1])
+                library = ctypes.CDLL(line.split(None, 5)[-1])
+                return library if hasattr(library, "PMIx_Init") else None
     return None

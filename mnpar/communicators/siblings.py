@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from mnpar.communicators.launcher import launched_rank
+from mnpar.communicators.launcher import launched_rank, under_open_mpi
 from mnpar.communicators.neighbours import stat_of
 
 MPICHS = "hydra_pmi_proxy"
@@ -62,14 +62,20 @@ def is_helper() -> bool:
 
 
 def children(parent: int) -> dict[int, int]:
-    """The child processes of a launcher that have not ended, and when each was started, in ticks of the kernel's clock."""
+    """The ranks, or their wrappers, of a launcher that have not ended, and when each was started, in ticks of the kernel's
+    clock."""
     there = {}
     with contextlib.suppress(OSError):  # the launcher has ended
         for task in Path(f"/proc/{parent}/task").glob("*/children"):
             for pid in map(int, task.read_text().split()):
-                if since := begun(pid):
+                if (since := begun(pid)) and not _is_a_way_out(pid):
                     there[pid] = since
     return there
+
+
+def _is_a_way_out(pid: int) -> bool:
+    """Whether it is the ``ssh`` by which Open MPI's launcher reaches another machine: it has no rank among its variables."""
+    return under_open_mpi() and bool(variables := _variables(pid)) and launched_rank(variables) is None
 
 
 def begun(pid: int) -> int | None:
@@ -90,10 +96,15 @@ def age(since: int | None) -> float:
 
 def rank_of(pid: int) -> int | None:
     """The rank that a process, or what it wraps, is; None if it does not tell."""
-    with contextlib.suppress(OSError, ValueError):
-        variables = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
-        return launched_rank(dict(variable.split("=", 1) for variable in variables if "=" in variable))
-    return None
+    return launched_rank(_variables(pid))
+
+
+def _variables(pid: int) -> dict[str, str]:
+    """Those with which a process was started; empty if they cannot be seen."""
+    with contextlib.suppress(OSError):
+        text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+        return dict([variable.split("=", 1) for variable in text.split("\0") if "=" in variable])
+    return {}
 
 
 def has_mpi(pid: int) -> bool:

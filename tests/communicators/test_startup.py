@@ -3,7 +3,10 @@
 A rank here is a child of a script of the launcher's name, which says what launchers do. MPI itself does not start.
 """
 
+import _ctypes
+import ctypes
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 import mnpar
-from mnpar.communicators import launcher, startup
+from mnpar.communicators import launcher, pmix, startup
 from mnpar.launch import clean_environment
 
 WAITS = """
@@ -114,6 +117,21 @@ def test_one_that_waits_for_a_rank_that_has_left_another_machine_ends(tmp_path):
     code, said, errors = end_of(tmp_path, "prted", '"$@"', program, **told)
     assert (code, said) == (137, "waits\n")
     assert "\n  rank 1: has ended before it made a communicator\n" in errors
+
+
+def test_what_reaches_another_machine_is_no_rank(tmp_path):
+    told = {f"OMPI_COMM_WORLD_{name}": number for name, number in (("SIZE", "2"), ("RANK", "0"), ("LOCAL_SIZE", "2"))}
+    ssh = 'env -u OMPI_COMM_WORLD_RANK sleep 30 > /dev/null 2>&1 & "$@"; code=$?; kill $!; exit $code'
+    code, said, errors = end_of(tmp_path, "prterun", ssh, WAITS, **told)
+    assert (code, said) == (137, "waits\n")
+    assert "\n  rank 1: has ended before it made a communicator\n" in errors
+
+
+def test_a_library_of_pmix_with_functions_of_other_names_is_not_called(tmp_path):
+    shutil.copy(_ctypes.__file__, tmp_path / "libpmix.so.2")
+    library = ctypes.CDLL(str(tmp_path / "libpmix.so.2"))
+    assert pmix.one_has_left() is None
+    _ctypes.dlclose(library._handle)
 
 
 @pytest.mark.parametrize(
