@@ -206,6 +206,9 @@ JOBS = {
     "unreceived": works(
         "29", out="", says=rf"^mnpar: rank 1 never received a message from rank 0, tag 5: send of float32 \(2, 3\) at {HERE}$"
     ),
+    "unreceived_from_itself": works(
+        "29", out="", says=tuple(rf"^mnpar: rank {r} never received a message from rank {r}, tag 0: send of" for r in (0, 1))
+    ),
     "loads_in_processes": works("43", limit=10)._replace(fresh=True),
     "forks": works("43"),
     "forks_where_mpi4py_was_first": works("43")._replace(fresh=True),

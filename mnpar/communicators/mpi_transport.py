@@ -213,7 +213,8 @@ class MpiTransport(Reductions):
         """(source, tag, description) of the messages that have arrived and that nobody took."""
         found = []
         for lane, comm in enumerate(self.lanes):
-            while (letter := comm.Improbe(self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status)) is not None:
+            probe = partial(comm.Improbe, self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status)
+            while letter := probe() or probe():  # MPICH looks first, and takes in what has come then
                 frame = np.empty(self._status.Get_count(self.MPI.BYTE), np.uint8)
                 source, tag = self._status.Get_source(), self._status.Get_tag()
                 request = letter.Irecv(frame)

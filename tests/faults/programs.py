@@ -346,6 +346,10 @@ def unreceived(comm):
     comm.barrier()
 
 
+def unreceived_from_itself(comm):
+    comm.send(np.ones(3), comm.rank)
+
+
 def waits(comm):
     """For Ctrl-C and SIGTERM: one rank receives, one computes, one sleeps."""
     comm.barrier()
