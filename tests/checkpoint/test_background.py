@@ -134,6 +134,7 @@ def test_what_is_loaded_is_what_was_saved_last(tmp_path):
 # ---- errors ----
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize(
     "step", ["folder made", "shard opened", "shard begun", "shard written", "note written", "folder on the disk"]

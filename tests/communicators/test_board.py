@@ -92,6 +92,7 @@ def test_ranks_that_are_ahead_do_not_disturb_those_that_still_add(comm):
     comm.open_board(False)
 
 
+@pytest.mark.grid
 @PROCESSES
 @pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i4", "c16"])
 @pytest.mark.parametrize("n", [1, 5, 1000, 50_000])

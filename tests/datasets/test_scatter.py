@@ -96,6 +96,7 @@ def equal(a, b):
         assert getattr(a, "dtype", None) == getattr(b, "dtype", None)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("force_equal_length", [True, False])
@@ -108,6 +109,7 @@ def test_each_rank_gets_its_examples_as_they_were(make, ranks, force_equal_lengt
             equal(mine, truth)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("n", [0, 1, 3, 4, 5, 19])
 @pytest.mark.parametrize("shuffle", [False, True])

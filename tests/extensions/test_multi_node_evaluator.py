@@ -41,6 +41,7 @@ def mine(sizes, comm):
     return data, data[int(ends[comm.rank]) - sizes[comm.rank] : int(ends[comm.rank])]
 
 
+@pytest.mark.grid
 @ranks
 @shards
 @pytest.mark.parametrize("batch", [1, 5])
@@ -62,6 +63,7 @@ class Together(L.Classifier):
         return super().forward(x, t)
 
 
+@pytest.mark.grid
 @ranks
 @pytest.mark.parametrize("n", [1, 2, 7, 10])
 @pytest.mark.parametrize("batch", [1, 2])

@@ -158,6 +158,7 @@ def tuple_of(ys):
     return ys if isinstance(ys, tuple) else (ys,)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("replicated", [False, True], ids=["sums", "copies"])
 @pytest.mark.parametrize("exchange", [F.exchange, F.iexchange])

@@ -91,6 +91,7 @@ def learnt(model, x, loss=lambda v: v):
 GRIDS = [(1, 1), (2, 2), (3, 2), (1, 5), (4, 1)]
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize(("size", "k", "stride"), [((9, 8), 4, 1), ((7, 7), 5, 1), ((8, 11), (3, 2), (2, 3))], ids=str)
 @pytest.mark.parametrize("dims", GRIDS, ids=str)

@@ -244,6 +244,7 @@ def test_five_steps_equal_the_closed_form_while_hyperparameters_change(make, clo
     assert hs[0] != hs[4]
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("shape", [(7,), (220, 150)], ids=str)
 @pytest.mark.parametrize(("dtype", "fp32", "atol"), [("f2", False, 1e-2), ("f2", True, 2e-3), ("f4", False, 1e-5)])
 @pytest.mark.parametrize(("make", "closed", "changes"), CASES.values(), ids=CASES)

@@ -47,6 +47,7 @@ def deep_at_the_end(stage, stages):
     return Deep(stage) if stage == stages - 1 else Layer(stage)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("ranks", range(1, 4))
 @pytest.mark.parametrize("late", [False, True, None])
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -450,6 +450,7 @@ class Failing(mnpar.FunctionNode):
         raise ZeroDivisionError
 
 
+@pytest.mark.grid
 @RANKS
 @pytest.mark.parametrize("options", [{}, {"double_buffering": True}, {"sharded": True}], ids=["plain", "late", "sharded"])
 @pytest.mark.parametrize("bucket_bytes", MESSAGES.values(), ids=MESSAGES)
@@ -585,6 +586,7 @@ def test_late_gradients_are_divided_by_the_loss_scale_that_they_had(comm):
     same(train(True), train(False))
 
 
+@pytest.mark.grid
 @RANKS
 @pytest.mark.parametrize("empty", [0, -1], ids=["first", "last"])
 @pytest.mark.parametrize("bucket_bytes", MESSAGES.values(), ids=MESSAGES)
@@ -670,6 +672,7 @@ def test_arguments_that_would_make_wrong_gradients_without_a_word(options, words
         mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), mnpar.create_communicator("self"), **options)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("before", [0, 1, 2])
 @pytest.mark.parametrize("options", [{}, {"bucket_bytes": 100}, {"sharded": True}, {"double_buffering": True}], ids=str)
 @pytest.mark.ranks(2)
@@ -759,6 +762,7 @@ def test_copies_of_the_same_bits_are_compared_by_a_digest(comm):
     assert comm.traffic.collectives == before + 2
 
 
+@pytest.mark.grid
 @pytest.mark.ranks(1, 2, 3)
 @pytest.mark.parametrize("bucket_bytes", [None, 64])
 @pytest.mark.parametrize("accumulates", [False, True])

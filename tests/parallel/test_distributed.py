@@ -55,6 +55,7 @@ def part(comm, shards, x, t):
     return x[edges[comm.rank] : edges[comm.rank + 1]], t[edges[comm.rank] : edges[comm.rank + 1]]
 
 
+@pytest.mark.grid
 @RANKS
 @pytest.mark.parametrize("bucket_bytes", [None, 1, 200])
 @pytest.mark.parametrize("size", [4, None], ids=["sized", "lazily sized"])

@@ -91,6 +91,7 @@ def error_of(net):
     return lambda x: F.mean(net(x) ** 2) if len(x) else None
 
 
+@pytest.mark.grid
 @RANKS
 @pytest.mark.parametrize("bucket_bytes", [None, 8, 100])
 @pytest.mark.parametrize("rule", ["MomentumSGD", "Adam"])

@@ -85,6 +85,7 @@ def halved(optimizer, update, loss):
     return lambda x, t: Half().apply((loss(x, t),))[0]
 
 
+@pytest.mark.grid
 @pytest.mark.ranks(1, 2, 3)
 @pytest.mark.parametrize("sizes", ["alike", "other", "empty"])
 @pytest.mark.parametrize("change", [same, by_a_gradient, of_another_form, by_another_rate, scaled, halved])
