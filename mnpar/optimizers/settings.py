@@ -12,11 +12,11 @@ from typing import Any
 RATES = ("alpha", "lr")  # Chainer's optimizers have one of them
 SETTINGS = {  # of other libraries' optimizers, or of others of Chainer's
     **dict.fromkeys(("betas", "beta_1", "beta_2"), "beta1 and beta2"),
-    **dict.fromkeys(("epsilon",), "eps"),
     **dict.fromkeys(("weight_decay", "l2", "decay"), "optimizer.add_hook(mnpar.optimizer_hooks.WeightDecay(rate)) after setup"),
     **dict.fromkeys(
         ("clipnorm", "max_grad_norm"), "optimizer.add_hook(mnpar.optimizer_hooks.GradientClipping(norm)) after setup"
     ),
+    "epsilon": "eps",
     "momentum": "mnpar.optimizers.MomentumSGD",
     "mu": "momentum, in mnpar.optimizers.MomentumSGD",
     "nesterov": "mnpar.optimizers.NesterovAG",
