@@ -130,6 +130,7 @@ JOBS = {
     "start_late, launcher killed": Row("14", -9, act=kill_launcher, once=""),
     "start_waits, a rank killed": Row("", BAD, act=kill_a_rank_that_starts, once=""),
     "error_while_others_receive": fails("1", "error_while_others_receive")._replace(fresh=True),
+    "error_while_the_launcher_sleeps": fails("1", "error_while_the_launcher_sleeps"),
     "error_while_others_reduce": fails("1", "error_while_others_reduce", 3),
     "error_while_others_compute": fails("1", "error_while_others_compute"),
     "error_without_streams": fails("1", "error_without_streams"),

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mnpar.communicators import startup, watch
+from mnpar.communicators import startup
+from mnpar.communicators.last_words import speak
 from mnpar.communicators.launcher import launched_after_first, launched_ranks, under_open_mpi
 from mnpar.communicators.process import Process
 from mnpar.errors import LauncherError
@@ -83,7 +84,7 @@ def load() -> Any:
         if told > 1 and under_open_mpi() and library.startswith("MPICH"):
             raise LauncherError(f"Open MPI's launcher started {told} ranks, but their MPI library is {library}. {own}")
         if told > 1 and sys.argv[:1] in ([""], ["-"]) and not launched_after_first():
-            watch.speak(_FROM_STDIN)
+            speak(_FROM_STDIN)
         with startup.watched(library, Process.session):
             _initialize(MPI)
     if MPI.COMM_WORLD.Get_size() == 1 and told > 1:

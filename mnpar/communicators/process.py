@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mnpar import supervisor
 from mnpar.communicators import neighbours, sites, startup, traces
+from mnpar.communicators.last_words import ALIKE, await_reader, speak, speak_at_once
 from mnpar.communicators.neighbours import CARD, Heartbeat, Look, Neighbours
 from mnpar.communicators.transport import untaken
-from mnpar.communicators.watch import Watch, speak, speak_at_once
+from mnpar.communicators.watch import Watch
 from mnpar.errors import DeadlockError, MnparError
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 _GRACE = 12  # heartbeats, 3 s, for a process whose launcher has died
 _CERTAIN = 3  # heartbeats for which a rank is seen to be stopped
 _NAME = 256  # bytes of a machine's name
-_SPEAK = 0.2  # s for a launcher to pass on what a rank wrote, before the job ends
 _KILLED = 2.0  # s for a launcher to end a process that has aborted the job
 _LAST_WORDS = 5.0  # s to write what went wrong, which nobody may read, and to end the job in MPI's way
 
@@ -168,7 +168,7 @@ class Process:
         if self._blocked_for > _CERTAIN * (1 if self.rank == first else 3):
             rows = "".join([f"\n  rank {rank}: is {look.detail}" for rank, look in looks.items()])
             speak(f"mnpar: rank {self.rank} of {self.size} waits for ever in {where}, the job ends{rows}\n")
-            time.sleep(_SPEAK)
+            await_reader()
             self._os_exit(1)  # MPI is in use in another thread
 
     # ---- other processes that are lost ----
@@ -247,7 +247,7 @@ class Process:
         with contextlib.suppress(ValueError):  # a thread that is not the main one
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # launchers pass on the Ctrl-C that the terminal has sent already
         if self.rank:
-            time.sleep(4 * _SPEAK)  # if all ranks have failed alike, rank 0 speaks for them, and ends the job
+            time.sleep(ALIKE)  # if all ranks have failed alike, rank 0 speaks for them, and ends the job
         if issubclass(kind, KeyboardInterrupt):
             self._abort(f"mnpar: interrupted (rank {self.rank} of {self.size})\n", 130)
         text = "".join(
@@ -269,10 +269,10 @@ class Process:
     def _abort(self, text: str, code: int) -> NoReturn:
         self._end_soon(code)
         speak(text)
-        time.sleep(_SPEAK)
+        await_reader()
         if self.session is not None:
             self.session.end(code, text)
-            time.sleep(_SPEAK)
+            await_reader()
         else:
             self.MPI.COMM_WORLD.Abort(code)
             time.sleep(_KILLED)  # MPICH's returns. One that ends by itself would be gone without a word, to the others

@@ -23,9 +23,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from mnpar.communicators import process_manager
+from mnpar.communicators.last_words import speak
 from mnpar.communicators.neighbours import boot
 from mnpar.communicators.process_manager import REMEDY, end_line, end_of, numbers, proof
-from mnpar.communicators.watch import speak
 from mnpar.errors import LauncherError
 
 _POLL = 0.05  # s

@@ -26,15 +26,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mnpar.communicators import pmix, siblings, sites, traces
+from mnpar.communicators.last_words import ALIKE, await_reader, speak, speak_at_once
 from mnpar.communicators.launcher import launched_rank, launched_ranks, launched_ranks_here, under_open_mpi
 from mnpar.communicators.notices import Notices
-from mnpar.communicators.watch import speak, speak_at_once
 
 if TYPE_CHECKING:
     from mnpar.communicators.rendezvous import Session
 
-_ALIKE = 0.8  # s: if all ranks fail alike, rank 0 speaks for them, and ends the job
-_SPEAK = 0.2  # s for a launcher to pass on what a rank wrote
 _LAST_WORDS = 5.0  # s to write what went wrong, which nobody may read
 _PULSE = 0.2  # s
 _LOOK = 1.0  # s in MPI_Init, and again, after which a rank looks for notices of others
@@ -73,14 +71,14 @@ def install() -> None:
             deadline.start()
         what = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed, the job ends"
         if launched_rank() and what != "interrupted":
-            time.sleep(_ALIKE)
+            time.sleep(ALIKE)
         speak(f"mnpar: rank {launched_rank()} of {launched_ranks()} {what}\n")
         if show is sys.__excepthook__:
             speak("".join(traceback.format_exception(kind, error, trace)))
         else:
             show(kind, error, trace)
             speak()
-        time.sleep(_SPEAK)
+        await_reader()
         MPI = sys.modules.get("mpi4py.MPI")
         if MPI is None or not MPI.Is_initialized():
             _end(siblings.launcher()[0], _notices())
@@ -169,7 +167,7 @@ def _leave(notices: Notices | None) -> None:
     if notices is not None and (waits := notices.one_waits(launched_rank() or 0)) is not None:
         first = f"mnpar: rank {launched_rank()} of {launched_ranks()} has ended before it made a communicator, the job ends"
         speak(f"{first}\n  rank {waits}: waits for ever for the start of MPI\n")
-        time.sleep(_SPEAK)
+        await_reader()
         _end(launcher, notices)
 
 
@@ -187,7 +185,7 @@ def watched(library: str, session: Session | None) -> Iterator[None]:
     notices = _notices() if library.startswith("MPICH") else None
     if notices is not None and (left := notices.one_has_left(launched_rank() or 0)) is not None:
         speak(_report("the start of MPI", sites.call_site(), f"rank {left}"))
-        time.sleep(_SPEAK)
+        await_reader()
         _end(siblings.launcher()[0], notices)
     if _starter is not None and _has_died(*_starter):  # Open MPI would start alone
         traces.remove_session(_starter[0])
@@ -232,7 +230,7 @@ def wait_for_all(MPI: Any, request: Any) -> None:
         first = min([rank for rank in names if rank is not None and rank not in gone], default=None)
         if seen > (0 if first == launched_rank() else _TURN):
             speak(_report("all ranks", sites.call_site(), f"rank {', '.join(map(str, gone))}"))
-            time.sleep(_SPEAK)
+            await_reader()
             _tidy(launcher)
             MPI.COMM_WORLD.Abort(1)
     atexit.unregister(_leave)
@@ -245,7 +243,7 @@ def _await_others() -> None:
     while launcher is not None and mine in (there := siblings.children(launcher)) and time.monotonic() < deadline:
         if len(there) >= launched_ranks_here():
             return
-        time.sleep(_SPEAK / 10)
+        time.sleep(_PULSE / 10)
 
 
 def _watch(over: threading.Event, wakes: int, site: str, session: Session | None) -> None:
@@ -273,7 +271,7 @@ def _watch(over: threading.Event, wakes: int, site: str, session: Session | None
             elsewhere += left is not None
             if left is not None and elsewhere > (0 if launched_rank() == (left == 0) else _TURN // 4):
                 speak_at_once(_report("the start of MPI", site, f"rank {left}"))
-                time.sleep(_SPEAK)
+                await_reader()
                 _end(launcher)
         there = siblings.children(launcher)
         if mine not in there:  # these are not all
@@ -288,7 +286,7 @@ def _watch(over: threading.Event, wakes: int, site: str, session: Session | None
         first = len(ranks) == found and not any(rank is not None and rank < (launched_rank() or 0) for rank in ranks)
         if looks > (0 if first else _TURN):
             speak_at_once(_report("the start of MPI", site, _missing(expected, ranks)))
-            time.sleep(_SPEAK)
+            await_reader()
             _end(launcher)
 
 

@@ -10,15 +10,13 @@ never an error.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import select
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from mnpar.communicators.last_words import speak
 from mnpar.communicators.neighbours import Look
 from mnpar.communicators.transport import ANY, Waiting
 from mnpar.errors import DeadlockError, MismatchError
@@ -33,24 +31,6 @@ ASK, ANSWER, COMPLAINT = 1, 2, 3
 _SAID = {
     "waiting": "waits in ", "finished": "", "running": "is running", "gone": "is gone: ", "stopped": "is ", "silent": "",
 }  # fmt: skip
-
-
-def speak(text: str = "") -> None:
-    """Write to the user, after all that the program has written; it may have closed its streams, or replaced them."""
-    with contextlib.suppress(Exception):
-        sys.stdout.flush()
-    for stream in (sys.stderr, sys.__stderr__):
-        with contextlib.suppress(Exception):
-            stream.write(text)  # type: ignore[union-attr]
-            stream.flush()  # type: ignore[union-attr]
-            return
-
-
-def speak_at_once(text: str) -> None:
-    """Write to the system's stderr if it takes that without waiting: where another thread may hold Python's streams."""
-    with contextlib.suppress(OSError, ValueError):
-        if select.select([], [2], [], 0)[1]:
-            os.write(2, text.encode())
 
 
 class Polling:

@@ -152,7 +152,8 @@ def test_a_rank_whose_mpi_is_over_goes_on_after_the_error_of_a_thread(monkeypatc
     over, ends = SimpleNamespace(Is_initialized=lambda: True, Is_finalized=lambda: next(is_over)), []
     for where, name, value in (
         (startup, "launched_ranks", lambda: 2), (startup, "_end", lambda *given: ends.append(given)),
-        (startup, "_LAST_WORDS", 0.01), (startup, "_ALIKE", 0), (startup, "_SPEAK", 0), (startup, "speak", lambda _="": 0),
+        (startup, "_LAST_WORDS", 0.01), (startup, "ALIKE", 0),
+        (startup, "speak", lambda _="": 0), (startup, "await_reader", lambda: 0),
         (startup.siblings, "is_helper", lambda: False), (startup.atexit, "register", lambda *given: None),
         (sys, "excepthook", sys.excepthook), (threading, "excepthook", threading.excepthook),
     ):  # fmt: skip

@@ -47,6 +47,18 @@ def error_while_others_receive(comm):
     comm.recv(1)
 
 
+def error_while_the_launcher_sleeps(comm):
+    """On a busy machine a launcher may come late to what a rank wrote, and learn at the same time that it has ended the job."""
+    if comm.rank == 1:
+        launcher = os.getppid()
+        os.kill(launcher, signal.SIGSTOP)
+        subprocess.Popen(
+            ["sh", "-c", f"sleep 1.2; kill -CONT {launcher}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        raise ValueError("boom")
+    comm.recv(1)
+
+
 def error_while_others_reduce(comm):
     if comm.rank == 1:
         raise ValueError("boom")

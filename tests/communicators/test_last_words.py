@@ -1,0 +1,55 @@
+"""A process that ends the job waits until its reader has what it wrote."""
+
+import os
+import subprocess
+import sys
+import time
+
+from mnpar.communicators import last_words
+
+SAYS = """
+import time
+from mnpar.communicators import last_words
+last_words.speak("boom\\n")
+last_words.await_reader()
+print("read", file=open("after", "w"))
+"""
+
+
+def says(folder, **streams):
+    return subprocess.Popen([sys.executable, "-c", SAYS], cwd=folder, **streams)
+
+
+def test_a_process_waits_until_its_words_are_read(tmp_path):
+    reads, writes = os.pipe()
+    process = says(tmp_path, stderr=writes, stdout=subprocess.DEVNULL)
+    while not last_words._unread(reads):
+        time.sleep(0.01)
+    time.sleep(3 * last_words._PASS_ON)
+    assert process.poll() is None
+    assert os.read(reads, 100) == b"boom\n"
+    assert process.wait() == 0
+    assert (tmp_path / "after").read_text() == "read\n"
+    os.close(reads)
+    os.close(writes)
+
+
+def test_it_does_not_wait_for_ever(tmp_path):
+    reads, writes = os.pipe()
+    assert says(tmp_path, stderr=writes, stdout=subprocess.DEVNULL).wait() == 0
+    assert os.read(reads, 100) == b"boom\n"
+    os.close(reads)
+    os.close(writes)
+
+
+def test_only_a_pipe_has_a_reader(tmp_path):
+    with open(tmp_path / "file", "wb+") as file:
+        file.write(b"boom")
+        file.flush()
+        assert last_words._unread(file.fileno()) == 0
+    assert last_words._unread(10**6) == 0
+    reads, writes = os.pipe()
+    os.write(writes, b"boom")
+    assert last_words._unread(writes) == last_words._unread(reads) == 4
+    os.close(reads)
+    os.close(writes)
