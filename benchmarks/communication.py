@@ -7,8 +7,8 @@ which returns new arrays, knows no shape beforehand, and checks that all ranks m
 gradient. (New arrays cost nothing by themselves: the memory of those before them is kept. Some 20 µs of a function are its
 Python, and three times as many where 2 MiB have just gone through the processor's caches: much beside a copy of 2 MiB, nothing
 beside one of 64.)
-``gloo`` is torch.distributed on tensors that are there already, where PyTorch is installed. The other calls are measured up to
-4 KiB and at 16 MiB, without gloo.
+``gloo`` is torch.distributed on tensors that are there already, where PyTorch is installed; it has no scan. The other calls are
+measured up to 4 KiB, at 16 and at 64 MiB.
 ``--chainermn /path/to/python`` adds ChainerMN's naive communicator, run by that Python under its own mpiexec.
 
 The jobs run in turn (A B A B …), and within a job the ways do; what is shown are medians. The table of each number of ranks
@@ -29,7 +29,7 @@ from compare import in_time, sizes
 
 NAMES = ("allreduce", "allgather", "shift")
 OTHERS = ("bcast", "reduce", "gather", "scatter", "alltoall", "reduce_scatter", "scan", "exscan", "sendrecv")
-SMALL, ONE_LARGE = 4096, 2**24  # bytes: the other calls are measured up to here, and once more
+SMALL, VERY_LARGE = 4096, (2**24, 2**26)  # bytes: the other calls are measured up to here, and twice more
 STARTING = 5  # seconds of a job that are no measurement's
 LARGE = 2**20  # bytes: from here on it counts what a function costs in percent
 
@@ -92,17 +92,17 @@ def job(least, most, limit):
             for each in (v, *vs):
                 each.cleargrad()
 
-        theirs = {"gloo": torchs(dist, name, x.size, comm)} if dist and name in NAMES else {}
+        theirs = {"gloo": way} if dist and (way := torchs(dist, name, x.size, comm)) else {}
         return {"raw": raw, "function": function, "and backward": backward, **theirs}
 
     for name in (*NAMES, *OTHERS):
         for size in sizes(most, least):
-            if name not in NAMES and SMALL < size != ONE_LARGE:
+            if name not in NAMES and size > SMALL and size not in VERY_LARGE:
                 continue
             if world.bcast(time.perf_counter() - begin > limit):
                 return
             # of large arrays the first rounds get memory from the system, which the next ones have
-            often = {"budget": 0.06} if size < ONE_LARGE else {"budget": 0.5, "rounds": 11}
+            often = {"budget": 0.06} if size < VERY_LARGE[0] else {"budget": 0.5, "rounds": 11}
             found = in_time(ways(name, np.ones(size // 8)), world.bcast, world.Barrier, **often)
             if comm.is_root:
                 print(json.dumps([name, size, found]), flush=True)
@@ -125,18 +125,27 @@ def torchs(dist, name, length, comm):
     import torch
 
     there = torch.zeros(length, dtype=torch.float64)
-    if name == "allreduce":
-        return lambda: dist.all_reduce(there)
     here = [torch.zeros(length, dtype=torch.float64) for _ in range(comm.size)]
-    if name == "allgather":
-        return lambda: dist.all_gather(here, there)
+    parts = [torch.zeros(length, dtype=torch.float64) for _ in range(comm.size)]
+    of_root = here if comm.is_root else None
 
     def shift():
         requests = dist.isend(there, (comm.rank + 1) % comm.size), dist.irecv(here[0], (comm.rank - 1) % comm.size)
         for request in requests:
             request.wait()
 
-    return shift
+    return {
+        "allreduce": lambda: dist.all_reduce(there),
+        "allgather": lambda: dist.all_gather(here, there),
+        "shift": shift,
+        "sendrecv": shift,
+        "bcast": lambda: dist.broadcast(there, 0),
+        "reduce": lambda: dist.reduce(there, 0),
+        "gather": lambda: dist.gather(there, of_root),
+        "scatter": lambda: dist.scatter(there, of_root),
+        "alltoall": lambda: dist.all_to_all(here, parts),
+        "reduce_scatter": lambda: dist.reduce_scatter(there, parts),
+    }.get(name)
 
 
 def measured(ranks, least, most, chainermn, rounds, limit):

@@ -1,7 +1,13 @@
-"""What a communicator says that it has sent: of each collective, the bytes that its algorithm has to send."""
+"""What a communicator says that it has sent: of each collective, the bytes that its algorithm has to send. How many messages a
+send is, that no array is pickled, and that what is received is written once, to the memory where the program finds it."""
+
+import pickle
 
 import numpy as np
 import pytest
+
+import mnpar
+import mnpar.functions as F
 
 N = 120_000  # numbers, of 8 bytes: more than what travels in openings, and divisible by all numbers of ranks
 
@@ -47,6 +53,24 @@ class Counting:
         return self.lane.Isend(message, *where)
 
 
+class Watched:
+    """An MPI communicator or message, and the memory that it was given to receive into."""
+
+    def __init__(self, one, memory):
+        self.one, self.memory = one, memory
+
+    def __getattr__(self, name):
+        return getattr(self.one, name)
+
+    def Improbe(self, *where):
+        found = self.one.Improbe(*where)
+        return None if found is None else Watched(found, self.memory)
+
+    def Irecv(self, message, *where):
+        self.memory.append(message[0])
+        return self.one.Irecv(message, *where)
+
+
 @pytest.mark.ranks(2, 3, on="mpi")
 @pytest.mark.parametrize("name", ["allreduce", "reduce_scatter", "reduce"])
 def test_as_many_bytes_are_given_to_mpi(comm, name, monkeypatch):
@@ -57,3 +81,58 @@ def test_as_many_bytes_are_given_to_mpi(comm, name, monkeypatch):
     collective(comm, np.ones(N))
     monkeypatch.undo()
     assert comm.allreduce(np.array(sum(sent))) == pytest.approx(expected(comm.size, 8 * N), rel=0.001)
+
+
+FORMS = {
+    "0-d": lambda: np.array(2.0), "empty": lambda: np.ones((3, 0)), "small": lambda: np.arange(5.0),
+    "large": lambda: np.arange(1.0 * N),
+    "strided": lambda: np.arange(2.0 * N)[::-2], "six axes": lambda: np.arange(64.0).reshape(2, 2, 2, 2, 2, 2),
+    "a tuple": lambda: (np.ones(N), np.ones((2, 3)), None), "a dict": lambda: {"a": np.ones(3), "b": np.ones(N)},
+}  # fmt: skip
+
+
+@pytest.mark.ranks(2, on="mpi")
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("send", ["send", "isend"])
+def test_a_send_of_any_shape_is_two_messages_at_most(comm, form, send, monkeypatch):
+    x, other, sent = FORMS[form](), 1 - comm.rank, []
+    monkeypatch.setattr(comm.transport, "lanes", [Counting(lane, sent) for lane in comm.transport.lanes])
+    pending = getattr(comm, send)(x, other)
+    y = comm.recv(other)
+    if send == "isend":
+        pending.wait()
+    monkeypatch.undo()
+    assert len(sent) == 1 if "large" not in form else 1 <= len(sent) <= 2
+    np.testing.assert_equal(y, x)
+
+
+@pytest.mark.ranks(2, on="mpi")
+@pytest.mark.parametrize("form", ["0-d", "small", "large", "strided", "six axes"])
+def test_what_is_received_is_written_once(comm, form, monkeypatch):
+    x, other, memory = FORMS[form](), 1 - comm.rank, []
+    monkeypatch.setattr(comm.transport, "lanes", [Watched(lane, memory) for lane in comm.transport.lanes])
+    F.send(mnpar.Variable(x), comm, rank=other)
+    y = F.recv(comm, rank=other).array
+    monkeypatch.undo()
+    assert any([np.shares_memory(y, one) for one in memory if isinstance(one, np.ndarray)])
+    np.testing.assert_equal(y, x)
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("n", [5, 30_000])
+def test_no_array_is_pickled(comm, n, monkeypatch):
+    def refused(*_, **__):
+        raise AssertionError("an array was pickled")
+
+    x, xs, right, left = np.ones(n), [np.ones(n)] * comm.size, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for name in ("dumps", "loads", "Pickler", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refused)
+    for name in ("allreduce", "allgather", "bcast", "reduce", "gather", "scan", "exscan", "shift"):
+        getattr(comm, name)(x)
+    for name in ("alltoall", "reduce_scatter", "scatter"):
+        getattr(comm, name)(xs)
+    comm.send((x, {"a": x}), right)
+    received = comm.recv(left)
+    comm.barrier()
+    monkeypatch.undo()
+    np.testing.assert_equal(received, (x, {"a": x}))
