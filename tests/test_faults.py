@@ -8,7 +8,6 @@ reliability study. Four jobs run at a time, ahead of the test that looks at thei
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,15 +19,15 @@ from typing import NamedTuple
 import pytest
 
 from mnpar.communicators.traces import segments
-from mnpar.launch import find_mpiexec
 from tests.faults.job import FOREIGN, PYTHON, SLOWER, Job
 from tests.faults.soak import all_traces, left_behind
+from tests.mpi import is_mpich
 
 HERE = r"faults/programs.py:\d+"
 LIMIT = 5.0  # s from the start of a job to its end, the start of Python and MPI included
 CROWD = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # of programs that use the machine too
 BAD = "not 0"
-MPICH = "HYDRA" in subprocess.run([find_mpiexec(PYTHON), "--version"], capture_output=True, text=True, check=False).stdout
+MPICH = is_mpich(PYTHON)
 ELSEWHERE = (  # rank 1 has a launcher of its own, as on another machine
     ("-launcher", "ssh", "-launcher-exec", f"{Path(__file__).parent}/faults/elsewhere.sh", "-hosts", "127.0.0.1:1,127.0.0.2:1")
     if MPICH else

@@ -10,6 +10,7 @@ import mnpar
 from mnpar.communicators.board import FEW
 from mnpar.communicators.noted_sum import NotedSum
 from mnpar.errors import DeadlockError, MismatchError
+from tests.mpi import needs_mpich
 
 PROCESSES = pytest.mark.ranks(2, 3, on="mpi")
 
@@ -18,6 +19,7 @@ def notes_agree(notes):
     return notes.count(notes[0]) == len(notes)
 
 
+@needs_mpich
 @PROCESSES
 @pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i4", "c16"])
 def test_sums_are_those_of_messages(comm, dtype):
@@ -92,6 +94,7 @@ def test_ranks_that_are_ahead_do_not_disturb_those_that_still_add(comm):
     comm.open_board(False)
 
 
+@needs_mpich
 @pytest.mark.grid
 @PROCESSES
 @pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i4", "c16"])
@@ -109,6 +112,7 @@ def test_vectors_are_summed_where_they_live(comm, n, dtype):
     np.testing.assert_array_equal(x, total)  # it stays where somebody has it
 
 
+@needs_mpich
 @PROCESSES
 def test_vectors_keep_their_values_where_notes_are_unusual(comm):
     vectors = comm.share_vectors(np.empty(20_000))
@@ -120,6 +124,7 @@ def test_vectors_keep_their_values_where_notes_are_unusual(comm):
     comm.open_board(False)
 
 
+@needs_mpich
 @PROCESSES
 def test_ranks_with_different_vectors_of_one_form_sum_them_by_messages(comm):
     both = [comm.share_vectors(np.empty(20_000)) for _ in range(2)]
@@ -131,6 +136,7 @@ def test_ranks_with_different_vectors_of_one_form_sum_them_by_messages(comm):
     comm.open_board(False)
 
 
+@needs_mpich
 @PROCESSES
 def test_a_rank_in_another_collective_than_a_sum_of_vectors_is_told_on_all_ranks(comm):
     x = comm.share_vectors(np.empty(20_000)).mine
@@ -154,6 +160,7 @@ def test_where_there_is_no_memory_for_vectors_nobody_has_them(comm, monkeypatch)
     comm.open_board(False)
 
 
+@needs_mpich
 @PROCESSES
 def test_vectors_leave_half_of_the_memory_to_others(comm, monkeypatch):
     monkeypatch.setattr("os.statvfs", lambda path: SimpleNamespace(f_bavail=comm.size * 2 * 160_000 - 1, f_frsize=1))
@@ -162,6 +169,7 @@ def test_vectors_leave_half_of_the_memory_to_others(comm, monkeypatch):
     comm.open_board(False)
 
 
+@needs_mpich
 @PROCESSES
 @pytest.mark.parametrize("wire_dtype", [None, "f4"])
 def test_an_optimizer_has_many_gradients_where_they_are_summed(comm, wire_dtype):
@@ -199,6 +207,7 @@ def test_thread_ranks_have_none(comm):
     assert not comm.open_board()
 
 
+@needs_mpich
 @PROCESSES
 def test_an_optimizer_sums_small_gradients_so(comm):
     import mnpar.functions as F
@@ -239,6 +248,7 @@ def test_digests_beside_such_sums_tell_of_copies_that_have_drifted_apart(comm, u
     comm.open_board(False)
 
 
+@needs_mpich
 @PROCESSES
 def test_vectors_have_no_name_in_any_folder(comm, monkeypatch):
     seen, allocate = [], os.posix_fallocate
@@ -277,6 +287,7 @@ def test_a_sum_begins_and_ends_apart(comm, n):
     comm.open_board(False)
 
 
+@needs_mpich
 @PROCESSES
 def test_what_a_rank_says_that_is_ahead_by_a_sum_is_heard(comm):
     """Rank 0 ends each sum when the others have begun the next one: their words tell of that, and not of what it reads."""
@@ -302,6 +313,7 @@ def test_what_a_rank_says_that_is_ahead_by_a_sum_is_heard(comm):
     comm.open_board(False)
 
 
+@needs_mpich
 @PROCESSES
 def test_parts_that_others_add_up_may_come_later(comm):
     vectors = comm.share_vectors(np.empty(20_000))
@@ -350,6 +362,7 @@ def test_a_rank_in_another_collective_than_a_sum_that_has_begun_is_told_on_all_r
     comm.open_board(False)
 
 
+@needs_mpich
 @PROCESSES
 @pytest.mark.parametrize("make", [lambda: mnpar.optimizers.SGD(0.05), lambda: mnpar.optimizers.Adam(0.01)], ids=["SGD", "Adam"])
 @pytest.mark.parametrize("loss_scale", [None, 64.0])
@@ -375,6 +388,7 @@ def test_parts_are_stepped_as_they_come_and_give_the_weights_of_one_rank(comm, m
     comm.open_board(False)
 
 
+@needs_mpich
 @PROCESSES
 def test_after_a_sum_that_was_given_up_the_next_one_says_so(comm, monkeypatch):
     """Others may come to it yet, and what this rank has said of it must be there then."""

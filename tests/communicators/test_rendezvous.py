@@ -18,6 +18,7 @@ import mnpar
 from mnpar.communicators import process_manager, rendezvous
 from mnpar.errors import LauncherError
 from mnpar.launch import clean_environment
+from tests.mpi import needs_mpich
 
 MPICH = "MPICH Version: 5.0.2"
 
@@ -298,6 +299,7 @@ print("well")
 """
 
 
+@needs_mpich
 def test_processes_become_ranks_in_the_order_that_they_were_told(tmp_path):
     for code, said, errors in ends(start(tmp_path, GOOD, 3, order=[2, 0, 1])):
         assert (code, said, errors) == (0, "well\n", "")
@@ -307,6 +309,7 @@ def test_processes_become_ranks_in_the_order_that_they_were_told(tmp_path):
         time.sleep(0.01)
 
 
+@needs_mpich
 @pytest.mark.parametrize(
     ("program", "code", "says"),
     [
@@ -329,6 +332,7 @@ comm.recv(1, 5)
 """
 
 
+@needs_mpich
 def test_ranks_end_when_one_is_killed_even_if_they_hear_nothing(tmp_path):
     processes = start(tmp_path, KILLED, 3)
     for process in processes:
@@ -345,6 +349,7 @@ KILLED_IN_INIT = """if rank == 1:
 """
 
 
+@needs_mpich
 def test_ranks_say_who_is_missing_if_one_is_killed_while_mpi_starts(tmp_path):
     (first, _, said), (killed, _, _), (last, _, errors) = ends(start(tmp_path, "", 3, before=KILLED_IN_INIT))
     assert (first, killed, last) == (1, -signal.SIGKILL, 1)
