@@ -103,7 +103,10 @@ def job(least, most, limit):
                 return
             # of large arrays the first rounds get memory from the system, which the next ones have
             often = {"budget": 0.06} if size < VERY_LARGE[0] else {"budget": 0.5, "rounds": 11}
-            found = in_time(ways(name, np.ones(size // 8)), world.bcast, world.Barrier, **often)
+            all_ways = ways(name, np.ones(size // 8))
+            for way in 8 * [*all_ways.values()] if size == VERY_LARGE[1] else ():  # the ways take turns in each other's holes
+                way()
+            found = in_time(all_ways, world.bcast, world.Barrier, **often)
             if comm.is_root:
                 print(json.dumps([name, size, found]), flush=True)
 
