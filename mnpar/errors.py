@@ -26,7 +26,8 @@ class LauncherError(MnparError):
 
 
 class UnreceivedWarning(RuntimeWarning):
-    """Thread ranks have ended, and a message was left that none of them took. (Processes say so on stderr, each at its end.)"""
+    """Thread ranks have ended, and a message was left that none of them took (processes say so on stderr, each at its end), or
+    an operation that nobody waited for, and to which others never came."""
 
 
 class DatasetError(MnparError, ValueError):

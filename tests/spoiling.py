@@ -70,7 +70,8 @@ def limit(seconds=LIMIT):
 def seen(e, rank):
     """What the other ranks can see of a rank's part of a step: two steps of which they see the same cannot be told apart."""
     if e.kind == "p2p":
-        return "p2p", e.tag, e.ranks.index(rank)
+        takes = e.ranks.index(rank)
+        return ("any tag", e.comm, e.ranks[0]) if takes and e.anyone == "tag" else ("p2p", e.tag, takes)
     if e.kind == "sendrecv":
         return "sendrecv", e.tag
     if e.kind == "shift":
@@ -128,7 +129,7 @@ def changes(e, rank, members, rng):
         hows["other root"] = replace(e, root=(e.root + rng.randint(1, len(others))) % len(e.ranks))
     if e.kind in (*COLLECTIVES, "barrier"):
         hows["other op"] = replace(e, kind=rng.choice([kind for kind in COLLECTIVES if kind != e.kind]))
-        if e.kind != "barrier":
+        if e.kind != "barrier" and not (e.kind in ("bcast", "scatter") and e.ranks[e.root] == rank):  # its alone, as a send's
             hows["other mode"] = replace(e, quiet=e.quiet ^ {rank})
         hows["other twin"] = replace(e, later=frozenset() if e.later else frozenset(e.ranks))
     if e.kind in SAME_FORM:

@@ -36,6 +36,11 @@ def untaken(dest: int, source: int, tag: int, text: str) -> str:
     return f"rank {dest} never received a message from rank {source}, tag {tag}: {text}"
 
 
+def unfinished(rank: int, text: str) -> str:
+    """The warning about an operation that was started, and that other ranks never came to: nobody waited for it."""
+    return f"rank {rank} started {text}, which could not end: others never came to it, or sent nothing"
+
+
 def numbered_tag(limit: int, seq: int, order: int, kind: int) -> int:
     """The tag of a message of this kind (``KINDS``) that belongs to message, collective or exchange number ``seq``."""
     return len(KINDS) * ((8 * seq + order) % (limit // len(KINDS))) + kind

@@ -14,7 +14,6 @@ from mnpar.plans import Box, Plan
 from tests.functions.communications import ROWS, TWINS, ring, values
 from tests.programs import fold
 
-
 SUMS = {name: row for name, row in ROWS.items() if name.partition(", ")[2] in ("", "sum")}
 
 
