@@ -52,7 +52,7 @@ def test_a_chain_over_all_ranks_has_the_gradients_of_one_process(comm):
     W = mnpar.Variable(weights[comm.rank])
     x = mnpar.Variable(x0)
     h = x if comm.rank == 0 else F.recv(comm, comm.rank - 1)
-    h = F.tanh(h @ W)
+    h = output = F.tanh(h @ W)
     if comm.rank < comm.size - 1:
         F.send(h, comm, comm.rank + 1)
         mnpar.backward()
@@ -66,6 +66,8 @@ def test_a_chain_over_all_ranks_has_the_gradients_of_one_process(comm):
         h = F.tanh(h @ V)
     F.sum(h * h).backward()
     np.testing.assert_allclose(W.grad, serial[comm.rank].grad, rtol=1e-12)
+    if comm.rank == comm.size - 1:
+        np.testing.assert_allclose(output.array, h.array, rtol=1e-12)
     if comm.rank == 0:
         np.testing.assert_allclose(x.grad, one.grad, rtol=1e-12)
 
