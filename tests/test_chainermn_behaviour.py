@@ -2,32 +2,32 @@
 
 ChainerMN's tests mostly ask that nothing hangs. Their 24 groups of behaviour, and where each is tested:
 
-     1  send and recv in a ring, tuples            here; communicators/test_contract.py (tuples, lists and dicts … arrive)
-     2  dtypes, numbers without axes               communicators/test_contract.py (every dtype and shape …, reductions of numbers)
-     3  arrays that are not contiguous             communicators/test_contract.py (every layout in memory …, goes through …)
-     4  bcast_data, with a lazy parameter          here (models get rank 0's values …)
-     5  mean gradients, some missing, mixed        here (gradients become their means …, that are not there)
-     6  debug mode, NaN                            here (debug mode tells …)
-     7  objects with tags and status; options      communicators/test_contract.py (objects are sent … with their status), here
-     8  large objects in pieces                    here: any size, and the pieces' length does not matter
-     9  ranks on their nodes                       communicators/test_contract.py (a communicator knows its place)
-    10  collective functions                       here by their shapes; functions/test_derivatives.py (adjoint, first and second
-                                                   derivatives); functions/test_communication.py (some of the outputs only)
-    11  a chain over all ranks                     functions/test_communication.py (a chain over all ranks …)
-    12  retained inputs, tuples, raw arrays        here (what goes round …)
-    13  pseudo_connect                             here, with the pattern that ChainerMN documents in all its 12 cases
-    14  chain lists                                parallel/test_multi_node_chain_list.py; here for many steps of training
-    15  n-step recurrent networks                  links/test_recurrent.py (eight kinds); here whole models that are trained
-    16  multi-node batch normalization             links/test_multi_node_batch_normalization.py; here four ways to normalize
-    17  scattered data sets and indices            datasets/test_scatter.py
-    18  empty data sets                            datasets/test_data_sets.py
-    19  multi-node and synchronized iterators      iterators/test_multi_node_iterator.py, iterators/test_synchronized_iterator.py
-    20  optimizers                                 here; parallel/test_data_parallel.py, with double buffering and later links
-    21  evaluators                                 extensions/test_multi_node_evaluator.py
-    22  persistents, observations, early stopping  extensions/test_observations_of_ranks.py
-    23  snapshots, checkpointers                   extensions/test_multi_node_snapshots.py, checkpoint/test_checkpointer.py,
-                                                   checkpoint/test_trainer.py (goes on bit for bit), checkpoint/test_background.py
-    24  a digit recognizer, data parallel          here
+   1  send and recv in a ring, tuples           here; communicators/test_contract.py (tuples, lists and dicts … arrive)
+   2  dtypes, numbers without axes              communicators/test_contract.py (every dtype and shape …, reductions of numbers)
+   3  arrays that are not contiguous            communicators/test_contract.py (every layout in memory …, goes through …)
+   4  bcast_data, with a lazy parameter         here (models get rank 0's values …)
+   5  mean gradients, some missing, mixed       here (gradients become their means …, that are not there)
+   6  debug mode, NaN                           here (debug mode tells …)
+   7  objects with tags and status; options     communicators/test_contract.py (objects are sent … with their status), here
+   8  large objects in pieces                   here: any size, and the pieces' length does not matter
+   9  ranks on their nodes                      communicators/test_contract.py (a communicator knows its place)
+  10  collective functions                      here by their shapes; functions/test_derivatives.py (adjoint, first and second
+                                                derivatives); functions/test_communication.py (some of the outputs only)
+  11  a chain over all ranks                    functions/test_communication.py (a chain over all ranks …)
+  12  retained inputs, tuples, raw arrays       here (what goes round …)
+  13  pseudo_connect                            here, with the pattern that ChainerMN documents in all its 12 cases
+  14  chain lists                               parallel/test_multi_node_chain_list.py; here for many steps of training
+  15  n-step recurrent networks                 links/test_recurrent.py (eight kinds); here whole models that are trained
+  16  multi-node batch normalization            links/test_multi_node_batch_normalization.py; here four ways to normalize
+  17  scattered data sets and indices           datasets/test_scatter.py
+  18  empty data sets                           datasets/test_data_sets.py
+  19  multi-node and synchronized iterators     iterators/test_multi_node_iterator.py, iterators/test_synchronized_iterator.py
+  20  optimizers                                here; parallel/test_data_parallel.py, with double buffering and later links
+  21  evaluators                                extensions/test_multi_node_evaluator.py
+  22  persistents, observations, early stopping extensions/test_observations_of_ranks.py
+  23  snapshots, checkpointers                  extensions/test_multi_node_snapshots.py, checkpoint/test_checkpointer.py,
+                                                checkpoint/test_trainer.py (goes on bit for bit), checkpoint/test_background.py
+  24  a digit recognizer, data parallel         here
 """
 
 import numpy as np
