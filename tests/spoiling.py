@@ -112,7 +112,7 @@ def moved(part, at, rank, steps):
 def changes(e, rank, members, rng):
     """The ways to do this rank's part of a step wrongly: how -> the changed event, which no other rank could take for right."""
     place, others = e.ranks.index(rank), [q for q in e.ranks if q != rank]
-    hows = {"repeat": replace(e, outs={}, made=None)}
+    hows = {"repeat": e}  # once more
     if e.kind != "split" or e.colors[rank] is None:  # or the rank would have no communicator to go on with
         hows["drop"] = replace(e, kind="dropped")
     if e.kind in ("p2p", "sendrecv") and e.anyone != "tag":
