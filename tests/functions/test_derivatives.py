@@ -57,7 +57,7 @@ def check_derivatives(comm, function, xs):
     vs, ws = ([values(comm, x.shape, seed) for x in xs] for seed in (11, 12))
 
     def losses(variables):
-        ys = function(*[x * x for x in variables])
+        ys = function(*[F.sin(x) / 2 + 1 for x in variables])  # near 1: the product of eight is no large number
         return [F.sum(F.sin(y) * y) for y in (ys if isinstance(ys, tuple) else (ys,))]
 
     def at(eps):
