@@ -104,7 +104,7 @@ class Drawing:
         return frozenset(ranks) if self.chance(p) else frozenset()
 
     def dtype(self):
-        return self.rng.choice(("f8", "f8", "f8", "f8", "f4", "c16"))
+        return self.rng.choice(("f8", "f8", "f8", "f8", "f4", "c16", "i8"))
 
     def local(self, number):
         rank = self.rng.randrange(self.size)
@@ -172,7 +172,7 @@ class Drawing:
         ins = {r: self.some(r, pieces if kind in TO_ALL else 1) for r in has}
         outs = {r: [self.fresh(r) for _ in range(pieces if kind in FROM_ALL else 1)] for r in wants}
         op = self.rng.choice(("sum", "sum", "prod") if kind == "exscan" else ("sum", "sum", "mean", "max", "min", "prod"))
-        dtype = self.rng.choice(("f8", "f8", "f8", "f4")) if kind in SAME_FORM else self.dtype()
+        dtype = self.rng.choice(("f8", "f8", "f8", "f4", "i8")) if kind in SAME_FORM else self.dtype()
         return Event(
             kind, members, ins, outs, comm, root, length=self.rng.choice((0, 1, 3, 60)), dtype=dtype, op=op,
             later=self.all_or_none(members, 0.5), quiet=self.all_or_none(members, 0.05),
@@ -204,6 +204,8 @@ def formed(x, length, op="sum"):
 
 def dressed(x, dtype):
     """As it travels."""
+    if dtype == "i8":
+        return mnpar.Variable(np.asarray(np.rint(100 * x.array), np.int64))  # and no gradient
     return x if dtype == "f8" else x * np.array(1 + 1j) if dtype == "c16" else F.cast(x, dtype)
 
 
@@ -211,6 +213,8 @@ def undressed(y):
     """As it is computed with."""
     if y.dtype.kind == "c":
         return F.real(y) - 0.5 * F.imag(y)
+    if y.dtype.kind == "i":
+        return F.cast(y, np.float64) / 100
     return y if y.dtype != np.float32 else F.cast(y, np.float64)
 
 
