@@ -26,8 +26,9 @@ class LauncherError(MnparError):
 
 
 class UnreceivedWarning(RuntimeWarning):
-    """Thread ranks have ended, and a message was left that none of them took (processes say so on stderr, each at its end), or
-    an operation that nobody waited for, and to which others never came."""
+    """Thread ranks have ended, and left a message that none of them took, or an operation that nobody waited for and others never
+    came to. (Processes say so on stderr, each at its end.)
+    """
 
 
 class DatasetError(MnparError, ValueError):

@@ -259,7 +259,7 @@ def job(seed):
     if done.returncode:
         told = re.search(r"(Mismatch|Deadlock|RankFailed|Value|Type)Error: .*\n|waits for ever", done.stderr)
         return ("reported" if told else "silent"), how, text
-    if "nobody" in done.stderr and "received" in done.stderr:
+    if re.search(r"mnpar: rank \d (never received|never took|started .* could not end)", done.stderr):
         return "reported", how, text
     right = done.stdout.count("right") == program.size
     return ("harmless" if right and how in MAY_BE_HARMLESS else "silent"), how, text

@@ -5,6 +5,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
+from mnpar.communicators import mpi_transport
 from mnpar.errors import MismatchError, UnreceivedWarning
 
 EVERY = pytest.mark.ranks(1, 2, 3, 4)
@@ -226,3 +227,19 @@ def test_an_operation_that_nobody_waits_for_and_others_never_come_to_is_told(sta
     with pytest.warns(UnreceivedWarning, match=r"rank 2 started iall.* of float64 \(2,\) at .*, which could not end") as told:
         mnpar.run(program, ranks=3)
     assert len(told) == 1
+
+
+@pytest.mark.ranks(3, on="mpi")
+def test_on_processes_it_is_told_at_the_end(comm, monkeypatch):
+    monkeypatch.setattr(mpi_transport, "_UNFINISHED", 0.1)
+    comm.iallreduce(np.ones(2))  # which all start, and nobody waits for
+    last = comm.iallreduce(np.ones(2)) if comm.rank == 2 else None
+    told = comm.transport.unreceived()
+    assert [text.partition(" at ")[0] for _, _, text in told] == ["iallreduce (sum) of float64 (2,)"] * (comm.rank == 2)
+    if comm.rank == 2:
+        comm.send(np.ones(1), 0)
+        comm.send(np.ones(1), 1)
+    else:
+        comm.recv(2)
+        last = comm.iallreduce(np.ones(2))
+    last.wait()
