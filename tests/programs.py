@@ -205,7 +205,7 @@ def formed(x, length, op="sum"):
 def dressed(x, dtype):
     """As it travels."""
     if dtype == "i8":
-        return mnpar.Variable(np.asarray(np.rint(100 * x.array), np.int64))  # and no gradient
+        return mnpar.Variable(np.asarray(np.rint(100 * np.clip(x.array, -1e6, 1e6)), np.int64))  # and no gradient
     return x if dtype == "f8" else x * np.array(1 + 1j) if dtype == "c16" else F.cast(x, dtype)
 
 
