@@ -70,8 +70,7 @@ def limit(seconds=LIMIT):
 def seen(e, rank):
     """What the other ranks can see of a rank's part of a step: two steps of which they see the same cannot be told apart."""
     if e.kind == "p2p":
-        takes = e.ranks.index(rank)
-        return ("any tag", e.comm, e.ranks[0]) if takes and e.anyone == "tag" else ("p2p", e.tag, takes)
+        return ("any tag", e.comm, e.ranks) if e.anyone == "tag" else ("p2p", e.tag, e.ranks.index(rank))
     if e.kind == "sendrecv":
         return "sendrecv", e.tag
     if e.kind == "shift":
