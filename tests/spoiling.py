@@ -38,7 +38,6 @@ from tests.scripts import stand_in_for
 LIMIT = 60  # s for a program of milliseconds
 MOVES = ("swap", "other time")
 MAY_BE_HARMLESS = (*MOVES, "other mode")
-ONES = mnpar.Variable(np.ones(1))
 
 
 class HungError(Exception):
@@ -188,7 +187,7 @@ class Spoilt(Ranked):
         if e.kind in COLLECTIVES:
             takes = len(e.ranks) if e.kind in TO_ALL else 1
             gives_nothing = e.kind in ("bcast", "scatter") and e.ranks[e.root] != self.rank
-            return [] if gives_nothing else ((ins or [ONES]) * takes)[:takes]
+            return [] if gives_nothing else ((ins or [mnpar.Variable(np.ones(1))]) * takes)[:takes]
         return ins
 
     def get(self, e, ys):

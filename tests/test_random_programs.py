@@ -18,7 +18,7 @@ PIECE = 50
 HOW_MANY = {  # what is asked for by: the variable, in a plain run, in a sweep, in one test
     "first": ("MNPAR_PROGRAMS", 100, 400, PIECE),
     "first_on_mpi": ("MNPAR_PROGRAMS_MPI", 200, 600, PIECE),
-    "job": ("MNPAR_SPOILT_MPI", 4, 40, 1),
+    "job": ("MNPAR_SPOILT_MPI", 2, 40, 1),
 }
 
 
