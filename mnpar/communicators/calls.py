@@ -23,7 +23,7 @@ from mnpar.communicators.algorithms import (
     listed,
 )
 from mnpar.communicators.channel import Channel
-from mnpar.communicators.message import MEANS, REDUCTIONS, Call, mean_of
+from mnpar.communicators.message import REDUCTIONS, Call, mean_of
 from mnpar.communicators.operation import Operation, complete
 from mnpar.communicators.sites import call_site
 from mnpar.communicators.transport import ANY, Steps, T, Traffic, Transport
@@ -266,6 +266,6 @@ def _like(x: Any, given: Any) -> Any:
 
 def _widened(x: Any, call: Call) -> tuple[Any, Call]:
     """What is summed for a mean: as in numpy, 8-bit integers do not overflow on the way, nor 16-bit floats; what is told."""
-    if call.reduction not in MEANS or not backend.is_array(x) or not (x.dtype.kind in "iu" or x.dtype == np.float16):
+    if call.reduction[:4] != "mean" or not backend.is_array(x) or not (x.dtype.kind in "iu" or x.dtype == np.float16):
         return x, call
     return x.astype(np.float32 if x.dtype.kind == "f" else np.float64), call._replace(reduction=mean_of(x.dtype))
