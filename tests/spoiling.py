@@ -12,8 +12,8 @@ has to be reported: never may a rank get wrong gradients, or wait for ever. What
 
 Some mistakes make another right program for all that the ranks can see, as two sums of like vectors in the other order on one
 rank. There are none of these (``seen``). Of others it can be seen only later, when a rank has already got something wrong: a
-step that was left out, or done twice, if one of the same form follows; a shift or an exchange whose other plan needs nobody
-else; a receive with any tag that comes too early.
+step that was left out, or done twice, if one of the same form follows; a shift or an exchange which, done otherwise, needs
+nobody else; a receive with any tag that comes too early.
 
 ``python -m tests.spoiling SEED`` is one rank of such a program under mpiexec.
 """
@@ -38,6 +38,7 @@ from tests.scripts import stand_in_for
 LIMIT = 60  # s for a program of milliseconds
 MOVES = ("swap", "other time")
 MAY_BE_HARMLESS = (*MOVES, "other mode")
+AT_ONCE = ("other op", "other root", "other reduction", "other twin", "other mode", "reshape")  # mistakes in one collective
 
 
 class HungError(Exception):

@@ -83,5 +83,5 @@ def test_a_spoilt_program_ends_its_job(record_property, job):
 
 def expect_reports(outcomes, record_property):
     record_property("spoilt", [(what, how) for what, how, _ in outcomes])  # counted where all tests' are: tests/conftest.py
-    wrong = [text for what, _, text in outcomes if what in ("silent", "hung")]
+    wrong = [text for what, how, text in outcomes if what in ("silent", "hung") or (what == "late" and how in spoiling.AT_ONCE)]
     assert not wrong, "\n".join(wrong)
