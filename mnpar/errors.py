@@ -26,7 +26,9 @@ class LauncherError(MnparError):
 
 
 class UnreceivedWarning(RuntimeWarning):
-    """Thread ranks have ended, and a message was left that none of them took. (Processes say so on stderr, each at its end.)"""
+    """Thread ranks have ended, and left a message that none of them took, or an operation that nobody waited for and that
+    others never came to. (Processes say so on stderr, each at its end.)
+    """
 
 
 class DatasetError(MnparError, ValueError):

@@ -181,7 +181,7 @@ class FunctionNode(Hookable):
         if array is None:
             return None
         if not backend.is_array(array):
-            array = gx = np.asarray(array, x.dtype)
+            array = gx = np.asarray(array)  # and no cast yet: to cast from complex numbers needs care
         if array.shape != x.shape:
             i = self.inputs.index(x)
             raise ValueError(f"its gradient for input {i} has shape {array.shape}, but the input has shape {x.shape}")

@@ -20,8 +20,6 @@ from mnpar.backends import cuda
 from tests import scripts
 from tests.device import stand_in
 
-OUTCOMES = pytest.StashKey[Counter]()  # what became of the spoilt programs: tests/test_random_programs.py
-
 
 @pytest.fixture
 def float64():
@@ -44,12 +42,11 @@ def pytest_addoption(parser):
     parser.addoption(
         "--detection",
         action="store_true",
-        help="print how many of the spoilt random programs were reported (with --processes 1)",
+        help="print how many of the spoilt random programs were reported, by kind of mistake",
     )
 
 
 def pytest_configure(config):
-    config.stash[OUTCOMES] = Counter()
     gc.disable()  # until the tests are collected, which leaves no garbage: to look for it takes a third as long as to collect
     start_alike()
     np.testing.assert_allclose = close_at_once(np.testing.assert_allclose)
@@ -113,15 +110,22 @@ def _link_bytecode(library, folder):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    outcomes = config.stash[OUTCOMES]
-    if not config.getoption("--detection") or not outcomes:
+    """What became of the spoilt programs of tests/test_random_programs.py."""
+    reports = [one for ones in terminalreporter.stats.values() for one in ones if getattr(one, "when", "") == "call"]
+    said = [tuple(what) for one in reports for name, whats in one.user_properties if name == "spoilt" for what in whats]
+    outcomes = Counter([what for what in said if what[0] != "nothing"])
+    if not outcomes:
         return
-    silent = sum(n for what, n in outcomes.items() if what.startswith("silently"))
-    reported, harmless = outcomes["reported"], outcomes["harmless"]
+    n = Counter(what for what, _ in outcomes.elements())
+    told = n["reported"] + n["late"]
     terminalreporter.write_line(
-        f"spoilt programs: {reported} reported, {harmless} harmless (the gradients are right all the same), "
-        f"{silent} silently wrong: {reported / max(reported + silent, 1):.2%} of those that matter were reported"
+        f"spoilt programs: {n['reported']} reported before a wrong value came, {n['late']} after one, {n['silent']} silently "
+        f"wrong, {n['hung']} hanging: {told / max(told + n['silent'] + n['hung'], 1):.2%} of those that matter were reported; "
+        f"{n['harmless']} harmless (the gradients are right all the same)"
     )
+    for how in sorted({how for _, how in outcomes}) if config.getoption("--detection") else ():
+        became = ", ".join([f"{n} {what}" for (what, one), n in sorted(outcomes.items()) if one == how])
+        terminalreporter.write_line(f"  {how}: {became}")
 
 
 def pytest_collection_finish(session):

@@ -1,10 +1,10 @@
 """Random programs in which ranks do different things, written once and run twice: over ranks, and by one process as the truth.
 
 A program is a list of events drawn from a seed. Each event says which ranks take part, and ``Ranked`` (this rank's part of
-it, with communication) and ``Alone`` (everybody's, in one graph) carry it out. A mutation changes the part of one rank, so that
-the program is wrong: it must be reported, whatever it is.
+it, with communication) and ``Alone`` (everybody's, in one graph) carry it out. How one is spoilt is in ``tests/spoiling.py``.
 """
 
+import contextlib
 import random
 from dataclasses import dataclass
 
@@ -19,33 +19,47 @@ REDUCED = ("allreduce", "reduce", "reduce_scatter")
 SAME_FORM = (*REDUCED, "scan", "exscan")
 COLLECTIVES = (*ROOTED, "allgather", "allreduce", "reduce_scatter", "alltoall", "scan", "exscan")
 ROUND = ("shift", "sendrecv")  # every rank of a communicator sends once and receives once
+TO_ALL = ("scatter", "alltoall", "reduce_scatter")  # who gives has an array for each rank
+FROM_ALL = ("gather", "allgather", "alltoall")  # who gets has one of each rank
+SHAPES = ((1,), (2,), (), (2, 3))
 
 
 @dataclass(frozen=True)
 class Event:
     """One step. ``ins`` and ``outs`` name variables, by rank for a collective."""
 
-    kind: str  # local, p2p, split, exchange, one of ROUND, or a collective
+    kind: str  # local, p2p, split, exchange, barrier, one of ROUND, or a collective
     ranks: tuple[int, ...]  # who takes part, as numbers in the world, in the order of the communicator
     ins: dict  # rank -> names
     outs: dict  # rank -> names
     comm: int = 0
     root: int = 0
     tag: int = 0
-    with_integers: bool = False
+    integers: int = 0  # not 0: [3, integers] travels in the same message, the last of its arrays
+    anyone: str = ""  # a receive from any "source", or with any "tag"
     colors: dict | None = None  # rank -> color of a split
     made: dict | None = None  # color -> number of the communicator that a split makes
     length: int = 1  # of the vectors that have to be of one form
+    dtype: str = "f8"  # in which arrays travel
     op: str = "sum"  # how they are reduced
     dests: tuple[int, ...] = ()  # to whom each place of the communicator sends in a round
-    steps: int = 0  # of a shift; whether an exchange is waited for later
+    steps: int = 0  # of a shift
     have: tuple[tuple[int, int], ...] = ()  # which cells each place of the communicator has in an exchange
     want: tuple[tuple[int, int], ...] = ()
-    later: bool = False  # a collective: its results are waited for where they are first used
+    later: frozenset = frozenset()  # the ranks that wait for their results where they are first used
+    quiet: frozenset = frozenset()  # the ranks that do not record
 
-    def plan(self, more=0):
-        """Of an exchange; ``more`` makes another one of it."""
-        return Plan([Box((a,), (b,)) for a, b in self.have], [Box((a,), (b + more,)) for a, b in self.want])
+    @property
+    def plan(self):
+        """Of an exchange."""
+        return Plan([Box((a,), (b,)) for a, b in self.have], [Box((a,), (b,)) for a, b in self.want])
+
+    @property
+    def ends(self):
+        """(source, dest) of each message, if the event is made of messages."""
+        if self.kind == "p2p":
+            return [self.ranks]
+        return [(rank, self.ranks[dest]) for rank, dest in zip(self.ranks, self.dests, strict=True)]
 
 
 @dataclass
@@ -56,142 +70,234 @@ class Program:
     losses: dict  # rank -> names, for the ranks that have a loss
     twice: bool  # differentiate the gradients too
 
+    @property
+    def coarse(self):
+        """Whether some of it is in single precision."""
+        return any(event.dtype == "f4" for event in self.events)
+
+
+class Drawing:
+    """A program that is being drawn."""
+
+    def __init__(self, seed, most_ranks):
+        self.rng = random.Random(seed)
+        self.size = self.rng.randint(1, most_ranks)
+        self.known = {rank: [f"x{rank}.{i}" for i in range(len(SHAPES))] for rank in range(self.size)}
+        self.comms = {0: tuple(range(self.size))}
+        self.events = []
+
+    def fresh(self, rank):
+        name = f"v{rank}.{len(self.known[rank])}"
+        self.known[rank].append(name)
+        return name
+
+    def some(self, rank, number=1):
+        return [self.rng.choice(self.known[rank]) for _ in range(number)]
+
+    def chance(self, p):
+        return self.rng.random() < p
+
+    def any_of(self, ranks, p):
+        return frozenset(rank for rank in ranks if self.chance(p))
+
+    def all_or_none(self, ranks, p):
+        return frozenset(ranks) if self.chance(p) else frozenset()
+
+    def dtype(self):
+        return self.rng.choice(("f8", "f8", "f8", "f8", "f4", "c16", "i8"))
+
+    def local(self, number):
+        rank = self.rng.randrange(self.size)
+        return Event("local", (rank,), {rank: self.some(rank, 2)}, {rank: [self.fresh(rank)]})
+
+    def p2p(self, number):
+        comm = self.rng.choice(list(self.comms))
+        source, dest = self.rng.choice(self.comms[comm]), self.rng.choice(self.comms[comm])
+        several, integers = self.rng.choice((1, 1, 1, 2)), number + 1 if self.chance(0.3) else 0
+        ins, outs = {source: self.some(source, several)}, {dest: [self.fresh(dest) for _ in range(several)]}
+        if integers:
+            outs[dest].append(f"n{number}")  # no loss is made of it, and nothing computed
+        later = self.any_of((source, dest) if several == 1 and not integers else (source,), 0.4)
+        anyone, quiet = self.rng.choice(("", "", "", "source", "tag")), self.any_of({source, dest}, 0.1)
+        return Event(
+            "p2p", (source, dest), ins, outs, comm, tag=number + 1, integers=integers, anyone=anyone, dtype=self.dtype(),
+            later=later, quiet=quiet,
+        )  # fmt: skip
+
+    def split(self, number):
+        parent, rng = self.rng.choice(list(self.comms)), self.rng
+        colors = {rank: rng.choice((None, 0, 1)) for rank in self.comms[parent]}
+        keys = {rank: rng.randrange(3) for rank in self.comms[parent]}
+        made = {}
+        for color in (0, 1):
+            mine = [(keys[rank], i, rank) for i, rank in enumerate(self.comms[parent]) if colors[rank] == color]
+            if mine:
+                made[color] = len(self.comms)
+                self.comms[len(self.comms)] = tuple(rank for _, _, rank in sorted(mine))
+        return Event("split", self.comms[parent], keys, {}, parent, colors=colors, made=made)
+
+    def round(self, number):
+        comm, kind, steps = self.rng.choice(list(self.comms)), self.rng.choice(ROUND), self.rng.randint(-2, 3)
+        members, several = self.comms[comm], self.rng.choice((1, 1, 2))
+        dests = [(place + steps) % len(members) for place in range(len(members))]
+        if kind == "sendrecv":
+            self.rng.shuffle(dests)
+        ins = {r: self.some(r, several) for r in members}
+        outs = {r: [self.fresh(r) for _ in range(several)] for r in members}
+        return Event(
+            kind, members, ins, outs, comm, tag=(number + 1) * (kind == "sendrecv"), dests=tuple(dests), steps=steps,
+            dtype=self.dtype(), later=self.any_of(members, 0.3 * (several == 1)), quiet=self.any_of(members, 0.05),
+        )  # fmt: skip
+
+    def exchange(self, number):
+        comm, cells = self.rng.choice(list(self.comms)), self.rng.choice((2, 9, 99))
+        members = self.comms[comm]
+        have, want = [tuple([tuple(sorted(self.rng.choices(range(cells), k=2))) for _ in members]) for _ in range(2)]
+        ins, outs = {r: self.some(r) for r in members}, {r: [self.fresh(r)] for r in members}
+        return Event(
+            "exchange", members, ins, outs, comm, have=have, want=want, dtype=self.dtype(), later=self.any_of(members, 0.5),
+            quiet=self.any_of(members, 0.05),
+        )  # fmt: skip
+
+    def barrier(self, number):
+        comm = self.rng.choice(list(self.comms))
+        return Event("barrier", self.comms[comm], {}, {}, comm, later=self.all_or_none(self.comms[comm], 0.3))
+
+    def collective(self, number):
+        comm, kind = self.rng.choice(list(self.comms)), self.rng.choice(COLLECTIVES)
+        members = self.comms[comm]
+        root, pieces = self.rng.randrange(len(members)), len(members)
+        has = [members[root]] if kind in ("bcast", "scatter") else members
+        wants = [members[root]] if kind in ("reduce", "gather") else members
+        ins = {r: self.some(r, pieces if kind in TO_ALL else 1) for r in has}
+        outs = {r: [self.fresh(r) for _ in range(pieces if kind in FROM_ALL else 1)] for r in wants}
+        op = self.rng.choice(("sum", "sum", "prod") if kind == "exscan" else ("sum", "sum", "mean", "max", "min", "prod"))
+        dtype = self.rng.choice(("f8", "f8", "f8", "f4", "i8")) if kind in SAME_FORM else self.dtype()
+        return Event(
+            kind, members, ins, outs, comm, root, length=self.rng.choice((0, 1, 3, 60)), dtype=dtype, op=op,
+            later=self.all_or_none(members, 0.5), quiet=self.all_or_none(members, 0.05),
+        )  # fmt: skip
+
+
+HOW_OFTEN = {"local": 33, "p2p": 28, "split": 7, "round": 8, "exchange": 6, "barrier": 2, "collective": 16}
+
 
 def draw(seed: int, most_ranks: int = 8) -> Program:
     """A correct program."""
-    rng = random.Random(seed)
-    size = rng.randint(1, most_ranks)
-    known = {rank: [f"x{rank}.{i}" for i in range(2)] for rank in range(size)}
-    comms = {0: tuple(range(size))}
-    events: list[Event] = []
-
-    def fresh(rank):
-        name = f"v{rank}.{len(known[rank])}"
-        known[rank].append(name)
-        return name
-
-    for number in range(rng.randint(4, 24)):
-        dice = rng.random()
-        if dice < 0.35:
-            rank = rng.randrange(size)
-            ins = {rank: [rng.choice(known[rank]), rng.choice(known[rank])]}
-            events.append(Event("local", (rank,), ins, {rank: [fresh(rank)]}))
-        elif dice < 0.65:
-            comm = rng.choice(list(comms))
-            source, dest = rng.choice(comms[comm]), rng.choice(comms[comm])
-            ins = {source: [rng.choice(known[source])]}
-            events.append(
-                Event("p2p", (source, dest), ins, {dest: [fresh(dest)]}, comm, tag=number, with_integers=rng.random() < 0.3)
-            )
-        elif dice < 0.72:
-            parent = rng.choice(list(comms))
-            colors = {rank: rng.choice((None, 0, 1)) for rank in comms[parent]}
-            keys = {rank: rng.randrange(3) for rank in comms[parent]}
-            made = {}
-            for color in (0, 1):
-                mine = [(keys[rank], i, rank) for i, rank in enumerate(comms[parent]) if colors[rank] == color]
-                if mine:
-                    made[color] = len(comms)
-                    comms[len(comms)] = tuple(rank for _, _, rank in sorted(mine))
-            events.append(Event("split", comms[parent], keys, {}, parent, colors=colors, made=made))
-        elif dice < 0.80:
-            comm, kind, steps = rng.choice(list(comms)), rng.choice(ROUND), rng.randint(-2, 3)
-            members = comms[comm]
-            dests = [(place + steps) % len(members) for place in range(len(members))]
-            if kind == "sendrecv":
-                rng.shuffle(dests)
-            ins = {r: [rng.choice(known[r])] for r in members}
-            outs = {r: [fresh(r)] for r in members}
-            events.append(Event(kind, members, ins, outs, comm, tag=number, dests=tuple(dests), steps=steps))
-        elif dice < 0.86:
-            comm, cells = rng.choice(list(comms)), rng.choice((2, 9, 99))
-            members = comms[comm]
-            have, want = [tuple([tuple(sorted(rng.choices(range(cells), k=2))) for _ in members]) for _ in range(2)]
-            ins, outs = {r: [rng.choice(known[r])] for r in members}, {r: [fresh(r)] for r in members}
-            events.append(Event("exchange", members, ins, outs, comm, have=have, want=want, steps=rng.randrange(2)))
-        else:
-            comm, kind = rng.choice(list(comms)), rng.choice(COLLECTIVES)
-            members = comms[comm]
-            root = rng.randrange(len(members))
-            has = [members[root]] if kind in ("bcast", "scatter") else members
-            wants = [members[root]] if kind in ("reduce", "gather") else members
-            pieces = len(members)
-            ins = {
-                r: [rng.choice(known[r]) for _ in range(pieces if kind in ("scatter", "alltoall", "reduce_scatter") else 1)]
-                for r in has
-            }
-            outs = {r: [fresh(r) for _ in range(pieces if kind in ("gather", "allgather", "alltoall") else 1)] for r in wants}
-            op = rng.choice(
-                ("sum", "sum", "prod") if kind in ("scan", "exscan") else ("sum", "sum", "mean", "max", "min", "prod")
-            )
-            length, later = rng.choice((0, 1, 3, 60)), rng.random() < 0.5
-            events.append(Event(kind, members, ins, outs, comm, root, length=length, op=op, later=later))
-    losses = {r: rng.sample(known[r], rng.choice((1, 1, 2))) for r in range(size) if rng.random() < 0.7}
-    return Program(size, events, comms, losses, twice=rng.random() < 0.3)
+    d = Drawing(seed, most_ranks)
+    for number in range(d.rng.randint(4, 24)):
+        (what,) = d.rng.choices(list(HOW_OFTEN), HOW_OFTEN.values())
+        d.events.append(getattr(d, what)(number))
+    losses = {r: d.rng.sample(d.known[r], d.rng.choice((1, 1, 2))) for r in range(d.size) if d.chance(0.7)}
+    return Program(d.size, d.events, d.comms, losses, twice=d.chance(0.3))
 
 
 def local(a, b):
     return F.tanh(a * F.sum(b) * 0.5 + 0.1)
 
 
-def formed(x, length, op="sum", dtype=np.float64):
+def formed(x, length, op="sum"):
     """A vector of the length that all ranks of a reduction agreed on; near 1 if they are multiplied."""
     y = F.sum(x) * np.arange(1.0, length + 1)
-    if op == "prod":
-        y = 1 + 0.3 * F.tanh(y / (length + 1))
-    return y if dtype == np.float64 else F.cast(y, dtype)
+    return 1 + 0.3 * F.tanh(y / (length + 1)) if op == "prod" else y
+
+
+def dressed(x, dtype):
+    """As it travels."""
+    if dtype == "i8":
+        return mnpar.Variable(np.asarray(np.rint(100 * np.clip(x.array, -1e6, 1e6)), np.int64))  # and no gradient
+    return x if dtype == "f8" else x * np.array(1 + 1j) if dtype == "c16" else F.cast(x, dtype)
+
+
+def undressed(y):
+    """As it is computed with."""
+    if y.dtype.kind == "c":
+        return F.real(y) - 0.5 * F.imag(y)
+    if y.dtype.kind == "i":
+        return F.cast(y, np.float64) / 100
+    return y if y.dtype != np.float32 else F.cast(y, np.float64)
 
 
 def leaves(program, rank):
     rng = np.random.default_rng(rank)
-    return {f"x{rank}.{i}": mnpar.Variable(rng.uniform(0.5, 1.5, size=i + 1)) for i in range(2)}
+    return {f"x{rank}.{i}": mnpar.Variable(rng.uniform(0.5, 1.5, size=shape)) for i, shape in enumerate(SHAPES)}
+
+
+class Values:
+    """The variables by name; those that came from others change their dress where they are first used."""
+
+    def __init__(self):
+        self.came, self.worn = {}, {}
+
+    def __getitem__(self, name):
+        if name not in self.worn:
+            self.worn[name] = undressed(self.came[name])
+        return self.worn[name]
+
+    def given(self, e, names):
+        """What an event takes, as it travels."""
+        formed_ones = [formed(self[name], e.length, e.op) if e.kind in SAME_FORM else self[name] for name in names]
+        return [dressed(x, e.dtype) for x in formed_ones]
 
 
 class Alone:
     """The whole program in one process, as one graph."""
 
     def __init__(self, program):
-        self.values = {}
+        self.values = Values()
         for rank in range(program.size):
-            self.values |= leaves(program, rank)
+            self.values.worn |= leaves(program, rank)
         for event in program.events:
-            if event.kind != "split":
+            if event.kind == "local":
+                (rank,) = event.ranks
+                self.values.worn[event.outs[rank][0]] = local(*[self.values[name] for name in event.ins[rank]])
+            elif event.kind not in ("split", "barrier"):
                 self.step(event)
 
     def step(self, e):
-        v = self.values
-        ins = {rank: [v[name] for name in names] for rank, names in e.ins.items()}
-        root = e.ranks[e.root] if e.kind in ROOTED else None
-        if e.kind == "local":
-            outs = {e.ranks[0]: [local(*ins[e.ranks[0]])]}
-        elif e.kind == "p2p":
-            outs = {e.ranks[1]: ins[e.ranks[0]]}
-        elif e.kind in ROUND:
-            outs = {e.ranks[dest]: ins[rank] for rank, dest in zip(e.ranks, e.dests, strict=True)}
-        elif e.kind == "exchange":
-            cells = fold([formed(ins[r][0], b - a) @ np.eye(99)[a:b] for r, (a, b) in zip(e.ranks, e.have, strict=True)])
-            outs = {r: [cells[a:b]] for r, (a, b) in zip(e.ranks, e.want, strict=True)}
-        elif e.kind in ("scan", "exscan"):
-            xs, own = [formed(ins[q][0], e.length, e.op) for q in e.ranks], e.kind == "scan"
-            none = 0 * xs[0] + (e.op == "prod")
-            outs = {r: [fold(xs[: i + own], e.op) if i + own else none] for i, r in enumerate(e.ranks)}
-        elif e.kind in ("allreduce", "reduce"):
-            total = fold([formed(ins[q][0], e.length, e.op) for q in e.ranks], e.op)
-            outs = {rank: [total] for rank in e.outs}
-        elif e.kind == "reduce_scatter":
-            outs = {r: [fold([formed(ins[q][i], e.length, e.op) for q in e.ranks], e.op)] for i, r in enumerate(e.ranks)}
-        elif e.kind == "bcast":
-            outs = dict.fromkeys(e.ranks, ins[root])
-        elif e.kind == "gather":
-            outs = {root: [ins[rank][0] for rank in e.ranks]}
-        elif e.kind == "scatter":
-            outs = {rank: [ins[root][i]] for i, rank in enumerate(e.ranks)}
-        elif e.kind == "allgather":
-            outs = {rank: [ins[q][0] for q in e.ranks] for rank in e.ranks}
+        v, came = self.values, self.values.came
+        root, outs = e.ranks[e.root] if e.kind in ROOTED else None, {}
+        if e.kind == "exchange":
+            ins = [dressed(formed(v[e.ins[r][0]], b - a), e.dtype) for r, (a, b) in zip(e.ranks, e.have, strict=True)]
+            rows = [x @ np.eye(99, dtype=e.dtype)[a:b] for x, (a, b) in zip(ins, e.have, strict=True)]
+            for r, (a, b) in zip(e.ranks, e.want, strict=True):
+                cells = fold([self.heard(x, e, {q, r}) for q, x in zip(e.ranks, rows, strict=True)])
+                outs[r] = [cells[a:b]]
+        elif e.kind in ("p2p", *ROUND):
+            ins = {rank: v.given(e, names) for rank, names in e.ins.items()}
+            outs = {dest: [self.heard(x, e, {source, dest}) for x in ins[source]] for source, dest in e.ends}
+            if e.integers:
+                outs[e.ranks[1]].append(mnpar.Variable(np.array([3, e.integers])))
         else:
-            outs = {rank: [ins[q][i] for q in e.ranks] for i, rank in enumerate(e.ranks)}
+            ins = {rank: v.given(e, names) for rank, names in e.ins.items()}
+            outs = {r: [self.heard(y, e, {r}) for y in ys] for r, ys in self.collective(e, ins, root).items()}
         for rank, names in e.outs.items():
-            v.update(zip(names, outs[rank], strict=True))
+            came.update(zip(names, outs[rank], strict=True))
+
+    def heard(self, x, e, ranks):
+        """What somebody who does not record has given or got has no gradient."""
+        return mnpar.Variable(x.array) if ranks & e.quiet else x
+
+    def collective(self, e, ins, root):
+        """What each rank gets."""
+        if e.kind in ("scan", "exscan"):
+            xs, own = [ins[q][0] for q in e.ranks], e.kind == "scan"
+            none = 0 * xs[0] + (e.op == "prod")
+            return {r: [fold(xs[: i + own], e.op) if i + own else none] for i, r in enumerate(e.ranks)}
+        if e.kind in ("allreduce", "reduce"):
+            total = fold([ins[q][0] for q in e.ranks], e.op)
+            return {rank: [total] for rank in e.outs}
+        if e.kind == "reduce_scatter":
+            return {r: [fold([ins[q][i] for q in e.ranks], e.op)] for i, r in enumerate(e.ranks)}
+        if e.kind == "bcast":
+            return dict.fromkeys(e.ranks, ins[root])
+        if e.kind == "gather":
+            return {root: [ins[rank][0] for rank in e.ranks]}
+        if e.kind == "scatter":
+            return {rank: [ins[root][i]] for i, rank in enumerate(e.ranks)}
+        if e.kind == "allgather":
+            return {rank: [ins[q][0] for q in e.ranks] for rank in e.ranks}
+        return {rank: [ins[q][i] for q in e.ranks] for i, rank in enumerate(e.ranks)}
 
 
 def fold(xs, op="sum"):
@@ -205,143 +311,120 @@ def fold(xs, op="sum"):
 class Ranked:
     """One rank's part of the program, with communication."""
 
-    def __init__(self, program, comm, mutation=None):
+    def __init__(self, program, comm):
         self.rank, self.comms, self.members = comm.rank, {0: comm}, program.members
-        self.values = leaves(program, comm.rank)
-        for number, event in enumerate(program.events):
+        self.program, self.values = program, Values()
+        self.values.worn |= leaves(program, comm.rank)
+
+    def run(self):
+        for event in self.program.events:
             if self.rank in event.ranks:
-                self.step(event, mutation[1] if mutation and mutation[0] == (number, self.rank) else "")
+                self.step(event)
+        return self
 
-    def step(self, e, wrong):
-        if wrong == "drop":
-            for name in e.outs.get(self.rank, []):
-                self.values[name] = mnpar.Variable(np.ones(1))
-            return
-        v, me = self.values, self.rank
-        ins = [] if e.kind == "split" else [v[name] for name in e.ins.get(me, [])]
+    def step(self, e):
+        me = self.rank
         if e.kind == "local":
-            v[e.outs[me][0]] = local(*ins)
+            self.values.worn[e.outs[me][0]] = local(*[self.values[name] for name in e.ins[me]])
             return
-        comm = self.comms[e.comm]
+        comm, later = self.comms[e.comm], "i" * (me in e.later)
         if e.kind == "split":
-            self.split(e, comm)
-        elif e.kind == "p2p":
-            self.p2p(e, comm, ins, wrong)
-        elif e.kind == "exchange":
-            a, b = e.have[e.ranks.index(me)]
-            exchange = F.iexchange if e.steps else F.exchange
-            v[e.outs[me][0]] = exchange(comm, formed(ins[0], b - a), e.plan(more=wrong == "other plan"))
-        elif e.kind in ROUND:
-            self.values[e.outs[me][0]] = self.round(e, comm, ins[0], wrong)
-        else:
-            ys = self.collective(e, comm, ins, wrong)
-            v.update(zip(e.outs.get(me, []), ys, strict=False))
-            for name in e.outs.get(me, []) if wrong else ():  # told where a result is used: until then it may have too few
-                v.setdefault(name, mnpar.Variable(np.ones(1)))
+            sub = comm.split(e.colors[me], e.ins[me])
+            if sub is not None:
+                self.comms[e.made[e.colors[me]]] = sub
+            return
+        if e.kind == "barrier":
+            comm.ibarrier().wait() if later else F.barrier(comm)
+            return
+        ins = self.given(e)
+        with mnpar.no_backprop_mode() if me in e.quiet else contextlib.nullcontext():
+            if e.kind == "p2p":
+                ys = self.p2p(e, comm, ins)
+            elif e.kind == "exchange":
+                ys = getattr(F, f"{later}exchange")(comm, ins[0], e.plan)
+            elif e.kind in ROUND:
+                ys = self.round(e, comm, later, ins if len(ins) > 1 else ins[0])
+            else:
+                ys = self.collective(e, comm, later, ins)
+        self.get(e, ys if isinstance(ys, tuple) else (ys,))
 
-    def split(self, e, comm):
-        color = e.colors[self.rank]
-        sub = comm.split(color, e.ins[self.rank])
-        if sub is not None:
-            self.comms[e.made[color]] = sub
+    def given(self, e):
+        """What this rank gives."""
+        names = e.ins.get(self.rank, [])
+        if e.kind != "exchange":
+            return self.values.given(e, names)
+        a, b = e.have[e.ranks.index(self.rank)]
+        return [dressed(formed(self.values[names[0]], b - a), e.dtype)]
 
-    def p2p(self, e, comm, ins, wrong):
+    def get(self, e, ys):
+        """Remember what came (who is not the root gets a delegate)."""
+        names = e.outs.get(self.rank, [])
+        if names and len(ys) != len(names):
+            raise ValueError(f"{e.kind} gave {len(ys)} arrays, not {len(names)}")
+        self.values.came.update(zip(names, ys, strict=False))
+
+    def p2p(self, e, comm, ins):
         source, dest = e.ranks
-        place = self.members[e.comm].index
-        tag = e.tag + (1000 if wrong == "retag" else 0)
+        place, y = self.members[e.comm].index, ()
         if self.rank == source:
-            F.send((ins[0], np.array([3, 1])) if e.with_integers else ins[0], comm, place(dest), tag)
+            ins += [np.array([3, e.integers])] * (e.integers > 0)
+            (F.isend if source in e.later else F.send)(tuple(ins) if len(ins) > 1 else ins[0], comm, place(dest), e.tag)
         if self.rank == dest:
-            y = F.recv(comm, place(source), tag=tag)
-            if e.with_integers:
-                y, numbers = y
-                assert numbers.array.tolist() == [3, 1]
-            self.values[e.outs[dest][0]] = y
+            rank = mnpar.ANY_SOURCE if e.anyone == "source" else place(source)
+            tag = mnpar.ANY_TAG if e.anyone == "tag" else e.tag
+            one = len(e.outs[dest]) == 1
+            y = F.irecv(comm, rank, tag) if dest in e.later and one else F.recv(comm, rank, tag=tag)
+        return y
 
-    def round(self, e, comm, x, wrong):
+    def round(self, e, comm, later, x):
         if e.kind == "shift":
-            return F.shift(comm, x, e.steps + (wrong == "other steps"))
+            return getattr(F, f"{later}shift")(comm, x, e.steps)
         place = e.ranks.index(self.rank)  # a spoilt split may have given it another rank
-        dest, source = e.dests[place], e.dests.index(place)
-        return F.sendrecv(x, comm, dest, source, e.tag + (1000 if wrong == "retag" else 0))
+        return getattr(F, f"{later}sendrecv")(x, comm, e.dests[place], e.dests.index(place), e.tag)
 
-    def collective(self, e, comm, ins, wrong):
-        kind, root, op = e.kind, e.root, e.op
-        if wrong == "other reduction":
-            op = "sum" if op == "prod" else "prod"
-        if wrong == "other root":
-            root = (root + 1) % comm.size
-        if wrong == "other op":
-            kind = "bcast" if kind == "allreduce" else "allreduce"
-        later = e.later != (wrong == "other time")
-        f = {name: getattr(F, "i" * later + name) for name in COLLECTIVES}
-        length, dtype = e.length + (wrong == "reshape"), np.float32 if wrong == "retype" else np.float64
-        if kind in SAME_FORM:
-            ins = [formed(x, length, e.op, dtype) for x in ins] or [mnpar.Variable(np.ones(length))]
-        x = ins[0] if ins else mnpar.Variable(np.ones(1))
-        result = {
-            "bcast": lambda: f["bcast"](comm, x, root),
-            "reduce": lambda: f["reduce"](comm, x, root, op),
-            "gather": lambda: f["gather"](comm, x, root),
-            "scatter": lambda: f["scatter"](
-                comm, ins if comm.rank == root and len(ins) == comm.size else [x] * comm.size, root
-            ),
-            "allgather": lambda: f["allgather"](comm, x),
-            "allreduce": lambda: f["allreduce"](comm, x, op),
-            "reduce_scatter": lambda: f["reduce_scatter"](comm, ins, op),
-            "alltoall": lambda: f["alltoall"](comm, ins),
-            "scan": lambda: f["scan"](comm, x, op),
-            "exscan": lambda: f["exscan"](comm, x, op),
-        }[kind]()
-        return result if isinstance(result, tuple) else (result,)
+    def collective(self, e, comm, later, ins):
+        f, x = getattr(F, later + e.kind), ins[0] if ins else None
+        if e.kind == "scatter":
+            return f(comm, ins or None, e.root)
+        if e.kind in ("bcast", "gather"):
+            return f(comm, x, e.root)
+        if e.kind == "reduce":
+            return f(comm, x, e.root, e.op)
+        if e.kind in ("allgather", "alltoall"):
+            return f(comm, x if e.kind == "allgather" else ins)
+        return f(comm, ins if e.kind == "reduce_scatter" else x, e.op)
 
 
-def gradients(program, comm, mutation=None):
-    """The gradients of this rank's leaves by name; of all ranks' (comm None) in one process."""
-    run = Alone(program) if comm is None else Ranked(program, comm, mutation)
-    mine = [name for rank in range(program.size) if comm is None or rank == comm.rank for name in leaves(program, rank)]
-    losses = [
-        F.sum(run.values[name]) for r, names in program.losses.items() if comm is None or r == comm.rank for name in names
-    ]
-    if program.twice:
-        xs = [run.values[name] for name in mine]
+def gradients(run, names, losses, twice):
+    """The gradients of the leaves of these names, as a run of the program gives them."""
+    xs = [run.values[name] for name in names]
+    losses = [F.sum(run.values[name]) for name in losses]
+    if twice:
         found = mnpar.grad(losses, xs, enable_double_backprop=True)
         losses = [F.sum(g * g) for g in found if g is not None]
     mnpar.backward(losses)
-    for sub in [] if comm is None else list(run.comms.values())[1:]:
+    return {name: 0 * x.array if x.grad is None else x.grad for name, x in zip(names, xs, strict=True)}
+
+
+def truth(program):
+    """What one process finds: the values of all ranks by name, and the gradients of all leaves."""
+    run = Alone(program)
+    names = [name for rank in range(program.size) for name in leaves(program, rank)]
+    return run.values, gradients(run, names, [n for losses in program.losses.values() for n in losses], program.twice)
+
+
+def over_ranks(program, run):
+    """What this rank finds: the values that it got from others, and the gradients of its leaves."""
+    found = gradients(run, list(leaves(program, run.rank)), program.losses.get(run.rank, []), program.twice)
+    values = {name: y.array for name, y in run.values.came.items()}
+    for sub in list(run.comms.values())[1:]:
         sub.finalize()  # an MPI library has room for a thousand or so
-    return {name: 0 * run.values[name].array if run.values[name].grad is None else run.values[name].grad for name in mine}
+    return values, found
 
 
-def mutations(program, seed):
-    """The ways to spoil one step on one rank: ((step, rank), how)."""
-    rng = random.Random(seed)
-    choices = []
-    for number, e in enumerate(program.events):
-        if e.kind == "local" or len(set(e.ranks)) < 2:
-            continue
-        for rank in e.ranks:
-            if e.kind == "split" and e.colors[rank] is not None:
-                continue  # the rank would have no communicator to go on with
-            place = e.ranks.index(rank)
-            alone = e.kind in ROUND and e.ranks[e.dests[place]] == rank  # it sends to itself
-            if e.kind == "exchange":
-                route = e.plan().route(place)
-                alone = not (route.sends or route.receives)
-            hows = [] if alone else ["drop"]
-            if e.kind in ("p2p", "sendrecv"):
-                hows.append("retag")
-            if e.kind == "exchange" and not alone:
-                hows.append("other plan")
-            if e.kind in ROOTED:
-                hows.append("other root")
-            if e.kind in COLLECTIVES:
-                hows += ["other op", "other time"]
-            if e.kind == "shift":
-                hows.append("other steps")
-            if e.kind in SAME_FORM:
-                hows.append("other reduction")
-            if e.kind in SAME_FORM:
-                hows += ["reshape", "retype"] if e.length else ["reshape"]
-            choices += [((number, rank), how) for how in hows]
-    return rng.choice(choices) if choices else None
+def equal(found, wanted, coarse):
+    """Whether gradients, or values, are the same: up to rounding, which in single precision is of the largest."""
+    if found.shape != wanted.shape or found.dtype != wanted.dtype:
+        return False
+    most = abs(wanted).max(initial=0)
+    return np.allclose(found, wanted, *((1e-4, 1e-5 * most + 1e-9) if coarse else (1e-9, 1e-12)))

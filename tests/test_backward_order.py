@@ -1,8 +1,11 @@
 """A model of docs/backward_order.md without mnpar: all interleavings of small programs, walked backwards under several rules.
 
 An event is a message ("m", source, dest), a collective ("c", ranks), the start of a collective that is waited for later
-("s", ranks), or a rank's wait for it ("w", number of the start, rank). A forward run is a list of events in time; each rank's
-program is its part of the list. The state of a backward is how far each rank has come; it is stuck if nobody can go on.
+("s", ranks), a rank's wait for it ("w", number of the start, rank), or the begin and the end of one rank's part in a round
+("b", ranks, rank), ("e", ranks, rank), in which each gives to the next of the ranks and waits until that has begun to take.
+
+A forward run is a list of events in time; each rank's program is its part of the list. The state of a backward is how far each
+rank has come; it is stuck if nobody can go on.
 """
 
 import itertools
@@ -29,6 +32,24 @@ def later_programs():
             yield (("s", (0, 1)), ("s", (0, 1)), *rest)
 
 
+def rounds():
+    """A round of all ranks and another event, in every order in time in which each end comes after what it waits for."""
+    ranks = tuple(range(RANKS))
+    ends = [(what, ranks, rank) for what in "be" for rank in ranks]
+    for other in EVENTS:
+        for run in itertools.permutations((*ends, other)):
+            at = {event: number for number, event in enumerate(run)}
+            if all(at["b", ranks, q] < at["e", ranks, rank] for rank in ranks for q in ranks) and not any(
+                at["b", ranks, rank] < at[other] < at["e", ranks, rank] for rank in who(other)
+            ):
+                yield run
+
+
+def who(event):
+    """The ranks of a message or a collective."""
+    return event[1:] if event[0] == "m" else event[1]
+
+
 LATER = list(itertools.islice(later_programs(), 0, None, 7))
 
 
@@ -39,8 +60,8 @@ def parts(program):
         if event[0] == "m":
             mine[event[1]].append((number, "sent"))
             mine[event[2]].append((number, "received"))
-        elif event[0] == "w":
-            mine[event[2]].append((number, "waited"))
+        elif event[0] in "wbe":
+            mine[event[2]].append((number, {"w": "waited", "b": "begun", "e": "ended"}[event[0]]))
         else:
             for rank in event[1]:
                 mine[rank].append((number, "met" if event[0] == "c" else "started"))
@@ -87,6 +108,12 @@ def steps(program, plans, state, sends_wait, adjoints_wait):
             partners = [((n, "waited"), e[2]) for n, e in enumerate(program) if e[:2] == ("w", number)]
             if all(wait in passed[other] for wait, other in partners):
                 yield advance(state, rank)
+        elif role == "ended":  # the adjoint round begins …
+            yield advance(state, rank)
+        elif role == "begun":  # … and ends: the neighbours have begun
+            ends = [((n, "ended"), e[2]) for n, e in enumerate(program) if e[:2] == ("e", event[1])]
+            if all(end in passed[other] for end, other in ends if (other - rank) % len(event[1]) in (1, len(event[1]) - 1)):
+                yield advance(state, rank)
         elif role == "received":  # the gradient is posted; under the rule of waiting sends, handed over
             if not sends_wait:
                 yield advance(state, rank)
@@ -112,6 +139,31 @@ def test_reversed_order_with_sends_that_do_not_wait_never_gets_stuck():
     assert len(PROGRAMS) > 900
     stuck = [program for program in PROGRAMS if can_stick(program, reversed_order, sends_wait=False)]
     assert not stuck
+
+
+def test_the_gradient_of_a_gradient_never_gets_stuck():
+    """What is reversed is then the run of forward and backward together, in which messages of backward go the other way."""
+
+    def back(event):
+        return ("m", event[2], event[1]) if event[0] == "m" else event
+
+    twice = [(*program, *map(back, program[::-1])) for program in PROGRAMS[::3]]
+    assert not [program for program in twice if can_stick(program, reversed_order)]
+
+
+def test_exchanges_that_wait_for_their_receivers_never_get_stuck():
+    programs = list(rounds())
+    assert len(programs) > 500
+    assert not [program for program in programs if can_stick(program, reversed_order)]
+
+
+def test_a_rank_that_leaves_out_what_its_loss_does_not_need_lets_another_one_wait_for_ever():
+    """So communications are on a tape: depth-first from the loss, a receive that nobody uses is never visited."""
+
+    def without_receives(part):
+        return [item for item in part[::-1] if item[1] != "received"]
+
+    assert can_stick((("m", 0, 1),), without_receives)
 
 
 def test_another_order_does_get_stuck():

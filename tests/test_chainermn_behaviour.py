@@ -1,27 +1,33 @@
 """What ChainerMN's own tests ask of it, asked of mnpar more strictly: outputs and gradients equal those of one process.
 
-ChainerMN's tests mostly ask that nothing hangs. Their groups of behaviour, and where each is tested:
+ChainerMN's tests mostly ask that nothing hangs. Their 24 groups of behaviour, and where each is tested:
 
-    send and recv in a ring, tuples             communicators/test_contract.py (3. shape and dtype arrive as they left), here
-    different dtypes, not contiguous            communicators/test_contract.py (every dtype, every layout in memory)
-    objects with tags and their status          communicators/test_contract.py (objects are sent and received …)
-    large objects in pieces                     here
-    ranks on their nodes                        communicators/test_contract.py (a communicator knows its place)
-    collective functions                        functions/test_communication.py (exact adjoint), here by their shapes
-    a chain over all ranks                      functions/test_communication.py (a chain over all ranks …)
-    retained inputs, tuples, raw arrays         here
-    pseudo_connect                              here, with the pattern that ChainerMN documents
-    chain lists                                 parallel/test_multi_node_chain_list.py, here for many steps of training
-    n-step recurrent networks                   links/test_recurrent.py (eight kinds), here whole models that are trained
-    multi-node batch normalization              links/test_multi_node_batch_normalization.py, here four ways to normalize
-    scattered and empty data sets               datasets/test_scatter.py, datasets/test_data_sets.py
-    multi-node and synchronized iterators       iterators/
-    bcast_data, mean gradients, debug, options  here
-    optimizers                                  parallel/test_data_parallel.py, here double buffering and later links
-    evaluators                                  extensions/test_multi_node_evaluator.py
-    persistents, observations, early stopping   extensions/test_observations_of_ranks.py
-    snapshots, checkpointers                    extensions/test_multi_node_snapshots.py, checkpoint/
-    a digit recognizer, data parallel           here
+   1  send and recv in a ring, tuples           here; communicators/test_contract.py (tuples, lists and dicts … arrive)
+   2  dtypes, numbers without axes              communicators/test_contract.py (every dtype and shape …, reductions of numbers)
+   3  arrays that are not contiguous            communicators/test_contract.py (every layout in memory …, goes through …)
+   4  bcast_data, with a lazy parameter         here (models get rank 0's values …)
+   5  mean gradients, some missing, mixed       here (gradients become their means …, that are not there)
+   6  debug mode, NaN                           here (debug mode tells …)
+   7  objects with tags and status; options     communicators/test_contract.py (objects are sent … with their status), here
+   8  large objects in pieces                   here: any size, and the pieces' length does not matter
+   9  ranks on their nodes                      communicators/test_contract.py (a communicator knows its place)
+  10  collective functions                      here by their shapes; functions/test_derivatives.py (adjoint, first and second
+                                                derivatives); functions/test_communication.py (some of the outputs only)
+  11  a chain over all ranks                    functions/test_communication.py (a chain over all ranks …)
+  12  retained inputs, tuples, raw arrays       here (what goes round …)
+  13  pseudo_connect                            here, with the pattern that ChainerMN documents in all its 12 cases
+  14  chain lists                               parallel/test_multi_node_chain_list.py; here for many steps of training
+  15  n-step recurrent networks                 links/test_recurrent.py (eight kinds); here whole models that are trained
+  16  multi-node batch normalization            links/test_multi_node_batch_normalization.py; here four ways to normalize
+  17  scattered data sets and indices           datasets/test_scatter.py
+  18  empty data sets                           datasets/test_data_sets.py
+  19  multi-node and synchronized iterators     iterators/test_multi_node_iterator.py, iterators/test_synchronized_iterator.py
+  20  optimizers                                here; parallel/test_data_parallel.py, with double buffering and later links
+  21  evaluators                                extensions/test_multi_node_evaluator.py
+  22  persistents, observations, early stopping extensions/test_observations_of_ranks.py
+  23  snapshots, checkpointers                  extensions/test_multi_node_snapshots.py, checkpoint/test_checkpointer.py,
+                                                checkpoint/test_trainer.py (goes on bit for bit), checkpoint/test_background.py
+  24  a digit recognizer, data parallel         here
 """
 
 import numpy as np
@@ -195,7 +201,7 @@ RECEIVERS = {
     "uses the first deeper": lambda a, b: F.tanh(F.tanh(F.tanh(a))) * b,
     "uses the second deeper": lambda a, b: a * F.tanh(F.tanh(F.tanh(b))),
 }
-PATTERNS = ("documented", "threaded", "chained")
+PATTERNS = ("documented", "unpacked", "seeded", "threaded", "chained")
 
 
 def deep(x, depth):
@@ -204,31 +210,35 @@ def deep(x, depth):
     return x
 
 
-@pytest.mark.grid
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("tags", [(0, 0), (1, 2)], ids=["one tag", "two tags"])
 @pytest.mark.parametrize("sender", SENDERS)
 @pytest.mark.parametrize("receiver", RECEIVERS)
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_two_sends_joined_by_pseudo_connect_have_the_gradients_of_one_process(comm, pattern, receiver, sender, tags):
-    """``psi = pseudo_connect(phi1, phi2)`` as ChainerMN documents it, where none of the 12 cases works; and its two cures."""
-    x1, x2 = (mnpar.Variable(values(4, seed)) for seed in (1, 2))
+def test_two_sends_joined_by_pseudo_connect_have_the_gradients_of_one_process(comm, receiver, sender, tags):
+    """``psi = pseudo_connect(phi1, phi2)`` as ChainerMN documents it, where none of these 12 cases works; and its cures."""
     one1, one2 = (mnpar.Variable(values(4, seed)) for seed in (1, 2))
     F.sum(RECEIVERS[receiver](deep(one1, SENDERS[sender][0]), deep(one2, SENDERS[sender][1]))).backward()
-    if comm.rank == 0:
+    for pattern in PATTERNS:
+        x1, x2 = (mnpar.Variable(values(4, seed)) for seed in (1, 2))
+        if comm.rank == 1:
+            z1 = F.recv(comm, 0, tag=tags[0])
+            z2 = F.recv(comm, 0, delegate_variable=z1 if pattern == "chained" else None, tag=tags[1])
+            F.sum(RECEIVERS[receiver](z1, z2)).backward()
+            continue
         z1, z2 = deep(x1, SENDERS[sender][0]), deep(x2, SENDERS[sender][1])
         phi1 = F.send(z1, comm, 1, tags[0])
         if pattern == "threaded":
             (z2,) = F.pseudo_connect(phi1, z2)
-        phi2 = F.send(z2, comm, 1, tags[1])
-        psi = F.pseudo_connect(phi1, phi2) if pattern == "documented" else phi2  # a tuple: it has a backward all the same
+        phi2 = psi = F.send(z2, comm, 1, tags[1])
+        if pattern in ("documented", "unpacked", "seeded"):
+            psi = F.pseudo_connect(phi1, phi2)  # a tuple: it has a backward all the same
+        if pattern in ("unpacked", "seeded"):
+            (psi,) = psi
+        if pattern == "seeded":
+            psi.grad = np.zeros_like(psi.array)
         psi.backward()
-        same(x1.grad, one1.grad)
-        same(x2.grad, one2.grad)
-    else:
-        z1 = F.recv(comm, 0, tag=tags[0])
-        z2 = F.recv(comm, 0, delegate_variable=z1 if pattern == "chained" else None, tag=tags[1])
-        F.sum(RECEIVERS[receiver](z1, z2)).backward()
+        same(x1.grad, one1.grad, err_msg=pattern)
+        same(x2.grad, one2.grad, err_msg=pattern)
 
 
 # ---- chain lists ----

@@ -434,3 +434,11 @@ def test_all_inputs_that_are_under_way_are_waited_for_before_a_function_runs():
 
     mnpar.functions.arithmetic.Add().prepare((mnpar.Variable(np.ones(1)), mnpar.Future(arrives)))
     assert waited
+
+
+def test_a_real_number_times_a_complex_one_has_a_real_gradient():
+    """Without axes, too, where numpy's products are scalars: it warned that it dropped the imaginary part."""
+    x = variable(2.0)
+    y = x * np.array(3 + 4j)
+    (F.real(y) + F.imag(y)).backward()
+    assert (x.grad.dtype, float(x.grad)) == (np.float64, 7.0)

@@ -23,7 +23,7 @@ from mnpar.communicators.algorithms import (
     listed,
 )
 from mnpar.communicators.channel import Channel
-from mnpar.communicators.message import REDUCTIONS, Call
+from mnpar.communicators.message import REDUCTIONS, Call, mean_of
 from mnpar.communicators.operation import Operation, complete
 from mnpar.communicators.sites import call_site
 from mnpar.communicators.transport import ANY, Steps, T, Traffic, Transport
@@ -124,13 +124,14 @@ class Calls:
 
     def _reduce(self, x: Any, root: int, op: str, later: bool = False) -> Steps[Any]:
         root = self.peer(root)
-        total, _ = yield from self.channel(0).steps(ALLREDUCE, _wide(x, op), self._call("reduce", root, op, later=later))
+        wide, call = _widened(x, self._call("reduce", root, op, later=later))
+        total, _ = yield from self.channel(0).steps(ALLREDUCE, wide, call)
         return _like(self._mean(total, op, x), x)
 
     def _allreduce(self, x: Any, op: str, later: bool = False, out: Array | None = None) -> Steps[Any]:
         into = out if type(out) is np.ndarray and op != "mean" else None
         algorithm = ALLREDUCE if into is None else allreduce_into(into)
-        total, _ = yield from self.channel(0).steps(algorithm, _wide(x, op), self._call("allreduce", op=op, later=later))
+        total, _ = yield from self.channel(0).steps(algorithm, *_widened(x, self._call("allreduce", op=op, later=later)))
         total = _like(self._mean(total, op, x), x)
         if out is None:
             return total
@@ -157,9 +158,11 @@ class Calls:
         return values
 
     def _reduce_scatter(self, xs: Any, op: str, later: bool = False) -> Steps[Any]:
-        xs = listed(xs)
-        wide = tuple([_wide(x, op) for x in xs]) if isinstance(xs, tuple) else xs
-        total, _ = yield from self.channel(0).steps(REDUCE_SCATTER, wide, self._call("reduce_scatter", op=op, later=later))
+        xs, call = listed(xs), self._call("reduce_scatter", op=op, later=later)
+        wide = list(xs) if isinstance(xs, tuple) else []
+        for i, x in enumerate(wide):
+            wide[i], call = _widened(x, call)
+        total, _ = yield from self.channel(0).steps(REDUCE_SCATTER, tuple(wide) if isinstance(xs, tuple) else xs, call)
         return self._mean(total, op, xs[self.rank])
 
     def _scan(self, x: Any, op: str, exclusive: bool, later: bool = False) -> Steps[Any]:
@@ -261,8 +264,8 @@ def _like(x: Any, given: Any) -> Any:
     return backend.like(x, given) if given is not None and x is not None else x
 
 
-def _wide(x: Any, op: str) -> Any:
-    """What is summed for a mean: as in numpy, 8-bit integers do not overflow on the way, nor 16-bit floats."""
-    if op != "mean" or not backend.is_array(x) or not (x.dtype.kind in "iu" or x.dtype == np.float16):
-        return x
-    return x.astype(np.float32 if x.dtype.kind == "f" else np.float64)
+def _widened(x: Any, call: Call) -> tuple[Any, Call]:
+    """What is summed for a mean: as in numpy, 8-bit integers do not overflow on the way, nor 16-bit floats; what is told."""
+    if call.reduction[:4] != "mean" or not backend.is_array(x) or not (x.dtype.kind in "iu" or x.dtype == np.float16):
+        return x, call
+    return x.astype(np.float32 if x.dtype.kind == "f" else np.float64), call._replace(reduction=mean_of(x.dtype))

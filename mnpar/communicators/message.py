@@ -51,7 +51,11 @@ _OTHERS = ("barrier", "split", "scan", "exscan", "exchange", "gather_from", "sha
 OPS = (*POINT_TO_POINT, *_ON_ARRAYS, *_ON_OBJECTS, *_OTHERS)
 _OP_CODES = {name: code for code, name in enumerate(OPS)}
 REDUCTIONS = ("sum", "max", "min", "prod", "mean")
-_REDUCTION_CODES = {name: code for code, name in enumerate(REDUCTIONS)}
+_WIDENED = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16")
+# Of these the mean is made of wider numbers, which are what travels: that all ranks gave the same has to be told.
+MEANS = ("mean", *[f"mean of {name}" for name in _WIDENED])
+_TOLD = (*REDUCTIONS, *MEANS[1:])
+_REDUCTION_CODES = {name: code for code, name in enumerate(_TOLD)}
 
 
 class Call(NamedTuple):
@@ -76,6 +80,12 @@ class Call(NamedTuple):
 def call_of(fields: tuple[Any, ...]) -> Call:
     """``Call(*fields)`` of all its fields, but faster."""
     return tuple.__new__(Call, fields)
+
+
+def mean_of(dtype: Any) -> str:
+    """The mean as a header tells it, of arrays that are made wider to be summed."""
+    name = f"mean of {dtype.name}"
+    return name if name in _REDUCTION_CODES else "mean"
 
 
 class Header(NamedTuple):
@@ -184,7 +194,7 @@ def _read(head: bytes) -> Header:
     if f[0] != _MAGIC:
         raise MismatchError("a message arrived that mnpar did not send: use a communicator of your own for mpi4py's calls")
     return Header(
-        OPS[f[1]], REDUCTIONS[f[2]], f[3], bool(f[4]), f[5], f[7], f[11 : 11 + (f[8] if f[7] == ARRAY else 2)],
+        OPS[f[1]], _TOLD[f[2]], f[3], bool(f[4]), f[5], f[7], f[11 : 11 + (f[8] if f[7] == ARRAY else 2)],
         f[9].rstrip(b"\0").decode(), f[10], f[23], f[24], f[25].rstrip(b"\0").decode(), f[6],
     )  # fmt: skip
 

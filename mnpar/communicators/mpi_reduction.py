@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.communicators.message import MEANS
 from mnpar.communicators.process import Process
 from mnpar.communicators.reduction import GATHERED, UFUNCS, bytes_of_reduction, reduce_arrays
 from mnpar.communicators.transport import BACKWARD, Pending, Steps, Traffic, Waiting, nothing
@@ -17,7 +18,7 @@ PIECE = 2**30  # bytes: no MPI library is asked for more at once
 _SHORT = 2**20  # bytes: so much in all is sent from each rank to each, which starts sooner than the library's allgather
 _WIRE = 2**20  # bytes of a message between machines: UCX over TCP moves a larger one, often, one way at a time
 _DIRECT = 16  # ranks: with more, the libraries' rings and trees win
-_OPS = {"sum": "SUM", "mean": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
+_OPS = {"sum": "SUM", **dict.fromkeys(MEANS, "SUM"), "max": "MAX", "min": "MIN", "prod": "PROD"}
 
 
 def _numpys(dtype: Any, ufunc: Any) -> Callable[[Any, Any, Any], None]:

@@ -8,6 +8,7 @@ the transport is one object of MPI's, whose calls share lanes, requests and numb
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -42,6 +43,8 @@ from mnpar.communicators.transport import (
 )  # fmt: skip
 from mnpar.communicators.watch import COMPLAINT, polling
 from mnpar.errors import DeadlockError, LauncherError
+
+_UNFINISHED = 1.0  # s
 
 
 class MpiTransport(Reductions):
@@ -210,8 +213,10 @@ class MpiTransport(Reductions):
         self.process.tell(self._world_ranks[rank], COMPLAINT, text.encode())
 
     def unreceived(self) -> list[tuple[int, int, str]]:
-        """(source, tag, description) of the messages that have arrived and that nobody took."""
-        found = []
+        """(source, tag, description) of the messages that have arrived and that nobody took; with source ANY, of operations
+        that nobody waited for and that do not end. All ranks call it, where they are done.
+        """
+        found = [(ANY, 0, str(one.waiting)) for one in self._unfinished()]
         for lane, comm in enumerate(self.lanes):
             probe = partial(comm.Improbe, self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status)
             while letter := probe() or probe():  # MPICH looks first, and takes in what has come then
@@ -223,6 +228,17 @@ class MpiTransport(Reductions):
                 if lane == FORWARD or tag % len(KINDS) not in (PIECE_OF_MESSAGE, PIECE_OF_PART):  # these follow a header
                     found.append((source, tag, message.read_header(frame).text))
         return found
+
+    def _unfinished(self) -> list[Any]:
+        """This transport's operations under way, of those that do not end though all ranks go on with them for a while."""
+        deadline = time.monotonic() + _UNFINISHED
+        while True:
+            mine = [one for one in self.active if one.belongs_to(self)]
+            if not mine or time.monotonic() > deadline:
+                return mine
+            for one in tuple(self.active):
+                one.step()
+            os.sched_yield()
 
     # ---- collectives ----
 

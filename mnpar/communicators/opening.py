@@ -155,7 +155,15 @@ class Opening:
     def together(self) -> bool:
         """Whether the ranks are in the same collective."""
         starts = () if self.alike else range(0, len(self.raw), self.block)
-        return len({bytes(self.raw[start : start + message.IDENTITY]) for start in starts}) <= 1
+        calls = {bytes(self.raw[start : start + message.IDENTITY]) for start in starts}
+        return len(calls) <= 1 or self._but_for_nothing()
+
+    def _but_for_nothing(self) -> bool:
+        """Whether the ranks are together in a mean, but for some who have nothing to give, and do not say of which dtype."""
+        ops = {(h.op, h.order, h.later, h.root, h.seq) for h in self.headers()}
+        told = {h.reduction for h in self.headers() if h.kind != NOTHING}
+        blank = {h.reduction for h in self.headers() if h.kind == NOTHING}
+        return len(ops) == len(told) == 1 and told <= set(message.MEANS) and blank == {"mean"}
 
     def check_identity(self) -> None:
         """Raises MismatchError if the ranks are in different collectives."""

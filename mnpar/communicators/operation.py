@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mnpar.communicators.transport import Pending, Steps, T, Transport
+from mnpar.communicators.transport import Pending, Steps, T, Transport, Waiting
 
 
 def complete(transport: Transport, steps: Steps[T]) -> T:
@@ -72,6 +72,11 @@ class Operation:
     def belongs_to(self, transport: Transport) -> bool:
         """Whether this transport carries the operation."""
         return self._transport is transport
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """What it waits for; None if it is done."""
+        return None if self._pending is None else self._pending.waiting
 
     def ready(self) -> bool:
         """Whether the next step can be taken."""

@@ -8,10 +8,10 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.communicators.message import UPDATE, Call
+from mnpar.communicators.message import MEANS, UPDATE, Call
 
 # the caller divides for a mean:
-UFUNCS = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+UFUNCS = {"sum": np.add, **dict.fromkeys(MEANS, np.add), "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 GATHERED = 2**15  # bytes: an array of at most so many is gathered everywhere and reduced there, a larger one in parts
 REDUCING = ("allreduce", UPDATE, "reduce", "reduce_from", "reduce_scatter", "scan", "exscan")
 
@@ -20,8 +20,8 @@ def check_reducible(x: Array, call: Call) -> None:
     """Raise TypeError if the call is a reduction that is not defined for the array's dtype."""
     if call.op not in REDUCING or not backend.is_array(x):
         return
-    if x.dtype.kind in "bmM" and call.reduction in ("sum", "mean", "prod"):
-        verb = {"mean": "average", "prod": "multiply"}.get(call.reduction, call.reduction)
+    if x.dtype.kind in "bmM" and call.reduction in ("sum", *MEANS, "prod"):
+        verb = {"sum": "sum", "prod": "multiply"}.get(call.reduction, "average")
         remedy = "x.astype('i4')" if x.dtype.kind == "b" else "x.astype('i8')"
         raise TypeError(f"{call.name} cannot {verb} {x.dtype}: convert it to integers first, {remedy}")
     if x.dtype.kind == "c" and call.reduction in ("max", "min"):

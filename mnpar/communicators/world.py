@@ -14,7 +14,7 @@ from typing import Any
 
 from mnpar.backend import Array
 from mnpar.communicators.message import read_header
-from mnpar.communicators.transport import FORWARD, Waiting, untaken
+from mnpar.communicators.transport import FORWARD, Waiting, unfinished, untaken
 from mnpar.errors import DeadlockError, MismatchError, RankFailedError
 
 
@@ -111,12 +111,12 @@ class World:
         raise RankFailedError(f"rank {rank} stops because rank {culprit} failed: {type(error).__name__}: {error}") from error
 
     def unreceived(self) -> list[str]:
-        """The messages that nobody took, in words."""
+        """The messages that nobody took, and the operations that were never waited for and could not end, in words."""
         found = []
         for (group, _, source, dest), queue in self.mail.items():
             ends = self.members[group][dest], self.members[group][source]
             found += [untaken(*ends, tag, read_header(frame).text) for tag, frame in queue]
-        return found
+        return found + [unfinished(rank, str(one.waiting)) for rank, active in enumerate(self.active) for one in active]
 
     def _table(self) -> str:
         rows = [f"  rank {rank}: {self._doing(rank)}" for rank in range(self.size)]

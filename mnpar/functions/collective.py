@@ -20,6 +20,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.communicators.algorithms import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER, SCANS
 from mnpar.communicators.communicator import needed
+from mnpar.communicators.message import mean_of
 from mnpar.functions.communication import Collective, Communication
 from mnpar.functions.counting import check_once, check_terms
 from mnpar.functions.folding import FOLDS, check_op, fold
@@ -112,14 +113,16 @@ def first(ys: tuple[Variable, ...]) -> Variable:
     return ys[0]
 
 
-def averaged(xs: tuple[Any, ...], number: int) -> tuple[tuple[Variable, ...], Results]:
-    """What is summed for a mean over ``number`` ranks, and what then divides it; nothing overflows on the way, as in numpy."""
+def averaged(what: Communication, xs: tuple[Any, ...], number: int) -> Reducing:
+    """The collective, what is summed for a mean over ``number`` ranks, and what divides it; as in numpy, nothing overflows."""
     variables = tuple([as_variable(x) for x in xs])
-    if not any([x.array is not None and (x.dtype.kind in "iu" or x.dtype == np.float16) for x in variables]):
-        return variables, first if number == 1 else lambda ys: ys[0] / number
+    narrow_ones = [x.dtype for x in variables if x.array is not None and (x.dtype.kind in "iu" or x.dtype == np.float16)]
+    if not narrow_ones:
+        return what, variables, first if number == 1 else lambda ys: ys[0] / number
+    what.reduction = mean_of(narrow_ones[0])
     wide = tuple([x.astype(np.float32 if x.dtype.kind == "f" else np.float64) for x in variables])
     narrow = np.float16 if variables[0].dtype == np.float16 else np.float64
-    return wide, lambda ys: (ys[0] / number).astype(narrow)
+    return what, wide, lambda ys: (ys[0] / number).astype(narrow)
 
 
 def allreducing(comm: Communicator, op: str, x: Any) -> Reducing:
@@ -129,7 +132,7 @@ def allreducing(comm: Communicator, op: str, x: Any) -> Reducing:
         return AllGather(comm).part_of("allreduce", op), (x,), lambda ys: fold(ys, op)
     if op == "sum":
         return AllReduce(comm), (x,), first
-    return Mean(comm), *averaged((x,), 1)
+    return averaged(Mean(comm), (x,), 1)
 
 
 def blocks_along(comm: Communicator, x: Any, axis: int) -> Any:
@@ -147,7 +150,7 @@ def reducing_and_scattering(comm: Communicator, op: str, xs: Any) -> Reducing:
     if op in FOLDS:
         return AllToAll(comm).part_of("reduce_scatter", op), tuple(xs), lambda ys: fold(ys, op)
     what = ReduceScatter(comm).part_of("reduce_scatter", op)
-    return what, *((tuple(xs), first) if op == "sum" else averaged(tuple(xs), comm.size))
+    return (what, tuple(xs), first) if op == "sum" else averaged(what, tuple(xs), comm.size)
 
 
 def scanning(comm: Communicator, op: str, x: Any) -> Reducing:
@@ -156,7 +159,7 @@ def scanning(comm: Communicator, op: str, x: Any) -> Reducing:
     if op in FOLDS:
         return AllGather(comm).part_of("scan", op), (x,), lambda ys: fold(ys[: comm.rank + 1], op)
     what = Scan(comm, exclusive=False).part_of("scan", op)
-    return what, *(((x,), first) if op == "sum" else averaged((x,), comm.rank + 1))
+    return (what, (x,), first) if op == "sum" else averaged(what, (x,), comm.rank + 1)
 
 
 def scanning_before(comm: Communicator, op: str) -> tuple[Communication, Results]:

@@ -83,7 +83,7 @@ def reducing(comm: Communicator, root: int, op: str, x: Any) -> Reducing:
     if op in FOLDS:
         return Gather(comm, root).part_of("reduce", op), (x,), (lambda ys: fold(ys, op)) if comm.rank == root else first
     what = Reduce(comm, root).part_of("reduce", op)
-    return what, *(((x,), first) if op == "sum" else averaged((x,), comm.size))
+    return (what, (x,), first) if op == "sum" else averaged(what, (x,), comm.size)
 
 
 def bcast(comm: Communicator, x: Any = None, root: int = 0) -> Variable:

@@ -502,6 +502,27 @@ def test_a_rank_with_nothing_to_give_changes_no_sum(comm, op, size):
     same(found, array(comm.size - 1, (size,)) / (comm.size if op == "mean" else 1))
 
 
+@pytest.mark.parametrize("dtype", ["i4", "f2"])
+@SEVERAL
+def test_a_mean_is_of_one_dtype_though_wider_numbers_travel(comm, dtype):
+    """And who has nothing to give cannot say of which."""
+    x = array(0, (3,), dtype) if comm.rank == 0 else None
+    np.testing.assert_allclose(comm.allreduce(x, "mean"), array(0, (3,), dtype) / comm.size, rtol=1e-3)
+    wide = {"i4": "f8", "f2": "f4"}[dtype]
+    mine = array(comm.rank, (3,), wide if comm.rank == 1 else dtype)
+    for mean in (
+        lambda: comm.allreduce(mine, "mean"),
+        lambda: comm.reduce(mine, 0, "mean"),
+        lambda: comm.reduce_scatter([mine] * comm.size, "mean"),
+        lambda: F.allreduce(comm, mine, "mean"),
+        lambda: F.reduce(comm, mine, 0, "mean"),
+        lambda: F.reduce_scatter(comm, [mine] * comm.size, "mean"),
+        lambda: F.scan(comm, mine, "mean"),
+    ):
+        with pytest.raises(MismatchError, match=rf"mean of {np.dtype(dtype).name}.*\n.*\(mean\)"):
+            mean()
+
+
 @EVERY
 def test_nothing_from_all_ranks_is_nothing(comm):
     assert comm.allreduce(None) is None

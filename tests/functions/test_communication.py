@@ -1,4 +1,4 @@
-"""Communications as functions: each is the exact adjoint of its backward, to any order, whoever uses its results."""
+"""Communications as functions, whoever uses their results (that each is the exact adjoint: test_derivatives.py)."""
 
 import contextlib
 import tracemalloc
@@ -11,76 +11,20 @@ import mnpar.functions as F
 from mnpar.communicators import message
 from mnpar.errors import DeadlockError, MismatchError
 from mnpar.plans import Box, Plan
-from mnpar.testing import check_adjoint
+from tests.functions.communications import ROWS, TWINS, ring, values
 from tests.programs import fold
 
-SHAPES = [(), (0,), (3,), (2, 3), (40, 5)]  # the last travels outside the opening of a collective
-
-
-def values(comm, shape, seed=0):
-    return np.random.default_rng([seed, comm.rank]).standard_normal(shape)
-
-
-def iring(comm, x):
-    y = F.irecv(comm, (comm.rank - 1) % comm.size)
-    F.isend(x, comm, (comm.rank + 1) % comm.size)
-    return y
-
-
-def ring(comm, x):
-    F.send(x, comm, (comm.rank + 1) % comm.size)
-    return F.recv(comm, (comm.rank - 1) % comm.size)
-
-
-# name: what one rank calls on its Variables, and which arrays it has, for a shape and a root
-CASES = {
-    "send and recv": (lambda c, root, *x: ring(c, *x), lambda c, s, root: [values(c, s)]),
-    "send and recv of a tuple": (lambda c, root, *x: ring(c, x), lambda c, s, root: [values(c, s), values(c, (c.rank, 2))]),
-    "bcast": (lambda c, root, *x: F.bcast(c, *x, root=root), lambda c, s, root: [values(c, s)] * (c.rank == root)),
-    "reduce": (lambda c, root, x: F.reduce(c, x, root), lambda c, s, root: [values(c, s)]),
-    "gather": (lambda c, root, x: F.gather(c, x, root), lambda c, s, root: [values(c, (c.rank, *s))]),
-    "scatter": (
-        lambda c, root, *x: F.scatter(c, x, root),
-        lambda c, s, root: [values(c, (r, *s)) for r in range(c.size)] * (c.rank == root),
-    ),
-    "allgather": (lambda c, root, x: F.allgather(c, x), lambda c, s, root: [values(c, (c.rank, *s))]),
-    "allgather along an axis": (lambda c, root, x: F.allgather(c, x, axis=0), lambda c, s, root: [values(c, (c.rank, *s))]),
-    "reduce_scatter": (
-        lambda c, root, *x: F.reduce_scatter(c, x),
-        lambda c, s, root: [values(c, (r, *s)) for r in range(c.size)],
-    ),
-    "allreduce": (lambda c, root, x: F.allreduce(c, x), lambda c, s, root: [values(c, s)]),
-    "allreduce, mean": (lambda c, root, x: F.allreduce(c, x, "mean"), lambda c, s, root: [values(c, s)]),
-    "reduce, mean": (lambda c, root, x: F.reduce(c, x, root, "mean"), lambda c, s, root: [values(c, s)]),
-    "scan": (lambda c, root, x: F.scan(c, x), lambda c, s, root: [values(c, s)]),
-    "exscan": (lambda c, root, x: F.exscan(c, x), lambda c, s, root: [values(c, s)]),
-    "shift": (lambda c, root, x: F.shift(c, x, 2), lambda c, s, root: [values(c, s)]),
-    "alltoall": (
-        lambda c, root, *x: F.alltoall(c, x),
-        lambda c, s, root: [values(c, (r, c.rank, *s)) for r in range(c.size)],
-    ),
-    "scan, mean": (lambda c, root, x: F.scan(c, x, "mean"), lambda c, s, root: [values(c, s)]),
-    "isend and irecv": (lambda c, root, *x: iring(c, *x), lambda c, s, root: [values(c, s)]),
-}
-parametrize_cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+SUMS = {name: row for name, row in ROWS.items() if name.partition(", ")[2] in ("", "sum")}
 
 
 @pytest.mark.grid
-@parametrize_cases
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.ranks(1, 2, 3, 4)
-def test_backward_is_the_exact_adjoint_for_every_shape_and_root(comm, case, shape):
-    function, inputs = case
-    for root in range(comm.size):
-        check_adjoint(lambda *x, root=root: function(comm, root, *x), comm, inputs(comm, shape, root))
-
-
-@parametrize_cases
+@pytest.mark.parametrize("row", SUMS.values(), ids=SUMS)
+@pytest.mark.parametrize("when", TWINS)
 @pytest.mark.ranks(2, 3, 4)
-def test_a_result_that_nobody_uses_does_not_hang_its_peers(comm, case):
-    function, inputs = case
-    x = [mnpar.Variable(a) for a in inputs(comm, (2, 3), 0)]
-    function(comm, 0, *x)
+def test_a_result_that_nobody_uses_does_not_hang_its_peers(comm, row, when):
+    function, xs = next(row.cases(comm, (2, 3), when))
+    x = [mnpar.Variable(a) for a in xs]
+    function(*x)
     own = mnpar.Variable(np.ones(2))
     if comm.rank == 0:
         F.sum(own * 3).backward()
@@ -100,35 +44,6 @@ def test_a_rank_may_use_some_of_the_outputs_only(comm):
     np.testing.assert_allclose(x.grad, np.full(3, 2 * (comm.rank + 1.0) * (left + 1)))
 
 
-@parametrize_cases
-@pytest.mark.ranks(2, 4)
-def test_the_gradient_of_a_gradient_equals_a_difference_quotient(comm, case):
-    """d/dε of g(x + ε v) · w, where g is the gradient of a nonlinear loss over all ranks, in one random direction v."""
-    function, inputs = case
-    xs = inputs(comm, (2, 3), 0)
-    vs = [values(comm, x.shape, 1) for x in xs]
-    ws = [values(comm, x.shape, 2) for x in xs]
-
-    def loss(variables):
-        ys = function(comm, 0, *[x * x for x in variables])
-        ys = ys if isinstance(ys, tuple) else (ys,)
-        return [F.sum(F.sin(y) * y) for y in ys]
-
-    def gradient(eps):
-        variables = [mnpar.Variable(x + eps * v) for x, v in zip(xs, vs, strict=True)]
-        return [g.array for g in mnpar.grad(loss(variables), variables)]
-
-    eps = 1e-5
-    pairs = zip(gradient(eps), gradient(-eps), ws, strict=True)
-    numeric = comm.allreduce(np.array(sum([((p - m) * w).sum() / (2 * eps) for p, m, w in pairs], 0.0)))
-
-    variables = [mnpar.Variable(x) for x in xs]
-    gs = mnpar.grad(loss(variables), variables, enable_double_backprop=True)
-    mnpar.backward([F.sum(g * w) for g, w in zip(gs, ws, strict=True)])
-    mine = sum([(x.grad * v).sum() for x, v in zip(variables, vs, strict=True)], 0.0)
-    assert np.isclose(comm.allreduce(np.array(mine)), numeric, rtol=1e-6)
-
-
 @pytest.mark.ranks(1, 2, 3, 4)
 def test_a_chain_over_all_ranks_has_the_gradients_of_one_process(comm):
     rng = np.random.default_rng(0)
@@ -137,7 +52,7 @@ def test_a_chain_over_all_ranks_has_the_gradients_of_one_process(comm):
     W = mnpar.Variable(weights[comm.rank])
     x = mnpar.Variable(x0)
     h = x if comm.rank == 0 else F.recv(comm, comm.rank - 1)
-    h = F.tanh(h @ W)
+    h = output = F.tanh(h @ W)
     if comm.rank < comm.size - 1:
         F.send(h, comm, comm.rank + 1)
         mnpar.backward()
@@ -151,6 +66,8 @@ def test_a_chain_over_all_ranks_has_the_gradients_of_one_process(comm):
         h = F.tanh(h @ V)
     F.sum(h * h).backward()
     np.testing.assert_allclose(W.grad, serial[comm.rank].grad, rtol=1e-12)
+    if comm.rank == comm.size - 1:
+        np.testing.assert_allclose(output.array, h.array, rtol=1e-12)
     if comm.rank == 0:
         np.testing.assert_allclose(x.grad, one.grad, rtol=1e-12)
 
@@ -587,8 +504,8 @@ def test_a_root_that_gives_nothing_to_scatter_is_told(scatter):
 
 
 SENDS = {  # name: the ring's next rank gets x
-    "send and recv": ring,
-    "isend and irecv": iring,
+    "send and recv": lambda comm, x: ring(TWINS["now"], comm, x),
+    "isend and irecv": lambda comm, x: ring(TWINS["later"], comm, x),
     "shift": lambda comm, x: F.shift(comm, x),
     "exchange": lambda comm, x: F.exchange(comm, x, one_step(comm)),
     "iexchange": lambda comm, x: F.iexchange(comm, x, one_step(comm)),

@@ -5,7 +5,8 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar.errors import MismatchError
+from mnpar.communicators import mpi_transport
+from mnpar.errors import MismatchError, UnreceivedWarning
 
 EVERY = pytest.mark.ranks(1, 2, 3, 4)
 SIZES = [1, 40, 5000, 40_000]  # elements: in the opening, by messages, larger than what is gathered to be summed
@@ -210,6 +211,35 @@ def test_no_backprop_mode_where_it_was_started_is_what_counts(comm):
 
 
 def test_a_result_that_is_asked_for_after_the_end_is_an_error_and_no_hang():
-    y = mnpar.run(lambda comm: F.irecv(comm, 1 - comm.rank), ranks=2)[0]
+    with pytest.warns(UnreceivedWarning, match="started recv from rank ., tag 0 at .*, which could not end"):
+        y = mnpar.run(lambda comm: F.irecv(comm, 1 - comm.rank), ranks=2)[0]
     with pytest.raises(mnpar.errors.DeadlockError, match="rank 0 has ended its program: wait for recv from rank 1"):
         y.wait()
+
+
+@pytest.mark.parametrize("start", [lambda c: c.iallreduce(np.ones(2)), lambda c: F.iallgather(c, np.ones(2))])
+def test_an_operation_that_nobody_waits_for_and_others_never_come_to_is_told(start):
+    def program(comm):
+        start(comm)
+        if comm.rank == 2:
+            start(comm)
+
+    with pytest.warns(UnreceivedWarning, match=r"rank 2 started iall.* of float64 \(2,\) at .*, which could not end") as told:
+        mnpar.run(program, ranks=3)
+    assert len(told) == 1
+
+
+@pytest.mark.ranks(3, on="mpi")
+def test_on_processes_it_is_told_at_the_end(comm, monkeypatch):
+    monkeypatch.setattr(mpi_transport, "_UNFINISHED", 0.1)
+    comm.iallreduce(np.ones(2))  # which all start, and nobody waits for
+    last = comm.iallreduce(np.ones(2)) if comm.rank == 2 else None
+    told = comm.transport.unreceived()
+    assert [text.partition(" at ")[0] for _, _, text in told] == ["iallreduce (sum) of float64 (2,)"] * (comm.rank == 2)
+    if comm.rank == 2:
+        comm.send(np.ones(1), 0)
+        comm.send(np.ones(1), 1)
+    else:
+        comm.recv(2)
+        last = comm.iallreduce(np.ones(2))
+    last.wait()

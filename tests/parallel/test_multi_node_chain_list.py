@@ -33,6 +33,7 @@ MODELS = {
     "crossing, both with a loss": {0: [("a", None, 1), ("c", 1, None)], 1: [("b", None, 0), ("d", 0, None)]},
     "branching to children": {0: [("a", None, [1, 2]), ("d", [1, 2], None)], 1: [("b", 0, 0)], 2: [("c", 0, 0)]},
     "branching, itself first": {0: [("a", None, [0, 1]), ("d", [0, 1], None)], 1: [("b", 0, 0)]},
+    "branching, itself between": {0: [("a", None, [1, 0, 2]), ("d", [1, 0, 2], None)], 1: [("b", 0, 0)], 2: [("c", 0, 0)]},
     "branching, itself last": {0: [("a", None, [1, 0]), ("d", [1, 0], None)], 1: [("b", 0, 0)]},
     "twisting": {
         0: [("a", None, 1), ("f", 1, None)],
@@ -40,6 +41,7 @@ MODELS = {
         2: [("d", 1, 1)],
     },
     "the same peer twice": {0: [("a", None, [1, 1]), ("c", [1, 1], None)], 1: [("b", [0, 0], [0, 0])]},
+    "tuples between two": {0: [("A", None, 1), ("c", 1, None)], 1: [("B", 0, 0)]},
     "a tuple to several ranks": {0: [("A", None, [1, 2]), ("d", [1, 2], None)], 1: [("b", 0, 0)], 2: [("c", 0, 0)]},
     "a later part with the model's inputs": {0: [("a", None, 1), ("b", None, 1), ("d", 1, None)], 1: [("c", [0, 0], 0)]},
 }
