@@ -65,17 +65,19 @@ def install() -> None:
             show(kind, error, trace)
 
     def end_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        interrupted = issubclass(kind, KeyboardInterrupt)
+        if interrupted and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # launchers pass on the Ctrl-C that the terminal has sent already
         deadline = threading.Timer(_LAST_WORDS, _end, [siblings.launcher()[0], _notices()])
         deadline.daemon = True
         with contextlib.suppress(RuntimeError):  # to write may block, where nobody reads
             deadline.start()
-        what = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed, the job ends"
-        if launched_rank() and what != "interrupted":
+        if launched_rank():
             time.sleep(ALIKE)
-        speak(f"mnpar: rank {launched_rank()} of {launched_ranks()} {what}\n")
-        if show is sys.__excepthook__:
+        speak(_interrupted() if interrupted else f"mnpar: rank {launched_rank()} of {launched_ranks()} failed, the job ends\n")
+        if not interrupted and show is sys.__excepthook__:
             speak("".join(traceback.format_exception(kind, error, trace)))
-        else:
+        elif not interrupted:
             show(kind, error, trace)
             speak()
         await_reader()
@@ -257,6 +259,10 @@ def _watch(over: threading.Event, wakes: int, site: str, session: Session | None
         if over.is_set():
             return
         if signal.SIGINT in told and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            if launched_rank() and over.wait(ALIKE):  # rank 0 speaks for all
+                return
+            speak_at_once(_interrupted())
+            await_reader()
             _end(launcher)
         if session is not None:
             session.obey(_exit)
@@ -324,6 +330,10 @@ def _missing(expected: int, ranks: list[int | None]) -> str:
     size, lost = launched_ranks(), expected - len(ranks)
     gone = sorted(set(range(size)).difference(ranks)) if expected == size else []
     return f"rank {', '.join(map(str, gone))}" if len(gone) == lost else f"{lost} of the {expected} ranks on this machine"
+
+
+def _interrupted() -> str:
+    return f"mnpar: interrupted (rank {launched_rank()} of {launched_ranks()})\n"
 
 
 def _report(what: str, site: str, gone: str) -> str:

@@ -25,6 +25,18 @@ if sys.argv[1] == "start_before_any_import" and os.environ.get("PMI_RANK", os.en
     os._exit(0)
 if sys.argv[1] == "start_exit_0_early" and os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
     atexit.register(lambda: open(os.path.join(tempfile.gettempdir(), "left"), "w").close())  # after what mnpar registers
+if sys.argv[1] == "start_imports":
+
+    class Slow:
+        """Says that the import has come to the first layer that needs much, and stays there."""
+
+        @staticmethod
+        def find_spec(name, *_):
+            if name == "mnpar.backend":
+                print("ready", flush=True)
+                time.sleep(30)
+
+    sys.meta_path.insert(0, Slow)
 
 import mnpar
 import mnpar.functions as F
@@ -622,6 +634,7 @@ def start(name):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background it is ignored
     if sys.argv[1].startswith("start_"):
         start(sys.argv[1])
         sys.exit()
