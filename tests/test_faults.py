@@ -48,11 +48,21 @@ def kill_launcher(job):
     job.process.kill()
 
 
-def kill_a_rank_that_starts(job):
-    """Once MPI has made its file, which only a rank that lives removes."""
+def starting(job):
+    """The ranks, once MPI has made its files, which only a rank that lives removes."""
     ranks, deadline = job.ranks(), time.monotonic() + LIMIT
     while MPICH and not any(map(segments, ranks)) and time.monotonic() < deadline:
         time.sleep(0.01)
+    return ranks
+
+
+def kill_launcher_of_ranks_that_start(job):
+    starting(job)
+    job.process.kill()
+
+
+def kill_a_rank_that_starts(job):
+    ranks = starting(job)
     os.kill(max(ranks, key=lambda rank: (len(segments(rank)), rank)), signal.SIGKILL)
 
 
@@ -135,6 +145,7 @@ JOBS = {
     "start_imports": interrupted(BAD, 3),
     "start_waits": interrupted(BAD, 3),
     "start_late, launcher killed": Row("14", -9, act=kill_launcher, once=""),
+    "start_waits, launcher killed": Row("14", -9, act=kill_launcher_of_ranks_that_start, once=""),
     "start_waits, a rank killed": Row("", BAD, act=kill_a_rank_that_starts, once=""),
     "error_while_others_receive": fails("1", "error_while_others_receive")._replace(fresh=True),
     "error_while_the_launcher_sleeps": fails("1", "error_while_the_launcher_sleeps"),

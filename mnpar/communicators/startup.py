@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _LAST_WORDS = 5.0  # s to write what went wrong, which nobody may read
 _PULSE = 0.2  # s
 _LOOK = 1.0  # s in MPI_Init, and again, after which a rank looks for notices of others
+_GRACE = 3.0  # s for a process whose launcher has died
 _ENDING = 1.0  # s in which a launcher that has lost a rank kills the others
 _STARTING = 1.5  # s without a new rank, after which a launcher starts no more; and as long as this rank has taken to come here
 _MPIS_OWN = "MPIR_CVAR_PMI_VERSION"  # another protocol
@@ -52,6 +53,8 @@ def install() -> None:
         return
     if (launcher := siblings.launcher()[0]) is not None:
         _starter = launcher, siblings.begun(launcher)
+        if under_open_mpi():  # MPICH's launcher takes its ranks along
+            threading.Thread(target=_follow, args=_starter, name="mnpar launcher", daemon=True).start()
     show, show_of_thread, process = sys.excepthook, threading.excepthook, os.getpid()
 
     def is_rank() -> bool:  # a child's errors are its own, and those after MPI's end are no other rank's
@@ -99,6 +102,25 @@ def install() -> None:
     atexit.register(_leave, _notices())
 
 
+def _follow(launcher: int, since: int | None) -> None:
+    """In a thread: end this process if its launcher has died, until a communicator looks after that."""
+    while not _all_met.wait(_LOOK):
+        if _has_died(launcher, since):
+            traces.remove_session(launcher)
+            os.kill(os.getpid(), signal.SIGTERM)  # the user's handler, if there is one, may still save something
+            if not _all_met.wait(_GRACE):
+                os._exit(143)
+            return
+
+
+def tidy_alone() -> None:
+    """MPI has started, but alone: remove what Open MPI's launcher has left, if it was killed before this process saw it."""
+    launcher = os.environ.get("PMIX_SERVER_TMPDIR", "").rpartition("ompi.")[2]
+    if launcher.isdigit() and siblings.begun(int(launcher)) == 0:
+        traces.remove_session(int(launcher))
+
+
+_all_met = threading.Event()  # in a communicator
 _remover: traces.Remover | None = None  # of what a rank would leave that is killed before all have met
 
 
@@ -109,8 +131,9 @@ def _remove_if_killed(session: Session | None) -> None:
     if session is None and not _is_mpichs(launcher):
         return
     with contextlib.suppress(OSError, KeyError, ValueError):
-        job = Notices(int(os.environ["PMI_FD"])).job()
-        _remover = traces.Remover(traces.job_segments(job), traces.launchers_file(launcher) if launcher else [])
+        notices = Notices(int(os.environ["PMI_FD"]))
+        job = notices.job()
+        _remover = traces.Remover(traces.job_segments(job), notices.machine_file(job) if launcher else [])
 
 
 def part_from_launcher() -> None:
@@ -129,6 +152,7 @@ def _is_mpichs(launcher: int | None) -> bool:
 def settled() -> None:
     """All ranks have met, and removed what they have in common."""
     global _remover
+    _all_met.set()
     if _remover is not None:
         _remover.release()
         _remover = None

@@ -57,9 +57,14 @@ def launchers_file(launcher: int) -> list[str]:
         for file in Path(f"/proc/{launcher}/fd").iterdir():
             with contextlib.suppress(OSError):
                 name = os.readlink(file)
-                if Path(name).name.startswith("hydra_hwloc_xmlfile_"):
+                if is_launchers(name):
                     found.append(name)
     return found
+
+
+def is_launchers(name: str) -> bool:
+    """Whether a file has the name of such a one."""
+    return Path(name).name.startswith("hydra_hwloc_xmlfile_")
 
 
 def fingerprint(names: list[str]) -> int:

@@ -119,6 +119,21 @@ def test_one_that_waits_for_a_rank_that_has_left_another_machine_ends(tmp_path):
     assert "\n  rank 1: has ended before it made a communicator\n" in errors
 
 
+def test_a_rank_without_a_communicator_ends_if_open_mpis_launcher_is_killed(tmp_path):
+    told = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
+    program = """
+import sys, time
+from mnpar.communicators import startup
+open(f"{sys.argv[0]}.begun", "w").close()
+time.sleep(20)
+print("is an orphan")
+"""
+    session = f'export PMIX_SERVER_TMPDIR="{tmp_path}/ompi.$$"; mkdir "$PMIX_SERVER_TMPDIR"'
+    script = f'{session}; "$@" & {FILE.format("begun")}; kill -9 $$'
+    assert end_of(tmp_path, "prterun", script, program, **told) == (-9, "", "")
+    assert not list(tmp_path.glob("ompi.*"))
+
+
 def test_what_reaches_another_machine_is_no_rank(tmp_path):
     told = {f"OMPI_COMM_WORLD_{name}": number for name, number in (("SIZE", "2"), ("RANK", "0"), ("LOCAL_SIZE", "2"))}
     ssh = 'env -u OMPI_COMM_WORLD_RANK sleep 30 > /dev/null 2>&1 & "$@"; code=$?; kill $!; exit $code'
