@@ -18,6 +18,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = """
     foreign_names
     lazy
+    environment
     config errors graph tape random serializer timing supervisor
     backend reach function_hook link_hook
     blas
