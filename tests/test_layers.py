@@ -63,6 +63,7 @@ LATE = {
     "communicators/mpi.py": {"mpi4py"},
     "communicators/create.py": {"mnpar", "threadpoolctl"},
     "communicators/kept_memory.py": {"resource"},
+    "communicators/pmix.py": {"socket"},
     "serializers/hdf5.py": {"h5py"},
     "datasets/digits.py": {"sklearn"},
     "datasets/download.py": {"urllib"},

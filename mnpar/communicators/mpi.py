@@ -92,7 +92,6 @@ def load() -> Any:
             _initialize(MPI)
     if MPI.COMM_WORLD.Get_size() == 1 and told > 1:
         atexit.register(_finalize, MPI)  # or a file would stay in shared memory
-        startup.tidy_alone()
         raise LauncherError(
             f"the launcher started {told} ranks, but this one is alone: its MPI library ({library}) is not the launcher's. "
             f"{own}"

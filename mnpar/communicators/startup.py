@@ -113,13 +113,6 @@ def _follow(launcher: int, since: int | None) -> None:
             return
 
 
-def tidy_alone() -> None:
-    """MPI has started, but alone: remove what Open MPI's launcher has left, if it was killed before this process saw it."""
-    launcher = os.environ.get("PMIX_SERVER_TMPDIR", "").rpartition("ompi.")[2]
-    if launcher.isdigit() and siblings.begun(int(launcher)) == 0:
-        traces.remove_session(int(launcher))
-
-
 _all_met = threading.Event()  # in a communicator
 _remover: traces.Remover | None = None  # of what a rank would leave that is killed before all have met
 
@@ -133,7 +126,9 @@ def _remove_if_killed(session: Session | None) -> None:
     with contextlib.suppress(OSError, KeyError, ValueError):
         notices = Notices(int(os.environ["PMI_FD"]))
         job = notices.job()
-        _remover = traces.Remover(traces.job_segments(job), notices.machine_file(job) if launcher else [])
+        _remover = traces.Remover(traces.job_segments(job))
+        for name in notices.machine_file(job) if launcher else ():
+            _remover.add(name)
 
 
 def part_from_launcher() -> None:
@@ -215,6 +210,9 @@ def watched(library: str, session: Session | None) -> Iterator[None]:
         _end(siblings.launcher()[0], notices)
     if _starter is not None and _has_died(*_starter):  # Open MPI would start alone
         traces.remove_session(_starter[0])
+        _end(None)
+    if _starter is None and under_open_mpi() and (killed := pmix.killed_launcher()) is not None:  # before it was seen
+        traces.remove_session(killed)
         _end(None)
     _await_others()
     if library.startswith("MPICH"):
