@@ -66,10 +66,21 @@ def kill_a_rank_that_starts(job):
     os.kill(max(ranks, key=lambda rank: (len(segments(rank)), rank)), signal.SIGKILL)
 
 
+CASES = {  # of the study, those of communication; 7 and 13 go on in tests/test_study_cases.py
+    1: "an error on one rank, the others wait", 2: "an error in backward", 3: "an error in a thread or a worker",
+    4: "sys.exit(3)", 5: "sys.exit(0), or an early end", 6: "os._exit(0)", 8: "SIGSEGV", 9: "SIGSTOP", 10: "a long computation",
+    11: "no memory", 12: "Ctrl-C", 13: "SIGTERM", 14: "kill -9 of mpiexec", 15: "all receive", 16: "all send first", 17: "tags",
+    18: "ranks and tags that there are not", 19: "dtypes", 20: "shapes", 21: "reductions, roots and operations", 22: "orders",
+    23: "a collective that one rank skips", 24: "a batch more on one rank", 25: "no backward on one rank", 26: "splits",
+    27: "arrays of all sorts", 28: "an array that is changed after it was sent", 29: "a message that nobody receives",
+    43: "children of ranks, by fork, spawn and forkserver", 44: "a slow rank, for 500 steps",
+}  # fmt: skip
+
+
 class Row(NamedTuple):
     """A job, and what becomes of it."""
 
-    cases: str  # numbers in the study's table; "" for what it has not
+    cases: str  # numbers of CASES; "" for what the study has not
     code: object  # its exit code, the possible ones, or BAD
     says: str | tuple[str, ...] = ()  # on stderr, regular expressions
     ranks: int = 2
@@ -160,6 +171,12 @@ JOBS = {
     ),
     "error_in_a_thread": Row(
         "3", BAD, r"mnpar: rank 1 of 2 failed, the job ends\nTraceback(.|\n)*^ValueError: boom", fresh=False
+    ),
+    "error_in_a_worker_thread": fails("3", "error_in_an_iterator", also=[r"^\(raised while a thread read example 13\)$"]),
+    "error_in_a_worker_process": Row(
+        "3", BAD,
+        (traceback_of(1, 2, "error_in_an_iterator", "ValueError: boom"), r"^\(raised while worker .* read example 13\)$"),
+        once="mnpar: rank", limit=10,
     ),
     "error_in_training": fails("1", "fail", also=[r"\(in the training loop, after 5 iterations\)"]),
     "exit_3": ends("4", rf"{DONE}, by sys.exit\(3\) at {HERE}", 3)._replace(fresh=True),
@@ -300,8 +317,7 @@ def test_the_job(results, crowd, name):
 
 
 def test_every_case_of_the_study_that_is_of_communication_has_a_job():
-    covered = {int(number) for row in JOBS.values() for number in row.cases.split()}
-    assert covered == {*range(1, 7), *range(8, 30), 43, 44}
+    assert {int(number) for row in JOBS.values() for number in row.cases.split()} == CASES.keys()
 
 
 @pytest.mark.skipif(FOREIGN, reason="it is about this Python")

@@ -133,6 +133,33 @@ def error_in_a_thread(comm):
     comm.recv((comm.rank + 1) % comm.size)
 
 
+class Unreadable:
+    """A data set with an example that cannot be read."""
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, i):
+        if i == 13:
+            raise ValueError("boom")
+        return np.ones(3)
+
+
+def error_in_an_iterator(comm, iterator):
+    if comm.rank == 1:
+        for _ in iterator(Unreadable(), 5, shuffle=False):
+            pass
+    comm.recv((comm.rank + 1) % comm.size)
+
+
+def error_in_a_worker_thread(comm):
+    error_in_an_iterator(comm, mnpar.iterators.MultithreadIterator)
+
+
+def error_in_a_worker_process(comm):
+    error_in_an_iterator(comm, mnpar.iterators.MultiprocessIterator)
+
+
 def exit_3(comm):
     if comm.rank == 1:
         sys.exit(3)
