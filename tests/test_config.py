@@ -117,6 +117,13 @@ def test_the_environment_switches_debug_on(value, expected):
     assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip() == expected
 
 
+def test_another_value_of_that_switch_is_an_error():
+    command = [sys.executable, "-c", "import mnpar"]
+    done = subprocess.run(command, env={**os.environ, "MNPAR_DEBUG": "off"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("ValueError: MNPAR_DEBUG is 0 or 1, not 'off'\n")
+
+
 def test_chainers_settings_without_a_meaning_here_are_accepted():
     with mnpar.using_config("cudnn_deterministic", True), mnpar.using_config("use_ideep", "auto"):
         assert mnpar.config.use_ideep == "auto"

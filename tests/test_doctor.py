@@ -4,11 +4,12 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from mnpar import doctor
+from mnpar import blas, doctor, environment
 from mnpar.communicators.create import own_cores
 from mnpar.launch import clean_environment, mpiexec_command
 from tests.scripts import run_script
@@ -26,7 +27,7 @@ def examine(ranks, **more):
 def test_it_reports_once_whatever_the_number_of_ranks(ranks):
     done = examine(ranks)
     assert done.returncode == 0, done.stdout + done.stderr
-    for word in ("Python", "numpy", "cores", "shared memory", "mpiexec", "MPI", "ranks"):
+    for word in ("mnpar", "Python", "numpy", "cores", "shared memory", "mpiexec", "MPI", "ranks", "BLAS threads"):
         assert done.stdout.count(f"  {word:14} ") >= 1
     assert done.stdout.count("numpy") == 1
     assert ("allreduce" in done.stdout) == (ranks == 2)
@@ -67,12 +68,101 @@ def test_cores_are_counted_where_processes_cannot_be_bound_to_some(monkeypatch):
     assert len(own_cores()) == os.cpu_count()
 
 
-@pytest.mark.parametrize(("free", "kind"), [(2**16, "FAIL"), (2**24, "note"), (2**30, "ok")])
-def test_too_little_shared_memory_is_told_before_mpi_begins(free, kind, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("free", "ranks", "kind"),
+    [(2**16, 1, "FAIL"), (2**22, 1, "note"), (2**22, 4, "FAIL"), (2**24, 4, "note"), (2**30, 4, "ok")],
+)
+def test_too_little_shared_memory_is_told_before_mpi_begins(free, ranks, kind, monkeypatch, capsys):
     """MPI would end the process by a bus error, and nothing would be told at all."""
+    monkeypatch.setenv("MPI_LOCALNRANKS", str(ranks))
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
     begun = []
     monkeypatch.setattr(doctor, "_mpi", lambda report: begun.append(report))
     assert doctor.examine() == (kind == "FAIL")
     assert len(begun) == (kind != "FAIL")
     assert f"{kind:4}  shared memory  {free / 2**20:.0f} MiB free" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("MNPAR_STALL", "soon", "FAIL  setting        MNPAR_STALL is a number of seconds above 0, not 'soon'\n"),
+        ("MNPAR_STALL", "-1", "FAIL  setting        MNPAR_STALL is a number of seconds above 0, not '-1'\n"),
+        ("MNPAR_STALL", "2.5", "ok    setting        MNPAR_STALL=2.5\n"),
+        ("MNPAR_KEEP_MEMORY", "no", "FAIL  setting        MNPAR_KEEP_MEMORY is 0 or 1, not 'no'\n"),
+        ("MNPAR_DATA", "/dev/null", "FAIL  setting        MNPAR_DATA: [Errno 20] Not a directory: '/dev/null'\n"),
+        ("MNPAR_BLAS", "/dev/null", "FAIL  setting        MNPAR_BLAS=/dev/null cannot be loaded ("),
+        ("MNPAR_BLAS", "libm.so.6", "FAIL  setting        MNPAR_BLAS=libm.so.6 has no cblas_sgemm and cblas_dgemm"),
+        ("MNPAR_STAL", "3", "note  setting        MNPAR_STAL=3 is not read: MNPAR_STALL is\n"),
+        ("MNPAR_COLOUR", "red", "note  setting        MNPAR_COLOUR=red is not read\n"),
+    ],
+)
+def test_a_setting_without_a_meaning_is_told(name, value, says, monkeypatch, capsys):
+    monkeypatch.setenv(name, value)
+    monkeypatch.setattr(doctor, "_mpi", lambda report: None)
+    blas.library.cache_clear()
+    try:
+        assert doctor.examine() == ("FAIL" in says)
+    finally:
+        blas.library.cache_clear()
+    assert says in capsys.readouterr().out
+
+
+def test_all_variables_that_are_read_are_known_and_those_for_users_documented():
+    files = Path(doctor.__file__).parent.rglob("*.py")
+    read = {name for path in files for name in re.findall("MNPAR_[A-Z_]+", path.read_text())}
+    assert read == {*environment.VARIABLES, *environment.OWN}
+    readme = Path(__file__).parents[1].joinpath("README.md").read_text()
+    assert set(re.findall(r"^\| `(MNPAR_[A-Z_]+)`", readme, re.MULTILINE)) == {*environment.VARIABLES}
+
+
+@pytest.mark.parametrize(
+    ("mpiexecs", "library", "kind", "says"),
+    [
+        ("MPICH", "MPICH 5.0.2", "ok", "/beside/mpiexec (MPICH)"),
+        ("MPICH", "Intel(R) MPI Library 2021.18", "ok", "/beside/mpiexec (MPICH)"),
+        ("", "MPICH 5.0.2", "ok", "/beside/mpiexec"),
+        (
+            "Open MPI",
+            "MPICH 5.0.2",
+            "FAIL",
+            "/beside/mpiexec is Open MPI's, but the MPI library is MPICH 5.0.2: each rank",
+        ),
+        (
+            "MPICH",
+            "Open MPI v5.0.11",
+            "FAIL",
+            "/beside/mpiexec is MPICH's, but the MPI library is Open MPI v5.0.11: each rank",
+        ),
+    ],
+)
+def test_an_mpiexec_of_another_mpi_is_told_before_a_job_is_started(mpiexecs, library, kind, says, monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "kind_of", lambda mpiexec: mpiexecs)
+    report = doctor.Report()
+    doctor._launcher(report, "/beside/mpiexec", library)
+    report.show()
+    assert capsys.readouterr().out.startswith(f"{kind:4}  mpiexec        {says}")
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [("/other/mpiexec", "what a shell finds is /other/mpiexec, Open MPI's"), (None, "not on PATH"), ("/beside/mpiexec", "")],
+)
+def test_an_mpiexec_that_a_shell_does_not_find_is_told(typed, says, monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "kind_of", lambda mpiexec: "MPICH" if mpiexec == "/beside/mpiexec" else "Open MPI")
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: typed)
+    report = doctor.Report()
+    doctor._launcher(report, "/beside/mpiexec", "MPICH 5.0.2")
+    report.show()
+    told = capsys.readouterr().out
+    assert "ok    mpiexec        /beside/mpiexec (MPICH)\n" in told
+    assert f"note  mpiexec        {says}" in told if says else "note" not in told
+
+
+def test_processes_that_torchrun_has_started_are_a_failure():
+    done = examine(0, RANK="0", WORLD_SIZE="2")
+    assert done.returncode == 1
+    assert (
+        "FAIL  MPI            this is rank 0 of 2 by torchrun's RANK and WORLD_SIZE, but no MPI launcher started it"
+        in done.stdout
+    )

@@ -18,6 +18,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = """
     foreign_names
     lazy
+    environment
     config errors graph tape random serializer timing supervisor
     backend reach function_hook link_hook
     blas
@@ -62,6 +63,7 @@ LATE = {
     "communicators/mpi.py": {"mpi4py"},
     "communicators/create.py": {"mnpar", "threadpoolctl"},
     "communicators/kept_memory.py": {"resource"},
+    "communicators/pmix.py": {"socket"},
     "serializers/hdf5.py": {"h5py"},
     "datasets/digits.py": {"sklearn"},
     "datasets/download.py": {"urllib"},

@@ -1,11 +1,14 @@
 """The ranks that work together, and what carries their messages."""
 
+# ruff: noqa: E402
 from mnpar.communicators import startup
+
+startup.install()  # before the rest, and numpy, which take longer to import: a Ctrl-C or an error may come meanwhile
+
 from mnpar.communicators.communicator import ANY_SOURCE, ANY_TAG, Communicator
 from mnpar.communicators.create import create_communicator, current_rank, run
 from mnpar.communicators.operation import Operation
 
-startup.install()
 CommunicatorBase = Communicator  # ChainerMN's name, for isinstance
 __all__ = [
     "ANY_SOURCE",

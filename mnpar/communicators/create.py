@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mnpar import random
+from mnpar import environment, random
 from mnpar.communicators import launcher, mpi
 from mnpar.communicators.communicator import Communicator, described
 from mnpar.communicators.kept_memory import keep_memory
@@ -60,14 +60,7 @@ def create_communicator(communicator_name: str = "auto", mpi_comm: Any = None, *
         >>> comm.rank, comm.size
         (0, 1)
     """
-    stated = kwargs.pop("patience", None)
-    stated = (os.environ.get("MNPAR_STALL") or 10) if stated is None else stated
-    try:
-        patience = float(stated)
-    except ValueError:
-        raise ValueError(f"patience (or MNPAR_STALL) is a number of seconds, not {stated!r}") from None
-    if not patience > 0:
-        raise ValueError(f"patience (or MNPAR_STALL) is a number of seconds above 0, not {stated!r}")
+    patience = environment.seconds(kwargs.pop("patience", None))
     meeting = {name: kwargs.pop(name) for name in ("path", "rank", "size", "timeout") if name in kwargs}
     if meeting and communicator_name != "file":
         raise TypeError(

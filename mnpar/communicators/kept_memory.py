@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from mnpar import environment
+
 _KEPT = 2**29  # bytes of freed memory that the C library does not give back
 
 
@@ -22,7 +24,7 @@ def keep_memory() -> bool:
     Returns:
         Whether it was done.
     """
-    if "MALLOC_TRIM_THRESHOLD_" in os.environ or os.environ.get("MNPAR_KEEP_MEMORY") == "0":
+    if "MALLOC_TRIM_THRESHOLD_" in os.environ or not environment.switch("MNPAR_KEEP_MEMORY", True):
         return False
     library = ctypes.CDLL(None)
     mallopt = getattr(library, "mallopt", None)

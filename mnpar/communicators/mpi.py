@@ -35,9 +35,11 @@ def _imported() -> Any:
             mpi4py.rc.initialize = False  # and so is the beginning: under another MPI's launcher some libraries abort there
         Process.finalizes_forks = mpi4py.rc.finalize is not False  # the program has imported it first
         from mpi4py import MPI
+    except ModuleNotFoundError as error:
+        raise LauncherError("MPI ranks need mpi4py, which is missing: pip install 'mnpar[mpi]'") from error
     except ImportError as error:
         raise LauncherError(
-            "this job was started by an MPI launcher, but mpi4py is missing: pip install 'mnpar[mpi]'"
+            f"mpi4py cannot be imported ({error}): unset MPI4PY_MPIABI and MPI4PY_LIBMPI, or set them to the MPI that is here"
         ) from error
     except RuntimeError as error:
         raise LauncherError(
@@ -62,12 +64,13 @@ def join(meet: Callable[[str], Session]) -> None:
             "this process has started MPI before it met the others: make the communicator first, and import mpi4py.MPI after "
             "that, or with mpi4py.rc.initialize = False"
         )
-    Process.session = meet(_name(MPI))
+    Process.session = meet(name(MPI))
 
 
-def _name(MPI: Any) -> str:
+def name(MPI: Any) -> str:
     """The MPI library's name and version."""
-    return " ".join(MPI.Get_library_version().splitlines()[0].split(",")[0].split())
+    first = MPI.Get_library_version().splitlines()[0].split(",")[0]
+    return " ".join(first.replace("Version:", "").strip("\0").split())
 
 
 def load() -> Any:
@@ -79,7 +82,7 @@ def load() -> Any:
     MPI = _imported()
     told = launched_ranks()
     own = f"Use the mpiexec beside this Python: {os.path.join(os.path.dirname(sys.executable), 'mpiexec')}"
-    library = _name(MPI)
+    library = name(MPI)
     if not MPI.Is_initialized():
         if told > 1 and under_open_mpi() and library.startswith("MPICH"):
             raise LauncherError(f"Open MPI's launcher started {told} ranks, but their MPI library is {library}. {own}")

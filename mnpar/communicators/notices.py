@@ -13,6 +13,8 @@ import os
 import select
 import stat
 
+from mnpar.communicators import traces
+
 _WAITS, _LEFT = "mnpar_waits", "mnpar_left"
 _LIMIT = 2.0  # s for a launcher to answer a rank that is about to end
 _LONGEST = 1024  # bytes of an answer
@@ -39,6 +41,11 @@ class Notices:
         """
         self._ask("init pmi_version=1 pmi_subversion=1", limit)
         return self._ask("get_my_kvsname", limit)["kvsname"]
+
+    def machine_file(self, job: str) -> list[str]:
+        """The file by which the launcher describes the machine to its ranks: made now, for MPI would ask for it in a moment."""
+        name = self._ask(f"get kvsname={job} key=PMI_hwloc_xmlfile", None).get("value", "")
+        return [name] if traces.is_launchers(name) else []
 
     def one_has_left(self, rank: int) -> int | None:
         """Publish that this rank waits; a rank that has left before, if one has. It asks as MPI will: without a limit."""

@@ -12,6 +12,8 @@ import os
 import threading
 from pathlib import Path
 
+from mnpar.communicators import siblings
+
 _LIMIT = 2.0  # s for the launcher to answer a rank that is about to end
 _STRING = 3  # <pmix_common.h>, of its versions 4 and 5
 
@@ -62,6 +64,24 @@ def one_has_left() -> int | None:
     if library is None or library.PMIx_Lookup(ctypes.byref(found), ctypes.c_size_t(1), *_NONE):
         return None
     return int(found.process.rank)
+
+
+def killed_launcher() -> int | None:
+    """The process that the launcher was, if it is gone: nobody takes connections where it did; None if it may be there."""
+    pid = os.environ.get("PMIX_SERVER_TMPDIR", "").rpartition("ompi.")[2]
+    where = next((os.environ[name] for name in os.environ if name.startswith("PMIX_SERVER_URI")), "")
+    host, _, port = where.rpartition("//")[2].rpartition(":")
+    if not (pid.isdigit() and port.isdigit()) or siblings.begun(int(pid)) != 0:
+        return None
+    import socket
+
+    try:
+        socket.create_connection((host, int(port)), _LIMIT).close()
+    except ConnectionRefusedError:
+        return int(pid)
+    except OSError:
+        return None
+    return None
 
 
 def _key() -> bytes:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _GRACE = 12  # heartbeats, 3 s, for a process whose launcher has died
 _CERTAIN = 3  # heartbeats for which a rank is seen to be stopped
 _NAME = 256  # bytes of a machine's name
+_PROMPT = 0.2  # s for the others to answer
 _KILLED = 2.0  # s for a launcher to end a process that has aborted the job
 _LAST_WORDS = 5.0  # s to write what went wrong, which nobody may read, and to end the job in MPI's way
 
@@ -246,15 +247,20 @@ class Process:
         self._end_soon(1)
         with contextlib.suppress(ValueError):  # a thread that is not the main one
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # launchers pass on the Ctrl-C that the terminal has sent already
-        if self.rank:
-            time.sleep(ALIKE)  # if all ranks have failed alike, rank 0 speaks for them, and ends the job
+        others, begin = "", time.monotonic()
+        asks = isinstance(error, Exception) and not isinstance(error, MnparError)  # whose table says what the others do
+        if asks and threading.current_thread() is threading.main_thread():
+            with contextlib.suppress(Exception):  # of MPI, which the error may come from, or a complaint
+                others = self.watch.meanwhile(ALIKE if self.rank else _PROMPT)
+        if self.rank:  # if all ranks have failed alike, rank 0 speaks for them, and ends the job
+            time.sleep(max(0.0, begin + ALIKE - time.monotonic()))
         if issubclass(kind, KeyboardInterrupt):
             self._abort(f"mnpar: interrupted (rank {self.rank} of {self.size})\n", 130)
         text = "".join(
             traceback.format_exception(kind, error, sites.own_lines(trace) if isinstance(error, MnparError) else trace)
         )
         code = error.exit_code if isinstance(error, DeadlockError) else 1
-        self._abort(f"mnpar: rank {self.rank} of {self.size} failed, the job ends\n{text}", code)
+        self._abort(f"mnpar: rank {self.rank} of {self.size} failed, the job ends\n{text}{others}", code)
 
     def _on_thread_error(self, args: Any) -> None:
         if os.getpid() != self._pid or self.MPI.Is_finalized():

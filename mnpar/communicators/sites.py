@@ -28,7 +28,7 @@ def own_lines(trace: TracebackType | None) -> TracebackType | None:
         trace = trace.tb_next
     users = [i for i, entry in enumerate(frames) if not is_internal(entry.tb_frame.f_code.co_filename)]
     tail: TracebackType | None = None
-    for entry in reversed(frames[: users[-1] + 1] if users and "MNPAR_DEBUG" not in os.environ else frames):
+    for entry in reversed(frames[: users[-1] + 1] if users and os.environ.get("MNPAR_DEBUG") != "1" else frames):
         tail = TracebackType(tail, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return tail
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _LAST_WORDS = 5.0  # s to write what went wrong, which nobody may read
 _PULSE = 0.2  # s
 _LOOK = 1.0  # s in MPI_Init, and again, after which a rank looks for notices of others
+_GRACE = 3.0  # s for a process whose launcher has died
 _ENDING = 1.0  # s in which a launcher that has lost a rank kills the others
 _STARTING = 1.5  # s without a new rank, after which a launcher starts no more; and as long as this rank has taken to come here
 _MPIS_OWN = "MPIR_CVAR_PMI_VERSION"  # another protocol
@@ -52,6 +53,8 @@ def install() -> None:
         return
     if (launcher := siblings.launcher()[0]) is not None:
         _starter = launcher, siblings.begun(launcher)
+        if under_open_mpi():  # MPICH's launcher takes its ranks along
+            threading.Thread(target=_follow, args=_starter, name="mnpar launcher", daemon=True).start()
     show, show_of_thread, process = sys.excepthook, threading.excepthook, os.getpid()
 
     def is_rank() -> bool:  # a child's errors are its own, and those after MPI's end are no other rank's
@@ -65,17 +68,19 @@ def install() -> None:
             show(kind, error, trace)
 
     def end_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        interrupted = issubclass(kind, KeyboardInterrupt)
+        if interrupted and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # launchers pass on the Ctrl-C that the terminal has sent already
         deadline = threading.Timer(_LAST_WORDS, _end, [siblings.launcher()[0], _notices()])
         deadline.daemon = True
         with contextlib.suppress(RuntimeError):  # to write may block, where nobody reads
             deadline.start()
-        what = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed, the job ends"
-        if launched_rank() and what != "interrupted":
+        if launched_rank():
             time.sleep(ALIKE)
-        speak(f"mnpar: rank {launched_rank()} of {launched_ranks()} {what}\n")
-        if show is sys.__excepthook__:
+        speak(_interrupted() if interrupted else f"mnpar: rank {launched_rank()} of {launched_ranks()} failed, the job ends\n")
+        if not interrupted and show is sys.__excepthook__:
             speak("".join(traceback.format_exception(kind, error, trace)))
-        else:
+        elif not interrupted:
             show(kind, error, trace)
             speak()
         await_reader()
@@ -97,6 +102,18 @@ def install() -> None:
     atexit.register(_leave, _notices())
 
 
+def _follow(launcher: int, since: int | None) -> None:
+    """In a thread: end this process if its launcher has died, until a communicator looks after that."""
+    while not _all_met.wait(_LOOK):
+        if _has_died(launcher, since):
+            traces.remove_session(launcher)
+            os.kill(os.getpid(), signal.SIGTERM)  # the user's handler, if there is one, may still save something
+            if not _all_met.wait(_GRACE):
+                os._exit(143)
+            return
+
+
+_all_met = threading.Event()  # in a communicator
 _remover: traces.Remover | None = None  # of what a rank would leave that is killed before all have met
 
 
@@ -107,8 +124,11 @@ def _remove_if_killed(session: Session | None) -> None:
     if session is None and not _is_mpichs(launcher):
         return
     with contextlib.suppress(OSError, KeyError, ValueError):
-        job = Notices(int(os.environ["PMI_FD"])).job()
-        _remover = traces.Remover(traces.job_segments(job), traces.launchers_file(launcher) if launcher else [])
+        notices = Notices(int(os.environ["PMI_FD"]))
+        job = notices.job()
+        _remover = traces.Remover(traces.job_segments(job))
+        for name in notices.machine_file(job) if launcher else ():
+            _remover.add(name)
 
 
 def part_from_launcher() -> None:
@@ -127,6 +147,7 @@ def _is_mpichs(launcher: int | None) -> bool:
 def settled() -> None:
     """All ranks have met, and removed what they have in common."""
     global _remover
+    _all_met.set()
     if _remover is not None:
         _remover.release()
         _remover = None
@@ -189,6 +210,9 @@ def watched(library: str, session: Session | None) -> Iterator[None]:
         _end(siblings.launcher()[0], notices)
     if _starter is not None and _has_died(*_starter):  # Open MPI would start alone
         traces.remove_session(_starter[0])
+        _end(None)
+    if _starter is None and under_open_mpi() and (killed := pmix.killed_launcher()) is not None:  # before it was seen
+        traces.remove_session(killed)
         _end(None)
     _await_others()
     if library.startswith("MPICH"):
@@ -257,6 +281,10 @@ def _watch(over: threading.Event, wakes: int, site: str, session: Session | None
         if over.is_set():
             return
         if signal.SIGINT in told and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            if launched_rank() and over.wait(ALIKE):  # rank 0 speaks for all
+                return
+            speak_at_once(_interrupted())
+            await_reader()
             _end(launcher)
         if session is not None:
             session.obey(_exit)
@@ -324,6 +352,10 @@ def _missing(expected: int, ranks: list[int | None]) -> str:
     size, lost = launched_ranks(), expected - len(ranks)
     gone = sorted(set(range(size)).difference(ranks)) if expected == size else []
     return f"rank {', '.join(map(str, gone))}" if len(gone) == lost else f"{lost} of the {expected} ranks on this machine"
+
+
+def _interrupted() -> str:
+    return f"mnpar: interrupted (rank {launched_rank()} of {launched_ranks()})\n"
 
 
 def _report(what: str, site: str, gone: str) -> str:

@@ -57,9 +57,14 @@ def launchers_file(launcher: int) -> list[str]:
         for file in Path(f"/proc/{launcher}/fd").iterdir():
             with contextlib.suppress(OSError):
                 name = os.readlink(file)
-                if Path(name).name.startswith("hydra_hwloc_xmlfile_"):
+                if is_launchers(name):
                     found.append(name)
     return found
+
+
+def is_launchers(name: str) -> bool:
+    """Whether a file has the name of such a one."""
+    return Path(name).name.startswith("hydra_hwloc_xmlfile_")
 
 
 def fingerprint(names: list[str]) -> int:
@@ -74,6 +79,9 @@ def remove(names: list[str]) -> None:
             os.unlink(name)
 
 
+_COLLECT = 'while IFS= read -r name; do [ "$name" ] || exit; set -- "$@" "$name"; done'
+
+
 class Remover:
     """A process that removes files if this one ends before it releases it, however it ends.
 
@@ -82,19 +90,18 @@ class Remover:
 
     Args:
         pattern: of names, with the shell's wildcards.
-        names: of other files.
 
     Raises:
         OSError: it cannot be started.
     """
 
-    def __init__(self, pattern: str, names: list[str]) -> None:
+    def __init__(self, pattern: str) -> None:
         wait, self._wake = os.pipe()
         try:
             inherited = [int(file) for file in os.listdir("/proc/self/fd")]
             inherited = [file for file in inherited if file > _STDERR and _is_inheritable(file)]
             self._pid = os.posix_spawn(
-                "/bin/sh", ["sh", "-c", f'read word || exec rm -f {pattern} "$@"', "sh", *names], {"PATH": os.defpath},
+                "/bin/sh", ["sh", "-c", f'{_COLLECT}; exec rm -f {pattern} "$@"'], {"PATH": os.defpath},
                 file_actions=[
                     *[(os.POSIX_SPAWN_CLOSE, file) for file in inherited],
                     (os.POSIX_SPAWN_DUP2, wait, 0),
@@ -107,6 +114,11 @@ class Remover:
             raise
         finally:
             os.close(wait)
+
+    def add(self, name: str) -> None:
+        """Remove this file too."""
+        with contextlib.suppress(OSError):
+            os.write(self._wake, os.fsencode(name) + b"\n")
 
     def release(self) -> None:
         """There is nothing to remove any more, or somebody else does."""

@@ -24,6 +24,7 @@ from mnpar.errors import DeadlockError, MismatchError
 _NAP, _LONG_NAP = 0.0001, 0.001  # s
 _FIRST_QUESTION = 0.5  # s
 _DELAY = 0.5  # s between a suspicion and its confirmation
+_MANY = 64  # ranks that are asked by one that has failed
 _LONGEST_PAUSE = 600.0  # s between warnings
 
 ASK, ANSWER, COMPLAINT = 1, 2, 3
@@ -146,6 +147,21 @@ class Watch:
                 if missing > 1 and not ready():
                     raise DeadlockError(f"rank {self._post.rank} {how[1]}, but " + ", ".join(gone))
             time.sleep(_NAP if elapsed < 1 else _LONG_NAP)
+
+    def meanwhile(self, seconds: float) -> str:
+        """What others wait for, a line for each wait: this rank has failed, and has ``seconds`` to hear from them."""
+        self._questions += 1
+        for rank in [rank for rank in range(self._post.size)[:_MANY] if rank != self._post.rank]:
+            self._post.tell(rank, ASK, b"%d" % self._questions)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.serve()
+            time.sleep(_LONG_NAP)
+        waits: dict[str, list[str]] = {}
+        for rank, (_, state) in sorted(self._answers.items()):
+            if state["state"] == "waiting" and state["question"] == self._questions:
+                waits.setdefault(state["what"], []).append(str(rank))
+        return "".join([f"meanwhile rank {', '.join(ranks)} waited in {what}\n" for what, ranks in waits.items()])
 
     def serve(self) -> None:
         """Answer the questions that have arrived, and note the answers.

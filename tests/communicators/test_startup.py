@@ -7,6 +7,7 @@ import _ctypes
 import ctypes
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -117,6 +118,35 @@ def test_one_that_waits_for_a_rank_that_has_left_another_machine_ends(tmp_path):
     code, said, errors = end_of(tmp_path, "prted", '"$@"', program, **told)
     assert (code, said) == (137, "waits\n")
     assert "\n  rank 1: has ended before it made a communicator\n" in errors
+
+
+def test_a_rank_without_a_communicator_ends_if_open_mpis_launcher_is_killed(tmp_path):
+    told = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
+    program = """
+import sys, time
+from mnpar.communicators import startup
+open(f"{sys.argv[0]}.begun", "w").close()
+time.sleep(20)
+print("is an orphan")
+"""
+    session = f'export PMIX_SERVER_TMPDIR="{tmp_path}/ompi.$$"; mkdir "$PMIX_SERVER_TMPDIR"'
+    script = f'{session}; "$@" & {FILE.format("begun")}; kill -9 $$'
+    assert end_of(tmp_path, "prterun", script, program, **told) == (-9, "", "")
+    assert not list(tmp_path.glob("ompi.*"))
+
+
+@pytest.mark.parametrize("pid_is", ["ended", "running"])
+@pytest.mark.parametrize("port_is", ["closed", "open"])
+def test_a_launcher_is_gone_if_neither_its_process_is_there_nor_takes_anybody_its_connections(pid_is, port_is, monkeypatch):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    pid = ended.pid if pid_is == "ended" else os.getpid()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("PMIX_SERVER_TMPDIR", f"/tmp/ompi.{pid}")
+        monkeypatch.setenv("PMIX_SERVER_URI41", f"prterun-vm-1@0.0;tcp4://127.0.0.1:{server.getsockname()[1]}")
+        if port_is == "closed":
+            server.close()
+        assert pmix.killed_launcher() == (pid if (pid_is, port_is) == ("ended", "closed") else None)
 
 
 def test_what_reaches_another_machine_is_no_rank(tmp_path):

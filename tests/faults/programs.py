@@ -25,6 +25,18 @@ if sys.argv[1] == "start_before_any_import" and os.environ.get("PMI_RANK", os.en
     os._exit(0)
 if sys.argv[1] == "start_exit_0_early" and os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
     atexit.register(lambda: open(os.path.join(tempfile.gettempdir(), "left"), "w").close())  # after what mnpar registers
+if sys.argv[1] == "start_imports":
+
+    class Slow:
+        """Says that the import has come to the first layer that needs much, and stays there."""
+
+        @staticmethod
+        def find_spec(name, *_):
+            if name == "mnpar.backend":
+                print("ready", flush=True)
+                time.sleep(30)
+
+    sys.meta_path.insert(0, Slow)
 
 import mnpar
 import mnpar.functions as F
@@ -101,9 +113,9 @@ def error_in_backward(comm):
         def backward(self, gy):
             raise ValueError("boom")
 
-    x = mnpar.Variable(np.ones(3))
+    x = F.allreduce(comm, mnpar.Variable(np.ones(3)))
     h = Bad().apply((x,))[0] if comm.rank == 1 else x
-    F.sum(F.allreduce(comm, F.allreduce(comm, h))).backward()
+    F.sum(F.allreduce(comm, h)).backward()
     comm.barrier()
 
 
@@ -119,6 +131,33 @@ def error_in_a_thread(comm):
     if comm.rank == 1:
         threading.Thread(target=lambda: (_ for _ in ()).throw(ValueError("boom"))).start()
     comm.recv((comm.rank + 1) % comm.size)
+
+
+class Unreadable:
+    """A data set with an example that cannot be read."""
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, i):
+        if i == 13:
+            raise ValueError("boom")
+        return np.ones(3)
+
+
+def error_in_an_iterator(comm, iterator):
+    if comm.rank == 1:
+        for _ in iterator(Unreadable(), 5, shuffle=False):
+            pass
+    comm.recv((comm.rank + 1) % comm.size)
+
+
+def error_in_a_worker_thread(comm):
+    error_in_an_iterator(comm, mnpar.iterators.MultithreadIterator)
+
+
+def error_in_a_worker_process(comm):
+    error_in_an_iterator(comm, mnpar.iterators.MultiprocessIterator)
 
 
 def exit_3(comm):
@@ -622,6 +661,7 @@ def start(name):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background it is ignored
     if sys.argv[1].startswith("start_"):
         start(sys.argv[1])
         sys.exit()
