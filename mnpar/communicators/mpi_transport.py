@@ -40,6 +40,8 @@ from mnpar.communicators.transport import (
     Waiting,
     nothing,
     numbered_tag,
+    unfinished,
+    untaken,
 )  # fmt: skip
 from mnpar.communicators.watch import COMPLAINT, polling
 from mnpar.errors import DeadlockError, LauncherError
@@ -212,11 +214,12 @@ class MpiTransport(Reductions):
     def complain(self, rank: int, text: str) -> None:
         self.process.tell(self._world_ranks[rank], COMPLAINT, text.encode())
 
-    def unreceived(self) -> list[tuple[int, int, str]]:
-        """(source, tag, description) of the messages that have arrived and that nobody took; with source ANY, of operations
-        that nobody waited for and that do not end. All ranks call it, where they are done.
+    def unreceived(self) -> list[str]:
+        """The messages that have arrived and that nobody took, and the operations that nobody waited for and that do not end,
+        in words. All ranks call it, where they are done.
         """
-        found = [(ANY, 0, str(one.waiting)) for one in self._unfinished()]
+        me = self.process.rank
+        found = [unfinished(me, str(one.waiting)) for one in self._unfinished()]
         for lane, comm in enumerate(self.lanes):
             probe = partial(comm.Improbe, self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status)
             while letter := probe() or probe():  # MPICH looks first, and takes in what has come then
@@ -226,7 +229,7 @@ class MpiTransport(Reductions):
                 while not request.Test():
                     os.sched_yield()
                 if lane == FORWARD or tag % len(KINDS) not in (PIECE_OF_MESSAGE, PIECE_OF_PART):  # these follow a header
-                    found.append((source, tag, message.read_header(frame).text))
+                    found.append(untaken(me, self._world_ranks[source], tag, message.read_header(frame).text))
         return found
 
     def _unfinished(self) -> list[Any]:

@@ -27,7 +27,6 @@ from mnpar import supervisor
 from mnpar.communicators import neighbours, sites, startup, traces
 from mnpar.communicators.last_words import ALIKE, await_reader, speak, speak_at_once
 from mnpar.communicators.neighbours import CARD, Heartbeat, Look, Neighbours
-from mnpar.communicators.transport import untaken
 from mnpar.communicators.watch import Watch
 from mnpar.errors import DeadlockError, MnparError
 
@@ -327,5 +326,5 @@ class Process:
 
     def _report_unreceived(self) -> None:
         for transport in self.transports:
-            for source, tag, text in transport.unreceived() if transport is not None else ():
-                speak(f"mnpar: {untaken(self.rank, source, tag, text)}\n")
+            for text in transport.unreceived() if transport is not None else ():
+                speak(f"mnpar: {text}\n")

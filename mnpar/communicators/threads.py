@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators.message import read_header
 from mnpar.communicators.opening_buffers import OpeningBuffer, OpeningBuffers, sizes_for
 from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import GATHERED, bytes_of_reduction, reduce_arrays
@@ -185,11 +184,10 @@ class ThreadTransport:
         mine = allocate(nbytes) if self.rank == 0 else None
         return OwnMemory(self._now(self._meet(mine, ("share", self._shares), Waiting("share", "")))[0])
 
-    def unreceived(self) -> list[tuple[int, int, str]]:
-        """(source, tag, description) of the messages that have arrived and that nobody took."""
-        mail = self._world.mail.items()
-        mine = [(source, queue) for (group, _, source, dest), queue in mail if (group, dest) == (self._group, self.rank)]
-        return [(source, tag, read_header(frame).text) for source, queue in mine for tag, frame in queue]
+    def unreceived(self) -> list[str]:
+        """The messages that have arrived and that nobody took, in words."""
+        mine = [where for where in self._world.mail if (where[0], where[3]) == (self._group, self.rank)]
+        return [text for where in mine for text in self._world.untaken(where)]
 
     def finalize(self) -> None:
         pass

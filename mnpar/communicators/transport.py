@@ -30,9 +30,7 @@ SEND_FIRST = "where all receive nobody sends: send before you receive (send neve
 
 
 def untaken(dest: int, source: int, tag: int, text: str) -> str:
-    """The warning about a message that rank ``dest`` never received; ``text`` is its header's. From ANY: see unfinished."""
-    if source == ANY:
-        return unfinished(dest, text)
+    """The warning about a message that rank ``dest`` never received; ``text`` is its header's."""
     if text.startswith("gradient of"):  # its tag is a number that no user gave
         return f"rank {dest} never took a gradient from rank {source}: {text}; {BACKWARD_TOO}"
     return f"rank {dest} never received a message from rank {source}, tag {tag}: {text}"

@@ -112,11 +112,14 @@ class World:
 
     def unreceived(self) -> list[str]:
         """The messages that nobody took, and the operations that were never waited for and could not end, in words."""
-        found = []
-        for (group, _, source, dest), queue in self.mail.items():
-            ends = self.members[group][dest], self.members[group][source]
-            found += [untaken(*ends, tag, read_header(frame).text) for tag, frame in queue]
-        return found + [unfinished(rank, str(one.waiting)) for rank, active in enumerate(self.active) for one in active]
+        left = [unfinished(rank, str(one.waiting)) for rank, active in enumerate(self.active) for one in active]
+        return [text for where in self.mail for text in self.untaken(where)] + left
+
+    def untaken(self, where: tuple[int, int, int, int]) -> list[str]:
+        """The messages of one queue of the mail, in words."""
+        group, _, source, dest = where
+        ends = self.members[group][dest], self.members[group][source]
+        return [untaken(*ends, tag, read_header(frame).text) for tag, frame in self.mail[where]]
 
     def _table(self) -> str:
         rows = [f"  rank {rank}: {self._doing(rank)}" for rank in range(self.size)]

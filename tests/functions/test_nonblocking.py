@@ -235,7 +235,9 @@ def test_on_processes_it_is_told_at_the_end(comm, monkeypatch):
     comm.iallreduce(np.ones(2))  # which all start, and nobody waits for
     last = comm.iallreduce(np.ones(2)) if comm.rank == 2 else None
     told = comm.transport.unreceived()
-    assert [text.partition(" at ")[0] for _, _, text in told] == ["iallreduce (sum) of float64 (2,)"] * (comm.rank == 2)
+    assert [text.partition(" at ")[0] for text in told] == ["rank 2 started iallreduce (sum) of float64 (2,)"] * (
+        comm.rank == 2
+    )
     if comm.rank == 2:
         comm.send(np.ones(1), 0)
         comm.send(np.ones(1), 1)
