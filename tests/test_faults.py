@@ -252,6 +252,7 @@ JOBS = {
     "forks": works("43"),
     "forks_where_mpi4py_was_first": works("43")._replace(fresh=True),
     "alone_it_forks_where_mpi4py_was_first": works("43")._replace(fresh=True, ranks=1),
+    "alone": works("", ranks=1, out="[]")._replace(fresh=True),
     "fine": works("", out="is done")._replace(fresh=True),
     "forgotten_communicator": works(""),
 }  # fmt: skip
