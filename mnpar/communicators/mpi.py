@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mnpar.communicators import startup
+from mnpar.communicators import startup, traces
 from mnpar.communicators.last_words import speak
 from mnpar.communicators.launcher import launched_after_first, launched_ranks, under_open_mpi
 from mnpar.communicators.process import Process
@@ -91,7 +91,8 @@ def load() -> Any:
         with startup.watched(library, Process.session):
             _initialize(MPI)
     if MPI.COMM_WORLD.Get_size() == 1 and told > 1:
-        atexit.register(_finalize, MPI)  # or a file would stay in shared memory
+        traces.remove(traces.segments())
+        atexit.register(_finalize, MPI)  # or other files would stay in shared memory
         raise LauncherError(
             f"the launcher started {told} ranks, but this one is alone: its MPI library ({library}) is not the launcher's. "
             f"{own}"

@@ -115,7 +115,7 @@ class Neighbours:
         when, site = self._note(pid, fd)
         still = time.monotonic() - when if when else 0.0
         if fields[0] == "T":
-            return Look("stopped", f"stopped for {still:.0f} s{_at(site)}: kill -CONT {pid} lets it go on")
+            return Look("stopped", f"stopped{_at(site)}, {still:.0f} s ago: kill -CONT {pid} lets it go on")
         compiled = "compiled code called" if still > 2 else "its own code"
         return Look("running", f"busy in {compiled}{_at(site)}")
 

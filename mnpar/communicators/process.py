@@ -85,7 +85,9 @@ class Process:
             self._meet()
             self._install()
             supervisor.note(self.rank, supervisor.BEGUN)
-        elif self.finalizes_forks and hasattr(os, "register_at_fork"):
+        else:
+            traces.remove(traces.segments())  # Open MPI leaves that of a process alone
+        if self.size == 1 and self.finalizes_forks and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._install)  # a rank alone needs no hooks, but its children's exit code does
         atexit.register(self._leave)
 

@@ -49,12 +49,14 @@ _starter: tuple[int, int | None] | None = None  # the launcher, and when it was 
 def install() -> None:
     """Let an uncaught error of any thread end the job; called by ``import mnpar``. A communicator has its own hooks."""
     global _starter
-    if launched_ranks() < 2:
+    if not launched_ranks():
         return
     if (launcher := siblings.launcher()[0]) is not None:
         _starter = launcher, siblings.begun(launcher)
         if under_open_mpi():  # MPICH's launcher takes its ranks along
             threading.Thread(target=_follow, args=_starter, name="mnpar launcher", daemon=True).start()
+    if launched_ranks() < 2:
+        return
     show, show_of_thread, process = sys.excepthook, threading.excepthook, os.getpid()
 
     def is_rank() -> bool:  # a child's errors are its own, and those after MPI's end are no other rank's
@@ -118,12 +120,13 @@ _remover: traces.Remover | None = None  # of what a rank would leave that is kil
 
 
 def _remove_if_killed(session: Session | None) -> None:
-    """From now on until :func:`settled`: what MPICH and its launcher have made is removed if this process is killed."""
+    """From now on until :func:`settled`: what MPI and MPICH's launcher have made is removed if this process is killed."""
     global _remover
     launcher = siblings.launcher()[0]
-    if session is None and not _is_mpichs(launcher):
-        return
     with contextlib.suppress(OSError, KeyError, ValueError):
+        if session is None and not _is_mpichs(launcher):
+            _remover = traces.Remover("")  # _watch tells it names
+            return
         notices = Notices(int(os.environ["PMI_FD"]))
         job = notices.job()
         _remover = traces.Remover(traces.job_segments(job))
@@ -215,8 +218,7 @@ def watched(library: str, session: Session | None) -> Iterator[None]:
         traces.remove_session(killed)
         _end(None)
     _await_others()
-    if library.startswith("MPICH"):
-        _remove_if_killed(session)
+    _remove_if_killed(session)
     main = threading.current_thread() is threading.main_thread()
     wakes, wake = os.pipe()  # the numbers of signals, of which Python itself would learn only after MPI_Init
     os.set_blocking(wake, False)
@@ -273,6 +275,7 @@ def _await_others() -> None:
 def _watch(over: threading.Event, wakes: int, site: str, session: Session | None) -> None:
     """In a thread: end this process at Ctrl-C, or if a rank of this machine is gone, or if a job without a launcher ends."""
     expected, most, found, looks, elsewhere, last = launched_ranks_here(), 0, 0, 0, 0, set[int]()
+    known = set[str]()
     launcher, mine = siblings.launcher()
     next_look = time.monotonic() + _LOOK if _some_elsewhere() and under_open_mpi() else float("inf")
     begun, starting = launcher and siblings.begun(launcher), _STARTING + siblings.age(siblings.begun(os.getpid()))
@@ -280,6 +283,11 @@ def _watch(over: threading.Event, wakes: int, site: str, session: Session | None
         told = os.read(wakes, 256) if select.select([wakes], [], [], _PULSE)[0] else b""
         if over.is_set():
             return
+        if _remover is not None:
+            new = set(traces.segments()) - known
+            known |= new
+            for name in new:
+                _remover.add(name)
         if signal.SIGINT in told and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             if launched_rank() and over.wait(ALIKE):  # rank 0 speaks for all
                 return

@@ -120,8 +120,9 @@ def test_one_that_waits_for_a_rank_that_has_left_another_machine_ends(tmp_path):
     assert "\n  rank 1: has ended before it made a communicator\n" in errors
 
 
-def test_a_rank_without_a_communicator_ends_if_open_mpis_launcher_is_killed(tmp_path):
-    told = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
+@pytest.mark.parametrize("size", ["1", "2"])
+def test_a_rank_without_a_communicator_ends_if_open_mpis_launcher_is_killed(tmp_path, size):
+    told = {"OMPI_COMM_WORLD_SIZE": size, "OMPI_COMM_WORLD_RANK": "0"}
     program = """
 import sys, time
 from mnpar.communicators import startup
