@@ -152,7 +152,7 @@ class Mailbox:
 
         def arrived() -> bool:
             for receive in tuple(posted) if mine.letter is None else ():  # the earlier ones have the first choice
-                while receive.letter is None and (letter := probe(receive.source, receive.tag, receive.lane)) is not None:
+                while receive.letter is None and (letter := self._probe(receive)) is not None:
                     next(earlier for earlier in posted if earlier.suits(letter, receive.lane)).letter = letter
                 if receive is mine:
                     break
@@ -165,6 +165,24 @@ class Mailbox:
             posted.remove(mine)
         assert mine.letter is not None
         return mine.letter
+
+    def _probe(self, receive: Receive) -> Letter | None:
+        """A message for a receive, or for an earlier one that it suits too.
+
+        What has come from a source may be looked for by its tag only where no earlier receive waits for any tag of that source:
+        that one gets the oldest message, which may have come after it was looked for, together with the one of this tag.
+        """
+        probe, lane = self.transport.probe, receive.lane
+        if receive.tag == ANY or len(self._posted) == 1:
+            return probe(receive.source, receive.tag, lane)
+        earlier = self._posted[: self._posted.index(receive)]
+        taken = {one.source for one in earlier if one.tag == ANY and one.letter is None and one.lane == lane}
+        if ANY in taken or receive.source in taken:
+            return None
+        if not taken or receive.source != ANY:
+            return probe(receive.source, receive.tag, lane)
+        letters = (probe(source, receive.tag, lane) for source in range(self.transport.size) if source not in taken)
+        return next((letter for letter in letters if letter is not None), None)
 
     def post(self, frame: Array, dest: int, seq: int) -> None:
         """Start sending an encoded message of exchange ``seq``."""

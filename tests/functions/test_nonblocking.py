@@ -245,3 +245,18 @@ def test_on_processes_it_is_told_at_the_end(comm, monkeypatch):
         comm.recv(2)
         last = comm.iallreduce(np.ones(2))
     last.wait()
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_receive_of_any_tag_gets_the_oldest_message_though_a_later_receive_asks_for_another(comm):
+    """It may come between the moments at which the two are looked for: so it did now and then on processes."""
+    for _ in range(200):
+        if comm.rank == 0:
+            first = comm.irecv(1, tag=mnpar.ANY_TAG)
+            from_anyone = comm.irecv(mnpar.ANY_SOURCE, tag=16)
+            assert comm.recv(1, tag=17).item() == 3
+            assert (first.wait().item(), from_anyone.wait().item()) == (1, 2)
+        elif comm.rank == 1:
+            for tag, number in ((4, 1), (16, 2), (17, 3)):
+                comm.send(np.array(number), 0, tag)
+        comm.barrier()
