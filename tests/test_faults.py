@@ -201,7 +201,7 @@ JOBS = {
     ),
     "stopped_in_a_split": Row(
         "9", BAD, rf"rank 0 of 2 waits for ever in split at {HERE}, the job ends\n  rank 1: is stopped at ", stall="0.5",
-        limit=10, once="", fresh=False,
+        limit=10, once="",
     ),
     "slow_rank": works(
         "10", stall="0.5", out="is done", says=rf"^mnpar: rank 1 has waited 1 s in barrier at {HERE}; rank 0 is {BUSY}$"

@@ -171,6 +171,7 @@ class Process:
             rows = "".join([f"\n  rank {rank}: is {look.detail}" for rank, look in looks.items()])
             speak(f"mnpar: rank {self.rank} of {self.size} waits for ever in {where}, the job ends{rows}\n")
             await_reader()
+            startup.hang_up()
             self._os_exit(1)  # MPI is in use in another thread
 
     # ---- other processes that are lost ----
@@ -225,6 +226,7 @@ class Process:
         """Act if the launcher has died, or the end or a call of MPI takes too long; called at each heartbeat, in its thread."""
         if self._ends is not None and time.monotonic() > self._ends[0]:
             speak_at_once(f"mnpar: rank {self.rank} of {self.size} failed, and has not come to its end, the job ends\n")
+            startup.hang_up()
             self._os_exit(self._ends[1])
         if (blocked := self._blocked) is not None:
             self._look_at(*blocked)

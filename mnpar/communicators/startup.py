@@ -142,6 +142,14 @@ def part_from_launcher() -> None:
             Notices(int(os.environ["PMI_FD"])).finalize()
 
 
+def hang_up() -> None:
+    """This process is about to end, as a failure. MPICH's launcher ends the others, who may be stopped, when its line to this one
+    is closed, but not if it sees first that this one has ended: so it is closed now."""
+    if _is_mpichs(siblings.launcher()[0]):
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            os.close(int(os.environ["PMI_FD"]))
+
+
 def _is_mpichs(launcher: int | None) -> bool:
     """Whether a launcher is MPICH's, and its ranks speak its protocol with it."""
     return launcher is not None and siblings.name(launcher) == siblings.MPICHS and _MPIS_OWN not in os.environ
