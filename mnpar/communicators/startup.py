@@ -143,8 +143,8 @@ def part_from_launcher() -> None:
 
 
 def hang_up() -> None:
-    """This process is about to end, as a failure. MPICH's launcher ends the others, who may be stopped, when its line to this one
-    is closed, but not if it sees first that this one has ended: so it is closed now."""
+    """This process is about to end, as a failure. MPICH's launcher ends the others, who may be stopped, when its line to this
+    one is closed, but not if it sees first that this one has ended: so it is closed now."""
     if _is_mpichs(siblings.launcher()[0]):
         with contextlib.suppress(OSError, KeyError, ValueError):
             os.close(int(os.environ["PMI_FD"]))
