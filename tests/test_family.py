@@ -192,6 +192,37 @@ def test_containers_of_arrays_are_one_message(comm, name, later, container):
 
 # ---- functions: values and gradients against one process ----
 
+
+@pytest.mark.parametrize("name", ["send", "recv", "sendrecv", "shift"])
+@pytest.mark.ranks(1, 2, 3)
+def test_functions_give_dicts_in_one_message_with_their_gradients(comm, name):
+    x = {key: mnpar.Variable(np.full(comm.rank + 1, comm.rank + 2.0)) for key in ("used", "unused", "twice")}
+    (y,) = function(comm, name, x, None, later=False)
+    left = (comm.rank - 1) % comm.size
+    assert {key: one.array.tolist() for key, one in y.items()} == dict.fromkeys(x, [left + 2.0] * (left + 1))
+    F.sum(y["used"] ** 2 + y["twice"] ** 3).backward(enable_double_backprop=True)
+    np.testing.assert_allclose(x["used"].grad, 2 * x["used"].array)
+    np.testing.assert_allclose(x["twice"].grad, 3 * x["twice"].array ** 2)
+    assert x["unused"].grad is None
+    first = x["twice"].grad_var
+    x["twice"].cleargrad()
+    F.sum(first).backward()
+    np.testing.assert_allclose(x["twice"].grad, 6 * x["twice"].array)
+
+
+@pytest.mark.ranks(1, 2)
+def test_functions_take_a_dict_of_nothing_and_refuse_what_is_nested(comm):
+    assert F.shift(comm, {}) == {}
+    for nested in ({"a": (np.ones(1),)}, [{"a": np.ones(1)}], ((np.ones(1),), np.ones(1))):
+        for call in (lambda x: F.shift(comm, x), lambda x: F.send(x, comm, 0)):
+            with pytest.raises(TypeError, match="take one tuple, list or dict of arrays, but none inside another"):
+                call(nested)
+    with pytest.raises(TypeError, match="text as its keys, not 1"):
+        F.send({1: np.ones(1)}, comm, 0)
+    with pytest.raises(TypeError, match=r"allgather at .* takes arrays and Variables, and its input 0 of 1 is a list"):
+        F.allgather(comm, [np.ones(1)])
+
+
 WEIGHTS = np.random.default_rng(1).standard_normal((4, 4, 600))
 
 

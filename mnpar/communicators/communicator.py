@@ -264,7 +264,7 @@ class Communicator(InMemory):
     # ---- arrays: collectives; every rank calls them ----
 
     def bcast(self, x: Array | None = None, root: int = 0) -> Array:
-        """The root's array on every rank; the others' argument is not looked at."""
+        """The root's array on every rank, on the root itself the one it gave; the others' argument is not looked at."""
         return self._now(self._bcast(x, root))
 
     def ibcast(self, x: Array | None = None, root: int = 0) -> Operation:

@@ -42,6 +42,22 @@ def as_variables(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple([Variable(None, requires_grad=False) if x is None else x for x in inputs])
 
 
+_CONTAINERS = (tuple, list, dict)
+Keys = tuple[str, ...] | None  # of the arrays in a message, if they are a dict
+
+
+def arrays_of(x: Any) -> tuple[tuple[Any, ...], bool, Keys]:
+    """What a message is to hold: its arrays, whether these are several (in a tuple, list or dict), and their keys."""
+    if isinstance(x, dict):
+        return tuple(x.values()), True, tuple(x)
+    return (tuple(x), True, None) if isinstance(x, tuple | list) else ((x,), False, None)
+
+
+def by_keys(xs: tuple[Any, ...], keys: Keys) -> Any:
+    """Several arrays as a dict, if they have keys; else as the tuple that they are."""
+    return xs if keys is None else dict(zip(keys, xs, strict=True))
+
+
 class Communication(FunctionNode):
     """A function that speaks to other ranks.
 
@@ -85,8 +101,15 @@ class Communication(FunctionNode):
         if self.order:
             return as_variables(inputs)
         for i, x in enumerate(inputs):
-            if x is None or (isinstance(x, Variable) and x.array is None):
+            if isinstance(x, Variable):
+                x = x.array
+            if x is None:
                 raise ValueError(f"{self.label} has nothing to give: its input {i} of {len(inputs)} has no array, it is None")
+            if isinstance(x, _CONTAINERS):
+                raise TypeError(
+                    f"{self.label} takes arrays and Variables, and its input {i} of {len(inputs)} is a {type(x).__name__}: "
+                    "send, sendrecv and shift take one tuple, list or dict of arrays, but none inside another"
+                )
         return inputs
 
     def steps(self, *xs: Any) -> Steps[Any]:

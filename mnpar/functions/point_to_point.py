@@ -15,7 +15,7 @@ from mnpar.communicators.message import REFUSED
 from mnpar.communicators.transport import ANY
 from mnpar.config import is_recording
 from mnpar.errors import MismatchError
-from mnpar.functions.communication import Communication, peer
+from mnpar.functions.communication import Communication, Keys, arrays_of, by_keys, peer
 from mnpar.variable import Variable, as_variable
 from mnpar.variable import backward as backward_from
 
@@ -29,6 +29,7 @@ class Send(Communication):
     """Send arrays to a rank. Adjoint: receive their gradients from it."""
 
     op = "send"
+    keys: Keys = None  # of what is sent
 
     def __init__(
         self, comm: Communicator, dest: int, tag: int, as_tuple: bool = False, of: Communication | None = None
@@ -39,7 +40,8 @@ class Send(Communication):
 
     def forward(self, *xs: Any) -> Any:
         call = self.call(tag=self.tag)
-        self.seq = self.comm.channel(self.order).send(xs if self.as_tuple else xs[0], call, self.dest, self.tag)
+        value = by_keys(xs, self.keys) if self.as_tuple else xs[0]
+        self.seq = self.comm.channel(self.order).send(value, call, self.dest, self.tag)
         return np.empty(0, np.float32)
 
     def backward(self, delegate: Any) -> Any:
@@ -55,6 +57,7 @@ class Recv(Communication):
 
     op = "recv"
     single = False  # only one array in the message is right
+    keys: Keys = None  # of what was received
 
     def __init__(
         self, comm: Communicator, source: int, tag: int, as_tuple: bool = False, of: Communication | None = None
@@ -73,6 +76,8 @@ class Recv(Communication):
     def taken(self, value: Any, header: Header, source: int, tag: int) -> Any:
         """What came."""
         self.source, self.tag, self.seq = source, tag, header.seq
+        if type(value) is dict:
+            self.keys, value = tuple(value), tuple(value.values())
         self.as_tuple = isinstance(value, tuple)
         if self.single and self.as_tuple:
             raise MismatchError(
@@ -110,7 +115,7 @@ def send(x: Any, communicator: Communicator, rank: int, tag: int = 0) -> Variabl
     """Send an array, or several in one message, to another rank; backward receives their gradients from it.
 
     Args:
-        x: a Variable or array of any shape and dtype, or a tuple or list of them.
+        x: a Variable or array of any shape and dtype, or a tuple, list or dict (with text as its keys) of them.
         communicator: the ranks among which ``rank`` counts.
         rank: who calls :func:`recv`.
         tag: distinguishes messages between the same ranks.
@@ -136,8 +141,10 @@ def send(x: Any, communicator: Communicator, rank: int, tag: int = 0) -> Variabl
         array([2., 4.])
     """
     dest, tag = peer(communicator, rank, "send(x, comm, rank)"), communicator.tag(tag)
-    several = isinstance(x, tuple | list)
-    (delegate,) = Send(communicator, dest, tag, several).apply(tuple(x) if several else (x,))
+    xs, several, keys = arrays_of(x)
+    function = Send(communicator, dest, tag, several)
+    function.keys = keys
+    (delegate,) = function.apply(xs)
     return delegate
 
 
@@ -152,7 +159,7 @@ def recv(communicator: Communicator, rank: int, delegate_variable: Any = None, t
         force_tuple: return a tuple even for a single array.
 
     Returns:
-        A Variable with the sender's shape and dtype; a tuple of them if a tuple or list was sent.
+        A Variable with the sender's shape and dtype; a tuple of them if a tuple or list was sent, a dict if a dict was.
 
     Raises:
         ValueError: there is no such rank or tag.
@@ -165,7 +172,7 @@ def recv(communicator: Communicator, rank: int, delegate_variable: Any = None, t
     function = Recv(communicator, source, tag)
     function.behind = (delegate_variable.node,) if isinstance(delegate_variable, Variable) else ()
     ys = function.apply(())
-    return ys if function.as_tuple or force_tuple else ys[0]
+    return by_keys(ys, function.keys) if function.as_tuple or force_tuple else ys[0]
 
 
 def isend(x: Any, communicator: Communicator, rank: int, tag: int = 0) -> Variable:
@@ -216,7 +223,7 @@ def isendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: i
     """:func:`mnpar.functions.sendrecv`, but wait for what is received only where it is first used: one array.
 
     Args:
-        x: a Variable or array, or a tuple or list of them, for ``dest``.
+        x: a Variable or array, or a tuple, list or dict of them, for ``dest``.
         communicator, dest, source, tag: as there.
 
     Returns:

@@ -14,14 +14,11 @@ from mnpar.communicators.message import REFUSED, WAITED_FOR, WANTS, Call, Header
 from mnpar.communicators.operation import wait
 from mnpar.communicators.transport import ANY
 from mnpar.config import is_recording
-from mnpar.functions.communication import Communication, peer
+from mnpar.functions.communication import Communication, Keys, arrays_of, by_keys, peer
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
     from mnpar.communicators.transport import Steps
-
-
-_SEVERAL = (tuple, list)
 
 
 class SendRecv(Communication):
@@ -39,7 +36,9 @@ class SendRecv(Communication):
     op = "sendrecv"
     numbers = (0, 0)  # of the message given and the message taken, between their two ranks
     wants = asked = False  # a gradient from dest; one for source
-    of_tuple = False  # whether a tuple was taken
+    of_tuple = False  # whether a tuple or dict was taken
+    keys: Keys = None  # of what is given
+    of_keys: Keys = None  # of what was taken
     mutual = False  # whether source, too, waited until this rank had taken it
 
     def __init__(
@@ -53,7 +52,7 @@ class SendRecv(Communication):
         channel, call, value, given = self.comm.channel(self.order), self.gift(), (), None
         if self.dest is not None:
             give = channel.hand if self.patient else channel.give
-            number, given = give(xs if self.as_tuple else xs[0], call, self.dest, self.tags[0])
+            number, given = give(by_keys(xs, self.keys) if self.as_tuple else xs[0], call, self.dest, self.tags[0])
             self.numbers = number, 0
         if self.source is not None:
             value = self.taken(*channel.recv_now(self.receipt, self.source, self.tags[1]))
@@ -67,7 +66,7 @@ class SendRecv(Communication):
         channel, call, value, given = self.channel, self.gift(), (), None
         if self.dest is not None:
             give = channel.hand if self.patient else channel.give
-            number, given = give(xs if self.as_tuple else xs[0], call, self.dest, self.tags[0])
+            number, given = give(by_keys(xs, self.keys) if self.as_tuple else xs[0], call, self.dest, self.tags[0])
             self.numbers = number, 0
         if self.source is not None:
             value = self.taken(*(yield from channel.recv(self.receipt(), self.source, self.tags[1])))
@@ -89,6 +88,8 @@ class SendRecv(Communication):
     def taken(self, value: Any, header: Header, source: int, tag: int) -> Any:
         """What came."""
         wanted = header.flags & WANTS
+        if type(value) is dict:
+            self.of_keys, value = tuple(value), tuple(value.values())
         self.source, self.numbers, self.of_tuple = source, (self.numbers[0], header.seq), type(value) is tuple
         self.mutual = header.flags & WAITED_FOR != 0
         if header.flags & REFUSED and self.of is not None:
@@ -109,8 +110,9 @@ class SendRecv(Communication):
 
 
 def _run(function: SendRecv, x: Any) -> Any:
-    ys = function.apply(tuple(x) if function.as_tuple else (x,))
-    return ys if function.of_tuple else ys[0]
+    xs, function.as_tuple, function.keys = arrays_of(x)
+    ys = function.apply(xs)
+    return by_keys(ys, function.of_keys) if function.of_tuple else ys[0]
 
 
 def sendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: int = 0) -> Any:
@@ -119,7 +121,7 @@ def sendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: in
     As with MPI's, it may be that it returns only when ``dest`` has taken the array: large ones are not copied.
 
     Args:
-        x: a Variable or array, or a tuple or list of them, for ``dest``.
+        x: a Variable or array, or a tuple, list or dict of them, for ``dest``.
         communicator: the ranks among which ``dest`` and ``source`` count.
         dest, source: who calls the same (or ``recv``, or ``send``) with this rank as its source, and as its dest.
         tag: tells messages between the same ranks apart.
@@ -139,7 +141,7 @@ def sendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: in
     """
     dest, source = peer(communicator, dest, "sendrecv(x, comm, dest, source)"), communicator.peer(source, ANY)
     tag = communicator.tag(tag)
-    return _run(SendRecv(communicator, dest, source, (tag, tag), isinstance(x, _SEVERAL)), x)
+    return _run(SendRecv(communicator, dest, source, (tag, tag)), x)
 
 
 def shift(comm: Communicator, x: Any, steps: int = 1) -> Any:
@@ -147,7 +149,7 @@ def shift(comm: Communicator, x: Any, steps: int = 1) -> Any:
 
     Args:
         comm: all its ranks call this.
-        x: a Variable or array of any shape, or a tuple or list of them. A large array is not copied on its way out.
+        x: a Variable or array of any shape, or a tuple, list or dict of them. A large array is not copied on its way out.
         steps: how far; negative goes down.
 
     Returns:
@@ -163,4 +165,4 @@ def shift(comm: Communicator, x: Any, steps: int = 1) -> Any:
     """
     needed(comm, "shift(comm, x), which hands x to the next rank (of channels: shift_channels)")
     dest, source = (comm.rank + steps) % comm.size, (comm.rank - steps) % comm.size
-    return _run(SendRecv(comm, dest, source, (0, 0), isinstance(x, _SEVERAL)), x)
+    return _run(SendRecv(comm, dest, source, (0, 0)), x)
