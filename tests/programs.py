@@ -343,10 +343,10 @@ class Ranked:
             elif e.kind == "exchange":
                 ys = getattr(F, f"{later}exchange")(comm, ins[0], e.plan)
             elif e.kind in ROUND:
-                ys = self.round(e, comm, later, ins if len(ins) > 1 else ins[0])
+                ys = self.round(e, comm, later, in_one(e, ins))
             else:
                 ys = self.collective(e, comm, later, ins)
-        self.get(e, ys if isinstance(ys, tuple) else (ys,))
+        self.get(e, ys if isinstance(ys, tuple) else tuple(ys.values()) if isinstance(ys, dict) else (ys,))
 
     def given(self, e):
         """What this rank gives."""
@@ -368,7 +368,7 @@ class Ranked:
         place, y = self.members[e.comm].index, ()
         if self.rank == source:
             ins += [np.array([3, e.integers])] * (e.integers > 0)
-            (F.isend if source in e.later else F.send)(tuple(ins) if len(ins) > 1 else ins[0], comm, place(dest), e.tag)
+            (F.isend if source in e.later else F.send)(in_one(e, ins), comm, place(dest), e.tag)
         if self.rank == dest:
             rank = mnpar.ANY_SOURCE if e.anyone == "source" else place(source)
             tag = mnpar.ANY_TAG if e.anyone == "tag" else e.tag
@@ -393,6 +393,13 @@ class Ranked:
         if e.kind in ("allgather", "alltoall"):
             return f(comm, x if e.kind == "allgather" else ins)
         return f(comm, ins if e.kind == "reduce_scatter" else x, e.op)
+
+
+def in_one(e, xs):
+    """What is given in one message."""
+    if len(xs) == 1:
+        return xs[0]
+    return {f"{i}": x for i, x in enumerate(xs)} if e.tag % 2 else xs
 
 
 def gradients(run, names, losses, twice):
