@@ -7,8 +7,9 @@ which returns new arrays, knows no shape beforehand, and checks that all ranks m
 gradient. (New arrays cost nothing by themselves: the memory of those before them is kept. Some 20 µs of a function are its
 Python, and three times as many where 2 MiB have just gone through the processor's caches: much beside a copy of 2 MiB, nothing
 beside one of 64.)
-``gloo`` is torch.distributed on tensors that are there already, where PyTorch is installed; it has no scan. The other calls are
-measured up to 4 KiB, at 16 and at 64 MiB.
+``gloo`` is torch.distributed on tensors that are there already, where PyTorch is installed; it has no scan. Its jobs are its own:
+after calls in which ranks sleep, the system may leave two of them on one core for seconds, where everything takes four times as
+long. The other calls are measured up to 4 KiB, at 16 and at 64 MiB.
 ``--chainermn /path/to/python`` adds ChainerMN's naive communicator, run by that Python under its own mpiexec.
 
 The jobs run in turn (A B A B …), and within a job the ways do; what is shown are medians. The table of each number of ranks
@@ -17,6 +18,7 @@ be exceeded. At its end stand the worst rows: of what the function costs over ra
 """
 
 import argparse
+import importlib.util
 import json
 import statistics
 import subprocess
@@ -34,8 +36,8 @@ STARTING = 5  # seconds of a job that are no measurement's
 LARGE = 2**20  # bytes: from here on it counts what a function costs in percent
 
 
-def job(least, most, limit):
-    """The measurements of one rank; rank 0 prints a line of JSON for each."""
+def job(of, least, most, limit):
+    """The measurements of one rank, of mnpar and raw MPI or of gloo; rank 0 prints a line of JSON for each."""
     import numpy as np
     from mpi4py import MPI
 
@@ -45,7 +47,7 @@ def job(least, most, limit):
     begin = time.perf_counter()
     comm, world = mnpar.create_communicator(), MPI.COMM_WORLD
     right, left, P = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size, comm.size
-    dist = gloo(comm)
+    dist = gloo(comm) if of == "gloo" else None
     functions = {
         "allreduce": lambda v, vs: F.allreduce(comm, v),
         "allgather": lambda v, vs: F.allgather(comm, v),
@@ -62,6 +64,9 @@ def job(least, most, limit):
     }
 
     def ways(name, x):
+        if dist:
+            theirs = torchs(dist, name, x.size, comm)
+            return {"gloo": theirs} if theirs else {}
         out, all_in, all_out = np.empty(x.size), np.ones(x.size * P), np.empty(x.size * P)
         v, vs = mnpar.Variable(x), [mnpar.Variable(x.copy()) for _ in range(P)]
         raw = {
@@ -92,8 +97,7 @@ def job(least, most, limit):
             for each in (v, *vs):
                 each.cleargrad()
 
-        theirs = {"gloo": way} if dist and (way := torchs(dist, name, x.size, comm)) else {}
-        return {"raw": raw, "function": function, "and backward": backward, **theirs}
+        return {"raw": raw, "function": function, "and backward": backward}
 
     for name in (*NAMES, *OTHERS):
         for size in sizes(most, least):
@@ -112,12 +116,10 @@ def job(least, most, limit):
 
 
 def gloo(comm):
-    """torch.distributed, set up; None without PyTorch."""
-    try:
-        import torch
-        import torch.distributed as dist
-    except ImportError:
-        return None
+    """torch.distributed, set up."""
+    import torch
+    import torch.distributed as dist
+
     torch.set_num_threads(1)
     folder = comm.bcast_obj(tempfile.mkdtemp() if comm.is_root else None)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size)
@@ -156,7 +158,8 @@ def measured(ranks, least, most, chainermn, rounds, limit):
     from mnpar.launch import mpiexec_command
 
     here, begin = Path(__file__).parent, time.perf_counter()
-    jobs = [(sys.executable, [__file__, "--job", "--least", str(least), "--most", str(most), "--limit"])]
+    parts = ["mnpar", "gloo"] if importlib.util.find_spec("torch") else ["mnpar"]
+    jobs = [(sys.executable, [__file__, "--job", of, "--least", str(least), "--most", str(most), "--limit"]) for of in parts]
     if chainermn:
         jobs.append((chainermn, [here / "chainermn_communication.py", str(least), str(most)]))
     found = {}
@@ -216,10 +219,10 @@ if __name__ == "__main__":
     parser.add_argument("--chainermn", help="the Python of an environment with ChainerMN and mpi4py")
     parser.add_argument("--rounds", type=int, default=3, help="jobs of each kind, at most")
     parser.add_argument("--limit", type=float, default=140, help="seconds for each number of ranks")
-    parser.add_argument("--job", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--job", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.job:
-        job(args.least, args.most, args.limit)
+        job(args.job, args.least, args.most, args.limit)
     else:
         begin = time.perf_counter()
         for ranks in args.ranks:
