@@ -7,9 +7,9 @@ which returns new arrays, knows no shape beforehand, and checks that all ranks m
 gradient. (New arrays cost nothing by themselves: the memory of those before them is kept. Some 20 µs of a function are its
 Python, and three times as many where 2 MiB have just gone through the processor's caches: much beside a copy of 2 MiB, nothing
 beside one of 64.)
-``gloo`` is torch.distributed on tensors that are there already, where PyTorch is installed; it has no scan. Its jobs are its own:
-after calls in which ranks sleep, the system may leave two of them on one core for seconds, where everything takes four times as
-long. The other calls are measured up to 4 KiB, at 16 and at 64 MiB.
+``gloo`` is torch.distributed on tensors that are there already, where PyTorch is installed; it has no scan. Its jobs are its
+own: after calls in which ranks sleep, the system may leave two of them on one core for seconds, where everything takes four
+times as long. The other calls are measured up to 4 KiB, at 16 and at 64 MiB.
 ``--chainermn /path/to/python`` adds ChainerMN's naive communicator, run by that Python under its own mpiexec.
 
 The jobs run in turn (A B A B …), and within a job the ways do; what is shown are medians. The table of each number of ranks
