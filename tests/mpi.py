@@ -1,5 +1,7 @@
 """Which MPI library the tests' ranks have."""
 
+import functools
+import signal
 import subprocess
 import sys
 
@@ -9,6 +11,7 @@ from mnpar.errors import LauncherError
 from mnpar.launch import find_mpiexec
 
 
+@functools.cache
 def is_mpich(python=sys.executable):
     """Whether the mpiexec beside a Python is MPICH's."""
     try:
@@ -18,4 +21,8 @@ def is_mpich(python=sys.executable):
     return "HYDRA" in subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
-needs_mpich = pytest.mark.skipif(not is_mpich(), reason="only MPICH's ranks have it: sums in shared memory, meeting by a file")
+needs_mpich = pytest.mark.skipif(
+    not is_mpich(), reason="MPICH alone sums in shared memory, meets by a file, and starts one rank untold"
+)
+
+TO_END = signal.SIGTERM if is_mpich() else signal.SIGUSR1  # passed on by mpiexec: at SIGTERM Open MPI's kills the ranks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from mnpar.communicators.neighbours import stat_of
 MPICHS = "hydra_pmi_proxy"
 LEAVES = "mnpar leaves"  # the name of a rank that has come to its end without a communicator; of 15 letters at most
 _LAUNCHERS = (MPICHS, "prterun", "prted", "orterun", "orted", "mpiexec", "mpirun")  # what starts ranks on a machine
+_TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 
 def _ancestors() -> Iterator[int]:
@@ -41,6 +43,17 @@ def name(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
     return ""
+
+
+@functools.cache
+def reaches_terminal(file: int) -> bool:
+    """Whether what a rank writes to its standard output (1) or error (2), a terminal, is seen on one: Open MPI's launcher gives
+    ranks terminals of their own, and passes on what they write to where its own output goes."""
+    if not under_open_mpi() or file not in (1, 2):
+        return True
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{launcher()[0]}/fd/{file}").startswith(_TERMINALS)
+    return False
 
 
 def leave() -> None:

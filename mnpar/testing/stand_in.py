@@ -55,7 +55,7 @@ def _number(line: _socket.socket) -> int:
 def main(path: str, *arguments: str) -> None:
     """Ask for a fork, pass signals on to it, and end as it ends."""
     line, pid = hand_over(path, list(arguments), dict(os.environ), os.getcwd())
-    for number in (_signal.SIGINT, _signal.SIGTERM):
+    for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGUSR1):
         _signal.signal(number, lambda number, frame: os.kill(pid, number))
     code = exit_code(line)
     if code < 0:

@@ -12,6 +12,7 @@ import mnpar.links as L
 from mnpar import checkpoint
 from mnpar.launch import mpiexec_command
 from tests.checkpoint.told import train
+from tests.mpi import TO_END
 from tests.scripts import stand_in_for
 
 PROGRAM = Path(__file__).parent / "told.py"
@@ -24,7 +25,7 @@ def start(folder, *more):
 
 
 def tell_the_job(job, pids):
-    job.send_signal(signal.SIGTERM)
+    job.send_signal(TO_END)
 
 
 def tell_one_rank(job, pids):

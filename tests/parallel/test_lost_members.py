@@ -229,13 +229,16 @@ def test_a_mesh_inside_of_a_member_goes_on_with_it(at, dead):
 
 PROGRAM = """
 import os, signal, sys
-import numpy as np
+import mpi4py, numpy as np
 import mnpar, mnpar.functions as F, mnpar.links as L
 
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+
+finalize = MPI.Finalize
+MPI.Finalize = lambda: (os.write(1, b"finalized\\n"), finalize())
 how, each = sys.argv[1], int(sys.argv[2])
 comm = mnpar.create_communicator()
-MPI, finalize = comm.transport.MPI, comm.transport.MPI.Finalize
-MPI.Finalize = lambda: (os.write(1, b"finalized\\n"), finalize())
 ensemble = mnpar.Ensemble(comm, lambda group, i: L.ColumnParallelLinear(group, 4, 4, initialW=i + 1), comm.size // each)
 optimizer = mnpar.optimizers.SGD(0.001).setup(ensemble.member)
 x, number = np.ones((2, 4), "f4"), 0

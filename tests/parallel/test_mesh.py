@@ -12,6 +12,7 @@ import mnpar.links as L
 from mnpar.errors import MismatchError
 from mnpar.initializers import initialize_by_path
 from mnpar.plans import Box
+from tests.mpi import needs_mpich
 
 
 def check_axes(comm, n):
@@ -445,6 +446,7 @@ def test_on_a_mesh_whose_ranks_all_have_whole_copies_updates_meet_with_their_gra
         np.testing.assert_array_equal(values, model.W.array)
 
 
+@needs_mpich
 @pytest.mark.ranks(4, on="mpi")
 def test_many_gradients_of_a_divided_model_are_summed_where_they_live(comm):
     def train(comm, **axes):

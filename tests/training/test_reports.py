@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import subprocess
 import sys
 import weakref
 
@@ -9,7 +11,9 @@ import numpy as np
 import pytest
 
 import mnpar
+from mnpar.communicators import siblings
 from mnpar.training import extensions
+from mnpar.training.extensions import progress_bar
 from tests.trainers import counting, load, saved
 
 X = [float(i) ** 2 for i in range(20)]
@@ -201,6 +205,22 @@ def test_a_bar_in_a_file_is_a_line(stop, kwargs, lines, tmp_path):
 
 def test_a_bar_says_how_long_it_will_take(tmp_path):
     assert "/s  0:00:00 left\n" in bars(tmp_path, Stream())[1]
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_ranks_to_whom_open_mpi_gives_terminals_look_where_its_own_output_goes(monkeypatch, seen):
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.delenv("MPIR_CVAR_PMI_VERSION", raising=False)
+    monkeypatch.setattr(progress_bar, "reaches_terminal", siblings.reaches_terminal.__wrapped__)
+    ours, of_rank = os.openpty()
+    goes_to = of_rank if seen else subprocess.DEVNULL
+    with open(of_rank, "w") as out, subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=goes_to) as launcher:
+        monkeypatch.setattr(siblings, "launcher", lambda: (launcher.pid, os.getpid()))
+        assert progress_bar.is_terminal(out)  # a terminal that the program has opened
+        monkeypatch.setattr(out, "fileno", lambda: 1)
+        assert progress_bar.is_terminal(out) == seen
+        launcher.stdin.close()
+    os.close(ours)
 
 
 def test_a_bar_on_a_terminal_is_drawn_in_place_and_wiped_out(tmp_path, monkeypatch):

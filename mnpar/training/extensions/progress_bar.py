@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import sys
 import time
 from collections import deque
 from typing import Any
 
+from mnpar.communicators.siblings import reaches_terminal
 from mnpar.training.extension import Extension
 
 
@@ -119,8 +121,12 @@ class ProgressBar(Extension):
 
 
 def is_terminal(out: Any) -> bool:
-    """Whether the stream is a terminal."""
-    return bool(getattr(out, "isatty", lambda: False)())
+    """Whether what is written to the stream is seen on a terminal."""
+    if not getattr(out, "isatty", lambda: False)():
+        return False
+    with contextlib.suppress(AttributeError, OSError):  # it is no file
+        return reaches_terminal(out.fileno())
+    return True
 
 
 def flush(out: Any) -> None:
