@@ -18,11 +18,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from mnpar import supervisor
-from mnpar.communicators.launcher import launched_after_first, launched_ranks
+from mnpar.communicators.last_words import ALIKE
+from mnpar.communicators.launcher import launched_after_first, launched_ranks, under_open_mpi
 from mnpar.errors import DatasetError, LauncherError
 
 if TYPE_CHECKING:
@@ -125,7 +127,7 @@ def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namesp
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")
     if launched_after_first():
-        parser.error = lambda message: sys.exit(2)  # type: ignore[method-assign]
+        parser.error = _leave_it_to_rank_0  # type: ignore[method-assign]
         with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):  # --help
             args = parser.parse_args()
     else:
@@ -137,6 +139,13 @@ def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namesp
     if getattr(args, "threads", None) and launched_ranks() > 1:
         parser.error(f"--threads is for one process, and the launcher has started {launched_ranks()}: choose one of them")
     return args
+
+
+def _leave_it_to_rank_0(message: str) -> NoReturn:
+    """End as rank 0 does, which reports a wrong command line: later than it, as Open MPI's launcher then ends the others."""
+    if under_open_mpi():
+        time.sleep(ALIKE)
+    sys.exit(2)
 
 
 def started_ranks(args: argparse.Namespace, otherwise: int) -> int:
