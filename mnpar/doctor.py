@@ -9,6 +9,7 @@ import difflib
 import importlib.util
 import os
 import platform
+import shlex
 import shutil
 import sys
 import time
@@ -19,7 +20,7 @@ import numpy as np
 
 from mnpar import blas, environment
 from mnpar.backend import gpu_summary
-from mnpar.communicators import mpi
+from mnpar.communicators import mpi, traces
 from mnpar.communicators.create import THREAD_VARIABLES, create_communicator, own_cores
 from mnpar.communicators.launcher import launched_after_first, launched_ranks, launched_ranks_here
 from mnpar.errors import LauncherError
@@ -191,6 +192,10 @@ def _launcher(report: Report, mpiexec: str | None, library: str) -> None:
         report.add("FAIL" if alone else "note", "mpiexec", text)
         return
     report.add("ok", "mpiexec", f"{mpiexec} ({own})" if own else mpiexec)
+    if own == "Open MPI" and (left := traces.abandoned_sessions()):
+        text = "a launcher that was killed left its folder: another whose process gets that number gives up"
+        remedy = f'("The PMIx server\'s listener thread failed to start"). Remove what is left: rm -r {shlex.join(left)}'
+        report.add("note", "mpiexec", f"{text} {remedy}")
     if alone and typed is None:
         report.add("note", "mpiexec", "not on PATH: activate this environment, type the whole name, or python -m mnpar run")
     elif alone and typed is not None and own and kind_of(typed) not in (own, ""):

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -157,6 +158,22 @@ def test_an_mpiexec_that_a_shell_does_not_find_is_told(typed, says, monkeypatch,
     told = capsys.readouterr().out
     assert "ok    mpiexec        /beside/mpiexec (MPICH)\n" in told
     assert f"note  mpiexec        {says}" in told if says else "note" not in told
+
+
+def test_folders_in_the_way_of_open_mpis_launcher_are_told(tmp_path, monkeypatch, capsys):
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    for name in (f"ompi.{ended.pid}", f"ompi.{os.getpid()}", "ompi.machine.0", "ompi.machine.1000", "hydra_1"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for mpi in ("MPICH", "Open MPI"):
+        monkeypatch.setattr(doctor, "kind_of", lambda mpiexec, mpi=mpi: mpi)
+        report = doctor.Report()
+        doctor._launcher(report, "/beside/mpiexec", f"{mpi} 5")
+        report.show()
+        told = capsys.readouterr().out
+        assert ("listener thread failed to start" in told) == (mpi == "Open MPI")
+    assert told.splitlines()[1].endswith(f"Remove what is left: rm -r {tmp_path}/ompi.{ended.pid}")
 
 
 def test_processes_that_torchrun_has_started_are_a_failure():

@@ -34,6 +34,7 @@ LEAVING: dict[str, Callable[..., BaseException]] = {  # ways to leave a test tha
     "Exit": pytest.exit.Exception,
 }
 _START = 120.0  # s for all ranks to import, collect and connect
+_FAREWELL = 5.0  # s for the launcher, after its ranks: it removes its files then
 _GRACE = 2.0  # s for the other ranks to finish after one has failed, or left the test
 
 
@@ -161,10 +162,16 @@ class Pool:
             try:
                 process.wait(0.1 if kill else 20)
             except subprocess.TimeoutExpired:
-                for pid in [*self._pids.values(), process.pid]:
+                for pid in self._pids.values():
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-                process.wait()
+                if len(self._pids) < self.size:
+                    process.terminate()
+                try:
+                    process.wait(_FAREWELL)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
         self._pids.clear()
         if self._folder is not None:
             for path in self._folder.iterdir():

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from tests.faults.soak import TEMPORARY
 from tests.scripts import QUIET, stand_in_for
 
 INI = "[pytest]\naddopts = --strict-markers\nfilterwarnings = error\n"
@@ -23,11 +24,14 @@ def session(tmp_path_factory):
         (folder / "test_it.py").write_text(f"import os, signal, sys\nimport numpy as np\nimport pytest\nimport mnpar\n{text}")
         command = [*stand_in_for("-m", "pytest"), *QUIET, "-p", "no:cacheprovider", "-v", "--rank-timeout", "20", *options]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {
-            "MNPAR_STALL": "1"
-        }
+            "MNPAR_STALL": "1", "TMPDIR": str(folder / "t")
+        }  # fmt: skip
+        (folder / "t").mkdir()
         done = subprocess.run(
             [*command, str(folder)], cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False
         )
+        left = [path.name for path in (folder / "t").iterdir() if path.name.startswith(("mnpar-pool-", *TEMPORARY))]
+        assert not left, "folders of a pool of ranks, or of its launcher"
         pairs = re.findall(r"^test_it\.py::(\S+) (PASSED|FAILED|ERROR|SKIPPED|XFAIL)", done.stdout, re.MULTILINE)
         return dict(pairs), done.stdout + done.stderr, done.returncode
 
