@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 import zlib
 from pathlib import Path
 
@@ -169,5 +168,7 @@ def abandoned_sessions() -> list[str]:
     the launcher that gets one of them finds its folder taken, and gives up."""
     if not siblings.begun(os.getpid()):  # processes cannot be seen
         return []
+    import tempfile  # which programs need not wait for
+
     folders = Path(tempfile.gettempdir()).glob("ompi.[0-9]*")
     return sorted(str(path) for path in folders if (pid := path.name[5:]).isdigit() and siblings.begun(int(pid)) == 0)
