@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from mnpar import lazy
 
 if TYPE_CHECKING:
-    from mnpar.parallel.agreement import ParameterCheck, broadcast_model, check_parameter_closeness
     from mnpar.parallel.answers import Answers
     from mnpar.parallel.averaging import ElasticAveraging, ParameterAveraging, ParameterServer
     from mnpar.parallel.balancing import balance, measure
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
         allreduce_parameters,
         distribute_module_grads,
     )
+    from mnpar.parallel.copies import ParameterCheck, broadcast_model, check_parameter_closeness
     from mnpar.parallel.data_parallel import create_multi_node_optimizer
     from mnpar.parallel.distributed import DistributedDataParallel
     from mnpar.parallel.ensemble import Ensemble

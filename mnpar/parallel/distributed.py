@@ -20,8 +20,8 @@ from mnpar.functions.split_collective import Phase
 from mnpar.graph import Deliver, Gradient, VariableNode, tick
 from mnpar.link import Link
 from mnpar.optimizers.members import Members
-from mnpar.parallel.agreement import Copies, shared
 from mnpar.parallel.bucket_choice import choose_bucket_bytes
+from mnpar.parallel.copies import Copies, shared
 from mnpar.parallel.reducer import Reducer
 from mnpar.parallel.samples import samples_of
 from mnpar.tape import Tape, current_tape

@@ -18,7 +18,7 @@ from mnpar import optimizer_hooks
 from mnpar.errors import MismatchError
 from mnpar.graph import structure
 from mnpar.optimizers import GradientMethod, Hyperparameter
-from mnpar.parallel.agreement import alike
+from mnpar.parallel.copies import alike
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator

@@ -19,7 +19,7 @@ from mnpar.backend import Array
 from mnpar.communicators.communicator import Communicator
 from mnpar.errors import MismatchError
 from mnpar.link import Link
-from mnpar.parallel.agreement import same_digest
+from mnpar.parallel.copies import same_digest
 from mnpar.parallel.meeting import DIGEST
 from mnpar.parallel.placement import Placement
 from mnpar.parameter import Parameter

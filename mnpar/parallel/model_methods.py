@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from mnpar import backend
 from mnpar.communicators.communicator import Communicator, needed
 from mnpar.config import is_debugging
-from mnpar.parallel.agreement import broadcast_model
 from mnpar.parallel.coalescing import allreduce_gradients
+from mnpar.parallel.copies import broadcast_model
 
 if TYPE_CHECKING:
     from mnpar.link import Link

@@ -19,7 +19,7 @@ from mnpar.arena import Arena
 from mnpar.backend import Array
 from mnpar.graph import structure
 from mnpar.optimizers.gradient_method import Pieces
-from mnpar.parallel.agreement import restore
+from mnpar.parallel.copies import restore
 from mnpar.parallel.distributed import ends
 from mnpar.parallel.likeness import compare_copies, digest_of
 from mnpar.parallel.meeting import (

@@ -19,7 +19,7 @@ from mnpar.functions.sameness import Watch, watching
 from mnpar.graph import structure
 from mnpar.optimizers import GradientMethod
 from mnpar.optimizers.gradient_method import Pieces
-from mnpar.parallel.agreement import Copies, Persistent, alike, persistents, restore, shared
+from mnpar.parallel.copies import Copies, Persistent, alike, persistents, restore, shared
 from mnpar.parallel.distributed import ends
 from mnpar.parallel.double_buffering import DoubleBuffering
 from mnpar.parallel.identity import Identity
