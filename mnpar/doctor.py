@@ -12,15 +12,17 @@ import platform
 import shlex
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mnpar import blas, environment
 from mnpar.backend import gpu_summary
-from mnpar.communicators import mpi, traces
+from mnpar.communicators import mpi, siblings
 from mnpar.communicators.create import THREAD_VARIABLES, create_communicator, own_cores
 from mnpar.communicators.launcher import launched_after_first, launched_ranks, launched_ranks_here
 from mnpar.errors import LauncherError
@@ -192,7 +194,7 @@ def _launcher(report: Report, mpiexec: str | None, library: str) -> None:
         report.add("FAIL" if alone else "note", "mpiexec", text)
         return
     report.add("ok", "mpiexec", f"{mpiexec} ({own})" if own else mpiexec)
-    if own == "Open MPI" and (left := traces.abandoned_sessions()):
+    if own == "Open MPI" and (left := _abandoned_folders()):
         text = "a launcher that was killed left its folder: another whose process gets that number gives up"
         remedy = f'("The PMIx server\'s listener thread failed to start"). Remove what is left: rm -r {shlex.join(left)}'
         report.add("note", "mpiexec", f"{text} {remedy}")
@@ -201,6 +203,15 @@ def _launcher(report: Report, mpiexec: str | None, library: str) -> None:
     elif alone and typed is not None and own and kind_of(typed) not in (own, ""):
         text = f"what a shell finds is {typed}, {kind_of(typed)}'s: activate this environment, or type the whole name"
         report.add("note", "mpiexec", text)
+
+
+def _abandoned_folders() -> list[str]:
+    """Those of Open MPI's launchers that were killed, and so could not remove them. They bear the numbers of processes: a
+    launcher that gets one of them finds its folder taken."""
+    if not siblings.begun(os.getpid()):  # processes cannot be seen
+        return []
+    folders = Path(tempfile.gettempdir()).glob("ompi.[0-9]*")
+    return sorted(str(path) for path in folders if (pid := path.name[5:]).isdigit() and siblings.begun(int(pid)) == 0)
 
 
 def _load(report: Report, ranks: int) -> None:

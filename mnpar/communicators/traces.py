@@ -17,7 +17,6 @@ import zlib
 from pathlib import Path
 
 from mnpar import supervisor
-from mnpar.communicators import siblings
 
 _SEGMENTS = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.", "/dev/shm/Intel_MPI_")
 _MARKS = ("PMI", "HYDI_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "OMPI_FILE_", "MPI_LOCAL")
@@ -161,14 +160,3 @@ def remove_session(launcher: int) -> None:
     folder = os.environ.get("PMIX_SERVER_TMPDIR", "")
     if folder.endswith(f"/ompi.{launcher}"):
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def abandoned_sessions() -> list[str]:
-    """The folders of Open MPI's launchers that were killed, and so could not remove them. They bear the numbers of processes:
-    the launcher that gets one of them finds its folder taken, and gives up."""
-    if not siblings.begun(os.getpid()):  # processes cannot be seen
-        return []
-    import tempfile  # which programs need not wait for
-
-    folders = Path(tempfile.gettempdir()).glob("ompi.[0-9]*")
-    return sorted(str(path) for path in folders if (pid := path.name[5:]).isdigit() and siblings.begun(int(pid)) == 0)
