@@ -33,6 +33,9 @@ ELSEWHERE = (  # rank 1 has a launcher of its own, as on another machine
     if MPICH else
     ("--prtemca", "plm_ssh_agent", f"{Path(__file__).parent}/faults/elsewhere.sh", "-H", "localhost:1,elsewhere:1")
 )  # fmt: skip
+# Open MPI makes empty folders for a process that finds no launcher, or loses it inside MPI_Init, and leaves them: with the
+# names of the machine and the user, not of a process, they are in no launcher's way.
+LONE = re.compile(r"/ompi\.[^/]+\.\d+(/jf\.0(/\d+){0,2})?$")
 
 
 def interrupt(job):
@@ -335,4 +338,4 @@ def test_jobs_that_are_ended_in_any_way_leave_nothing_behind(results, folder, be
     wait(results.values())
     assert results.keys() == JOBS.keys()
     left = left_behind(folder, before)
-    assert not left
+    assert not (left if MPICH else [path for path in left if not LONE.search(path)])

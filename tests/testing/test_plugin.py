@@ -24,8 +24,9 @@ def session(tmp_path_factory):
         (folder / "test_it.py").write_text(f"import os, signal, sys\nimport numpy as np\nimport pytest\nimport mnpar\n{text}")
         command = [*stand_in_for("-m", "pytest"), *QUIET, "-p", "no:cacheprovider", "-v", "--rank-timeout", "20", *options]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {
-            "MNPAR_STALL": "1", "TMPDIR": str(folder / "t")
-        }  # fmt: skip
+            "MNPAR_STALL": "1",
+            "TMPDIR": str(folder / "t"),
+        }
         (folder / "t").mkdir()
         done = subprocess.run(
             [*command, str(folder)], cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False
